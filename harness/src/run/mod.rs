@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One run's measurements: the types behind `run.json`, which every report is rendered from.
+
+mod outcome;
+mod store;
+
+pub use outcome::{ErrorKind, Outcome};
+pub use store::{RunDir, StoreError};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tramplab_protocol::{Mechanism, Point, message, trace};
+
+/// Raised when a field changes its meaning; an older file is then refused with a clear message.
+pub const SCHEMA: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    pub schema: u32,
+    /// `YYYYMMDD-HHMMSS-xxxx`, also the folder's name.
+    pub id: String,
+    /// RFC 3339, UTC.
+    pub started: String,
+    pub finished: Option<String>,
+    pub tramplab: String,
+    /// The command line, to run it again.
+    pub command: Vec<String>,
+    pub host: Host,
+    pub suite: SuiteRef,
+    pub kernels: Vec<Kernel>,
+    pub cells: Vec<Cell>,
+    /// Ended by Ctrl-C or a signal: the cells that are missing were not run.
+    pub interrupted: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    pub os: String,
+    pub cpu: String,
+    pub cpus: usize,
+    /// First line of `qemu-system-x86_64 --version`.
+    pub qemu: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuiteRef {
+    pub name: String,
+    pub file: String,
+    pub sha256: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// The manifest's name, which cells refer to.
+    pub name: String,
+    pub arch: Arch,
+    /// Where it came from, e.g. `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
+    pub source: String,
+    pub image_sha256: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Arch {
+    #[serde(rename = "x86_64")]
+    X86_64,
+    #[serde(rename = "arm64")]
+    Arm64,
+}
+
+impl Arch {
+    pub fn name(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64",
+            Arch::Arm64 => "arm64",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    Kvm,
+    Tcg,
+}
+
+impl Accel {
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+        }
+    }
+}
+
+/// One point of kernel × arch × accelerator × test × parameters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CellId {
+    pub kernel: String,
+    pub arch: Arch,
+    pub accel: Accel,
+    pub test: Test,
+}
+
+/// What a cell measures, with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Test {
+    LbrWaste {
+        mechanism: Mechanism,
+    },
+    Attach {
+        mechanism: Mechanism,
+        functions: u32,
+    },
+    /// A guest made to fail on purpose: proves that the harness notices. Never in a suite that measures.
+    Fault {
+        fault: message::Fault,
+    },
+}
+
+impl Test {
+    /// `lbr_waste/fexit`, `attach/fentry/100`, `fault/panic`.
+    pub fn name(&self) -> String {
+        match self {
+            Test::LbrWaste { mechanism } => format!("lbr_waste/{mechanism}"),
+            Test::Attach { mechanism, functions } => format!("attach/{mechanism}/{functions}"),
+            Test::Fault { fault } => {
+                let name = serde_json::to_value(fault).expect("a unit variant serialises to its name");
+                format!("fault/{}", name.as_str().expect("a string"))
+            }
+        }
+    }
+}
+
+impl CellId {
+    /// `x86_64/6.12/tcg/lbr_waste/fexit`: the test's name for nextest, and the cell's folder under `cells/`.
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}/{}", self.arch.name(), self.kernel, self.accel.name(), self.test.name())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    pub id: CellId,
+    pub outcome: Outcome,
+    /// Wall time on the host, boot included (milliseconds).
+    pub duration_ms: u64,
+    /// From starting QEMU to the agent's ready message (milliseconds); none if it never came.
+    pub boot_ms: Option<u64>,
+    pub guest: Option<message::Facts>,
+    pub measurement: Option<Measurement>,
+    /// The last lines of the console, when the cell did not pass.
+    pub console_tail: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Measurement {
+    LbrWaste(LbrWaste),
+    Attach(message::AttachReply),
+}
+
+/// Where the records come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BranchSource {
+    /// The TCG plugin.
+    Virtual,
+    /// The CPU's LBR, passed through.
+    Hardware,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LbrWaste {
+    pub source: BranchSource,
+    pub mechanism: Mechanism,
+    pub function: message::Symbol,
+    /// What the in-guest helper returned (bytes or negative errno).
+    pub snapshot_result: i64,
+    /// Hits recorded; those an interrupt fell into, left out; those that agree with the first clean one.
+    pub hits: u32,
+    pub interrupted_hits: u32,
+    pub agreeing_hits: u32,
+    pub points: Vec<CapturePoint>,
+}
+
+/// What was recorded up to one capture point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapturePoint {
+    pub point: Point,
+    /// Newest first; `[0]` is the transfer into the snapshot. Unfiltered: every filter, model and depth is computed from these.
+    pub records: Vec<NamedRecord>,
+    /// SHA-256 over the records in symbolic form: equal digests, equal traces, whatever KASLR did.
+    pub digest: String,
+    /// Wasted records by modelled CPU and filter; filters are named as perf does.
+    pub wasted: BTreeMap<String, BTreeMap<String, WasteCount>>,
+}
+
+/// `None`: no record of this filter touches the traced function within what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WasteCount {
+    pub wasted: Option<u32>,
+    /// By the kernel selftest's stricter rule: `from` and `to` inside the function.
+    pub wasted_selftest: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedRecord {
+    pub from: Place,
+    pub to: Place,
+    pub kind: trace::Kind,
+    /// Added by rule, not observed: the static call that a kernel without a PMU driver patches out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub modelled: bool,
+}
+
+/// An address, named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub address: u64,
+    pub symbol: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// From the symbol's start.
+    pub offset: u64,
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a cell ends.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    Pass,
+    /// Measured, and worse than its budget or base.
+    Fail {
+        reasons: Vec<String>,
+    },
+    /// Not measured.
+    Error {
+        kind: ErrorKind,
+        message: String,
+    },
+    /// This kernel or host cannot.
+    Skip {
+        reason: String,
+    },
+}
+
+/// Why nothing was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    Panic,
+    Oops,
+    RcuStall,
+    HungTask,
+    Lockup,
+    /// The guest's agent stopped beating.
+    Silence,
+    /// The agent was never heard of.
+    BootTimeout,
+    /// The measurement took longer than its deadline.
+    Timeout,
+    /// QEMU ended by itself.
+    QemuExit,
+    /// QEMU could not be started, or refused its command line or plugin.
+    QemuStart,
+    /// The guest sent what is no message.
+    Protocol,
+    /// The guest answered that it failed.
+    Guest,
+    /// The trace does not hold what it must.
+    Trace,
+    /// The harness itself: a file, a child, the disk.
+    Harness,
+}
+
+impl ErrorKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Panic => "panic",
+            ErrorKind::Oops => "oops",
+            ErrorKind::RcuStall => "RCU stall",
+            ErrorKind::HungTask => "hung task",
+            ErrorKind::Lockup => "lockup",
+            ErrorKind::Silence => "silence",
+            ErrorKind::BootTimeout => "boot time-out",
+            ErrorKind::Timeout => "time-out",
+            ErrorKind::QemuExit => "QEMU exit",
+            ErrorKind::QemuStart => "QEMU start",
+            ErrorKind::Protocol => "protocol",
+            ErrorKind::Guest => "guest",
+            ErrorKind::Trace => "trace",
+            ErrorKind::Harness => "harness",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Outcome {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Outcome::Pass => "pass",
+            Outcome::Fail { .. } => "fail",
+            Outcome::Error { .. } => "error",
+            Outcome::Skip { .. } => "skip",
+        }
+    }
+}

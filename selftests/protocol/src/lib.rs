@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the three sides of tramplab say to each other, defined once.
+//!
+//! - [`message`]: requests of the host and events of the guest agent, sent as [`frame`]s over virtio-serial.
+//! - [`magic`]: the instructions by which the agent arms and disarms the TCG plugin.
+//! - [`trace`]: the file in which the plugin hands recorded branches to the host.
+
+pub mod frame;
+pub mod magic;
+pub mod mechanism;
+pub mod message;
+pub mod trace;
+
+pub use mechanism::{Mechanism, Point};

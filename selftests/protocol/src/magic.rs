@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Instructions that do nothing on a CPU and mean something to the TCG plugin.
+//!
+//! x86-64: `nop dword ptr [rax + imm32]` (`0f 1f 80 imm32`); arm64: `movz xzr, #imm16`. Both are architectural
+//! no-ops at every privilege level, so the same agent runs under KVM and on hardware.
+
+/// What a magic instruction asks of the plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Magic {
+    /// Start recording branches, on all vCPUs, into empty buffers.
+    Arm = 1,
+    /// Stop recording and write the trace file; the file is complete when the next instruction runs.
+    Disarm = 2,
+}
+
+/// Upper 24 bits of the x86-64 displacement ("TLB" would be a pun too many: it reads `TrB`).
+const X86_TAG: u32 = 0x5472_4200;
+const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
+/// Upper 12 bits of the arm64 immediate.
+const ARM64_TAG: u16 = 0x7b40;
+
+impl Magic {
+    const ALL: [Magic; 2] = [Magic::Arm, Magic::Disarm];
+
+    pub const fn x86_64(self) -> [u8; 7] {
+        let imm = (X86_TAG | self as u32).to_le_bytes();
+        let [a, b, c] = X86_OPCODE;
+        [a, b, c, imm[0], imm[1], imm[2], imm[3]]
+    }
+
+    pub const fn aarch64(self) -> [u8; 4] {
+        (0xd280_001f | ((ARM64_TAG | self as u16) as u32) << 5).to_le_bytes()
+    }
+
+    /// Decodes one x86-64 instruction.
+    pub fn from_x86_64(insn: &[u8]) -> Option<Magic> {
+        Magic::ALL.into_iter().find(|m| insn == m.x86_64())
+    }
+
+    /// Decodes one arm64 instruction.
+    pub fn from_aarch64(insn: &[u8]) -> Option<Magic> {
+        Magic::ALL.into_iter().find(|m| insn == m.aarch64())
+    }
+
+    /// Executes the instruction.
+    #[inline(always)]
+    pub fn execute(self) {
+        // SAFETY: architectural no-ops.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            match self {
+                Magic::Arm => std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54"),
+                Magic::Disarm => std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54"),
+            }
+        }
+        // SAFETY: architectural no-ops.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            match self {
+                Magic::Arm => std::arch::asm!("movz xzr, #0x7b41"),
+                Magic::Disarm => std::arch::asm!("movz xzr, #0x7b42"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodings_are_the_documented_ones() {
+        assert_eq!(Magic::Arm.x86_64(), [0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54]);
+        assert_eq!(Magic::Disarm.x86_64(), [0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54]);
+        // movz xzr, #0x7b41
+        assert_eq!(u32::from_le_bytes(Magic::Arm.aarch64()), 0xd280_001f | 0x7b41 << 5);
+        for m in Magic::ALL {
+            assert_eq!(Magic::from_x86_64(&m.x86_64()), Some(m));
+            assert_eq!(Magic::from_aarch64(&m.aarch64()), Some(m));
+        }
+        assert_eq!(Magic::from_x86_64(&[0x0f, 0x1f, 0x80, 0, 0, 0, 0]), None);
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ways of attaching a BPF tracing program that tramplab knows.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A way of attaching a BPF program to kernel functions or tracepoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Mechanism {
+    #[serde(rename = "fentry")]
+    Fentry,
+    #[serde(rename = "fexit")]
+    Fexit,
+    #[serde(rename = "fmod_ret")]
+    FmodRet,
+    #[serde(rename = "fsession")]
+    Fsession,
+    #[serde(rename = "fentry.multi")]
+    FentryMulti,
+    #[serde(rename = "fexit.multi")]
+    FexitMulti,
+    #[serde(rename = "fsession.multi")]
+    FsessionMulti,
+    #[serde(rename = "kprobe")]
+    Kprobe,
+    #[serde(rename = "kretprobe")]
+    Kretprobe,
+    #[serde(rename = "kprobe.multi")]
+    KprobeMulti,
+    #[serde(rename = "kretprobe.multi")]
+    KretprobeMulti,
+    #[serde(rename = "kprobe.session")]
+    KprobeSession,
+    #[serde(rename = "tp_btf")]
+    TpBtf,
+    #[serde(rename = "raw_tp")]
+    RawTp,
+}
+
+/// Which side of the traced function a program runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Point {
+    Entry,
+    Exit,
+}
+
+impl Point {
+    pub fn name(self) -> &'static str {
+        match self {
+            Point::Entry => "entry",
+            Point::Exit => "exit",
+        }
+    }
+}
+
+impl Mechanism {
+    pub const ALL: [Mechanism; 14] = [
+        Mechanism::Fentry,
+        Mechanism::Fexit,
+        Mechanism::FmodRet,
+        Mechanism::Fsession,
+        Mechanism::FentryMulti,
+        Mechanism::FexitMulti,
+        Mechanism::FsessionMulti,
+        Mechanism::Kprobe,
+        Mechanism::Kretprobe,
+        Mechanism::KprobeMulti,
+        Mechanism::KretprobeMulti,
+        Mechanism::KprobeSession,
+        Mechanism::TpBtf,
+        Mechanism::RawTp,
+    ];
+
+    /// The name in manifests, cells and reports: the field's own, as in libbpf's section names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mechanism::Fentry => "fentry",
+            Mechanism::Fexit => "fexit",
+            Mechanism::FmodRet => "fmod_ret",
+            Mechanism::Fsession => "fsession",
+            Mechanism::FentryMulti => "fentry.multi",
+            Mechanism::FexitMulti => "fexit.multi",
+            Mechanism::FsessionMulti => "fsession.multi",
+            Mechanism::Kprobe => "kprobe",
+            Mechanism::Kretprobe => "kretprobe",
+            Mechanism::KprobeMulti => "kprobe.multi",
+            Mechanism::KretprobeMulti => "kretprobe.multi",
+            Mechanism::KprobeSession => "kprobe.session",
+            Mechanism::TpBtf => "tp_btf",
+            Mechanism::RawTp => "raw_tp",
+        }
+    }
+
+    /// The points at which one hit runs the program, in the order in which they happen.
+    /// A session program runs at both.
+    pub fn points(self) -> &'static [Point] {
+        match self {
+            Mechanism::Fexit | Mechanism::FexitMulti | Mechanism::Kretprobe | Mechanism::KretprobeMulti => {
+                &[Point::Exit]
+            }
+            Mechanism::Fsession | Mechanism::FsessionMulti | Mechanism::KprobeSession => {
+                &[Point::Entry, Point::Exit]
+            }
+            _ => &[Point::Entry],
+        }
+    }
+
+    /// Whether one link covers many functions.
+    pub fn is_multi(self) -> bool {
+        matches!(
+            self,
+            Mechanism::FentryMulti
+                | Mechanism::FexitMulti
+                | Mechanism::FsessionMulti
+                | Mechanism::KprobeMulti
+                | Mechanism::KretprobeMulti
+                | Mechanism::KprobeSession
+        )
+    }
+
+    /// Whether it attaches to tracepoints rather than to functions.
+    pub fn is_tracepoint(self) -> bool {
+        matches!(self, Mechanism::TpBtf | Mechanism::RawTp)
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("unknown mechanism `{0}`, expected one of: {names}", names = Mechanism::ALL.map(Mechanism::name).join(", "))]
+pub struct UnknownMechanism(pub String);
+
+impl FromStr for Mechanism {
+    type Err = UnknownMechanism;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Mechanism::ALL.into_iter().find(|m| m.name() == name).ok_or_else(|| UnknownMechanism(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back_and_agree_with_serde() {
+        for m in Mechanism::ALL {
+            assert_eq!(m.name().parse::<Mechanism>().unwrap(), m);
+            assert_eq!(serde_json::to_string(&m).unwrap(), format!("\"{m}\""));
+        }
+        let error = "fentri".parse::<Mechanism>().unwrap_err().to_string();
+        assert!(error.contains("`fentri`") && error.contains("kprobe.session"), "{error}");
+    }
+}
