@@ -6,12 +6,11 @@ use super::{
     plan::Parameters,
 };
 use crate::{
-    branch::capture,
-    run::{Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
+    branch::{self, Symbols},
+    run::{Arch, Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
     vm::{Deadlines, Spec, Vm, VmError},
 };
 use std::{
-    collections::BTreeMap,
     fs, io,
     path::Path,
     time::{Duration, Instant},
@@ -19,7 +18,7 @@ use std::{
 use tramplab_protocol::{
     Mechanism,
     message::{
-        AttachRequest, Command, Facts, GuestError, LbrWasteReply, LbrWasteRequest, Response, Symbol,
+        AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response,
     },
     trace::{self, Trace},
 };
@@ -130,7 +129,7 @@ fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -
     cell.guest = Some(facts);
     match (&planned.id.test, planned.parameters) {
         (&Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits }) => {
-            lbr_waste(vm, mechanism, hits, folder).map(Measurement::LbrWaste)
+            lbr_waste(vm, planned.id.arch, mechanism, hits, folder).map(Measurement::LbrWaste)
         }
         (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed }) => {
             let request = AttachRequest { mechanism, functions, rounds, seed };
@@ -154,16 +153,22 @@ fn facts(vm: &mut Vm) -> Result<Facts, Stop> {
     }
 }
 
-fn lbr_waste(vm: &mut Vm, mechanism: Mechanism, hits: u32, folder: &Path) -> Result<LbrWaste, Stop> {
+fn lbr_waste(
+    vm: &mut Vm,
+    arch: Arch,
+    mechanism: Mechanism,
+    hits: u32,
+    folder: &Path,
+) -> Result<LbrWaste, Stop> {
     let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP };
     let reply = match vm.request(Command::LbrWaste(request), QUICK)?? {
         Response::LbrWaste(reply) => reply,
         other => return Err(unexpected(&other)),
     };
     let trace = read_trace(folder)?;
-    let symbols = resolve(vm, &trace, &reply)?;
+    let symbols = resolve(vm, &trace)?;
     vm.request(Command::Release, QUICK)??;
-    capture::analyse(&trace, &symbols, &reply)
+    branch::lbr_waste(arch, &trace, &symbols, &reply)
         .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })
 }
 
@@ -181,20 +186,10 @@ fn read_trace(folder: &Path) -> Result<Trace, Stop> {
 }
 
 /// Names for every address of the trace, while what is attached still is.
-fn resolve(
-    vm: &mut Vm,
-    trace: &Trace,
-    reply: &LbrWasteReply,
-) -> Result<BTreeMap<u64, Symbol>, Stop> {
-    let records = trace.vcpus.iter().flat_map(|vcpu| &vcpu.records);
-    let mut addresses: Vec<u64> = records.flat_map(|record| [record.from, record.to]).collect();
-    addresses.push(reply.function.start);
-    addresses.sort_unstable();
-    addresses.dedup();
-    match vm.request(Command::Resolve { addresses: addresses.clone() }, QUICK)?? {
-        Response::Resolve { symbols } if symbols.len() == addresses.len() => {
-            Ok(addresses.into_iter().zip(symbols).filter_map(|(address, symbol)| Some((address, symbol?))).collect())
-        }
+fn resolve(vm: &mut Vm, trace: &Trace) -> Result<Symbols, Stop> {
+    let addresses = branch::symbols::addresses(trace);
+    match vm.request(Command::Resolve { addresses }, QUICK)?? {
+        Response::Resolve { symbols } => Ok(symbols.into_iter().flatten().collect()),
         other => Err(unexpected(&other)),
     }
 }

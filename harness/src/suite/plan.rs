@@ -102,7 +102,7 @@ fn skip_reason(test: &Test, accel: Accel, image: &kernel::Image) -> Option<Strin
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
         return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
     }
-    let missing = image.config.as_ref()?.missing(kernel::kconfig::required_for(mechanism));
+    let missing = image.missing_for(mechanism);
     let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
     (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
 }
@@ -122,7 +122,7 @@ pub fn idle_budgets(suite: &Suite, kernels: &[kernel::Image], cells: &[PlannedCe
         for name in budget.kernels.iter().flatten().filter(|name| !known(name)) {
             idle.push(format!("a budget names kernel `{name}`, which the suite does not run"));
         }
-        for row in budget.wasted.keys().filter(|Row { mechanism, .. }| !measured.contains(mechanism)) {
+        for row in budget.wasted.keys().filter(|row: &&Row| !measured.contains(&row.mechanism)) {
             idle.push(format!("a budget names `{row}`, which no lbr_waste test of the suite measures"));
         }
     }
