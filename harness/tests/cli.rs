@@ -38,7 +38,11 @@ fn with_suite(name: &'static str, suite: &str, words: &'static [&'static str]) -
     Case { name, suite: Some(suite.to_owned()), files: vec![], arguments: &[], words }
 }
 
-fn with_arguments(name: &'static str, arguments: &'static [&'static str], words: &'static [&'static str]) -> Case {
+fn with_arguments(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    words: &'static [&'static str],
+) -> Case {
     Case { name, suite: Some(SUITE.to_owned()), files: vec![], arguments, words }
 }
 

@@ -96,5 +96,10 @@ fn row(name: &str, times: &mut [Duration], against: Option<Duration>) {
     let middle = median(times);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let ratio = against.map_or(String::new(), |base| format!("{:.3}", ms(middle) / ms(base)));
-    println!("{name:<34}{:>9.0}{:>9.0}{:>9.0}{ratio:>8}", ms(middle), ms(times[0]), ms(times[times.len() - 1]));
+    println!(
+        "{name:<34}{:>9.0}{:>9.0}{:>9.0}{ratio:>8}",
+        ms(middle),
+        ms(times[0]),
+        ms(times[times.len() - 1])
+    );
 }

@@ -28,7 +28,8 @@ pub mod exit {
 /// The repository: `kernels/`, `configs/` and the sources of agent and plugin.
 pub fn repository() -> PathBuf {
     // `cargo xtask` sets it; the path of the build is the fallback for a binary started by hand.
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     manifest.parent().expect("the harness lies in the repository").to_owned()
 }
 

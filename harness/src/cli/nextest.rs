@@ -11,14 +11,13 @@ use guppy::{MetadataCommand, graph::PackageGraph};
 use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
 use nextest_runner::{
     cargo_config::EnvironmentMap,
-    config::{
-        core::NextestConfig,
-        elements::TestThreads,
-    },
+    config::{core::NextestConfig, elements::TestThreads},
     double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
     helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
     input::InputHandlerKind,
-    list::{BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext, TestList},
+    list::{
+        BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext, TestList,
+    },
     partition::PartitionerBuilder,
     platform::BuildPlatforms,
     reporter::{
@@ -64,10 +63,21 @@ pub struct Selection {
 }
 
 pub enum Event<'a> {
-    Started { cell: &'a str },
-    Slow { cell: &'a str, elapsed: Duration, will_terminate: bool },
+    Started {
+        cell: &'a str,
+    },
+    Slow {
+        cell: &'a str,
+        elapsed: Duration,
+        will_terminate: bool,
+    },
     /// `how` is what nextest saw, for a cell that left no result of its own.
-    Finished { cell: &'a str, how: String, timed_out: bool, taken: Duration },
+    Finished {
+        cell: &'a str,
+        how: String,
+        timed_out: bool,
+        taken: Duration,
+    },
     Cancelled,
 }
 
@@ -134,8 +144,13 @@ impl Cells {
         let profile = profile.apply_build_platforms(&platforms);
         let mapper = PathMapper::noop();
         let meta = self.binaries.rust_build_meta.map_paths(&mapper);
-        let artifacts =
-            RustTestArtifact::from_binary_list(&self.graph, Arc::clone(&self.binaries), &meta, &mapper, None)?;
+        let artifacts = RustTestArtifact::from_binary_list(
+            &self.graph,
+            Arc::clone(&self.binaries),
+            &meta,
+            &mapper,
+            None,
+        )?;
         let run_id = force_or_new_run_id();
         let double_spawn = DoubleSpawnInfo::try_enable();
         let target_runner = TargetRunner::empty();

@@ -2,11 +2,7 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere. Results go to standard output.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::{
-    collections::BTreeSet,
-    io::IsTerminal,
-    time::Duration,
-};
+use std::{collections::BTreeSet, io::IsTerminal, time::Duration};
 
 pub struct Progress {
     /// None off a terminal, where a bar would only fill the log.

@@ -55,7 +55,9 @@ pub fn report(args: &Args) -> Result<u8> {
     let colour = args.output.is_none() && colour();
     let bytes = render(&run, &args.look, colour)?;
     match &args.output {
-        Some(path) => std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?,
+        Some(path) => {
+            std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?
+        }
         None => print(&bytes)?,
     }
     Ok(exit_code(&run))

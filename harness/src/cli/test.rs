@@ -3,8 +3,11 @@
 
 use super::{artifacts, exit, progress::Progress, repository};
 use anyhow::Result;
+use tramplab::{
+    host::{self, Cache, Qemu},
+    kernel,
+};
 use xshell::{Shell, cmd};
-use tramplab::{host::{self, Cache, Qemu}, kernel};
 
 /// The kernel that tests with a guest boot.
 const TEST_KERNEL: &str = "6.12";
@@ -40,7 +43,8 @@ pub fn test(args: &Args) -> Result<u8> {
     sh.set_var("TRAMPLAB_TEST_KERNEL", image.image);
     let cargo = artifacts::cargo();
     let rest = &args.rest;
-    let workspace = cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}").run();
+    let workspace =
+        cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}").run();
     // The agent's tests, with the agent's flags: nothing is built twice.
     let agent = {
         let _flags = sh.push_env("RUSTFLAGS", artifacts::GUEST_RUSTFLAGS);

@@ -212,13 +212,19 @@ fn suite_file(name: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn fetch_kernels(args: &Args, suite: &Suite, cache: &Cache, progress: &Progress) -> Result<Vec<kernel::Image>> {
+fn fetch_kernels(
+    args: &Args,
+    suite: &Suite,
+    cache: &Cache,
+    progress: &Progress,
+) -> Result<Vec<kernel::Image>> {
     let names = if args.kernels.is_empty() { &suite.kernels } else { &args.kernels };
     let mut images = Vec::new();
     for name in names {
         let manifest = kernel::find(name, &repository().join("kernels"))?;
         let image = kernel::fetch(&manifest, cache, &mut |step| progress.step(step))?;
-        let missing = image.config.as_ref().map(|config| config.missing(kernel::kconfig::required_base(image.arch)));
+        let missing =
+            image.config.as_ref().map(|config| config.missing(kernel::kconfig::required_base(image.arch)));
         if let Some(missing) = missing.filter(|missing| !missing.is_empty()) {
             let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
             bail!("kernel {name} cannot be measured: it is built without {}", options.join(", "));
@@ -244,7 +250,8 @@ fn new_run_dir(runs: PathBuf) -> Result<(String, RunDir)> {
         .expect("a date is formattable");
     let id = format!("{stamp}-{:04x}", std::process::id() & 0xffff);
     let path = runs.join(&id);
-    fs::create_dir_all(&path).with_context(|| format!("failed to create the run's folder {}", path.display()))?;
+    fs::create_dir_all(&path)
+        .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
     // A convenience; a file system without symlinks does without.
     let latest = runs.join("latest");
     let _ = fs::remove_file(&latest);
@@ -253,7 +260,11 @@ fn new_run_dir(runs: PathBuf) -> Result<(String, RunDir)> {
 }
 
 fn now() -> String {
-    OffsetDateTime::now_utc().replace_nanosecond(0).expect("0 is valid").format(&Rfc3339).expect("formattable")
+    OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .expect("0 is valid")
+        .format(&Rfc3339)
+        .expect("formattable")
 }
 
 fn sha256(path: &Path) -> Result<String> {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs one cell: boots a guest, measures, judges, and leaves the result in the cell's folder.
 
-use super::{
-    Plan, PlannedCell, budget,
-    plan::Parameters,
-};
+use super::{Plan, PlannedCell, budget, plan::Parameters};
 use crate::{
     branch::{self, Symbols},
     run::{Arch, Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
@@ -17,9 +14,7 @@ use std::{
 };
 use tramplab_protocol::{
     Mechanism,
-    message::{
-        AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response,
-    },
+    message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response},
     trace::{self, Trace},
 };
 
@@ -176,10 +171,9 @@ fn read_trace(folder: &Path) -> Result<Trace, Stop> {
     let path = trace::file_name(folder, 0);
     let error = |message| Stop::Error { kind: ErrorKind::Trace, message };
     let bytes = fs::read(&path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => error(format!(
-            "the plugin left no trace ({}); its own words are in qemu.log",
-            path.display()
-        )),
+        io::ErrorKind::NotFound => {
+            error(format!("the plugin left no trace ({}); its own words are in qemu.log", path.display()))
+        }
         _ => error(format!("failed to read {}: {e}", path.display())),
     })?;
     Trace::decode(&bytes).map_err(|e| error(format!("{}: {e}", path.display())))

@@ -85,7 +85,9 @@ fn tests(group: &TestGroup) -> Vec<(Test, Parameters)> {
         TestGroup::Attach { mechanisms, functions, rounds, seed } => mechanisms
             .0
             .iter()
-            .flat_map(|&mechanism| functions.iter().map(move |&functions| Test::Attach { mechanism, functions }))
+            .flat_map(|&mechanism| {
+                functions.iter().map(move |&functions| Test::Attach { mechanism, functions })
+            })
             .map(|test| (test, Parameters::Attach { rounds: *rounds, seed: *seed }))
             .collect(),
         TestGroup::Fault { faults } => {

@@ -74,7 +74,8 @@ mod tests {
         let memory = dir.path().join("kvm.json");
         let fails = || Err("it hung".to_owned());
         let never = || -> Result<(), String> { panic!("probed again") };
-        let tcg = |fallback: Option<&str>| Choice { accel: Accel::Tcg, fallback: fallback.map(str::to_owned) };
+        let tcg =
+            |fallback: Option<&str>| Choice { accel: Accel::Tcg, fallback: fallback.map(str::to_owned) };
 
         // TCG asked for: no probe.
         assert_eq!(choose(Request::Only(Accel::Tcg), &memory, "a", never).unwrap(), tcg(None));

@@ -37,7 +37,8 @@ pub fn detect(line: &str) -> Option<Death> {
     let sign = SIGNS.iter().find(|(sign, _)| title.contains(sign)).map(|&(_, kind)| kind);
     // kernel/hung_task.c: `INFO: task NAME:PID blocked for more than N seconds.`
     let hung = || {
-        (title.contains("INFO: task ") && title.contains(" blocked for more than ")).then_some(ErrorKind::HungTask)
+        (title.contains("INFO: task ") && title.contains(" blocked for more than "))
+            .then_some(ErrorKind::HungTask)
     };
     let kind = sign.or_else(hung)?;
     Some(Death { kind, title: title.to_owned() })

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest's root: the agent as `/init`, a console for it, and the folders it mounts on.
 
-use cpio::{NewcBuilder, newc::{self, ModeFileType}};
+use cpio::{
+    NewcBuilder,
+    newc::{self, ModeFileType},
+};
 use std::{
     fs,
     io::{self, Write},

@@ -41,7 +41,8 @@ pub struct Spec {
 
 /// QEMU's arguments; the sockets are inherited under their numbers.
 pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
-    let Spec { qemu: _, arch, accel, kernel, initrd, cpus, memory_mib, append, plugin, dir, deadlines: _ } = spec;
+    let Spec { qemu: _, arch, accel, kernel, initrd, cpus, memory_mib, append, plugin, dir, deadlines: _ } =
+        spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // Nothing that was not asked for: no network, no display, no user configuration.
@@ -62,7 +63,12 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
     }
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
     // The console: the kernel's log, and nothing else.
-    add(&["-chardev", &format!("socket,id=console,fd={}", console.as_raw_fd()), "-serial", "chardev:console"]);
+    add(&[
+        "-chardev",
+        &format!("socket,id=console,fd={}", console.as_raw_fd()),
+        "-serial",
+        "chardev:console",
+    ]);
     // The agent's link.
     add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
     add(&["-device", "virtio-serial-pci"]);

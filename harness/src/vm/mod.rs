@@ -116,7 +116,8 @@ impl Vm {
             boot_time: Duration::ZERO,
             ready: Ready { release: String::new(), uptime: Duration::ZERO },
         };
-        let event = vm.next_event(started + spec.deadlines.boot, ErrorKind::BootTimeout, "the agent's first word")?;
+        let event =
+            vm.next_event(started + spec.deadlines.boot, ErrorKind::BootTimeout, "the agent's first word")?;
         match event {
             Event::Ready { version: message::VERSION, release, uptime_ns } => {
                 vm.ready = Ready { release, uptime: Duration::from_nanos(uptime_ns) };
@@ -170,7 +171,8 @@ impl Vm {
             other => {
                 let mut shown = format!("{other:?}");
                 shown.truncate(shown.floor_char_boundary(200));
-                Err(self.dead(ErrorKind::Protocol, format!("expected the answer to request {id}, got {shown}")))
+                Err(self
+                    .dead(ErrorKind::Protocol, format!("expected the answer to request {id}, got {shown}")))
             }
         }
     }
@@ -178,7 +180,8 @@ impl Vm {
     /// Powers the guest off, and kills it if it does not.
     pub fn power_off(mut self, within: Duration) -> Result<(), VmError> {
         let deadline = Instant::now() + within;
-        self.request(Command::PowerOff, within)?.map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
+        self.request(Command::PowerOff, within)?
+            .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
         while Instant::now() < deadline {
             if self.qemu.exited().is_some() {
                 return Ok(());
@@ -209,7 +212,9 @@ impl Vm {
                         return Err(self.qemu_exited(&status));
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(self.link_failed("the guest's links ended")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.link_failed("the guest's links ended"));
+                }
             }
             let now = Instant::now();
             if now > deadline {

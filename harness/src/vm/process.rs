@@ -20,8 +20,7 @@ use std::{
 
 /// The host's end, and the end that QEMU inherits. No name in the file system, so nothing is left behind.
 pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
-    let (host, guest) =
-        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    let (host, guest) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     Ok((host.into(), guest))
 }
 
