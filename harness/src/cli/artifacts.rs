@@ -25,7 +25,7 @@ pub fn build() -> Result<Artifacts> {
         .quiet()
         .run()
         .context("failed to build the TCG plugin")?;
-    let target = format!("{ARCH}-unknown-linux-gnu");
+    let target = guest_target();
     {
         let _flags = sh.push_env("RUSTFLAGS", GUEST_RUSTFLAGS);
         cmd!(sh, "{cargo} build --quiet --release --package tramplab-agent --target {target} --target-dir {GUEST_TARGET}")
@@ -37,6 +37,11 @@ pub fn build() -> Result<Artifacts> {
         plugin: root.join("target/release/libtramplab_plugin.so"),
         agent: root.join(GUEST_TARGET).join(target).join("release/tramplab-agent"),
     })
+}
+
+/// Named even where it is the host's own, so that the flags stay away from build scripts.
+pub fn guest_target() -> String {
+    format!("{ARCH}-unknown-linux-gnu")
 }
 
 /// The cargo that runs us, or the one in the path.

@@ -10,7 +10,7 @@ use std::{
 use tramplab::{
     host::{Cache, Qemu},
     kernel,
-    run::Accel,
+    run::{Accel, Arch},
     vm::{Deadlines, Spec, Vm},
 };
 use tramplab_protocol::{
@@ -33,11 +33,11 @@ pub struct Args {
 pub fn bench(args: &Args) -> Result<u8> {
     let progress = Progress::steps();
     let cache = Cache::open(true)?;
-    let qemu = Qemu::find(&cache)?;
+    let qemu = Qemu::find(&cache, Arch::X86_64)?;
     let manifest = kernel::find(&args.kernel, &repository().join("kernels"))?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
     let built = artifacts::build()?;
-    let initrd = vm_test::initramfs(&cache, &built.agent)?;
+    let initrd = vm_test::initramfs(&cache, &built.agent, &image)?;
     let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
         let dir = tempfile::tempdir().context("failed to create a folder for logs")?;
         let vm = Vm::boot(Spec {

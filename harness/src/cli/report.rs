@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::exit;
-use crate::cli::vm_test::exit_code;
+use super::vm_test::exit_code;
 use anyhow::{Context, Result};
 use std::{
     io::{self, IsTerminal, Write},
     path::PathBuf,
 };
 use tramplab::{
-    branch::{Filter, Model},
-    report,
+    branch::{Branch, Filter, Model},
+    report::{self, View},
     run::{Run, RunDir},
 };
 
@@ -34,12 +33,12 @@ pub struct Look {
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
     #[arg(long)]
     listing: bool,
-    /// The filter of the listings: any, any_return, 'any_call|cond', …
-    #[arg(long, value_name = "FILTER", default_value = "any")]
-    filter: Filter,
-    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe
-    #[arg(long, value_name = "MODEL", default_value = "intel-lbr")]
-    model: Model,
+    /// The filter of the listings: any, any_return, 'any_call|cond', …; repeatable
+    #[arg(long, value_name = "FILTER", default_value = "any", requires = "listing")]
+    filter: Vec<Filter>,
+    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<Model>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -65,10 +64,11 @@ pub fn report(args: &Args) -> Result<u8> {
 
 /// One form of a run.
 pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
-    let listing = look.listing.then_some((look.model, &look.filter));
+    let listings = if look.listing { look.filter.clone() } else { Vec::new() };
+    let view = View { model: look.model, listings };
     Ok(match look.format {
-        Format::Terminal => report::terminal::render(run, look.model, listing, colour).into_bytes(),
-        Format::Markdown => report::markdown::render(run, look.model, listing).into_bytes(),
+        Format::Terminal => report::terminal::render(run, &view, colour).into_bytes(),
+        Format::Markdown => report::markdown::render(run, &view).into_bytes(),
         Format::Junit => report::junit::render(run)?,
         Format::Json => serde_json::to_vec_pretty(run)?,
     })
@@ -87,10 +87,9 @@ pub fn print(bytes: &[u8]) -> Result<()> {
 
 /// The forms kept beside `run.json`.
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
-    let model = Model::default();
-    let all = Filter::default();
+    let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
     for (name, bytes) in [
-        ("report.md", report::markdown::render(run, model, Some((model, &all))).into_bytes()),
+        ("report.md", report::markdown::render(run, &view).into_bytes()),
         ("junit.xml", report::junit::render(run)?),
     ] {
         let path = run_dir.path().join(name);

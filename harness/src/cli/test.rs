@@ -6,6 +6,7 @@ use anyhow::Result;
 use tramplab::{
     host::{self, Cache, Qemu},
     kernel,
+    run::Arch,
 };
 use xshell::{Shell, cmd};
 
@@ -28,7 +29,7 @@ pub fn test(args: &Args) -> Result<u8> {
     if args.setup {
         host::setup(&cache, &mut |step| progress.step(step))?;
     }
-    let qemu = Qemu::find(&cache)?;
+    let qemu = Qemu::find(&cache, Arch::X86_64)?;
     let manifest = kernel::find(TEST_KERNEL, &repository().join("kernels"))?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
     progress.step("building the plugin and the guest agent");

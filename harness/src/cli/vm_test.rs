@@ -8,19 +8,20 @@ use super::{
     report::{self, Look},
     repository,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
-    host::{self, Cache, Qemu},
+    host::{self, Cache, CacheError, Qemu},
     kernel,
-    run::{self, Accel, Cell, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef},
+    run::{self, Accel, Arch, Cell, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef},
     suite::{self, Plan, PlannedCell, Suite, plan},
-    vm::{self, AccelChoice},
+    vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
 
 #[derive(clap::Args)]
@@ -67,17 +68,21 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     if args.setup {
         host::setup(&cache, &mut |step| progress.step(step))?;
     }
-    let qemu = Qemu::find(&cache)?;
+    let qemu = Qemu::find(&cache, Arch::X86_64)?;
     let kernels = fetch_kernels(args, &suite, &cache, &progress)?;
 
     progress.step("building the plugin, the guest agent and the cells");
     let built = artifacts::build()?;
     let cells_binary = Cells::build()?;
-    let initrd = initramfs(&cache, &built.agent)?;
+    let kernels = kernels
+        .into_iter()
+        .map(|image| Ok((initramfs(&cache, &built.agent, &image)?, image)))
+        .collect::<Result<Vec<_>>>()?;
 
-    let accel = choose_accel(args.accel, &cache, &qemu, &kernels[0], &initrd, &progress)?;
+    let (initrd, first) = &kernels[0];
+    let accel = choose_accel(args, &cache, &qemu.program, first, initrd, &progress)?;
     let cells = plan::cells(&suite, &kernels, accel);
-    for warning in plan::idle_budgets(&suite, &kernels, &cells) {
+    for warning in plan::idle_budgets(&suite, &cells) {
         progress.line(&format!("warning: {}: {warning}", suite_file.display()));
     }
 
@@ -85,7 +90,6 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let plan = Plan {
         run_dir: run_dir.path().to_owned(),
         qemu: qemu.program.clone(),
-        initrd,
         plugin: (accel == Accel::Tcg).then_some(built.plugin),
         cells,
     };
@@ -113,7 +117,7 @@ pub fn vm_test(args: &Args) -> Result<u8> {
             file: suite_file.display().to_string(),
             sha256: sha256(&suite_file)?,
         },
-        kernels: kernels.iter().map(kernel_facts).collect(),
+        kernels: kernels.iter().map(|(_, image)| kernel_facts(image)).collect(),
         cells: Vec::new(),
         interrupted: false,
     };
@@ -223,25 +227,97 @@ fn fetch_kernels(
     for name in names {
         let manifest = kernel::find(name, &repository().join("kernels"))?;
         let image = kernel::fetch(&manifest, cache, &mut |step| progress.step(step))?;
-        let missing =
-            image.config.as_ref().map(|config| config.missing(kernel::kconfig::required_base(image.arch)));
-        if let Some(missing) = missing.filter(|missing| !missing.is_empty()) {
-            let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            bail!("kernel {name} cannot be measured: it is built without {}", options.join(", "));
+        let missing: Vec<String> = image.missing_base().iter().map(ToString::to_string).collect();
+        if !missing.is_empty() {
+            let message = format!("kernel {name} cannot be measured: it lacks {}", missing.join(", "));
+            return Err(UsageError(message).into());
         }
         images.push(image);
     }
     if images.is_empty() {
-        bail!("the suite names no kernel");
+        return Err(UsageError("the suite names no kernel".to_owned()).into());
     }
     Ok(images)
 }
 
-pub fn initramfs(cache: &Cache, agent: &Path) -> Result<PathBuf> {
-    let entry = cache.entry("initramfs", &sha256(agent)?, |dir| {
-        vm::initramfs::build(agent, &dir.join("initramfs.cpio"))
+/// The guest's root for this agent and kernel.
+pub fn initramfs(cache: &Cache, agent: &Path, image: &kernel::Image) -> Result<PathBuf> {
+    let mut key = sha256(agent)?;
+    for module in &image.modules {
+        key = hex(&Sha256::digest(format!("{key} {}", sha256(module)?)));
+    }
+    let entry = cache.entry("initramfs", &key, |dir| {
+        vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS)).map_err(InitramfsError::Write)
     })?;
-    Ok(entry.join("initramfs.cpio"))
+    Ok(entry.join(INITRAMFS))
+}
+
+const INITRAMFS: &str = "initramfs.cpio";
+
+#[derive(Debug, thiserror::Error)]
+pub enum InitramfsError {
+    #[error("failed to write the initramfs: {0}")]
+    Write(std::io::Error),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// KVM if a guest answered under it, else TCG, visibly.
+fn choose_accel(
+    args: &Args,
+    cache: &Cache,
+    qemu: &QemuProgram,
+    image: &kernel::Image,
+    initrd: &Path,
+    progress: &Progress,
+) -> Result<Accel> {
+    let request = match args.accel {
+        AccelArg::Auto => accel::Request::Auto,
+        AccelArg::Kvm => accel::Request::Only(Accel::Kvm),
+        AccelArg::Tcg => accel::Request::Only(Accel::Tcg),
+    };
+    let probe = || {
+        progress.step("trying KVM with a guest");
+        let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let vm = Vm::boot(Spec {
+            qemu: qemu.clone(),
+            arch: image.arch,
+            accel: Accel::Kvm,
+            kernel: image.image.clone(),
+            initrd: initrd.to_owned(),
+            cpus: 1,
+            memory_mib: 1024,
+            append: Vec::new(),
+            plugin: None,
+            dir: dir.path().to_owned(),
+            deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
+        });
+        vm.map(drop).map_err(|e| e.to_string())
+    };
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+    let choice = accel::choose(request, &memory, boot_id.trim(), probe)?;
+    if let Some(reason) = choice.fallback {
+        progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
+    }
+    Ok(choice.accel)
+}
+
+/// A guest under KVM answers within two seconds; one that hangs costs this much, once per boot of the host.
+const KVM_PROBE: Duration = Duration::from_secs(10);
+
+fn host_facts(qemu: &Qemu) -> run::Host {
+    let field = |file: &str, key: &str| -> Option<String> {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line[key.len()..].trim_start_matches([' ', '\t', ':', '=']).trim_matches('"').to_owned())
+    };
+    run::Host {
+        os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
+        cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        qemu: qemu.version.clone(),
+    }
 }
 
 fn new_run_dir(runs: PathBuf) -> Result<(String, RunDir)> {
@@ -269,7 +345,11 @@ fn now() -> String {
 
 fn sha256(path: &Path) -> Result<String> {
     let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
-    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&Sha256::digest(&bytes)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn kernel_facts(image: &kernel::Image) -> run::Kernel {

@@ -90,7 +90,7 @@ fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Re
         arch: planned.id.arch,
         accel: planned.id.accel,
         kernel: planned.kernel_image.clone(),
-        initrd: plan.initrd.clone(),
+        initrd: planned.initrd.clone(),
         cpus: planned.cpus,
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),

@@ -22,7 +22,6 @@ pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
 pub struct Plan {
     pub run_dir: PathBuf,
     pub qemu: QemuProgram,
-    pub initrd: PathBuf,
     /// The TCG plugin; none where the records come from hardware.
     pub plugin: Option<PathBuf>,
     pub cells: Vec<PlannedCell>,
@@ -32,6 +31,7 @@ pub struct Plan {
 pub struct PlannedCell {
     pub id: CellId,
     pub kernel_image: PathBuf,
+    pub initrd: PathBuf,
     pub cpus: u32,
     pub memory_mib: u32,
     pub append: Vec<String>,
@@ -50,16 +50,17 @@ pub enum Parameters {
     Fault,
 }
 
-/// Expands a suite into cells.
-pub fn cells(suite: &Suite, kernels: &[kernel::Image], accel: Accel) -> Vec<PlannedCell> {
+/// Expands a suite into cells, on kernels each with its initramfs.
+pub fn cells(suite: &Suite, kernels: &[(PathBuf, kernel::Image)], accel: Accel) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for image in kernels {
+    for (initrd, image) in kernels {
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(&image.name)).cloned().collect();
         for (test, parameters) in suite.tests.iter().flat_map(tests) {
             cells.push(PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 kernel_image: image.image.clone(),
+                initrd: initrd.clone(),
                 cpus: suite.machine.cpus,
                 memory_mib: suite.machine.memory_mib,
                 append: suite.machine.append.clone(),
@@ -110,7 +111,7 @@ fn skip_reason(test: &Test, accel: Accel, image: &kernel::Image) -> Option<Strin
 }
 
 /// Names in a budget that no kernel of the run has, or rows that no test measures: the budget would never fail.
-pub fn idle_budgets(suite: &Suite, kernels: &[kernel::Image], cells: &[PlannedCell]) -> Vec<String> {
+pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
     let measured: BTreeSet<Mechanism> = cells
         .iter()
         .filter_map(|cell| match cell.id.test {
@@ -118,7 +119,7 @@ pub fn idle_budgets(suite: &Suite, kernels: &[kernel::Image], cells: &[PlannedCe
             _ => None,
         })
         .collect();
-    let known = |name: &String| kernels.iter().any(|k| &k.name == name) || suite.kernels.contains(name);
+    let known = |name: &String| cells.iter().any(|cell| &cell.id.kernel == name) || suite.kernels.contains(name);
     let mut idle = Vec::new();
     for budget in &suite.budgets {
         for name in budget.kernels.iter().flatten().filter(|name| !known(name)) {
