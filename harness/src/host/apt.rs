@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 use std::{
     cmp::Ordering,
     collections::BTreeSet,
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, SystemTime},
@@ -271,9 +272,17 @@ pub fn compare_versions(a: &str, b: &str) -> Result<Ordering, AptError> {
 }
 
 pub fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
     let mut hash = Sha256::new();
-    io::copy(&mut fs::File::open(path)?, &mut hash)?;
-    Ok(hex(&hash.finalize()))
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 pub fn hex(bytes: &[u8]) -> String {

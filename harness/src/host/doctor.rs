@@ -126,7 +126,7 @@ fn qemu_checks(found: Result<Qemu, QemuError>) -> [Check; 2] {
     let mend = || Some(SETUP.to_owned());
     let checks = match found {
         Ok(qemu) => [
-            Check::ok(NAMES[0], format!("{} ({})", qemu.version_line, qemu.origin)),
+            Check::ok(NAMES[0], format!("{} ({})", qemu.version, qemu.origin)),
             Check::ok(NAMES[1], "the option -plugin is there"),
         ],
         Err(error) => {

@@ -10,7 +10,7 @@ use super::{
     child::{self, ChildError},
     setup::in_path,
 };
-use crate::run::Arch;
+use crate::{run::Arch, vm::QemuProgram};
 use semver::Version;
 use sha2::{Digest, Sha256};
 use std::{
@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-/// Since 9.2 plugins see discontinuities' groundwork and inline counters tramplab's plugin is built for; 11.1 is untried.
+/// The plugin speaks the plugin interface of these; those after are untried.
 const OLDEST: Version = Version::new(9, 2, 0);
 const TOO_NEW: Version = Version::new(11, 1, 0);
 
@@ -91,17 +91,14 @@ impl fmt::Display for Origin {
 /// A QEMU that was asked for its version and its plugins.
 #[derive(Clone, Debug)]
 pub struct Qemu {
-    /// What is executed; the loader for a private copy, so that the process is QEMU itself and dies when killed.
-    pub program: PathBuf,
-    /// What comes before QEMU's own arguments.
-    pub prefix: Vec<OsString>,
-    pub env: Vec<(&'static str, OsString)>,
-    pub version: Version,
+    /// A private copy's loader and not a script, so that the process is QEMU itself and dies when killed.
+    pub program: QemuProgram,
+    pub number: Version,
     /// The first line of `--version`.
-    pub version_line: String,
+    pub version: String,
     pub origin: Origin,
-    /// One program that is this QEMU, for `TRAMPLAB_QEMU`: it execs `program` with `prefix`.
-    pub wrapper: PathBuf,
+    /// The same as one program.
+    wrapper: PathBuf,
 }
 
 impl Qemu {
@@ -133,28 +130,31 @@ impl Qemu {
         }
     }
 
-    pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.prefix).envs(self.env.iter().map(|(name, value)| (name, value)));
-        command
+    /// One path that is this QEMU, for `TRAMPLAB_QEMU`; it execs, so it too dies when killed.
+    pub fn single_program(&self) -> &Path {
+        &self.wrapper
     }
 
     /// Asks it what it is.
-    fn examined(mut self) -> Result<Qemu, Unfit> {
-        let text = child::run(self.command().arg("--version"), LIMIT)?.stdout;
-        self.version_line = text.lines().next().unwrap_or_default().to_owned();
-        self.version =
-            parse_version(&self.version_line).ok_or_else(|| Unfit::NotQemu(self.version_line.clone()))?;
-        if self.version < OLDEST || self.version >= TOO_NEW {
-            return Err(Unfit::Version(self.version));
+    fn examined(program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
+        let ask = |argument: &str| -> Result<String, ChildError> {
+            let mut command = Command::new(&program.program);
+            command.args(&program.arguments).arg(argument).envs(program.environment.iter().cloned());
+            Ok(child::run(&mut command, LIMIT)?.stdout)
+        };
+        let version = ask("--version")?.lines().next().unwrap_or_default().to_owned();
+        let number = parse_version(&version).ok_or_else(|| Unfit::NotQemu(version.clone()))?;
+        if number < OLDEST || number >= TOO_NEW {
+            return Err(Unfit::Version(number));
         }
-        let help = child::run(self.command().arg("-help"), LIMIT)?.stdout;
-        if has_plugins(&help) { Ok(self) } else { Err(Unfit::NoPlugins) }
+        if !has_plugins(&ask("-help")?) {
+            return Err(Unfit::NoPlugins);
+        }
+        Ok(Qemu { program, number, version, origin, wrapper })
     }
 }
 
-/// What the host makes of each QEMU it has, for the check-up: the one in use, or why there is none.
-pub fn program_name(arch: Arch) -> &'static str {
+fn program_name(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "qemu-system-x86_64",
         Arch::Arm64 => "qemu-system-aarch64",
@@ -170,9 +170,7 @@ fn package_name(arch: Arch) -> &'static str {
 
 fn plain(program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
     let wrapper = program.clone();
-    let version = Version::new(0, 0, 0);
-    let version_line = String::new();
-    Qemu { program, prefix: Vec::new(), env: Vec::new(), version, version_line, origin, wrapper }.examined()
+    Qemu::examined(QemuProgram { program, arguments: Vec::new(), environment: Vec::new() }, origin, wrapper)
 }
 
 /// A private copy's parts: where Debian puts them on the host's architecture.
@@ -198,21 +196,17 @@ fn private(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
     let Layout { triplet, loader, .. } = layout()?;
     let libraries = entry.join("usr/lib").join(triplet);
     let name = program_name(arch);
-    let mut prefix: Vec<OsString> = vec!["--library-path".into(), libraries.clone().into()];
-    prefix.extend(["--argv0".into(), name.into(), entry.join("usr/bin").join(name).into()]);
+    let mut arguments: Vec<OsString> = vec!["--library-path".into(), libraries.clone().into()];
+    arguments.extend(["--argv0".into(), name.into(), entry.join("usr/bin").join(name).into()]);
     for data in DATA {
-        prefix.extend(["-L".into(), entry.join(data).into()]);
+        arguments.extend(["-L".into(), entry.join(data).into()]);
     }
-    let qemu = Qemu {
+    let program = QemuProgram {
         program: libraries.join(loader),
-        prefix,
-        env: vec![("QEMU_MODULE_DIR", libraries.join("qemu").into())],
-        version: Version::new(0, 0, 0),
-        version_line: String::new(),
-        origin: Origin::Private,
-        wrapper: entry.join(WRAPPER),
+        arguments,
+        environment: vec![("QEMU_MODULE_DIR".into(), libraries.join("qemu").into())],
     };
-    qemu.examined().map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
+    Qemu::examined(program, Origin::Private, entry.join(WRAPPER)).map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
 }
 
 /// Firmware, in the order in which it is looked for.
@@ -222,7 +216,7 @@ const DATA: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qe
 fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, QemuError> {
     let layout = layout()?;
     let apt = Apt::open(cache, layout.architecture, progress)?;
-    let mut attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, QemuError> {
+    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, QemuError> {
         let package = package_name(arch);
         let packages = apt.closure(SUITE, package)?;
         let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");

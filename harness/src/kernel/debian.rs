@@ -7,7 +7,6 @@
 
 use super::{
     KernelError, image,
-    kconfig::Kconfig,
     manifest::{Wanted, debian_architecture, release_of},
 };
 use crate::{
@@ -119,7 +118,7 @@ fn from_registry(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Candidate, PathBuf), KernelError> {
     let apt = Apt::open(cache, debian_architecture(arch), progress)?;
-    let mut attempt = |progress: &mut dyn FnMut(&str)| -> Result<(Candidate, PathBuf), KernelError> {
+    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<(Candidate, PathBuf), KernelError> {
         let candidate = choose(wanted, &apt)?;
         let entry = cache.entry(KIND, &candidate.key(), |folder| {
             progress(&format!("fetching {}", candidate.source()));

@@ -4,11 +4,11 @@
 mod debian;
 mod download;
 mod image;
-mod kconfig;
+pub mod kconfig;
 mod manifest;
 
 pub use image::ImageError;
-pub use kconfig::{Kconfig, Missing, NotKconfig, required_base, required_for};
+pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{Download, Manifest, Source, Wanted, find, load_manifest, names};
 
 use crate::{
@@ -53,6 +53,24 @@ pub enum KernelError {
     Cache(#[from] CacheError),
 }
 
+impl KernelError {
+    /// Whether the user mends it by asking for something else: no host or network is to blame.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            KernelError::Manifest(_)
+            | KernelError::Unknown { .. }
+            | KernelError::Image { .. }
+            | KernelError::Config { .. }
+            | KernelError::Checksum { .. } => true,
+            KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            KernelError::Download { .. }
+            | KernelError::Layout { .. }
+            | KernelError::Apt(_)
+            | KernelError::Cache(_) => false,
+        }
+    }
+}
+
 /// A kernel that is ready to boot.
 #[derive(Clone, Debug)]
 pub struct Image {
@@ -73,14 +91,14 @@ impl Image {
     /// What this kernel lacks to be measured at all. Of a kernel whose configuration is unknown: nothing.
     pub fn missing_base(&self) -> Vec<Missing> {
         let Some(config) = &self.config else { return Vec::new() };
-        let mut missing = config.missing(&required_base(self.arch));
+        let mut missing = config.missing(&kconfig::required_base(self.arch));
         missing.retain(|missing| !(missing.module && self.brings(missing.option)));
         missing
     }
 
     /// What it lacks for one mechanism.
     pub fn missing_for(&self, mechanism: Mechanism) -> Vec<Missing> {
-        self.config.as_ref().map_or_else(Vec::new, |config| config.missing(required_for(mechanism)))
+        self.config.as_ref().map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
     }
 
     /// Whether the option's module is among those that the guest loads.
