@@ -10,6 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use serde_yaml::Spanned;
+
 #[derive(Debug)]
 pub enum ConfigError {
     Read { path: PathBuf, source: io::Error },
@@ -71,6 +73,17 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
             snippet: format!("   {source_lines}"),
         }
     })
+}
+
+/// An error at a value that parsed but makes no sense.
+pub fn invalid<T>(path: &Path, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid {
+        path: path.to_owned(),
+        line: at.referenced.line(),
+        column: at.referenced.column(),
+        message: message.into(),
+        snippet: String::new(),
+    }
 }
 
 #[cfg(test)]
