@@ -3,11 +3,13 @@
 
 use super::{content::View, junit, markdown, terminal};
 use crate::{
-    branch::{Model, waste},
-    run::{Accel, Measurement, Outcome, Run},
+    branch::{Filter, Model, waste},
+    run::{Accel, ErrorKind, Measurement, Outcome, Run},
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
+use std::collections::BTreeSet;
+use tramplab_protocol::Mechanism;
 
 fn run() -> Run {
     serde_json::from_str(include_str!("testdata/run.json")).expect("the stored run")
@@ -60,6 +62,88 @@ fn stored_counts_are_those_of_the_stored_records() {
         }
     }
     assert!(points > 0);
+}
+
+const SCHEMA_PAGE: &str = include_str!("../../../docs/run-json.md");
+
+fn documented_example() -> &'static str {
+    let (_, rest) = SCHEMA_PAGE.split_once("```json\n").expect("an example");
+    rest.split_once("```").expect("its end").0
+}
+
+#[test]
+fn the_documented_example_is_a_run() {
+    let run: Run = serde_json::from_str(documented_example()).expect("a run");
+    let value: serde_json::Value = serde_json::from_str(documented_example()).unwrap();
+    assert_eq!(serde_json::to_value(&run).unwrap(), value, "no field is left out");
+    assert_eq!(run.schema, crate::run::SCHEMA);
+    // Counted as the page says, for the counts it shows.
+    let Some(Measurement::LbrWaste(measured)) = &run.cells[0].measurement else { panic!("no waste") };
+    let counted = waste::table(run.cells[0].id.arch, &measured.points[0].records, &measured.function);
+    for (model, filters) in &measured.points[0].wasted {
+        for (filter, count) in filters {
+            assert_eq!(counted[model][filter], *count, "{model} {filter}");
+        }
+    }
+}
+
+/// Every key of an object, and every string that names an enum's variant.
+fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+            found.insert(key.clone());
+            keys(value, found);
+        }),
+        serde_json::Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_and_variant_is_documented() {
+    let mut names = BTreeSet::new();
+    for text in [documented_example(), include_str!("testdata/run.json")] {
+        let run: Run = serde_json::from_str(text).unwrap();
+        keys(&serde_json::to_value(&run).unwrap(), &mut names);
+    }
+    // Names of models and filters, which are keys too, are documented with the definitions.
+    let elsewhere = |name: &String| name.parse::<Model>().is_ok() || name.parse::<Filter>().is_ok();
+    names.retain(|name| !elsewhere(name));
+    names.extend(Mechanism::ALL.map(|m| m.name().to_owned()));
+    for kind in error_kinds() {
+        names.insert(serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned());
+    }
+    let (page, _) = SCHEMA_PAGE.split_once("## Example").expect("the example is last");
+    let undocumented: Vec<_> = names
+        .iter()
+        .filter(|name| !page.contains(&format!("`{name}`")) && !page.contains(&format!("\"{name}\"")))
+        .collect();
+    assert!(undocumented.is_empty(), "not in docs/run-json.md: {undocumented:?}");
+    assert!(names.len() > 60, "{names:?}");
+}
+
+/// All of them: the compiler asks for a new one here.
+fn error_kinds() -> Vec<ErrorKind> {
+    use ErrorKind::*;
+    let mut kinds = vec![Panic];
+    loop {
+        kinds.push(match kinds[kinds.len() - 1] {
+            Panic => Oops,
+            Oops => RcuStall,
+            RcuStall => HungTask,
+            HungTask => Lockup,
+            Lockup => Silence,
+            Silence => BootTimeout,
+            BootTimeout => Timeout,
+            Timeout => QemuExit,
+            QemuExit => QemuStart,
+            QemuStart => Protocol,
+            Protocol => Guest,
+            Guest => Trace,
+            Trace => Harness,
+            Harness => return kinds,
+        });
+    }
 }
 
 /// Element names and the text in them, in order; panics on what is no XML.
@@ -165,7 +249,7 @@ proptest! {
         let mut run = run();
         run.cells.truncate(2);
         run.cells[0].console_tail = vec![more.clone(), text.clone()];
-        run.cells[0].outcome = Outcome::Error { kind: crate::run::ErrorKind::Oops, message: more.clone() };
+        run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Oops, message: more.clone() };
         run.cells[1].outcome = Outcome::Skip { reason: text };
         run.cells[1].measurement = None;
         parse(&junit::render(&run).unwrap());
