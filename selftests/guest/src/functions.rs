@@ -90,6 +90,7 @@ pub fn candidates(
     btf: &KernelBtf,
     kallsyms: &Kallsyms,
 ) -> Vec<Target> {
+    let addresses = kallsyms.unique_addresses();
     let injectable: HashSet<&str> = image_functions(injectable).collect();
     let wanted = |name: &str| match mechanism {
         Mechanism::FmodRet => name.starts_with(SECURITY) || injectable.contains(name),
@@ -105,7 +106,7 @@ pub fn candidates(
             let name = name[0];
             Some(Target {
                 btf_id: btf.function(name)?,
-                address: kallsyms.unique(name)?,
+                address: *addresses.get(name)?,
                 name: name.to_owned(),
             })
         })
