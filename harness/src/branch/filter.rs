@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which branches are asked for, in perf's words.
 
+use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// One bit of perf's `branch_sample_type` that selects branches. What it selects depends on the CPU:
@@ -41,7 +42,8 @@ impl Branch {
 }
 
 /// One or more [`Branch`]es: `any_call|cond` asks for what either selects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Filter(u8);
 
 impl Filter {
@@ -87,6 +89,20 @@ impl FromStr for Filter {
             .reduce(|all, one| Some(all?.or(one?)))
             .flatten()
             .ok_or_else(|| UnknownFilter(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Filter {
+    type Error = UnknownFilter;
+
+    fn try_from(text: String) -> Result<Filter, UnknownFilter> {
+        text.parse()
+    }
+}
+
+impl From<Filter> for String {
+    fn from(filter: Filter) -> String {
+        filter.to_string()
     }
 }
 

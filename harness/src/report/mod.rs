@@ -7,6 +7,7 @@
 mod clean;
 pub mod content;
 pub mod junit;
+mod line;
 pub mod markdown;
 mod spread;
 pub mod terminal;
@@ -14,3 +15,4 @@ pub mod terminal;
 mod tests;
 
 pub use content::View;
+pub use line::cell_line;

@@ -1,1 +1,154 @@
-fn main() {}
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guest's first process: makes the machine ready, then does what the host asks, one request at a time.
+
+mod attach;
+mod bpf;
+mod facts;
+mod functions;
+mod init;
+mod inject;
+mod kallsyms;
+mod kernel_btf;
+mod libbpf_log;
+mod link;
+mod method;
+mod trigger;
+mod waste;
+
+use kallsyms::Kallsyms;
+use kernel_btf::KernelBtf;
+use link::{Events, Heartbeat, LinkError, Requests};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tramplab_protocol::message::{Command, Event, GuestError, Request, Response, VERSION};
+
+/// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
+const MEASURING_CPU: usize = 0;
+
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    #[error(
+        "the agent is the guest's /init: it mounts, powers off and measures a whole machine, so it runs as process 1 only"
+    )]
+    NotInit,
+    #[error(transparent)]
+    Init(#[from] init::InitError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("failed to start the heartbeat: {0}")]
+    Heartbeat(std::io::Error),
+}
+
+fn main() {
+    if std::process::id() != 1 {
+        eprintln!("tramplab-agent: {}", AgentError::NotInit);
+        std::process::exit(2);
+    }
+    let Err(error) = run();
+    // The console is all that is left to speak through; the host reads its end when QEMU has gone.
+    eprintln!("tramplab-agent: {error}");
+    init::power_off();
+}
+
+/// Never returns but for an error.
+fn run() -> Result<std::convert::Infallible, AgentError> {
+    init::prepare()?;
+    libbpf_log::install();
+    let (mut requests, events) = link::open()?;
+    let ready = Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
+    events.send(&ready).map_err(LinkError::Frame)?;
+    let heartbeat = Heartbeat::start(events.clone()).map_err(AgentError::Heartbeat)?;
+    // After the heartbeat's thread has begun, which would inherit it.
+    if let Err(errno) = pin() {
+        eprintln!("tramplab-agent: failed to stay on CPU {MEASURING_CPU}: {errno}");
+    }
+    let mut agent = Agent { btf: None, attached: None, heartbeat: heartbeat.clone(), events: events.clone() };
+    loop {
+        let Request { id, command } = requests.next()?;
+        let power_off = command == Command::PowerOff;
+        let result = match catch_unwind(AssertUnwindSafe(|| agent.execute(command))) {
+            Ok(Ok(Outcome::Silence)) => fall_silent(&heartbeat, requests),
+            Ok(Ok(Outcome::Reply(response))) => Ok(response),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(GuestError::Failed(format!("the agent panicked: {}", panic_text(&*panic)))),
+        };
+        events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
+        if power_off {
+            init::power_off();
+        }
+    }
+}
+
+fn pin() -> nix::Result<()> {
+    let mut cpus = nix::sched::CpuSet::new();
+    cpus.set(MEASURING_CPU)?;
+    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cpus)
+}
+
+fn fall_silent(heartbeat: &Heartbeat, requests: Requests) -> ! {
+    let _held = heartbeat.hold();
+    requests.ignore()
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+enum Outcome {
+    Reply(Response),
+    Silence,
+}
+
+/// What lives from one request to the next.
+struct Agent {
+    btf: Option<KernelBtf>,
+    /// What the last LBR measurement left attached, so that its addresses resolve.
+    attached: Option<waste::Attached>,
+    heartbeat: Heartbeat,
+    events: Events,
+}
+
+impl Agent {
+    fn execute(&mut self, command: Command) -> Result<Outcome, GuestError> {
+        let response = match command {
+            Command::Facts => Response::Facts(facts::gather(self.btf().ok())?),
+            Command::LbrWaste(request) => {
+                self.attached = None;
+                self.btf()?;
+                let btf = self.btf.as_ref().expect("read above");
+                let (reply, attached) = waste::measure(&request, btf, &self.heartbeat)?;
+                self.attached = Some(attached);
+                Response::LbrWaste(reply)
+            }
+            Command::Resolve { addresses } => {
+                let kallsyms = Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?;
+                let symbols = addresses.iter().map(|address| kallsyms.resolve(*address).cloned()).collect();
+                Response::Resolve { symbols }
+            }
+            Command::Release => {
+                self.attached = None;
+                Response::Done
+            }
+            Command::Attach(request) => {
+                self.attached = None;
+                Response::Attach(attach::measure(&request, self.btf()?)?)
+            }
+            Command::Inject(fault) => match inject::inject(fault, &self.events)? {
+                inject::After::Answer => Response::Done,
+                inject::After::FallSilent => return Ok(Outcome::Silence),
+            },
+            Command::PowerOff => Response::Done,
+        };
+        Ok(Outcome::Reply(response))
+    }
+
+    /// The kernel's BTF, read at its first use.
+    fn btf(&mut self) -> Result<&KernelBtf, GuestError> {
+        if self.btf.is_none() {
+            let btf = KernelBtf::read().map_err(|error| GuestError::Unsupported(error.to_string()))?;
+            self.btf = Some(btf);
+        }
+        Ok(self.btf.as_ref().expect("read above"))
+    }
+}

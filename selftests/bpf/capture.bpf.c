@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * One capturing program per attach mechanism. All have the same body, and its first acts are those of retsnoop:
+ * the CPU's number, then the snapshot of the branch records. Whatever runs before is waste of the mechanism,
+ * whatever runs after no longer matters.
+ */
+#include "tramplab.bpf.h"
+
+#define CPUS 64
+#define RECORDS 64
+
+/* As struct perf_branch_entry. */
+struct record {
+	__u64 from;
+	__u64 to;
+	__u64 flags;
+};
+
+/* The agent reads this layout: keep in step with `State` in guest/src/waste.rs. */
+struct {
+	__u64 runs;
+	__s64 result;
+	__u32 cpu;
+	__u32 reserved;
+	struct record records[CPUS][RECORDS];
+} state;
+
+static __always_inline int capture(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id() % CPUS;
+	long result = bpf_get_branch_snapshot(state.records[cpu], sizeof(state.records[cpu]), 0);
+
+	state.result = result;
+	state.cpu = cpu;
+	__sync_fetch_and_add(&state.runs, 1);
+	/* Of a session, 0 at the entry asks for the exit as well. */
+	return 0;
+}
+
+#define CAPTURE(section, name)                                                                                         \
+	SEC(section) int name(void *ctx)                                                                               \
+	{                                                                                                              \
+		return capture();                                                                                      \
+	}
+
+CAPTURE("fentry/bpf_fentry_test1", capture_fentry)
+CAPTURE("fexit/bpf_fentry_test1", capture_fexit)
+CAPTURE("fmod_ret/bpf_modify_return_test", capture_fmod_ret)
+CAPTURE("fsession/bpf_fentry_test1", capture_fsession)
+/* libbpf 1.7 does not know the sections of tracing multi: the agent sets type and attach type itself. */
+CAPTURE("fentry.multi", capture_fentry_multi)
+CAPTURE("fexit.multi", capture_fexit_multi)
+CAPTURE("fsession.multi", capture_fsession_multi)
+CAPTURE("kprobe", capture_kprobe)
+CAPTURE("kretprobe", capture_kretprobe)
+CAPTURE("kprobe.multi", capture_kprobe_multi)
+CAPTURE("kretprobe.multi", capture_kretprobe_multi)
+CAPTURE("kprobe.session", capture_kprobe_session)
+CAPTURE("tp_btf/task_rename", capture_tp_btf)
+CAPTURE("raw_tp/task_rename", capture_raw_tp)

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! bpf(2) and perf_event_open(2) as the measurements need them: one call is one function, nothing hidden in between.
+//!
+//! libbpf's attach functions resolve names, probe features and parse BTF on the way; in a timed round none of that
+//! is the mechanism's cost. Besides, libbpf 1.7 has no call for tracing multi.
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use tramplab_protocol::message::GuestError;
+
+/// The kernel's own "not supported", which has no name in user space.
+const ENOTSUPP: i32 = 524;
+const LOG_BYTES: usize = 1 << 16;
+
+/// Program and attach type, as numbers of the kernel's interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub program: u32,
+    pub attach: u32,
+}
+
+/// A call the kernel refused.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("failed to {action}: {reason}")]
+pub struct BpfError {
+    action: &'static str,
+    errno: i32,
+    reason: Reason,
+}
+
+#[derive(Clone, Debug)]
+struct Reason {
+    errno: i32,
+    /// What the verifier said, if it said anything.
+    log: String,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.errno == ENOTSUPP {
+            f.write_str("not supported (ENOTSUPP)")?;
+        } else {
+            write!(f, "{}", nix::errno::Errno::from_raw(self.errno))?;
+        }
+        if self.log.is_empty() { Ok(()) } else { write!(f, ": {}", self.log) }
+    }
+}
+
+impl BpfError {
+    fn new(action: &'static str, errno: i32, log: &str) -> BpfError {
+        BpfError { action, errno, reason: Reason { errno, log: verdict(log) } }
+    }
+
+    fn last(action: &'static str) -> BpfError {
+        BpfError::new(action, io::Error::last_os_error().raw_os_error().unwrap_or(0), "")
+    }
+
+    /// Whether the kernel says that it cannot, rather than that something is wrong.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP)
+    }
+}
+
+impl From<BpfError> for GuestError {
+    fn from(error: BpfError) -> GuestError {
+        if error.is_unsupported() {
+            GuestError::Unsupported(error.to_string())
+        } else {
+            GuestError::Failed(error.to_string())
+        }
+    }
+}
+
+/// The verifier's reason out of its log: the last line that is neither an instruction, a register state nor a count.
+fn verdict(log: &str) -> String {
+    let noise = |line: &str| {
+        line.is_empty()
+            || line.starts_with("processed ")
+            || line.starts_with("verification time")
+            || line.starts_with("stack depth")
+            || line.starts_with("0: R1")
+            || line.split_once(": (").is_some_and(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()))
+    };
+    log.lines()
+        .rev()
+        .map(|line| line.trim_end_matches(['\0', ' ']))
+        .find(|line| !noise(line))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn owned(fd: i64, action: &'static str) -> Result<OwnedFd, BpfError> {
+    match i32::try_from(fd) {
+        // SAFETY: a fresh descriptor from the kernel, owned by nobody else.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(BpfError::last(action)),
+    }
+}
+
+/// `r0 = 0; exit`: the program that costs nothing.
+const EMPTY: [u64; 2] = [0x0000_0000_0000_00b7, 0x95];
+
+/// Loads the empty program; `btf_id` is what it is to be attached to, 0 where that is said at the link.
+pub fn load_empty(kind: Kind, btf_id: u32) -> Result<OwnedFd, BpfError> {
+    let action = "load a program";
+    let load = |log: &mut [u8]| {
+        let mut options = libbpf_sys::bpf_prog_load_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+            attempts: 1,
+            expected_attach_type: kind.attach,
+            attach_btf_id: btf_id,
+            log_level: u32::from(!log.is_empty()),
+            log_size: log.len() as u32,
+            log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
+            ..Default::default()
+        };
+        // SAFETY: `EMPTY` has the layout of two `struct bpf_insn`; all pointers outlive the call.
+        unsafe {
+            libbpf_sys::bpf_prog_load(
+                kind.program,
+                c"tramplab_empty".as_ptr(),
+                c"GPL".as_ptr(),
+                EMPTY.as_ptr().cast(),
+                EMPTY.len() as libbpf_sys::size_t,
+                &mut options,
+            )
+        }
+    };
+    let fd = load(&mut []);
+    if fd >= 0 {
+        return owned(fd.into(), action);
+    }
+    // The log costs time, so only a failure asks for it.
+    let mut log = vec![0; LOG_BYTES];
+    let again = load(&mut log);
+    if again >= 0 {
+        return owned(again.into(), action);
+    }
+    let length = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+    Err(BpfError::new(action, -again, &String::from_utf8_lossy(&log[..length])))
+}
+
+/// A link; dropping it detaches.
+#[derive(Debug)]
+pub struct Link {
+    // Fields are closed in this order: the program leaves the event, then the event takes its probe along.
+    _link: OwnedFd,
+    _event: Option<OwnedFd>,
+}
+
+/// `bpf_attr.link_create`, with the members used here. Tracing multi is newer than libbpf's headers.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    detail: LinkDetail,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+union LinkDetail {
+    none: [u64; 4],
+    kprobe_multi: KprobeMulti,
+    tracing_multi: TracingMulti,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KprobeMulti {
+    flags: u32,
+    count: u32,
+    symbols: u64,
+    addresses: u64,
+    cookies: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TracingMulti {
+    ids: u64,
+    cookies: u64,
+    count: u32,
+    reserved: u32,
+}
+
+fn link_create(
+    program: BorrowedFd<'_>,
+    target: u32,
+    attach_type: u32,
+    detail: LinkDetail,
+) -> Result<OwnedFd, BpfError> {
+    let attr = LinkCreate { program: program.as_raw_fd() as u32, target, attach_type, flags: 0, detail };
+    // SAFETY: the attribute lives through the call; what it points to is borrowed by the callers.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, libbpf_sys::BPF_LINK_CREATE, &raw const attr, size_of::<LinkCreate>())
+    };
+    owned(fd, "make a link")
+}
+
+/// Attaches a program to what it was loaded for (fentry and its kin, tp_btf).
+pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, BpfError> {
+    let link = link_create(program, 0, attach_type, LinkDetail { none: [0; 4] })?;
+    Ok(Link { _link: link, _event: None })
+}
+
+/// Attaches a program to all functions of the given BTF ids.
+pub fn link_tracing_multi(program: BorrowedFd<'_>, attach_type: u32, ids: &[u32]) -> Result<Link, BpfError> {
+    let list = TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
+    let mut detail = LinkDetail { none: [0; 4] };
+    detail.tracing_multi = list;
+    Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
+}
+
+/// Attaches a program to the functions at the given addresses, at their exits if `exit`.
+pub fn link_kprobe_multi(
+    program: BorrowedFd<'_>,
+    attach_type: u32,
+    addresses: &[u64],
+    exit: bool,
+) -> Result<Link, BpfError> {
+    let list = KprobeMulti {
+        flags: if exit { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
+        count: addresses.len() as u32,
+        symbols: 0,
+        addresses: addresses.as_ptr() as u64,
+        cookies: 0,
+    };
+    let link = link_create(program, 0, attach_type, LinkDetail { kprobe_multi: list })?;
+    Ok(Link { _link: link, _event: None })
+}
+
+/// Attaches a program to a raw tracepoint.
+pub fn link_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> Result<Link, BpfError> {
+    let name = c_string(name);
+    // SAFETY: the name lives through the call.
+    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
+    Ok(Link { _link: owned(fd.into(), "open a raw tracepoint")?, _event: None })
+}
+
+/// How this kernel's perf spells kprobes.
+#[derive(Clone, Copy, Debug)]
+pub struct KprobePmu {
+    kind: u32,
+    return_bit: u32,
+}
+
+impl KprobePmu {
+    /// None when the kernel has no such PMU.
+    pub fn find() -> Option<KprobePmu> {
+        let read =
+            |name: &str| fs::read_to_string(format!("/sys/bus/event_source/devices/kprobe/{name}")).ok();
+        let kind = read("type")?.trim().parse().ok()?;
+        let return_bit = read("format/retprobe")?.trim().strip_prefix("config:")?.parse().ok()?;
+        Some(KprobePmu { kind, return_bit })
+    }
+
+    /// Attaches a program to one function, at its exit if `exit`.
+    pub fn link(self, program: BorrowedFd<'_>, function: &str, exit: bool) -> Result<Link, BpfError> {
+        let function = c_string(function);
+        let mut attr = libbpf_sys::perf_event_attr {
+            type_: self.kind,
+            size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+            config: u64::from(exit) << self.return_bit,
+            ..Default::default()
+        };
+        attr.__bindgen_anon_3.kprobe_func = function.as_ptr() as u64;
+        let event = perf_event_open(&attr, -1, 0)?;
+        let link = link_create(
+            program,
+            event.as_raw_fd() as u32,
+            libbpf_sys::BPF_PERF_EVENT,
+            LinkDetail { none: [0; 4] },
+        )?;
+        // Events of this PMU start enabled, so the link is live.
+        Ok(Link { _link: link, _event: Some(event) })
+    }
+}
+
+fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> Result<OwnedFd, BpfError> {
+    // SAFETY: the attribute and what it points to live through the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const *attr,
+            pid,
+            cpu,
+            -1,
+            libbpf_sys::PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    owned(fd, "open a perf event")
+}
+
+/// Turns the branch records of a CPU on, kernel branches of all kinds, while the event is open.
+pub fn record_branches(cpu: i32) -> Result<OwnedFd, BpfError> {
+    let attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_HARDWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_HW_CPU_CYCLES),
+        sample_type: u64::from(libbpf_sys::PERF_SAMPLE_BRANCH_STACK),
+        branch_sample_type: u64::from(
+            libbpf_sys::PERF_SAMPLE_BRANCH_KERNEL | libbpf_sys::PERF_SAMPLE_BRANCH_ANY,
+        ),
+        ..Default::default()
+    };
+    perf_event_open(&attr, -1, cpu)
+}
+
+/// Runs a program once (BPF_PROG_TEST_RUN).
+pub fn test_run(program: BorrowedFd<'_>) -> Result<(), BpfError> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: the options live through the call and point to nothing.
+    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if result < 0 { Err(BpfError::new("run a test program", -result, "")) } else { Ok(()) }
+}
+
+fn c_string(name: &str) -> CString {
+    CString::new(name).expect("kernel symbols hold no NUL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_is_the_line_that_says_why() {
+        for (log, expected) in [
+            ("", ""),
+            (
+                "JIT does not support fsession\nprocessed 0 insns (limit 1000000) max_states_per_insn 0\n",
+                "JIT does not support fsession",
+            ),
+            (
+                "func#0 @0\n0: R1=ctx() R10=fp0\n0: (85) call bpf_get_branch_snapshot#176\n\
+                 program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 1 insns (limit 1000000)\n",
+                "program of this type cannot use helper bpf_get_branch_snapshot#176",
+            ),
+            ("do_sys_open() is not modifiable\nprocessed 0 insns\n\0\0", "do_sys_open() is not modifiable"),
+        ] {
+            assert_eq!(verdict(log), expected);
+        }
+    }
+
+    #[test]
+    fn only_the_kernels_own_words_make_a_skip() {
+        let guest = |errno| GuestError::from(BpfError::new("make a link", errno, ""));
+        assert!(matches!(guest(libc::EOPNOTSUPP), GuestError::Unsupported(_)));
+        assert_eq!(
+            guest(ENOTSUPP),
+            GuestError::Unsupported("failed to make a link: not supported (ENOTSUPP)".to_owned())
+        );
+        assert!(matches!(guest(libc::EINVAL), GuestError::Failed(reason) if reason.contains("EINVAL")));
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the guest's kernel is and can do.
+
+use crate::functions;
+use crate::kernel_btf::{self, KernelBtf};
+use nix::sys::utsname::uname;
+use std::fs;
+use tramplab_protocol::message::{Facts, GuestError};
+
+const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
+
+/// `uname -r`, also for the greeting.
+pub fn release() -> String {
+    uname().map_or_else(|_| "unknown".to_owned(), |names| names.release().to_string_lossy().into_owned())
+}
+
+/// `btf` is absent where the kernel has none: the facts must tell that, not fail on it.
+pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
+    let failed =
+        |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
+    let names = uname().map_err(|errno| failed("ask for the kernel's name", &errno))?;
+    let read = |path: &str| fs::read_to_string(path).map_err(|error| failed(&format!("read {path}"), &error));
+    let available = functions::available().unwrap_or_default();
+    let (mut ftrace_functions, mut btf_functions) = (0, 0);
+    for name in functions::image_functions(&available) {
+        ftrace_functions += 1;
+        btf_functions += u32::from(btf.is_some_and(|btf| btf.function(name).is_some()));
+    }
+    Ok(Facts {
+        release: names.release().to_string_lossy().into_owned(),
+        version: names.version().to_string_lossy().into_owned(),
+        machine: names.machine().to_string_lossy().into_owned(),
+        cpus: online_cpus(),
+        memory_kib: memory_kib(&read("/proc/meminfo")?),
+        clocksource: read(CLOCKSOURCE)
+            .map_or_else(|_| "unknown".to_owned(), |text| text.trim_end().to_owned()),
+        btf_bytes: fs::metadata(kernel_btf::PATH).map_or(0, |m| m.len()),
+        ftrace_functions,
+        btf_functions,
+        mitigations: mitigations(),
+        cmdline: read("/proc/cmdline")?.trim_end().to_owned(),
+    })
+}
+
+/// Of the machine, whatever this thread is bound to.
+fn online_cpus() -> u32 {
+    let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
+    count.ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or(1)
+}
+
+fn memory_kib(meminfo: &str) -> u64 {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    total.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+fn mitigations() -> Vec<String> {
+    let mut lines: Vec<String> = fs::read_dir(VULNERABILITIES)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let state = fs::read_to_string(entry.path()).ok()?;
+            Some(format!("{}: {}", entry.file_name().to_string_lossy(), state.trim_end()))
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_the_total() {
+        assert_eq!(memory_kib("MemTotal:         989080 kB\nMemFree:          935480 kB\n"), 989_080);
+        assert_eq!(memory_kib(""), 0);
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which functions and tracepoints to attach to: the same for the same seed and kernel, and for all mechanisms
+//! as far as the kernel lets them.
+
+use crate::kallsyms::Kallsyms;
+use crate::kernel_btf::KernelBtf;
+use crate::method::Target;
+use std::collections::HashSet;
+use std::fs;
+use tramplab_protocol::Mechanism;
+
+const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
+/// Functions whose return value may be overridden; there only with CONFIG_FUNCTION_ERROR_INJECTION.
+const INJECTABLE: &str = "/sys/kernel/debug/error_injection/list";
+/// Hooks of security modules may always be overridden.
+const SECURITY: &str = "security_";
+
+/// Never chosen, by prefix. What runs inside every trampoline and handler, or under RCU's feet, would trace the
+/// tracer; BPF's own functions are in part kfuncs, which tracing multi refuses.
+const DENIED_PREFIXES: [&str; 14] = [
+    "rcu_",
+    "__rcu_",
+    "bpf_",
+    "__bpf_",
+    "scx_bpf_",
+    "ftrace_",
+    "__ftrace_",
+    "arch_ftrace_",
+    "kprobe_",
+    "__kprobe",
+    "migrate_",
+    "___migrate_",
+    "preempt_count_",
+    "preempt_schedule",
+];
+
+/// Never chosen, by name: the idle loop, and functions that do not return (their exit never comes).
+const DENIED: [&str; 17] = [
+    "arch_cpu_idle",
+    "default_idle",
+    "do_exit",
+    "do_group_exit",
+    "make_task_dead",
+    "kthread_exit",
+    "kthread_complete_and_exit",
+    "__module_put_and_kthread_exit",
+    "do_task_dead",
+    "__x64_sys_exit",
+    "__x64_sys_exit_group",
+    "__ia32_sys_exit",
+    "__ia32_sys_exit_group",
+    "__arm64_sys_exit",
+    "__arm64_sys_exit_group",
+    "__arm64_sys_rt_sigreturn",
+    "__x64_sys_rt_sigreturn",
+];
+
+fn is_denied(name: &str) -> bool {
+    DENIED.contains(&name) || DENIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("failed to read {path} (CONFIG_DYNAMIC_FTRACE, tracefs): {error}")]
+pub struct FunctionsError {
+    path: &'static str,
+    error: std::io::Error,
+}
+
+/// The functions ftrace can attach to, as tracefs lists them.
+pub fn available() -> Result<String, FunctionsError> {
+    fs::read_to_string(AVAILABLE).map_err(|error| FunctionsError { path: AVAILABLE, error })
+}
+
+/// The functions listed for error injection: none where the kernel has no such list.
+pub fn injectable() -> String {
+    fs::read_to_string(INJECTABLE).unwrap_or_default()
+}
+
+/// The names of the kernel image in a list of `NAME` or `NAME [MODULE]` lines.
+pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
+}
+
+/// All functions a mechanism may attach to, by name. Only names that stand for one function everywhere: in ftrace's
+/// list, in BTF and in kallsyms.
+pub fn candidates(
+    mechanism: Mechanism,
+    available: &str,
+    injectable: &str,
+    btf: &KernelBtf,
+    kallsyms: &Kallsyms,
+) -> Vec<Target> {
+    let injectable: HashSet<&str> = image_functions(injectable).collect();
+    let wanted = |name: &str| match mechanism {
+        Mechanism::FmodRet => name.starts_with(SECURITY) || injectable.contains(name),
+        _ => true,
+    };
+    let mut names: Vec<&str> =
+        image_functions(available).filter(|name| !is_denied(name) && wanted(name)).collect();
+    names.sort_unstable();
+    names
+        .chunk_by(|a, b| a == b)
+        .filter(|namesakes| namesakes.len() == 1)
+        .filter_map(|name| {
+            let name = name[0];
+            Some(Target {
+                btf_id: btf.function(name)?,
+                address: kallsyms.unique(name)?,
+                name: name.to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// All tracepoints, by name.
+pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
+    let mut targets: Vec<Target> = btf
+        .tracepoints()
+        .map(|(name, btf_id)| Target { name: name.to_owned(), btf_id, address: 0 })
+        .collect();
+    targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    targets
+}
+
+/// Fisher-Yates with splitmix64. Written out because a library is free to change its sequence, and a list must
+/// stay what it was. A list of 10 is the beginning of the list of 100 of the same seed.
+pub fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    for first in 0..items.len().saturating_sub(1) {
+        let left = (items.len() - first) as u128;
+        let chosen = first + ((u128::from(next()) * left) >> 64) as usize;
+        items.swap(first, chosen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_one_order_for_ever() {
+        let shuffled = |seed| {
+            let mut items: Vec<u32> = (0..10).collect();
+            shuffle(&mut items, seed);
+            items
+        };
+        assert_eq!(shuffled(0), shuffled(0));
+        assert_ne!(shuffled(0), shuffled(1));
+        let mut sorted = shuffled(7);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..10).collect::<Vec<_>>());
+        // splitmix64 of seed 0 begins with 0xe220a8397b1dcdaf: 0.883 of 10 is item 8.
+        assert_eq!(shuffled(0)[0], 8);
+        shuffle::<u32>(&mut [], 0);
+    }
+
+    #[test]
+    fn modules_are_left_out() {
+        let list = "vfs_read\nvirtcons_probe [virtio_console]\nvfs_write\n";
+        assert_eq!(image_functions(list).collect::<Vec<_>>(), ["vfs_read", "vfs_write"]);
+        let injectable = "should_failslab\tERRNO\nvirt_fn [virtio]\tNULL\nopen_ctree\tERRNO\n";
+        assert!(image_functions(injectable).any(|name| name == "open_ctree"));
+    }
+
+    #[test]
+    fn what_the_tracer_runs_on_is_denied() {
+        for name in
+            ["__rcu_read_lock", "migrate_disable", "preempt_count_add", "rcu_read_unlock_strict", "do_exit"]
+        {
+            assert!(is_denied(name), "{name}");
+        }
+        for name in ["vfs_read", "__x64_sys_read", "tcp_sendmsg", "security_file_open"] {
+            assert!(!is_denied(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The agent's end of the virtio-serial port: requests in, events out, and a heartbeat that can be held.
+
+use nix::time::{ClockId, clock_gettime};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+use tramplab_protocol::frame::{self, FrameError};
+use tramplab_protocol::message::{Event, HEARTBEAT_MS, PORT_NAME, Request};
+
+const PORTS: &str = "/sys/class/virtio-ports";
+/// How long the port may take to appear: its driver probes beside the first process.
+const PORT_DEADLINE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// A little more often than promised, so that a late timer breaks no promise.
+const BEAT: Duration = Duration::from_millis(HEARTBEAT_MS * 3 / 4);
+
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error(
+        "no virtio-serial port named {PORT_NAME} appeared within {} s (found: {found}); \
+         does the kernel have CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_CONSOLE, and QEMU the device?",
+        PORT_DEADLINE.as_secs()
+    )]
+    NoPort { found: String },
+    #[error("failed to open {}: {error}", path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("failed to talk to the host: {0}")]
+    Frame(#[from] FrameError),
+}
+
+/// Time since boot, suspension included, in nanoseconds.
+pub fn uptime_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}
+
+/// The host's requests.
+pub struct Requests(File);
+
+impl Requests {
+    /// Waits for the next one. The host's absence is no end: whoever started the machine also ends it.
+    pub fn next(&mut self) -> Result<Request, LinkError> {
+        loop {
+            match frame::read(&mut self.0)? {
+                Some(request) => return Ok(request),
+                None => thread::sleep(POLL),
+            }
+        }
+    }
+
+    /// Reads and drops whatever the host says, for ever.
+    pub fn ignore(mut self) -> ! {
+        loop {
+            let _ = self.0.read(&mut [0; 4096]);
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// The way to the host, shared with the heartbeat.
+#[derive(Clone)]
+pub struct Events(Arc<Mutex<File>>);
+
+impl Events {
+    pub fn send(&self, event: &Event) -> Result<(), FrameError> {
+        frame::write(&mut *lock(&self.0), event)
+    }
+
+    /// Sends bytes as they are.
+    pub fn send_raw(&self, bytes: &[u8]) -> io::Result<()> {
+        lock(&self.0).write_all(bytes)
+    }
+}
+
+/// A poisoned lock is no reason to fall silent: what it guards stays valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Opens the agent's port.
+pub fn open() -> Result<(Requests, Events), LinkError> {
+    let path = find_port()?;
+    let open = || OpenOptions::new().read(true).write(true).open(&path);
+    // The driver lets a port be opened once only: both ends share one description.
+    let port = open().map_err(|error| LinkError::Open { path: path.clone(), error })?;
+    let clone = port.try_clone().map_err(|error| LinkError::Open { path, error })?;
+    Ok((Requests(port), Events(Arc::new(Mutex::new(clone)))))
+}
+
+fn find_port() -> Result<PathBuf, LinkError> {
+    let start = Instant::now();
+    loop {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(PORTS).into_iter().flatten().flatten() {
+            let Ok(name) = fs::read_to_string(entry.path().join("name")) else { continue };
+            let device = PathBuf::from("/dev").join(entry.file_name());
+            if name.trim_end() == PORT_NAME && device.exists() {
+                return Ok(device);
+            }
+            found.push(name.trim_end().to_owned());
+        }
+        if start.elapsed() > PORT_DEADLINE {
+            let found = if found.is_empty() { "no port at all".to_owned() } else { found.join(", ") };
+            return Err(LinkError::NoPort { found });
+        }
+        thread::sleep(POLL);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beating {
+    On,
+    /// Asked to stop, not yet seen by the heartbeat's thread.
+    Holding,
+    /// The thread sleeps without a timer.
+    Held,
+}
+
+/// Tells the host that the agent lives, from a thread of its own.
+#[derive(Clone)]
+pub struct Heartbeat(Arc<(Mutex<Beating>, Condvar)>);
+
+impl Heartbeat {
+    pub fn start(events: Events) -> io::Result<Heartbeat> {
+        let state = Arc::new((Mutex::new(Beating::On), Condvar::new()));
+        let heartbeat = Heartbeat(Arc::clone(&state));
+        thread::Builder::new().name("heartbeat".to_owned()).spawn(move || beat(&state, &events))?;
+        Ok(heartbeat)
+    }
+
+    /// Stops beating until the guard is dropped. The thread then waits without a timer, so that nothing of the
+    /// agent's own runs or is woken in an armed window. For short windows only.
+    pub fn hold(&self) -> Held<'_> {
+        let (state, changed) = &*self.0;
+        let mut beating = lock(state);
+        *beating = Beating::Holding;
+        changed.notify_all();
+        while *beating != Beating::Held {
+            beating = changed.wait(beating).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        Held(self)
+    }
+}
+
+/// Keeps the heartbeat still while it lives.
+pub struct Held<'a>(&'a Heartbeat);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let (state, changed) = &*self.0.0;
+        *lock(state) = Beating::On;
+        changed.notify_all();
+    }
+}
+
+fn beat(state: &(Mutex<Beating>, Condvar), events: &Events) {
+    let (state, changed) = state;
+    let mut beating = lock(state);
+    loop {
+        beating = match *beating {
+            Beating::On => {
+                drop(beating);
+                if let Err(error) = events.send(&Event::Heartbeat { uptime_ns: uptime_ns() }) {
+                    eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
+                }
+                let wait = changed.wait_timeout_while(lock(state), BEAT, |beating| *beating == Beating::On);
+                wait.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+            }
+            Beating::Holding => {
+                *beating = Beating::Held;
+                changed.notify_all();
+                beating
+            }
+            Beating::Held => changed.wait(beating).unwrap_or_else(|poisoned| poisoned.into_inner()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_held_heartbeat_is_silent_and_goes_on_after() {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let guest = File::from(std::os::fd::OwnedFd::from(guest));
+        let heartbeat = Heartbeat::start(Events(Arc::new(Mutex::new(guest)))).unwrap();
+        let mut host = host;
+        let next = |host: &mut UnixStream| frame::read::<Event>(host);
+        assert!(matches!(next(&mut host), Ok(Some(Event::Heartbeat { .. }))));
+
+        let held = heartbeat.hold();
+        host.set_nonblocking(true).unwrap();
+        while next(&mut host).is_ok() {}
+        thread::sleep(BEAT * 2);
+        assert!(
+            matches!(next(&mut host), Err(FrameError::Io(e)) if e.kind() == ErrorKind::WouldBlock),
+            "beats while held"
+        );
+        host.set_nonblocking(false).unwrap();
+        drop(held);
+        assert!(matches!(next(&mut host), Ok(Some(Event::Heartbeat { .. }))));
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each mechanism is to the kernel: program type, attach type, and the call that makes its link.
+
+use crate::bpf::{self, BpfError, Kind, KprobePmu, Link};
+use crate::kernel_btf::KernelBtf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::message::GuestError;
+
+/// What one link attaches to: a function or a tracepoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub name: String,
+    pub btf_id: u32,
+    /// 0 for a tracepoint.
+    pub address: u64,
+}
+
+/// The kernel's names for a mechanism.
+#[derive(Clone, Copy, Debug)]
+struct Uapi {
+    program: u32,
+    attach: u32,
+    /// The attach type's enumerator, whose absence from BTF says that the kernel is too old.
+    enumerator: &'static str,
+}
+
+/// Attach types that libbpf 1.7 does not know yet (`enum bpf_attach_type`).
+const BPF_TRACE_FENTRY_MULTI: u32 = 59;
+const BPF_TRACE_FEXIT_MULTI: u32 = 60;
+const BPF_TRACE_FSESSION_MULTI: u32 = 61;
+
+fn uapi(mechanism: Mechanism) -> Uapi {
+    use libbpf_sys::*;
+    let (program, attach, enumerator) = match mechanism {
+        Mechanism::Fentry => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY"),
+        Mechanism::Fexit => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT, "BPF_TRACE_FEXIT"),
+        Mechanism::FmodRet => (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN"),
+        Mechanism::Fsession => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION"),
+        Mechanism::FentryMulti => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY_MULTI, "BPF_TRACE_FENTRY_MULTI"),
+        Mechanism::FexitMulti => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT_MULTI, "BPF_TRACE_FEXIT_MULTI"),
+        Mechanism::FsessionMulti => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION_MULTI, "BPF_TRACE_FSESSION_MULTI")
+        }
+        // The attach type of the link; programs for perf events have none of their own.
+        Mechanism::Kprobe | Mechanism::Kretprobe => (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT"),
+        Mechanism::KprobeMulti | Mechanism::KretprobeMulti => {
+            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_MULTI, "BPF_TRACE_KPROBE_MULTI")
+        }
+        Mechanism::KprobeSession => {
+            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_SESSION, "BPF_TRACE_KPROBE_SESSION")
+        }
+        Mechanism::TpBtf => (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP"),
+        Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP"),
+    };
+    Uapi { program, attach, enumerator }
+}
+
+/// A mechanism on a kernel that knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    pub mechanism: Mechanism,
+    uapi: Uapi,
+    pmu: Option<KprobePmu>,
+}
+
+impl Method {
+    /// Refuses what the kernel's own description says it cannot.
+    pub fn new(mechanism: Mechanism, btf: &KernelBtf) -> Result<Method, GuestError> {
+        let uapi = uapi(mechanism);
+        if !btf.has_attach_type(uapi.enumerator) {
+            let reason =
+                format!("{mechanism} needs the attach type {}, which its BTF does not have", uapi.enumerator);
+            return Err(GuestError::Unsupported(reason));
+        }
+        let pmu = match mechanism {
+            Mechanism::Kprobe | Mechanism::Kretprobe => {
+                let missing =
+                    || GuestError::Unsupported("perf has no kprobe PMU (CONFIG_KPROBE_EVENTS)".to_owned());
+                Some(KprobePmu::find().ok_or_else(missing)?)
+            }
+            _ => None,
+        };
+        Ok(Method { mechanism, uapi, pmu })
+    }
+
+    pub fn kind(self) -> Kind {
+        Kind { program: self.uapi.program, attach: self.uapi.attach }
+    }
+
+    /// Whether a program is loaded for one target and can be attached to no other.
+    pub fn program_per_target(self) -> bool {
+        matches!(
+            self.mechanism,
+            Mechanism::Fentry
+                | Mechanism::Fexit
+                | Mechanism::FmodRet
+                | Mechanism::Fsession
+                | Mechanism::TpBtf
+        )
+    }
+
+    /// Loads the empty program for a target.
+    pub fn load_empty(self, target: &Target) -> Result<OwnedFd, BpfError> {
+        bpf::load_empty(self.kind(), if self.program_per_target() { target.btf_id } else { 0 })
+    }
+
+    /// Attaches to one target.
+    pub fn link(self, program: BorrowedFd<'_>, target: &Target) -> Result<Link, BpfError> {
+        match self.mechanism {
+            Mechanism::Kprobe | Mechanism::Kretprobe => {
+                let pmu = self.pmu.expect("found by `new`");
+                pmu.link(program, &target.name, self.mechanism == Mechanism::Kretprobe)
+            }
+            Mechanism::RawTp => bpf::link_raw_tracepoint(program, &target.name),
+            mechanism if mechanism.is_multi() => {
+                self.link_list(program, &List::of(std::slice::from_ref(target)))
+            }
+            _ => bpf::link_tracing(program, self.uapi.attach),
+        }
+    }
+
+    /// Attaches to all targets of a list by one link; only for multi mechanisms.
+    pub fn link_list(self, program: BorrowedFd<'_>, list: &List) -> Result<Link, BpfError> {
+        match self.mechanism {
+            Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
+                let exit = self.mechanism == Mechanism::KretprobeMulti;
+                bpf::link_kprobe_multi(program, self.uapi.attach, &list.addresses, exit)
+            }
+            _ => bpf::link_tracing_multi(program, self.uapi.attach, &list.ids),
+        }
+    }
+
+    /// Attaches once to a target that must work, and says why where it does not.
+    pub fn probe(self, target: &Target) -> Result<(), BpfError> {
+        let program = self.load_empty(target)?;
+        self.link(program.as_fd(), target).map(drop)
+    }
+}
+
+/// Targets as the multi links take them; made outside of timed windows.
+#[derive(Debug, Default)]
+pub struct List {
+    ids: Vec<u32>,
+    addresses: Vec<u64>,
+}
+
+impl List {
+    pub fn of(targets: &[Target]) -> List {
+        List {
+            ids: targets.iter().map(|t| t.btf_id).collect(),
+            addresses: targets.iter().map(|t| t.address).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_the_attach_type_is_refused_by_its_name() {
+        for mechanism in Mechanism::ALL {
+            let Err(GuestError::Unsupported(reason)) = Method::new(mechanism, &KernelBtf::default()) else {
+                panic!("{mechanism} accepted by a kernel that has nothing");
+            };
+            assert!(
+                reason.contains(uapi(mechanism).enumerator) && reason.contains(mechanism.name()),
+                "{reason}"
+            );
+        }
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Makes the kernel pass through the functions that the programs trace, once per call, from a system call.
+
+use crate::bpf::{self, BpfError, Kind};
+use crate::kernel_btf::KernelBtf;
+use crate::method::Target;
+use std::os::fd::{AsFd, OwnedFd};
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::message::GuestError;
+
+/// What a measurement attaches to and how it is hit.
+#[derive(Debug)]
+pub struct Traced {
+    pub target: Target,
+    /// The function in which the programs run: the target, or what holds the tracepoint.
+    pub function: &'static str,
+    pub trigger: Trigger,
+}
+
+#[derive(Debug)]
+pub enum Trigger {
+    /// An unattached program of the right type: running it makes the kernel call its test functions.
+    TestRun(OwnedFd),
+    /// The thread names itself.
+    Rename,
+}
+
+/// The kernel's own test functions (net/bpf/test_run.c), there with every BPF_SYSCALL and NET.
+const TEST_FUNCTION: &str = "bpf_fentry_test1";
+const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
+const TRACEPOINT: &str = "task_rename";
+const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
+
+impl Traced {
+    /// The target of a mechanism's measurement. `address` finds a function's address by its name.
+    pub fn of(
+        mechanism: Mechanism,
+        btf: &KernelBtf,
+        address: impl Fn(&str) -> Option<u64>,
+    ) -> Result<Traced, GuestError> {
+        let missing = |what: &str| GuestError::Unsupported(format!("it has no {what}"));
+        if mechanism.is_tracepoint() {
+            let btf_id =
+                btf.tracepoint(TRACEPOINT).ok_or_else(|| missing(&format!("tracepoint {TRACEPOINT}")))?;
+            let target = Target { name: TRACEPOINT.to_owned(), btf_id, address: 0 };
+            return Ok(Traced { target, function: TRACEPOINT_FUNCTION, trigger: Trigger::Rename });
+        }
+        let (function, attach) = match mechanism {
+            Mechanism::FmodRet => (MODIFY_FUNCTION, libbpf_sys::BPF_MODIFY_RETURN),
+            _ => (TEST_FUNCTION, libbpf_sys::BPF_TRACE_FENTRY),
+        };
+        let absent = || missing(&format!("function {function}"));
+        let btf_id = btf.function(function).ok_or_else(absent)?;
+        let target =
+            Target { name: function.to_owned(), btf_id, address: address(function).ok_or_else(absent)? };
+        let program = bpf::load_empty(Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach }, btf_id)?;
+        Ok(Traced { target, function, trigger: Trigger::TestRun(program) })
+    }
+}
+
+impl Trigger {
+    /// One hit.
+    pub fn pull(&self) -> Result<(), BpfError> {
+        match self {
+            Trigger::TestRun(program) => bpf::test_run(program.as_fd()),
+            Trigger::Rename => {
+                // SAFETY: the name lives through the call. It cannot fail: the pointer is good.
+                unsafe { libc::prctl(libc::PR_SET_NAME, c"tramplab-agent".as_ptr()) };
+                Ok(())
+            }
+        }
+    }
+}
