@@ -27,7 +27,11 @@ fn the_shipped_kernels_can_be_measured() {
         assert_eq!(config.get("X86_64"), Some("y"));
         assert_eq!(image.sha256.len(), 64);
         let series = if name == "newest" { "" } else { &name };
-        assert!(image.source.contains(&format!("-{series}")) && image.source.contains("cloud-amd64"), "{}", image.source);
+        assert!(
+            image.source.contains(&format!("-{series}")) && image.source.contains("cloud-amd64"),
+            "{}",
+            image.source
+        );
         println!("{name}: {} {} {} modules", image.source, image.sha256, image.modules.len());
     }
 }

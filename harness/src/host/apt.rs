@@ -100,11 +100,7 @@ pub struct Apt {
 
 impl Apt {
     /// With lists no older than a day, if the registry answers. `architecture` in Debian's words: `amd64`, `arm64`.
-    pub fn open(
-        cache: &Cache,
-        architecture: &str,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<Apt, AptError> {
+    pub fn open(cache: &Cache, architecture: &str, progress: &mut dyn FnMut(&str)) -> Result<Apt, AptError> {
         for program in ["apt-get", "apt-cache", "dpkg", "dpkg-deb"] {
             if super::setup::in_path(program).is_none() {
                 return Err(AptError::NoApt { program });
@@ -150,10 +146,16 @@ impl Apt {
                 .map(str::to_owned)
                 .collect();
             // apt reports a full disk like any other failed download.
-            let full = messages.iter().find(|line| line.contains("No space left") || line.contains("enough free space"));
+            let full = messages
+                .iter()
+                .find(|line| line.contains("No space left") || line.contains("enough free space"));
             if let Some(line) = full {
                 let source = io::Error::new(io::ErrorKind::StorageFull, line.clone());
-                return Err(AptError::Io { action: "write package lists to", path: self.folder.clone(), source });
+                return Err(AptError::Io {
+                    action: "write package lists to",
+                    path: self.folder.clone(),
+                    source,
+                });
             }
             let answered = answered(&output.stdout);
             if answered.is_empty() {
@@ -180,7 +182,8 @@ impl Apt {
 
     /// A package and all it depends on, of one suite: the versions an empty system would get.
     pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, AptError> {
-        let arguments = ["install", "--simulate", "--quiet=2", "--no-install-recommends", "-t", suite, package];
+        let arguments =
+            ["install", "--simulate", "--quiet=2", "--no-install-recommends", "-t", suite, package];
         let plan = child::run(self.command("apt-get").args(arguments), QUERY_LIMIT)?.stdout;
         let wanted = installed(&plan);
         let mut packages = self.show(&wanted)?;
@@ -202,8 +205,11 @@ impl Apt {
         let mut files = Vec::new();
         for package in packages {
             let file = folder.join(package.file());
-            let found =
-                sha256(&file).map_err(|source| AptError::Io { action: "read", path: file.clone(), source })?;
+            let found = sha256(&file).map_err(|source| AptError::Io {
+                action: "read",
+                path: file.clone(),
+                source,
+            })?;
             if found != package.sha256 {
                 let (package, expected) = (package.exact(), package.sha256.clone());
                 return Err(AptError::Checksum { package, expected, found });
@@ -240,8 +246,11 @@ impl Apt {
             let path = self.folder.join(folder);
             fs::create_dir_all(&path).map_err(|source| AptError::Io { action: "make", path, source })?;
         }
-        let key = fs::read(keyring)
-            .map_err(|source| AptError::Io { action: "read", path: keyring.to_owned(), source })?;
+        let key = fs::read(keyring).map_err(|source| AptError::Io {
+            action: "read",
+            path: keyring.to_owned(),
+            source,
+        })?;
         let path = self.folder.join("keys/debian-archive-keyring.gpg");
         fs::write(&path, key).map_err(|source| AptError::Io { action: "write", path, source })?;
         self.write("apt.conf", &configuration(&self.folder, architecture))
@@ -398,7 +407,8 @@ fn packages(text: &str) -> Result<Vec<Package>, AptError> {
     let field = |stanza: &str, field: &'static str| {
         let line = stanza.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
         let package = || stanza.lines().next().unwrap_or_default().to_owned();
-        line.map(|value| value.trim().to_owned()).ok_or_else(|| AptError::Format { package: package(), field })
+        line.map(|value| value.trim().to_owned())
+            .ok_or_else(|| AptError::Format { package: package(), field })
     };
     text.split("\n\n")
         .map(str::trim)
@@ -422,7 +432,8 @@ fn host_mirror() -> Option<String> {
     let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten();
     files.extend(parts.map(|entry| entry.path()));
     files.sort();
-    let texts = files.iter().filter_map(|path| Some((path.extension()?.to_str()?, fs::read_to_string(path).ok()?)));
+    let texts =
+        files.iter().filter_map(|path| Some((path.extension()?.to_str()?, fs::read_to_string(path).ok()?)));
     let texts: Vec<_> = texts.collect();
     let texts: Vec<_> = texts.iter().map(|(extension, text)| (*extension, text.as_str())).collect();
     mirror(&os_release, &texts)

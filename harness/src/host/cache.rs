@@ -260,7 +260,9 @@ fn sweep(folder: &Path) {
         let file = entry.file_name();
         let Some(name) = file.to_str().and_then(|name| name.strip_suffix(UNFINISHED)) else { continue };
         let Ok(lock) = fs::File::open(folder.join(format!("{name}{LOCK}"))) else { continue };
-        if Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok_and(|_lock| remove(&entry.path()).is_err()) {
+        if Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .is_ok_and(|_lock| remove(&entry.path()).is_err())
+        {
             // What cannot be removed is in nobody's way: its own next fill reports it.
         }
     }

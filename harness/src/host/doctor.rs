@@ -92,7 +92,11 @@ pub fn render(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Check { name, state, required, detail, mend } in checks {
-        let state = if *required || *state == State::Ok { state.name().to_owned() } else { format!("({})", state.name()) };
+        let state = if *required || *state == State::Ok {
+            state.name().to_owned()
+        } else {
+            format!("({})", state.name())
+        };
         // A detail of several lines, such as a program's own error, stays in its column.
         let indent = format!("\n{:12}{:width$}", "", "");
         let detail = detail.trim_end().replace('\n', &indent);
@@ -141,7 +145,8 @@ fn qemu_checks(found: Result<Qemu, QemuError>) -> [Check; 2] {
             };
             let without = matches!(
                 error,
-                QemuError::Unfit { why: Unfit::NoPlugins, .. } | QemuError::PrivateUnfit { why: Unfit::NoPlugins, .. }
+                QemuError::Unfit { why: Unfit::NoPlugins, .. }
+                    | QemuError::PrivateUnfit { why: Unfit::NoPlugins, .. }
             );
             let plugins = if without { "this QEMU was built without" } else { "no QEMU to ask" };
             [Check::not(NAMES[0], state, detail, mend), Check::not(NAMES[1], state, plugins, None)]
@@ -158,7 +163,9 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
         Err(error) => {
             let (state, mend) = match &error {
                 KvmError::Absent => (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd")),
-                KvmError::Denied => (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again")),
+                KvmError::Denied => {
+                    (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
+                }
                 // Mostly a virtual machine whose own host offers no nesting.
                 KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => (State::Broken, None),
             };
@@ -210,7 +217,8 @@ fn target_check() -> Check {
     let mut rustc = Command::new("rustc");
     rustc.args(["--print", "target-libdir", "--target", TARGET]);
     // rustc names the folder whether it is there or not.
-    let there = child::run(&mut rustc, LIMIT).is_ok_and(|output| PathBuf::from(output.stdout.trim()).is_dir());
+    let there =
+        child::run(&mut rustc, LIMIT).is_ok_and(|output| PathBuf::from(output.stdout.trim()).is_dir());
     if there {
         Check::ok(NAME, TARGET)
     } else {
@@ -223,6 +231,11 @@ fn vng_check() -> Check {
     const NAME: &str = "virtme-ng";
     match child::run(Command::new("vng").arg("--version"), LIMIT) {
         Ok(output) => Check::ok(NAME, output.stdout.trim().to_owned()),
-        Err(_) => Check::not(NAME, State::Missing, "no vng: not used yet", Some("pipx install virtme-ng".to_owned())),
+        Err(_) => Check::not(
+            NAME,
+            State::Missing,
+            "no vng: not used yet",
+            Some("pipx install virtme-ng".to_owned()),
+        ),
     }
 }

@@ -45,7 +45,9 @@ pub enum QemuError {
     Unfit { program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },
-    #[error("failed to make a private QEMU: none is known for hosts of architecture {0}; name one in TRAMPLAB_QEMU")]
+    #[error(
+        "failed to make a private QEMU: none is known for hosts of architecture {0}; name one in TRAMPLAB_QEMU"
+    )]
     Host(&'static str),
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -185,9 +187,11 @@ fn layout() -> Result<Layout, QemuError> {
         "x86_64" => {
             Ok(Layout { architecture: "amd64", triplet: "x86_64-linux-gnu", loader: "ld-linux-x86-64.so.2" })
         }
-        "aarch64" => {
-            Ok(Layout { architecture: "arm64", triplet: "aarch64-linux-gnu", loader: "ld-linux-aarch64.so.1" })
-        }
+        "aarch64" => Ok(Layout {
+            architecture: "arm64",
+            triplet: "aarch64-linux-gnu",
+            loader: "ld-linux-aarch64.so.1",
+        }),
         other => Err(QemuError::Host(other)),
     }
 }
@@ -206,7 +210,8 @@ fn private(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
         arguments,
         environment: vec![("QEMU_MODULE_DIR".into(), libraries.join("qemu").into())],
     };
-    Qemu::examined(program, Origin::Private, entry.join(WRAPPER)).map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
+    Qemu::examined(program, Origin::Private, entry.join(WRAPPER))
+        .map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
 }
 
 /// Firmware, in the order in which it is looked for.
@@ -227,13 +232,20 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
         }
         let key = format!("{package}={}-{}", qemu.version, &apt::hex(&hash.finalize())[..12]);
         cache.entry(KIND, &key, |folder| {
-            progress(&format!("fetching {package} {} and its libraries ({} packages)", qemu.version, packages.len()));
+            progress(&format!(
+                "fetching {package} {} and its libraries ({} packages)",
+                qemu.version,
+                packages.len()
+            ));
             let files = apt.download(&packages, folder)?;
             progress("unpacking them");
             for file in files {
                 apt::unpack(&file, folder)?;
-                fs::remove_file(&file)
-                    .map_err(|source| QemuError::Io { action: "remove", path: file.clone(), source })?;
+                fs::remove_file(&file).map_err(|source| QemuError::Io {
+                    action: "remove",
+                    path: file.clone(),
+                    source,
+                })?;
             }
             // Nobody reads it, and it is a tenth of the copy.
             for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {

@@ -23,7 +23,9 @@ const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    #[error("failed to install what is missing ({missing}) without root; run this, then try again:\n  {line}")]
+    #[error(
+        "failed to install what is missing ({missing}) without root; run this, then try again:\n  {line}"
+    )]
     NotRoot { missing: String, line: String },
     #[error("failed to install what is missing: this host has no apt-get; install these yourself: {missing}")]
     NoApt { missing: String },
@@ -89,8 +91,13 @@ impl Requirement {
     pub fn check(&self) -> Result<String, String> {
         match self.detect {
             Detect::Programs(programs) => {
-                let missing: Vec<_> = programs.iter().copied().filter(|name| in_path(name).is_none()).collect();
-                if missing.is_empty() { Ok(programs.join(", ")) } else { Err(format!("no {}", missing.join(", "))) }
+                let missing: Vec<_> =
+                    programs.iter().copied().filter(|name| in_path(name).is_none()).collect();
+                if missing.is_empty() {
+                    Ok(programs.join(", "))
+                } else {
+                    Err(format!("no {}", missing.join(", ")))
+                }
             }
             Detect::Clang => clang(),
         }
@@ -154,7 +161,14 @@ fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
     let words: Vec<&str> = prefix
         .iter()
         .copied()
-        .chain(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet=2", "-o", "DPkg::Lock::Timeout=300"])
+        .chain([
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "--quiet=2",
+            "-o",
+            "DPkg::Lock::Timeout=300",
+        ])
         .chain(arguments.iter().copied())
         .collect();
     let mut command = Command::new(words[0]);
@@ -199,7 +213,9 @@ fn clang_fits(name: &str) -> Result<String, String> {
     let oldest = CLANG_VERSIONS.start();
     match clang_version(&version) {
         None => return Err(format!("{name} does not answer like clang: `{line}`")),
-        Some(major) if major < *oldest => return Err(format!("{name} is {major}, expected {oldest} or newer")),
+        Some(major) if major < *oldest => {
+            return Err(format!("{name} is {major}, expected {oldest} or newer"));
+        }
         Some(_) => {}
     }
     if !targets_bpf(&ask("--print-targets")?) {

@@ -98,11 +98,13 @@ pub fn fetch(
             files(&entry)
         }
         // A full disk or a wrong checksum is not what an older kernel makes good.
-        Err(error @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. }) | KernelError::Cache(_))) => {
-            Err(error)
-        }
+        Err(
+            error
+            @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. }) | KernelError::Cache(_)),
+        ) => Err(error),
         Err(error) => {
-            let older = known.and_then(|(candidate, age)| Some((cache.get(KIND, &candidate.key())?, candidate, age)));
+            let older =
+                known.and_then(|(candidate, age)| Some((cache.get(KIND, &candidate.key())?, candidate, age)));
             let Some((entry, candidate, age)) = older else { return Err(error) };
             let hours = age.as_secs() / 3600;
             progress(&format!("using {}, the newest {hours} hours ago: {error}", candidate.source()));
@@ -144,7 +146,10 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
                 Some(series) => format!("a kernel of series {series}, flavour {flavour}"),
                 None => format!("a kernel of flavour {flavour}"),
             };
-            (format!("^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"), described)
+            (
+                format!("^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"),
+                described,
+            )
         }
         Wanted::Package { name, version } => {
             let release = regex_quoted(release_of(name).expect("checked when the manifest was read"));
@@ -159,7 +164,8 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
     let fits = |candidate: &Candidate| match wanted {
         Wanted::Newest { series, flavour } => is_of(&candidate.release, series.as_deref(), flavour),
         Wanted::Package { name, version } => {
-            candidate.image.name == *name && version.as_ref().is_none_or(|version| candidate.image.version == *version)
+            candidate.image.name == *name
+                && version.as_ref().is_none_or(|version| candidate.image.version == *version)
         }
     };
     let mut newest: Option<Candidate> = None;
@@ -217,9 +223,8 @@ fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
     let mut words = version.split('-');
     let number = words.next().unwrap_or_default();
     // `6.1.0-50`, `6.13-rc7`: an ABI number or a release candidate, not another part of the flavour.
-    let plain = words.all(|word| {
-        word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit())
-    });
+    let plain =
+        words.all(|word| word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit()));
     let in_series = series.is_none_or(|series| {
         number.strip_prefix(series).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
     });
@@ -247,17 +252,27 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
     }
     let release = &candidate.release;
     let take = |places: [String; 3], name: &str| {
-        let from = places.iter().map(|place| unpacked.join(place)).find(|path| path.is_file()).ok_or_else(|| {
-            KernelError::Layout { package: candidate.key(), expected: places.to_vec() }
-        })?;
+        let from = places
+            .iter()
+            .map(|place| unpacked.join(place))
+            .find(|path| path.is_file())
+            .ok_or_else(|| KernelError::Layout { package: candidate.key(), expected: places.to_vec() })?;
         let to = folder.join(name);
         fs::rename(&from, &to).map_err(error("move", &from))?;
         Ok::<_, KernelError>(to)
     };
     let modules = format!("usr/lib/modules/{release}");
-    let places = [format!("boot/vmlinuz-{release}"), format!("{modules}/vmlinuz"), format!("{modules}/vmlinuz.unsigned")];
+    let places = [
+        format!("boot/vmlinuz-{release}"),
+        format!("{modules}/vmlinuz"),
+        format!("{modules}/vmlinuz.unsigned"),
+    ];
     let kernel = take(places, "vmlinuz")?;
-    let places = [format!("boot/config-{release}"), format!("{modules}/config"), format!("lib/modules/{release}/config")];
+    let places = [
+        format!("boot/config-{release}"),
+        format!("{modules}/config"),
+        format!("lib/modules/{release}/config"),
+    ];
     let config = take(places, "config")?;
     image::check(&kernel, arch).map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
     super::read_config(&config)?;
@@ -283,7 +298,8 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
 fn files(entry: &Path) -> Result<Files, KernelError> {
     let path = entry.join("kernel.json");
     let error = |source| KernelError::Io { action: "read", path: path.clone(), source };
-    let record = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?)).map_err(error)?;
+    let record =
+        fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?)).map_err(error)?;
     Ok(Files {
         image: entry.join("vmlinuz"),
         config: entry.join("config"),

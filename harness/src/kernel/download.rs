@@ -15,7 +15,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 pub fn fetch(download: &Download, to: &Path) -> Result<(), KernelError> {
-    let failed = |source: ureq::Error| KernelError::Download { url: download.url.clone(), source: Box::new(source) };
+    let failed =
+        |source: ureq::Error| KernelError::Download { url: download.url.clone(), source: Box::new(source) };
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_connect(Some(CONNECT_LIMIT))
         .timeout_global(Some(LIMIT))

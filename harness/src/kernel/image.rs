@@ -104,10 +104,14 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
 fn what(head: &[u8]) -> &'static str {
     match head {
         [] => "an empty file",
-        [0x7f, b'E', b'L', b'F', ..] => "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage)",
+        [0x7f, b'E', b'L', b'F', ..] => {
+            "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage)"
+        }
         [0x1f, 0x8b, ..] => "a gzip file (unpack it first)",
         [b'!', b'<', b'a', b'r', b'c', b'h', ..] => "a Debian package (unpack it with dpkg-deb -x)",
-        [b'M', b'Z', _, _, b'z', b'i', b'm', b'g', ..] => "a compressed EFI image (give the uncompressed Image)",
+        [b'M', b'Z', _, _, b'z', b'i', b'm', b'g', ..] => {
+            "a compressed EFI image (give the uncompressed Image)"
+        }
         [b'<', ..] => "what looks like a web page",
         _ => "something else",
     }

@@ -31,8 +31,14 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The newest of a series, or of all (`series` is none).
-    Newest { series: Option<String>, flavour: String },
-    Package { name: String, version: Option<String> },
+    Newest {
+        series: Option<String>,
+        flavour: String,
+    },
+    Package {
+        name: String,
+        version: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -121,8 +127,7 @@ pub fn names(folder: &Path) -> Vec<String> {
 /// The manifest that stands for an image somebody built.
 fn of_image(path: &Path) -> Result<Manifest, KernelError> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let header =
-        image::read(&path).map_err(|source| KernelError::Image { path: path.clone(), source })?;
+    let header = image::read(&path).map_err(|source| KernelError::Image { path: path.clone(), source })?;
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name: String = header.release.unwrap_or_else(|| file.into_owned());
     let name = name.chars().map(|c| if is_name_char(c) { c } else { '_' }).collect();
@@ -155,7 +160,11 @@ fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
             let folder = path.parent().unwrap_or(Path::new(""));
             let absolute = |file: PathBuf| folder.join(file);
             let PathFields { image, vmlinux, config } = fields.value;
-            Source::Path { image: absolute(image), vmlinux: vmlinux.map(absolute), config: config.map(absolute) }
+            Source::Path {
+                image: absolute(image),
+                vmlinux: vmlinux.map(absolute),
+                config: config.map(absolute),
+            }
         }
         (None, None, Some(fields)) => {
             let UrlFields { image, sha256, config } = fields.value;
@@ -174,7 +183,8 @@ fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
     };
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     if !is_name(stem) {
-        let message = "the file's name is the kernel's: expected letters, digits and `.`, `_`, `+`, `-` before .yaml";
+        let message =
+            "the file's name is the kernel's: expected letters, digits and `.`, `_`, `+`, `-` before .yaml";
         return Err(config::invalid(path, &file.arch, message));
     }
     Ok(Manifest { name: stem.to_owned(), arch, source })
@@ -195,7 +205,10 @@ fn wanted(debian: Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Want
                 let architecture = debian_architecture(arch);
                 return error(
                     flavour,
-                    &format!("expected a flavour for {}: {architecture} or cloud-{architecture}", arch.name()),
+                    &format!(
+                        "expected a flavour for {}: {architecture} or cloud-{architecture}",
+                        arch.name()
+                    ),
                 );
             }
             let series = Some(series.value.clone()).filter(|series| series != "newest");
@@ -212,13 +225,17 @@ fn wanted(debian: Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Want
             let version = version.as_ref().map(|version| version.value.clone());
             Ok(Wanted::Package { name: package.value.clone(), version })
         }
-        (None, None, None, Some(version)) => error(version, "a version is a package's: expected package as well"),
-        (Some(series), None, None, _) => {
-            error(series, "expected flavour as well, such as cloud-amd64: the newest kernel is chosen by both")
+        (None, None, None, Some(version)) => {
+            error(version, "a version is a package's: expected package as well")
         }
-        (None, Some(flavour), None, _) => {
-            error(flavour, "expected series as well, such as \"6.12\" or newest: the newest kernel is chosen by both")
-        }
+        (Some(series), None, None, _) => error(
+            series,
+            "expected flavour as well, such as cloud-amd64: the newest kernel is chosen by both",
+        ),
+        (None, Some(flavour), None, _) => error(
+            flavour,
+            "expected series as well, such as \"6.12\" or newest: the newest kernel is chosen by both",
+        ),
         _ => whole("expected either series and flavour, or package and perhaps version"),
     }
 }
