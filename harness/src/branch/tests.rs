@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Traces of real kernels (Debian's cloud images under QEMU 10.0, two hits each, armed by the agent), and what was
-//! counted by hand in their listings. They were recorded by a throw-away recorder that shares nothing with the plugin.
+//! counted by hand in their listings. If nothing else is said they were recorded by a throw-away recorder that shares
+//! nothing with the plugin.
 //! `__softirqentry_text_end` in 6.12's is the retpoline thunk, by a name that stands at the same address.
 
 use super::{CaptureError, Filter, Model, Symbols, lbr_waste, listing};
@@ -99,6 +100,24 @@ fn the_listings_that_were_counted() {
         }
     }
     insta::assert_snapshot!(text);
+}
+
+/// Recorded by the plugin: the timer's interrupt fell into the second `prctl`, before the traced function.
+#[test]
+fn an_interrupted_hit_is_set_aside() {
+    let mut recorded = Recorded::read("6.1-raw_tp-interrupted");
+    let interrupted = |r: &Recorded| {
+        let waste = r.measure().unwrap();
+        (waste.interrupted_hits, waste.agreeing_hits, waste.points[0].wasted["intel-lbr"]["any"].wasted)
+    };
+    assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
+    // As a QEMU that reports no interrupts may make it look: known by where it leads.
+    for record in &mut recorded.records {
+        if record.2 == Kind::Interrupt {
+            record.2 = Kind::Ret;
+        }
+    }
+    assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
 }
 
 /// 7.2 is 6.12 with other code between the function and the program; 6.12 with and without mitigations likewise.
