@@ -1,1 +1,80 @@
-fn main() {}
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask`: the command line of tramplab.
+#![recursion_limit = "256"]
+
+mod cli;
+
+use clap::{Parser, Subcommand};
+use cli::exit;
+use std::process::ExitCode;
+use tramplab::{config, host, kernel, run};
+
+/// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in QEMU.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, after_help = EXIT_CODES)]
+struct App {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a test failed, 2 usage or configuration, 3 no measurement could be made, 130 interrupted.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a suite in guests and report: the main job
+    VmTest(cli::vm_test::Args),
+    /// Run every test of this repository, real guests included
+    Test(cli::test::Args),
+    /// Say what this machine has, what is missing and the line that mends it
+    Doctor,
+    /// Render a stored run again
+    Report(cli::report::Args),
+    /// Measure tramplab itself: boot with and without the plugin, armed against idle
+    Bench(cli::bench::Args),
+    /// nextest starts tests through this
+    #[command(name = cli::nextest::DOUBLE_SPAWN, hide = true)]
+    DoubleSpawn { program: String, arguments: String },
+}
+
+fn main() -> ExitCode {
+    let result = match App::parse().command {
+        Command::VmTest(args) => cli::vm_test::vm_test(&args),
+        Command::Test(args) => cli::test::test(&args),
+        Command::Doctor => cli::doctor::doctor(),
+        Command::Report(args) => cli::report::report(&args),
+        Command::Bench(args) => cli::bench::bench(&args),
+        Command::DoubleSpawn { program, arguments } => {
+            let (error, code) = cli::nextest::double_spawn(&program, &arguments);
+            eprintln!("error: {error:#}");
+            return ExitCode::from(code);
+        }
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::PASS),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(if is_usage(&error) { exit::USAGE } else { exit::NO_MEASUREMENT })
+        }
+    }
+}
+
+/// Errors that the user mends by changing what was asked, or by installing what is missing.
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<config::ConfigError>()
+            || cause.is::<cli::UsageError>()
+            || cause.is::<host::SetupError>()
+            || cause.is::<host::QemuError>()
+            || cause.is::<run::StoreError>()
+            || cause.downcast_ref::<kernel::KernelError>().is_some_and(kernel::KernelError::is_usage)
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,1 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a trace to numbers: pure functions. The rules, with their sources: `docs/branch-records.md`.
+//!
+//! [`capture`] finds the capture points in a trace and names their records; [`model`] says which of them a modelled
+//! CPU keeps for a [`filter`]; [`waste`] counts and [`listing`] prints what is left.
+
+pub mod capture;
+pub mod filter;
+pub mod listing;
+pub mod model;
+pub mod symbols;
+#[cfg(test)]
+mod tests;
+pub mod waste;
+
+pub use capture::{CaptureError, lbr_waste};
+pub use filter::{Branch, Filter, UnknownFilter};
+pub use listing::listing;
+pub use model::{Model, UnknownModel};
+pub use symbols::Symbols;

@@ -1,1 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the host has and what it lacks: the cache, Debian's registry without root, QEMU, and their check-up.
+
+pub mod apt;
+pub mod cache;
+mod child;
+pub mod doctor;
+mod kvm;
+pub mod qemu;
+pub mod setup;
+
+pub use cache::{Cache, CacheError};
+pub use child::ChildError;
+pub use qemu::{Qemu, QemuError};
+pub use setup::{SetupError, setup};

@@ -1,1 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reports: pure functions of a [`crate::run::Run`], so that an old run renders again without a VM.
+//!
+//! [`content`] decides what is said; [`terminal`] and [`markdown`] only lay it out. [`junit`] is for CI systems.
+//! The JSON report is `run.json` itself: `docs/run-json.md`.
+
+mod clean;
+pub mod content;
+pub mod junit;
+mod line;
+pub mod markdown;
+mod spread;
+pub mod terminal;
+#[cfg(test)]
+mod tests;
+
+pub use content::View;
+pub use line::cell_line;

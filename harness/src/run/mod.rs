@@ -2,9 +2,11 @@
 //! One run's measurements: the types behind `run.json`, which every report is rendered from.
 
 mod outcome;
+mod row;
 mod store;
 
 pub use outcome::{ErrorKind, Outcome};
+pub use row::{Row, UnknownRow};
 pub use store::{RunDir, StoreError};
 
 use serde::{Deserialize, Serialize};

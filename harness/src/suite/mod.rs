@@ -1,1 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! What runs: a suite (YAML) becomes a plan of cells; each cell is run by a process of its own.
+
+pub mod budget;
+pub mod cell;
+mod definition;
+pub mod list;
+pub mod plan;
+
+pub use definition::{Budget, Machine, Mechanisms, Suite, TestGroup, load};
+pub use plan::{Plan, PlannedCell};

@@ -1,1 +1,277 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! One guest: started, spoken to, watched for every way to die, and gone when its owner is.
+
+pub mod accel;
+mod console;
+mod death;
+pub mod initramfs;
+mod link;
+mod machine;
+mod process;
+
+pub use death::Death;
+pub use machine::{QemuProgram, Spec};
+
+use crate::run::ErrorKind;
+use console::Console;
+use link::Link;
+use process::Qemu;
+use std::{
+    io,
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+use tramplab_protocol::{
+    frame::FrameError,
+    message::{self, Command, Event, GuestError, Request, Response},
+};
+
+/// How long each silence may last, on the host's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// From starting QEMU to the agent's first word.
+    pub boot: Duration,
+    /// Without a heartbeat and without a console line.
+    pub silence: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        // A guest boots in 5 s under TCG and beats twice a second; a loaded CI machine is a few times slower.
+        Deadlines { boot: Duration::from_secs(90), silence: Duration::from_secs(30) }
+    }
+}
+
+/// After the first sign of death: the kernel goes on to print registers and the call trace.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often a waiting host looks whether QEMU still lives.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Why there is no guest any more.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{kind}: {message}")]
+pub struct VmError {
+    pub kind: ErrorKind,
+    pub message: String,
+    pub console_tail: Vec<String>,
+}
+
+/// What the threads that watch a guest report.
+enum Signal {
+    Death(Death),
+    Event(Event),
+    LinkBroken(FrameError),
+    LinkEnded,
+}
+
+/// What a guest says first.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    pub release: String,
+    pub uptime: Duration,
+}
+
+/// A running guest. Dropping it kills QEMU and reaps it.
+pub struct Vm {
+    // Dropped first: its end closes the guest's side of console and link, which ends their threads.
+    qemu: Qemu,
+    console: Console,
+    link: Link,
+    signals: Receiver<Signal>,
+    silence: Duration,
+    last_frame: Instant,
+    next_id: u64,
+    boot_time: Duration,
+    ready: Ready,
+}
+
+impl Vm {
+    /// Starts QEMU and waits for the agent. The calling thread must outlive the guest: QEMU is told to die with it.
+    pub fn boot(spec: Spec) -> Result<Vm, VmError> {
+        let started = Instant::now();
+        let start_error = |action: &str, error: io::Error| VmError {
+            kind: ErrorKind::QemuStart,
+            message: format!("failed to {action}: {error}"),
+            console_tail: Vec::new(),
+        };
+        let (sender, signals) = mpsc::sync_channel(link::QUEUE);
+        let (console_host, console_guest) =
+            process::socket_pair().map_err(|e| start_error("create the console's socket pair", e))?;
+        let (link_host, link_guest) =
+            process::socket_pair().map_err(|e| start_error("create the agent's socket pair", e))?;
+        let argv = machine::arguments(&spec, &console_guest, &link_guest);
+        let qemu = Qemu::start(&spec.qemu, &argv, &spec.dir.join("qemu.log"), [console_guest, link_guest])
+            .map_err(|e| start_error(&format!("start {}", spec.qemu.program.display()), e))?;
+        let console = Console::watch(console_host, &spec.dir.join("console.log"), sender.clone())
+            .map_err(|e| start_error("write the console's log", e))?;
+        let link = Link::open(link_host, sender).map_err(|e| start_error("open the agent's link", e))?;
+        let mut vm = Vm {
+            qemu,
+            console,
+            link,
+            signals,
+            silence: spec.deadlines.boot,
+            last_frame: started,
+            next_id: 1,
+            boot_time: Duration::ZERO,
+            ready: Ready { release: String::new(), uptime: Duration::ZERO },
+        };
+        let event =
+            vm.next_event(started + spec.deadlines.boot, ErrorKind::BootTimeout, "the agent's first word")?;
+        match event {
+            Event::Ready { version: message::VERSION, release, uptime_ns } => {
+                vm.ready = Ready { release, uptime: Duration::from_nanos(uptime_ns) };
+            }
+            Event::Ready { version, .. } => {
+                let ours = message::VERSION;
+                return Err(vm.dead(
+                    ErrorKind::Protocol,
+                    format!("the agent speaks protocol {version}, the host {ours}: the initramfs is from another build"),
+                ));
+            }
+            other => return Err(vm.dead(ErrorKind::Protocol, format!("the agent began with {other:?}"))),
+        }
+        vm.boot_time = started.elapsed();
+        vm.silence = spec.deadlines.silence;
+        Ok(vm)
+    }
+
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// From starting QEMU to the agent's first word.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// The console's last lines.
+    pub fn console_tail(&self) -> Vec<String> {
+        self.console.tail()
+    }
+
+    pub fn process_id(&self) -> u32 {
+        self.qemu.id()
+    }
+
+    /// Sends a request and waits for its answer. After an outer error the guest is gone.
+    pub fn request(
+        &mut self,
+        command: Command,
+        within: Duration,
+    ) -> Result<Result<Response, GuestError>, VmError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        if let Err(error) = self.link.send(&Request { id, command }) {
+            return Err(self.link_failed(&format!("failed to send a request: {error}")));
+        }
+        let deadline = Instant::now() + within;
+        match self.next_event(deadline, ErrorKind::Timeout, "the answer to a request")? {
+            Event::Reply { id: answered, result } if answered == id => Ok(result),
+            other => {
+                let mut shown = format!("{other:?}");
+                shown.truncate(shown.floor_char_boundary(200));
+                Err(self
+                    .dead(ErrorKind::Protocol, format!("expected the answer to request {id}, got {shown}")))
+            }
+        }
+    }
+
+    /// Powers the guest off, and kills it if it does not.
+    pub fn power_off(mut self, within: Duration) -> Result<(), VmError> {
+        let deadline = Instant::now() + within;
+        self.request(Command::PowerOff, within)?
+            .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
+        while Instant::now() < deadline {
+            if self.qemu.exited().is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(TICK / 5);
+        }
+        Err(self.dead(ErrorKind::Timeout, format!("the guest did not power off within {within:?}")))
+    }
+
+    /// The next frame that is no heartbeat.
+    fn next_event(&mut self, deadline: Instant, late: ErrorKind, what: &str) -> Result<Event, VmError> {
+        let waiting_since = Instant::now();
+        loop {
+            match self.signals.recv_timeout(TICK) {
+                Ok(Signal::Event(event)) => {
+                    self.last_frame = Instant::now();
+                    if !matches!(event, Event::Heartbeat { .. }) {
+                        return Ok(event);
+                    }
+                }
+                Ok(Signal::Death(death)) => return Err(self.died(death)),
+                Ok(Signal::LinkBroken(error)) => {
+                    return Err(self.link_failed(&format!("the agent sent what is no message: {error}")));
+                }
+                Ok(Signal::LinkEnded) => return Err(self.link_failed("the agent's link ended")),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(status) = self.qemu.exited() {
+                        return Err(self.qemu_exited(&status));
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.link_failed("the guest's links ended"));
+                }
+            }
+            let now = Instant::now();
+            if now > deadline {
+                let waited = waiting_since.elapsed().as_secs();
+                return Err(self.dead(late, format!("{what} did not come within {waited} s")));
+            }
+            let quiet = now.duration_since(self.last_frame.max(self.console.last_line()));
+            if quiet > self.silence {
+                let message = format!("neither heartbeat nor console line for {} s", quiet.as_secs());
+                return Err(self.dead(ErrorKind::Silence, message));
+            }
+        }
+    }
+
+    /// The link is gone: because the kernel died, because QEMU ended, or for no better reason than its own.
+    fn link_failed(&mut self, message: &str) -> VmError {
+        let until = Instant::now() + LAST_WORDS;
+        while Instant::now() < until {
+            match self.signals.recv_timeout(TICK) {
+                Ok(Signal::Death(death)) => return self.died(death),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                // QEMU closes its ends a little before it is gone.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK / 5),
+            }
+            if let Some(status) = self.qemu.exited() {
+                return self.qemu_exited(&status);
+            }
+        }
+        self.dead(ErrorKind::Protocol, message.to_owned())
+    }
+
+    fn qemu_exited(&mut self, status: &std::process::ExitStatus) -> VmError {
+        // Its last words may still be on their way through the console.
+        while let Ok(signal) = self.signals.recv_timeout(TICK) {
+            if let Signal::Death(death) = signal {
+                return self.died(death);
+            }
+        }
+        let said = self.qemu.last_words();
+        let never_ran = self.boot_time.is_zero() && self.console.tail().is_empty() && !status.success();
+        let kind = if never_ran { ErrorKind::QemuStart } else { ErrorKind::QemuExit };
+        let said = if said.is_empty() { "it said nothing".to_owned() } else { said };
+        self.dead(kind, format!("QEMU ended with {status}: {said}"))
+    }
+
+    fn died(&mut self, death: Death) -> VmError {
+        let until = Instant::now() + LAST_WORDS;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if let Err(RecvTimeoutError::Disconnected) = self.signals.recv_timeout(left.min(TICK)) {
+                break;
+            }
+        }
+        self.dead(death.kind, death.title)
+    }
+
+    fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
+        self.qemu.kill();
+        VmError { kind, message, console_tail: self.console.tail() }
+    }
+}

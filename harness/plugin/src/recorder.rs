@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From the blocks a vCPU runs to the branches it takes. Pure: no QEMU here.
+//!
+//! Each time a block starts, what is known of the one before decides how control came here: which block it was, the
+//! last of its instructions that was begun, and the transfer it ends in. A branch is recorded only if its instruction
+//! was begun and the new block lies where it can lead.
+//!
+//! QEMU before 10.2 does not tell of interrupts and exceptions. They show as a block that starts where the last one
+//! cannot lead. Two things are not decidable then, and are documented in `docs/branch-records.md`: an interrupt right
+//! after a return, an indirect or a far transfer is taken for its target (the host knows handlers by name), and
+//! whether an instruction at a block's end faulted or was interrupted after, until the handler returns.
+
+use std::collections::VecDeque;
+use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
+
+/// The transfer a block ends in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// No branch: the block ended for the emulator's reasons.
+    Next { may_fault: bool },
+    /// Taken or not.
+    Cond { target: u64 },
+    /// Always taken, to a known place.
+    Direct { kind: Kind, target: u64 },
+    /// Always taken; where to is known when it happened.
+    Indirect { kind: Kind },
+    /// Raises an exception by definition (`ud2`).
+    Trap,
+}
+
+/// A translated block.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    pub start: u64,
+    /// Address of the last instruction.
+    pub last: u64,
+    /// One past the last instruction.
+    pub end: u64,
+    pub tail: Tail,
+}
+
+/// An interrupt that was inferred, and what its return will decide.
+struct Inferred {
+    /// Number of the conditional branch before it, recorded on trial.
+    trial: Option<u64>,
+    /// Number of the interrupt's record.
+    interrupt: u64,
+    /// Where the interrupted flow can go on, and what `from` was then.
+    resume: [u64; 3],
+}
+
+/// More interrupts than this are not open at once, unless their handlers never return.
+const OPEN: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    record: Record,
+    /// A conditional branch of which it turned out that it was not taken, or never became known.
+    void: bool,
+}
+
+/// The branches of one vCPU, the newest `capacity` of them.
+pub struct Recorder {
+    ring: Vec<Slot>,
+    capacity: usize,
+    total: u64,
+    previous: Option<Previous>,
+    /// Interrupts QEMU told of since the last block started.
+    told: Vec<(u64, u64)>,
+    open: VecDeque<Inferred>,
+}
+
+#[derive(Clone, Copy)]
+struct Previous {
+    start: u64,
+    last: u64,
+    end: u64,
+    tail: Tail,
+}
+
+impl Recorder {
+    pub fn new(capacity: usize) -> Recorder {
+        Recorder {
+            ring: Vec::new(),
+            capacity,
+            total: 0,
+            previous: None,
+            told: Vec::new(),
+            open: VecDeque::new(),
+        }
+    }
+
+    /// A block starts; `begun` is the address of the last instruction that was begun before it.
+    pub fn block(&mut self, block: &Block, begun: u64) {
+        let start = block.start;
+        if let Some(previous) = self.previous {
+            if self.told.is_empty() {
+                self.flow(previous, begun, start);
+            } else {
+                self.told_flow(previous, begun, start);
+            }
+        }
+        self.told.clear();
+        self.previous = Some(Previous { start, last: block.last, end: block.end, tail: block.tail });
+    }
+
+    /// QEMU tells of an interrupt or exception, before the block at `to` starts.
+    pub fn discontinuity(&mut self, from: u64, to: u64) {
+        self.told.push((from, to));
+    }
+
+    fn flow(&mut self, p: Previous, begun: u64, start: u64) {
+        if begun != p.last {
+            // The block was left in its middle: an access to a device is done again outside of it and a new
+            // block goes on behind; anything else is an exception.
+            if !(p.start..p.end).contains(&start) {
+                self.interrupt(begun, start, None, [begun; 3]);
+            }
+            return;
+        }
+        match p.tail {
+            Tail::Next { .. } | Tail::Cond { .. } if start == p.end => {}
+            // `rep` goes on, or an instruction at the end is done again.
+            Tail::Next { .. } if start == p.last => {}
+            Tail::Next { may_fault } => {
+                let from = if may_fault { p.last } else { p.end };
+                self.interrupt(from, start, None, [p.last, p.end, p.end]);
+            }
+            Tail::Cond { target } if start == target => self.push(p.last, target, Kind::Cond),
+            Tail::Cond { target } => {
+                let trial = self.total;
+                self.push(p.last, target, Kind::Cond);
+                self.interrupt(p.end, start, Some(trial), [p.end, target, p.end]);
+            }
+            Tail::Direct { kind, target } => {
+                self.push(p.last, target, kind);
+                if start != target {
+                    self.interrupt(target, start, None, [target; 3]);
+                }
+            }
+            Tail::Indirect { kind } => {
+                self.push(p.last, start, kind);
+                if kind == Kind::Iret {
+                    self.returned(start);
+                }
+            }
+            Tail::Trap => self.push(p.last, start, Kind::Interrupt),
+        }
+    }
+
+    /// The same where QEMU says where the flow was broken.
+    fn told_flow(&mut self, p: Previous, begun: u64, start: u64) {
+        let told = std::mem::take(&mut self.told);
+        let (first, _) = told[0];
+        // The last instruction was done if the interrupt came after it.
+        if begun == p.last && first != p.last {
+            match p.tail {
+                Tail::Next { .. } | Tail::Trap => {}
+                Tail::Cond { target } if first == target && target != p.end => {
+                    self.push(p.last, target, Kind::Cond);
+                }
+                Tail::Cond { .. } => {}
+                Tail::Direct { kind, target } => self.push(p.last, target, kind),
+                Tail::Indirect { kind: Kind::Int } => {}
+                Tail::Indirect { kind } => self.push(p.last, first, kind),
+            }
+        }
+        for &(from, to) in &told {
+            // A software interrupt is an instruction: `from` is its address, not the next one's.
+            match p.tail {
+                Tail::Indirect { kind: Kind::Int }
+                    if begun == p.last && (from == p.last || from == p.end) =>
+                {
+                    self.push(p.last, to, Kind::Int);
+                }
+                _ => self.push(from, to, Kind::Interrupt),
+            }
+        }
+        self.told = told;
+        debug_assert_eq!(self.told.last().map(|&(_, to)| to), Some(start));
+    }
+
+    fn interrupt(&mut self, from: u64, to: u64, trial: Option<u64>, resume: [u64; 3]) {
+        let interrupt = self.total;
+        self.push(from, to, Kind::Interrupt);
+        if self.open.len() == OPEN {
+            self.give_up_oldest();
+        }
+        self.open.push_back(Inferred { trial, interrupt, resume });
+    }
+
+    /// A handler returned to `to`: which settles what was open about its interrupt.
+    fn returned(&mut self, to: u64) {
+        let Some(position) = self.open.iter().rposition(|open| open.resume.contains(&to)) else { return };
+        let open = self.open.remove(position).expect("just found");
+        if let Some(slot) = self.slot(open.interrupt) {
+            slot.record.from = to;
+        }
+        if let Some(trial) = open.trial {
+            // Taken if the flow went on at the target, which is not the next instruction.
+            let taken = to != open.resume[0];
+            if let Some(slot) = self.slot(trial) {
+                slot.void = !taken;
+            }
+        }
+    }
+
+    fn give_up_oldest(&mut self) {
+        let trial = self.open.pop_front().and_then(|open| open.trial);
+        if let Some(slot) = trial.and_then(|number| self.slot(number)) {
+            slot.void = true;
+        }
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        let kept = self.total - number <= self.capacity as u64;
+        kept.then(|| &mut self.ring[(number % self.capacity as u64) as usize])
+    }
+
+    fn push(&mut self, from: u64, to: u64, kind: Kind) {
+        let slot = Slot { record: Record { from, to, kind }, void: false };
+        if self.ring.len() < self.capacity {
+            self.ring.push(slot);
+        } else {
+            self.ring[(self.total % self.capacity as u64) as usize] = slot;
+        }
+        self.total += 1;
+    }
+
+    /// What was recorded, oldest first.
+    pub fn finish(mut self, index: u32) -> VcpuTrace {
+        while !self.open.is_empty() {
+            self.give_up_oldest();
+        }
+        let oldest =
+            if self.ring.len() < self.capacity { 0 } else { (self.total % self.capacity as u64) as usize };
+        let (newer, older) = self.ring.split_at(oldest);
+        let void = self.ring.iter().filter(|slot| slot.void).count() as u64;
+        let records = older.iter().chain(newer).filter(|slot| !slot.void).map(|slot| slot.record).collect();
+        VcpuTrace { index, total: self.total - void, records }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V: u64 = 0xf000;
+
+    fn block(start: u64, last: u64, end: u64, tail: Tail) -> Block {
+        Block { start, last, end, tail }
+    }
+
+    /// A block of three instructions at 0x100, 0x104, 0x108.
+    fn at(start: u64, tail: Tail) -> Block {
+        block(start, start + 8, start + 12, tail)
+    }
+
+    const NEXT: Tail = Tail::Next { may_fault: false };
+    const COND: Tail = Tail::Cond { target: 0x200 };
+    const RET: Tail = Tail::Indirect { kind: Kind::Ret };
+    const IRET: Tail = Tail::Indirect { kind: Kind::Iret };
+    const CALL: Tail = Tail::Direct { kind: Kind::Call, target: 0x200 };
+
+    enum Step {
+        /// A block runs to its last instruction.
+        Whole(Block),
+        /// It is left at this instruction.
+        Left(Block, u64),
+        Told(u64, u64),
+    }
+    use Step::{Left, Told, Whole};
+
+    fn run(capacity: usize, steps: Vec<Step>) -> Vec<(u64, u64, Kind)> {
+        let mut recorder = Recorder::new(capacity);
+        let mut begun = 0;
+        for step in steps {
+            match step {
+                Whole(block) => {
+                    recorder.block(&block, begun);
+                    begun = block.last;
+                }
+                Left(block, at) => {
+                    recorder.block(&block, begun);
+                    begun = at;
+                }
+                Told(from, to) => recorder.discontinuity(from, to),
+            }
+        }
+        recorder.finish(0).records.iter().map(|r| (r.from, r.to, r.kind)).collect()
+    }
+
+    #[test]
+    fn flows() {
+        let stop = |start| Whole(at(start, NEXT));
+        let cases: Vec<(&str, Vec<Step>, Vec<(u64, u64, Kind)>)> = vec![
+            ("falls through", vec![Whole(at(0x100, NEXT)), stop(0x10c)], vec![]),
+            ("not taken", vec![Whole(at(0x100, COND)), stop(0x10c)], vec![]),
+            ("taken", vec![Whole(at(0x100, COND)), stop(0x200)], vec![(0x108, 0x200, Kind::Cond)]),
+            (
+                "taken to its own block",
+                vec![Whole(at(0x100, Tail::Cond { target: 0x100 })), stop(0x100)],
+                vec![(0x108, 0x100, Kind::Cond)],
+            ),
+            ("call", vec![Whole(at(0x100, CALL)), stop(0x200)], vec![(0x108, 0x200, Kind::Call)]),
+            ("return", vec![Whole(at(0x100, RET)), stop(0x300)], vec![(0x108, 0x300, Kind::Ret)]),
+            (
+                "return into its own block",
+                vec![Whole(at(0x100, RET)), stop(0x104)],
+                vec![(0x108, 0x104, Kind::Ret)],
+            ),
+            ("rep goes on", vec![Whole(at(0x100, NEXT)), stop(0x108)], vec![]),
+            ("device access in the middle", vec![Left(at(0x100, RET), 0x100), stop(0x104)], vec![]),
+            (
+                "device access in the middle, before a return",
+                vec![Left(at(0x100, RET), 0x104), Whole(block(0x108, 0x108, 0x10c, RET)), stop(0x300)],
+                vec![(0x108, 0x300, Kind::Ret)],
+            ),
+            (
+                "fault in the middle",
+                vec![Left(at(0x100, RET), 0x104), stop(V)],
+                vec![(0x104, V, Kind::Interrupt)],
+            ),
+            (
+                "fault at the end",
+                vec![Whole(at(0x100, Tail::Next { may_fault: true })), stop(V)],
+                vec![(0x108, V, Kind::Interrupt)],
+            ),
+            ("ud2", vec![Whole(at(0x100, Tail::Trap)), stop(V)], vec![(0x108, V, Kind::Interrupt)]),
+            ("interrupt", vec![Whole(at(0x100, NEXT)), stop(V)], vec![(0x10c, V, Kind::Interrupt)]),
+            (
+                "interrupt after an instruction that might have faulted",
+                vec![Whole(at(0x100, Tail::Next { may_fault: true })), Whole(at(V, IRET)), stop(0x10c)],
+                vec![(0x10c, V, Kind::Interrupt), (V + 8, 0x10c, Kind::Iret)],
+            ),
+            (
+                "interrupt after a call",
+                vec![Whole(at(0x100, CALL)), Whole(at(V, IRET)), stop(0x200)],
+                vec![(0x108, 0x200, Kind::Call), (0x200, V, Kind::Interrupt), (V + 8, 0x200, Kind::Iret)],
+            ),
+            (
+                "interrupt after a conditional that was taken",
+                vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), stop(0x200)],
+                vec![(0x108, 0x200, Kind::Cond), (0x200, V, Kind::Interrupt), (V + 8, 0x200, Kind::Iret)],
+            ),
+            (
+                "interrupt after a conditional that was not",
+                vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), stop(0x10c)],
+                vec![(0x10c, V, Kind::Interrupt), (V + 8, 0x10c, Kind::Iret)],
+            ),
+            (
+                "nested",
+                vec![
+                    Whole(at(0x100, COND)),
+                    Whole(at(V, NEXT)),
+                    Whole(at(V + 0x100, IRET)),
+                    Whole(at(V + 12, IRET)),
+                    stop(0x200),
+                ],
+                vec![
+                    (0x108, 0x200, Kind::Cond),
+                    (0x200, V, Kind::Interrupt),
+                    (V + 12, V + 0x100, Kind::Interrupt),
+                    (V + 0x108, V + 12, Kind::Iret),
+                    (V + 20, 0x200, Kind::Iret),
+                ],
+            ),
+            (
+                "a conditional of which nothing became known is left out",
+                vec![Whole(at(0x100, COND)), stop(V)],
+                vec![(0x10c, V, Kind::Interrupt)],
+            ),
+            (
+                "told: interrupt after a return",
+                vec![Whole(at(0x100, RET)), Told(0x300, V), stop(V)],
+                vec![(0x108, 0x300, Kind::Ret), (0x300, V, Kind::Interrupt)],
+            ),
+            (
+                "told: the return itself faulted",
+                vec![Whole(at(0x100, RET)), Told(0x108, V), stop(V)],
+                vec![(0x108, V, Kind::Interrupt)],
+            ),
+            (
+                "told: not taken, then interrupted",
+                vec![Whole(at(0x100, COND)), Told(0x10c, V), stop(V)],
+                vec![(0x10c, V, Kind::Interrupt)],
+            ),
+            (
+                "told: software interrupt",
+                vec![Whole(at(0x100, Tail::Indirect { kind: Kind::Int })), Told(0x10c, V), stop(V)],
+                vec![(0x108, V, Kind::Int)],
+            ),
+            (
+                "told: fault in the middle, and an interrupt before its handler ran",
+                vec![Left(at(0x100, RET), 0x104), Told(0x104, V), Told(V, V + 0x100), stop(V + 0x100)],
+                vec![(0x104, V, Kind::Interrupt), (V, V + 0x100, Kind::Interrupt)],
+            ),
+        ];
+        for (name, steps, expected) in cases {
+            assert_eq!(run(100, steps), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_ring_keeps_the_newest_and_counts_all() {
+        let mut recorder = Recorder::new(3);
+        let mut begun = 0;
+        for i in 0..8 {
+            let start = 0x1000 * (i + 1);
+            recorder.block(&at(start, RET), begun);
+            begun = start + 8;
+        }
+        let trace = recorder.finish(1);
+        assert_eq!((trace.index, trace.total), (1, 7));
+        let to: Vec<u64> = trace.records.iter().map(|r| r.to).collect();
+        assert_eq!(to, [0x6000, 0x7000, 0x8000]);
+    }
+}

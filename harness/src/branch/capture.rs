@@ -1,0 +1,677 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finds the capture points of a trace and judges the hits. The rules: `docs/branch-records.md`.
+
+use super::{Symbols, symbols::is_kernel, waste};
+use crate::run::{Arch, BranchSource, CapturePoint, LbrWaste, NamedRecord, Place};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use tramplab_protocol::{
+    Point,
+    message::{LbrWasteReply, Symbol},
+    trace::{Kind, Record, Trace, VcpuTrace},
+};
+
+/// Records kept per capture point, should the system call that triggered the hit be longer than that.
+const KEPT: usize = 512;
+
+/// The helper, as a function of its own: what programs call before 6.10.
+const HELPER: &str = "bpf_get_branch_snapshot";
+/// The static call that the helper makes; the target's name when it is patched out.
+const STATIC_CALL: &str = "perf_snapshot_branch_stack";
+/// What the static call resolves to as long as no PMU driver has set it.
+const NO_DRIVER: &str = "__static_call_return0";
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    #[error("the guest asked for no hits or names no point at which the program runs")]
+    Empty,
+    #[error(
+        "the program ran {runs} times while armed, expected {expected}: something else triggered it, or a trigger missed"
+    )]
+    Runs { runs: u64, expected: u64 },
+    #[error("{found} captures in the trace, expected {expected} ({hits} hits x {points} points){hint}")]
+    Count { found: usize, expected: u64, hits: u32, points: usize, hint: &'static str },
+    #[error("captures on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to one CPU")]
+    Vcpus { first: u32, second: u32 },
+    #[error("hit {hit} ({point}) has no record that touches {function} [{start:#x}, {end:#x})")]
+    Untouched { hit: usize, point: Point, function: String, start: u64, end: u64 },
+    #[error("interrupts fell into all {hits} hits")]
+    Interrupted { hits: u32 },
+}
+
+/// Counts what one armed window of a guest wasted.
+pub fn lbr_waste(
+    arch: Arch,
+    trace: &Trace,
+    symbols: &Symbols,
+    reply: &LbrWasteReply,
+) -> Result<LbrWaste, CaptureError> {
+    let hits = hits(trace, symbols, reply)?;
+    let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted).collect();
+    let mut groups: BTreeMap<Vec<String>, Vec<&Hit>> = BTreeMap::new();
+    for hit in &clean {
+        groups.entry(hit.digests()).or_default().push(hit);
+    }
+    // The most frequent form; of equally frequent ones the one seen first.
+    let mut groups: Vec<Vec<&Hit>> = groups.into_values().collect();
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group[0].number));
+    let canonical = groups.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
+    let points = canonical[0].captures.iter().map(|capture| CapturePoint {
+        point: capture.point,
+        wasted: waste::table(arch, &capture.records, &reply.function),
+        digest: digest(&capture.records),
+        records: capture.records.clone(),
+    });
+    Ok(LbrWaste {
+        source: BranchSource::Virtual,
+        mechanism: reply.mechanism,
+        function: reply.function.clone(),
+        snapshot_result: reply.snapshot_result,
+        hits: reply.hits,
+        interrupted_hits: (hits.len() - clean.len()) as u32,
+        agreeing_hits: canonical.len() as u32,
+        points: points.collect(),
+    })
+}
+
+/// One trigger: a capture per point at which the program runs.
+struct Hit {
+    number: usize,
+    interrupted: bool,
+    captures: Vec<Capture>,
+}
+
+struct Capture {
+    point: Point,
+    /// Newest first.
+    records: Vec<NamedRecord>,
+}
+
+impl Hit {
+    fn digests(&self) -> Vec<String> {
+        self.captures.iter().map(|c| digest(&c.records)).collect()
+    }
+}
+
+fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<Hit>, CaptureError> {
+    let points = reply.points.len();
+    let expected = u64::from(reply.hits) * points as u64;
+    if expected == 0 {
+        return Err(CaptureError::Empty);
+    }
+    if reply.runs != expected {
+        return Err(CaptureError::Runs { runs: reply.runs, expected });
+    }
+    let mut found: Option<(&VcpuTrace, Vec<Snapshot>)> = None;
+    for vcpu in &trace.vcpus {
+        let snapshots = snapshots(&vcpu.records, symbols);
+        match &found {
+            _ if snapshots.is_empty() => {}
+            None => found = Some((vcpu, snapshots)),
+            Some((first, _)) => {
+                return Err(CaptureError::Vcpus { first: first.index, second: vcpu.index });
+            }
+        }
+    }
+    let count = |found, hint| CaptureError::Count { found, expected, hits: reply.hits, points, hint };
+    let Some((vcpu, snapshots)) = found else {
+        return Err(count(0, "; no BPF program called the snapshot function"));
+    };
+    if snapshots.len() as u64 != expected {
+        let dropped = vcpu.total > vcpu.records.len() as u64;
+        let hint =
+            if dropped { "; the recorder's ring was too small and dropped the oldest records" } else { "" };
+        return Err(count(snapshots.len(), hint));
+    }
+    let mut hits = Vec::new();
+    let mut previous_end = 0;
+    for (number, group) in snapshots.chunks_exact(points).enumerate() {
+        // Sought before the first point: a session's exit still belongs to the system call of its entry.
+        let start = trigger(&vcpu.records, previous_end, group[0].index);
+        let mut captures = Vec::new();
+        for (snapshot, &point) in group.iter().zip(&reply.points) {
+            let records = named(&vcpu.records, start, snapshot, symbols, &reply.function);
+            let function = &reply.function;
+            let touched =
+                |r: &NamedRecord| waste::contains(function, &r.from) || waste::contains(function, &r.to);
+            if !records.iter().any(touched) {
+                let (function, start, end) = (function.name.clone(), function.start, function.end);
+                return Err(CaptureError::Untouched { hit: number, point, function, start, end });
+            }
+            captures.push(Capture { point, records });
+        }
+        previous_end = group[points - 1].index + 1;
+        // In all of the hit: a handler may be longer than what is kept.
+        let interrupted = vcpu.records[start..previous_end].iter().any(|r| is_interrupt(r, symbols));
+        hits.push(Hit { number, interrupted, captures });
+    }
+    Ok(hits)
+}
+
+/// Where a trace is captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Snapshot {
+    /// Of the newest record seen, in the trace.
+    index: usize,
+    /// The static call was patched out: `#00` follows by rule.
+    modelled: bool,
+}
+
+fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
+    let mut found = Vec::new();
+    let mut index = 0;
+    while let Some(record) = records.get(index) {
+        if is_call(record) && symbols.find(record.from).is_some_and(is_program) {
+            let callee = symbols.find(record.to).filter(|s| s.start == record.to);
+            if callee.is_some_and(is_snapshot) {
+                found.push(Snapshot { index, modelled: false });
+            } else if callee.is_some_and(is_helper) {
+                let snapshot = within_helper(records, index, symbols);
+                index = snapshot.index;
+                found.push(snapshot);
+            }
+        }
+        index += 1;
+    }
+    found
+}
+
+/// The helper was entered by the record at `entry`. It makes its static call before it branches, so that a call
+/// which left no record stands right behind its entry.
+fn within_helper(records: &[Record], entry: usize, symbols: &Symbols) -> Snapshot {
+    for (index, record) in records.iter().enumerate().skip(entry + 1) {
+        if symbols.find(record.to).is_some_and(|s| s.start == record.to && is_snapshot(s)) {
+            return Snapshot { index, modelled: false };
+        }
+        if record.kind == Kind::Ret && symbols.find(record.to).is_some_and(is_program) {
+            break;
+        }
+    }
+    Snapshot { index: entry, modelled: true }
+}
+
+fn is_call(record: &Record) -> bool {
+    matches!(record.kind, Kind::Call | Kind::IndCall)
+}
+
+/// JITed program text. Trampolines and dispatchers are of module `bpf` as well; they call programs, not the snapshot.
+fn is_program(symbol: &Symbol) -> bool {
+    symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with("bpf_prog_")
+}
+
+fn is_helper(symbol: &Symbol) -> bool {
+    symbol.module.is_none() && symbol.name == HELPER
+}
+
+/// A PMU driver's function, such as `intel_pmu_snapshot_arch_branch_stack` or `amd_pmu_v2_snapshot_branch_stack`, or
+/// the stand-in. The stand-in has other callers, programs only this one.
+fn is_snapshot(symbol: &Symbol) -> bool {
+    let driver = symbol.name.contains("_snapshot_") && symbol.name.ends_with("branch_stack");
+    // `__SCT__perf_snapshot_branch_stack` is the static call's trampoline, a step on the way.
+    symbol.name == NO_DRIVER || driver && !symbol.name.starts_with("__SC")
+}
+
+/// Where QEMU does not report interrupts (before 10.2) the recorder may see one as the branch before it, gone astray: no
+/// branch but `int` leads to these entries.
+fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
+    let is_entry = |s: &Symbol| s.start == record.to && is_interrupt_entry(&s.name);
+    record.kind == Kind::Interrupt
+        || record.kind != Kind::Int && symbols.find(record.to).is_some_and(is_entry)
+}
+
+fn is_interrupt_entry(name: &str) -> bool {
+    const X86: [&str; 5] = [
+        "asm_sysvec_",
+        "asm_exc_",
+        "asm_common_interrupt",
+        "asm_spurious_interrupt",
+        "asm_fred_entrypoint_kernel",
+    ];
+    const ARM64: [&str; 3] = ["el1h_64_irq", "el1h_64_fiq", "el1h_64_sync"];
+    X86.iter().chain(&ARM64).any(|entry| name.starts_with(entry))
+}
+
+/// The index of the system call that triggered the hit: the newest between the last hit and this one, or where that
+/// ended.
+fn trigger(records: &[Record], previous_end: usize, capture: usize) -> usize {
+    let from_user = |record: &Record| record.kind == Kind::Syscall && !is_kernel(record.from);
+    records[previous_end..=capture].iter().rposition(from_user).map_or(previous_end, |i| previous_end + i)
+}
+
+/// The records from `start` to the snapshot, newest first.
+fn named(
+    records: &[Record],
+    start: usize,
+    snapshot: &Snapshot,
+    symbols: &Symbols,
+    function: &Symbol,
+) -> Vec<NamedRecord> {
+    let mut named = Vec::new();
+    if snapshot.modelled {
+        let helper = symbols.place(records[snapshot.index].to);
+        let target = Place { address: 0, symbol: Some(STATIC_CALL.to_owned()), module: None, offset: 0 };
+        named.push(NamedRecord { from: helper, to: target, kind: Kind::Call, modelled: true });
+    }
+    let touches = |r: &Record| [r.from, r.to].iter().any(|a| (function.start..function.end).contains(a));
+    let mut touched = false;
+    for record in records[start..=snapshot.index].iter().rev() {
+        if named.len() >= KEPT && touched {
+            break;
+        }
+        touched |= touches(record);
+        named.push(NamedRecord {
+            from: symbols.place(record.from),
+            to: symbols.place(record.to),
+            kind: record.kind,
+            modelled: false,
+        });
+    }
+    named
+}
+
+/// SHA-256 over the records in a form that is the same at every boot: symbols and offsets instead of addresses,
+/// numbers that the kernel counts up left out of BPF names, user space without its address.
+pub fn digest(records: &[NamedRecord]) -> String {
+    let mut hash = Sha256::new();
+    for record in records {
+        let kind = serde_json::to_value(record.kind).expect("a unit variant serialises to its name");
+        let kind = kind.as_str().expect("a string");
+        hash.update(format!("{kind} {} {}\n", symbolic(&record.from), symbolic(&record.to)));
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn symbolic(place: &Place) -> String {
+    match &place.symbol {
+        Some(symbol) => format!("{}+{:#x}", stable_name(symbol), place.offset),
+        None if is_kernel(place.address) => "?".to_owned(),
+        None => "user".to_owned(),
+    }
+}
+
+/// `bpf_trampoline_6442508829` holds BTF ids, which change with every build; `bpf_prog_6deef7357e7b4530_name` the
+/// program's tag, a hash over instructions that may hold such ids.
+fn stable_name(symbol: &str) -> String {
+    if let Some(id) = symbol.strip_prefix("bpf_trampoline_")
+        && id.bytes().all(|b| b.is_ascii_digit() || b == b'_')
+    {
+        return "bpf_trampoline_*".to_owned();
+    }
+    if let Some((tag, name)) = symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'))
+        && tag.len() == 16
+        && tag.bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return format!("bpf_prog_*_{name}");
+    }
+    symbol.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Kind::*;
+    use tramplab_protocol::Mechanism;
+
+    const BASE: u64 = 0xffff_ffff_8100_0000;
+    /// Name, module; each is 0x1000 long, in this order from `BASE`.
+    const SYMBOLS: [(&str, Option<&str>); 10] = [
+        ("entry_SYSCALL_64", None),
+        ("sys_probe", None),
+        ("traced", None),
+        ("bpf_trampoline_6442508829", Some("bpf")),
+        ("bpf_prog_6deef7357e7b4530_capture", Some("bpf")),
+        ("__static_call_return0", None),
+        ("bpf_get_branch_snapshot", None),
+        ("intel_pmu_snapshot_branch_stack", None),
+        ("asm_sysvec_apic_timer_interrupt", None),
+        ("bpf_get_smp_processor_id", None),
+    ];
+    const USER: u64 = 0x40_1000;
+
+    fn symbols() -> Symbols {
+        SYMBOLS
+            .iter()
+            .enumerate()
+            .map(|(i, (name, module))| Symbol {
+                name: (*name).to_owned(),
+                module: module.map(str::to_owned),
+                start: BASE + 0x1000 * i as u64,
+                end: BASE + 0x1000 * (i as u64 + 1),
+            })
+            .collect()
+    }
+
+    /// The address of the symbol that begins with `name`; `user` for user space.
+    fn at(name: &str, offset: u64) -> u64 {
+        if name == "user" {
+            return USER + offset;
+        }
+        let index = SYMBOLS.iter().position(|(s, _)| s.starts_with(name)).expect("a symbol of the table");
+        BASE + 0x1000 * index as u64 + offset
+    }
+
+    fn function() -> Symbol {
+        symbols().find(at("traced", 0)).unwrap().clone()
+    }
+
+    fn r(kind: Kind, from: (&str, u64), to: (&str, u64)) -> Record {
+        Record { from: at(from.0, from.1), to: at(to.0, to.1), kind }
+    }
+
+    fn enter() -> Vec<Record> {
+        vec![
+            r(Jump, ("user", 0), ("user", 0x20)),
+            r(Syscall, ("user", 0x28), ("entry", 0)),
+            r(Call, ("entry", 0x80), ("sys", 0)),
+            r(Call, ("sys", 0x10), ("traced", 0)),
+            r(Call, ("traced", 4), ("bpf_tramp", 0)),
+            r(Call, ("bpf_tramp", 0x40), ("bpf_prog", 0)),
+        ]
+    }
+
+    fn leave() -> Vec<Record> {
+        vec![
+            r(Ret, ("bpf_prog", 0x90), ("bpf_tramp", 0x45)),
+            r(Ret, ("bpf_tramp", 0x60), ("traced", 9)),
+            r(Ret, ("traced", 0x30), ("sys", 0x15)),
+            r(Ret, ("sys", 0x30), ("entry", 0x85)),
+            r(Sysret, ("entry", 0x100), ("user", 0x2a)),
+        ]
+    }
+
+    /// 6.10 and later: the program itself calls the static call's target.
+    fn inlined() -> Vec<Record> {
+        vec![r(Call, ("bpf_prog", 0x50), ("__static", 0)), r(Ret, ("__static", 5), ("bpf_prog", 0x55))]
+    }
+
+    fn hit(middle: &[Record]) -> Vec<Record> {
+        [&enter()[..], middle, &leave()[..]].concat()
+    }
+
+    fn trace(records: Vec<Record>) -> Trace {
+        let total = records.len() as u64;
+        let idle = VcpuTrace { index: 0, total: 1, records: vec![r(Ret, ("sys", 0), ("entry", 0))] };
+        Trace { discontinuities: true, vcpus: vec![idle, VcpuTrace { index: 1, total, records }] }
+    }
+
+    fn reply(mechanism: Mechanism, hits: u32) -> LbrWasteReply {
+        let points = mechanism.points().to_vec();
+        LbrWasteReply {
+            mechanism,
+            function: function(),
+            hits,
+            runs: u64::from(hits) * points.len() as u64,
+            points,
+            snapshot_result: -2,
+            snapshot: vec![],
+        }
+    }
+
+    fn measure(records: Vec<Record>, mechanism: Mechanism, hits: u32) -> Result<LbrWaste, CaptureError> {
+        lbr_waste(Arch::X86_64, &trace(records), &symbols(), &reply(mechanism, hits))
+    }
+
+    fn newest(waste: &LbrWaste) -> String {
+        let record = &waste.points[0].records[0];
+        format!(
+            "{} -> {}{}",
+            symbolic(&record.from),
+            symbolic(&record.to),
+            if record.modelled { " *" } else { "" }
+        )
+    }
+
+    /// What the snapshot looks like on a kernel, what `#00` is then, and how many `any` records are wasted.
+    #[test]
+    fn the_snapshot_is_found_on_every_kind_of_kernel() {
+        let cpu_helper =
+            [r(Call, ("bpf_prog", 0x20), ("bpf_get_smp", 0)), r(Ret, ("bpf_get_smp", 9), ("bpf_prog", 0x25))];
+        let table: [(&str, Vec<Record>, &str, u32); 5] = [
+            ("inlined, no driver", inlined(), "bpf_prog_*_capture+0x50 -> __static_call_return0+0x0", 2),
+            (
+                "inlined, driver",
+                vec![
+                    r(Call, ("bpf_prog", 0x50), ("intel", 0)),
+                    r(Cond, ("intel", 0x70), ("intel", 0x90)),
+                    r(Ret, ("intel", 0xa0), ("bpf_prog", 0x55)),
+                ],
+                "bpf_prog_*_capture+0x50 -> intel_pmu_snapshot_branch_stack+0x0",
+                2,
+            ),
+            (
+                "helper, no driver",
+                vec![
+                    r(Call, ("bpf_prog", 0x50), ("bpf_get_branch", 0)),
+                    r(Cond, ("bpf_get_branch", 0x20), ("bpf_get_branch", 0x30)),
+                    r(Ret, ("bpf_get_branch", 0x36), ("bpf_prog", 0x55)),
+                ],
+                "bpf_get_branch_snapshot+0x0 -> perf_snapshot_branch_stack+0x0 *",
+                3,
+            ),
+            (
+                "helper, driver",
+                vec![
+                    r(Call, ("bpf_prog", 0x50), ("bpf_get_branch", 0)),
+                    r(Call, ("bpf_get_branch", 0x12), ("intel", 0)),
+                    r(Ret, ("intel", 0xa0), ("bpf_get_branch", 0x17)),
+                    r(Ret, ("bpf_get_branch", 0x36), ("bpf_prog", 0x55)),
+                ],
+                "bpf_get_branch_snapshot+0x12 -> intel_pmu_snapshot_branch_stack+0x0",
+                3,
+            ),
+            (
+                "the processor's number asked for by a call",
+                [&cpu_helper[..], &inlined()].concat(),
+                "bpf_prog_*_capture+0x50 -> __static_call_return0+0x0",
+                4,
+            ),
+        ];
+        for (what, middle, first, wasted) in table {
+            let waste = measure([hit(&middle), hit(&middle)].concat(), Mechanism::Fentry, 2).expect(what);
+            assert_eq!(newest(&waste), first, "{what}");
+            assert_eq!(waste.agreeing_hits, 2, "{what}");
+            let point = &waste.points[0];
+            assert_eq!(point.wasted["intel-lbr"]["any"].wasted, Some(wasted), "{what}");
+            // Back to the system call, not into user space or the hit before.
+            assert_eq!(point.records.last().unwrap().kind, Syscall, "{what}");
+        }
+    }
+
+    #[test]
+    fn only_programs_capture() {
+        let foreign = [
+            // The kernel, a trampoline, a program that calls another helper or jumps into the middle of the function.
+            r(Call, ("sys", 0x20), ("__static", 0)),
+            r(Call, ("bpf_tramp", 0x20), ("__static", 0)),
+            r(Call, ("bpf_prog", 0x20), ("bpf_get_smp", 0)),
+            r(Call, ("bpf_prog", 0x20), ("__static", 4)),
+            r(Call, ("sys", 0x20), ("bpf_get_branch", 0)),
+            r(Ret, ("bpf_prog", 0x20), ("__static", 0)),
+        ];
+        for record in foreign {
+            assert_eq!(snapshots(&[record], &symbols()), [], "{record:?}");
+            let error = measure(hit(&[record]), Mechanism::Fentry, 1).unwrap_err();
+            assert!(error.to_string().contains("no BPF program called"), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_drivers_are_told_from_the_way_to_them() {
+        let is = |name: &str| is_snapshot(&Symbol { name: name.to_owned(), module: None, start: 0, end: 1 });
+        for driver in [
+            "intel_pmu_snapshot_branch_stack",
+            "intel_pmu_snapshot_arch_branch_stack",
+            "amd_pmu_v2_snapshot_branch_stack",
+            "__static_call_return0",
+        ] {
+            assert!(is(driver), "{driver}");
+        }
+        for other in
+            ["__SCT__perf_snapshot_branch_stack", "bpf_get_branch_snapshot", "perf_prepare_branch_stack"]
+        {
+            assert!(!is(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_captured_at_both_ends_of_each_hit() {
+        let exit = [
+            r(Ret, ("bpf_prog", 0x90), ("bpf_tramp", 0x45)),
+            r(Call, ("bpf_tramp", 0x50), ("traced", 9)),
+            r(Ret, ("traced", 0x30), ("bpf_tramp", 0x55)),
+            r(Call, ("bpf_tramp", 0x70), ("bpf_prog", 0)),
+        ];
+        let middle = [&inlined()[..], &exit, &inlined()].concat();
+        let waste =
+            measure([hit(&middle), hit(&middle), hit(&middle)].concat(), Mechanism::Fsession, 3).unwrap();
+        let points: Vec<_> = waste.points.iter().map(|p| (p.point, p.records.len())).collect();
+        // The exit's records hold the entry's, and both begin with the system call.
+        assert_eq!(points, [(Point::Entry, 6), (Point::Exit, 12)]);
+        assert_eq!(waste.points[1].wasted["amd-lbrv2"]["any_return"].wasted, Some(0));
+        assert_eq!(waste.agreeing_hits, 3);
+    }
+
+    #[test]
+    fn interrupted_hits_are_set_aside_and_the_most_frequent_form_wins() {
+        let interrupted = [
+            &[
+                r(Interrupt, ("bpf_prog", 0x10), ("asm_sysvec", 0)),
+                r(Iret, ("asm_sysvec", 0x80), ("bpf_prog", 0x10)),
+            ],
+            &inlined()[..],
+        ]
+        .concat();
+        let odd = [&[r(Cond, ("bpf_prog", 0x30), ("bpf_prog", 0x38))], &inlined()[..]].concat();
+        let (a, b, c) = (hit(&interrupted), hit(&odd), hit(&inlined()));
+
+        let waste =
+            measure([a.clone(), b.clone(), c.clone(), c.clone()].concat(), Mechanism::Fentry, 4).unwrap();
+        assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 2));
+        assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(2));
+
+        let waste = measure([b.clone(), c.clone()].concat(), Mechanism::Fentry, 2).unwrap();
+        assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 1));
+        assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(3), "of a tie, the first");
+
+        let error = measure([a.clone(), a].concat(), Mechanism::Fentry, 2).unwrap_err();
+        assert_eq!(error, CaptureError::Interrupted { hits: 2 });
+    }
+
+    #[test]
+    fn an_interrupt_is_known_by_its_entry_and_wherever_it_fell() {
+        let handler = |n: usize| {
+            let mut records = vec![r(Ret, ("bpf_prog", 0x10), ("asm_sysvec", 0))];
+            records.extend(vec![r(Cond, ("asm_sysvec", 0x30), ("asm_sysvec", 0x28)); n]);
+            records.push(r(Iret, ("asm_sysvec", 0x80), ("sys", 0x11)));
+            records
+        };
+        // Taken for a return, and with a handler longer than what is kept of the hit.
+        for length in [1, 1000] {
+            let late = [&enter()[..3], &handler(length), &enter()[3..], &inlined(), &leave()].concat();
+            let waste = measure([late, hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
+            assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 1), "{length}");
+        }
+        // A breakpoint is part of how a kprobe works; what goes on inside a handler is no entry.
+        let breakpoint = [&[r(Int, ("bpf_prog", 0x10), ("asm_sysvec", 0))], &inlined()[..]].concat();
+        let inside = [&[r(Ret, ("sys", 0x10), ("asm_sysvec", 0xf))], &inlined()[..]].concat();
+        for middle in [breakpoint, inside] {
+            assert_eq!(measure(hit(&middle), Mechanism::Fentry, 1).unwrap().interrupted_hits, 0);
+        }
+    }
+
+    #[test]
+    fn an_interrupt_in_user_space_spoils_nothing() {
+        let tick =
+            [r(Interrupt, ("user", 0x10), ("asm_sysvec", 0)), r(Iret, ("asm_sysvec", 0x80), ("user", 0x10))];
+        let waste = measure([&tick[..], &hit(&inlined())].concat(), Mechanism::Fentry, 1).unwrap();
+        assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 1));
+    }
+
+    #[test]
+    fn counts_that_disagree_are_errors() {
+        let one = hit(&inlined());
+        let expect = |records: Vec<Record>, mechanism, hits, text: &str| {
+            let error = measure(records, mechanism, hits).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        expect(one.clone(), Mechanism::Fentry, 0, "no hits");
+        expect(one.clone(), Mechanism::Fentry, 2, "1 captures in the trace, expected 2");
+        expect(
+            [one.clone(), one.clone()].concat(),
+            Mechanism::Fentry,
+            1,
+            "2 captures in the trace, expected 1",
+        );
+        expect(one.clone(), Mechanism::Fsession, 1, "expected 2 (1 hits x 2 points)");
+
+        let mut more = reply(Mechanism::Fentry, 1);
+        more.runs = 2;
+        let error = lbr_waste(Arch::X86_64, &trace(one.clone()), &symbols(), &more).unwrap_err();
+        assert_eq!(error, CaptureError::Runs { runs: 2, expected: 1 });
+
+        let mut dropped = trace(one.clone());
+        dropped.vcpus[1].total += 1;
+        let error = lbr_waste(Arch::X86_64, &dropped, &symbols(), &reply(Mechanism::Fentry, 2)).unwrap_err();
+        assert!(error.to_string().contains("ring was too small"), "{error}");
+
+        let mut both = trace(one.clone());
+        both.vcpus[0].records = one.clone();
+        let error = lbr_waste(Arch::X86_64, &both, &symbols(), &reply(Mechanism::Fentry, 1)).unwrap_err();
+        assert_eq!(error, CaptureError::Vcpus { first: 0, second: 1 });
+
+        let mut elsewhere = reply(Mechanism::Fentry, 1);
+        elsewhere.function = symbols().find(at("bpf_get_smp", 0)).unwrap().clone();
+        let error = lbr_waste(Arch::X86_64, &trace(one), &symbols(), &elsewhere).unwrap_err();
+        assert!(matches!(error, CaptureError::Untouched { hit: 0, point: Point::Entry, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_long_system_call_is_cut_but_not_before_the_function() {
+        let loops = |n| vec![r(Cond, ("bpf_prog", 0x30), ("bpf_prog", 0x28)); n];
+        let before =
+            [&enter()[..3], &vec![r(Cond, ("sys", 8), ("sys", 4)); 1000][..], &enter()[3..]].concat();
+        let short = [&before[..], &inlined(), &leave()].concat();
+        let waste = measure(short, Mechanism::Fentry, 1).unwrap();
+        assert_eq!(waste.points[0].records.len(), KEPT);
+        let long = [&enter()[..], &loops(600), &inlined(), &leave()].concat();
+        let waste = measure(long, Mechanism::Fentry, 1).unwrap();
+        assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(602));
+        assert_eq!(waste.points[0].records.len(), 603);
+    }
+
+    #[test]
+    fn digests_know_the_code_and_not_the_boot() {
+        let records = &measure(hit(&inlined()), Mechanism::Fentry, 1).unwrap().points[0].records;
+        let changed = |change: fn(&mut NamedRecord)| {
+            let mut records = records.clone();
+            records.iter_mut().for_each(change);
+            digest(&records)
+                != digest(&measure(hit(&inlined()), Mechanism::Fentry, 1).unwrap().points[0].records)
+        };
+        // KASLR, a new BTF id, another tag.
+        assert!(!changed(|r| {
+            if r.from.symbol.is_some() {
+                r.from.address += 0x20_0000;
+            }
+        }));
+        assert!(!changed(|r| {
+            let symbol = r.to.symbol.as_deref();
+            if symbol == Some("bpf_trampoline_6442508829") {
+                r.to.symbol = Some("bpf_trampoline_10737534536_0".to_owned());
+            } else if symbol == Some("bpf_prog_6deef7357e7b4530_capture") {
+                r.to.symbol = Some("bpf_prog_0123456789abcdef_capture".to_owned());
+            }
+        }));
+        // Another offset, another function, another kind, and a program of another name.
+        assert!(changed(|r| r.from.offset += 1));
+        assert!(changed(|r| r.to.symbol = Some("other".to_owned())));
+        assert!(changed(|r| r.kind = Jump));
+        assert!(changed(|r| {
+            if r.to.symbol.as_deref() == Some("bpf_prog_6deef7357e7b4530_capture") {
+                r.to.symbol = Some("bpf_prog_6deef7357e7b4530_captures".to_owned());
+            }
+        }));
+        assert_eq!(stable_name("bpf_trampoline_enter"), "bpf_trampoline_enter");
+        assert_eq!(stable_name("bpf_prog_run"), "bpf_prog_run");
+    }
+}

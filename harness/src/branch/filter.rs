@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which branches are asked for, in perf's words.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// One bit of perf's `branch_sample_type` that selects branches. What it selects depends on the CPU:
+/// see [`crate::branch::Model`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Branch {
+    Any,
+    AnyCall,
+    AnyReturn,
+    IndCall,
+    IndJump,
+    Cond,
+    Call,
+}
+
+impl Branch {
+    pub const ALL: [Branch; 7] = [
+        Branch::Any,
+        Branch::AnyCall,
+        Branch::AnyReturn,
+        Branch::IndCall,
+        Branch::IndJump,
+        Branch::Cond,
+        Branch::Call,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Branch::Any => "any",
+            Branch::AnyCall => "any_call",
+            Branch::AnyReturn => "any_return",
+            Branch::IndCall => "ind_call",
+            Branch::IndJump => "ind_jump",
+            Branch::Cond => "cond",
+            Branch::Call => "call",
+        }
+    }
+}
+
+/// One or more [`Branch`]es: `any_call|cond` asks for what either selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Filter(u8);
+
+impl Filter {
+    pub const fn of(branch: Branch) -> Filter {
+        Filter(1 << branch as u8)
+    }
+
+    pub const fn or(self, other: Filter) -> Filter {
+        Filter(self.0 | other.0)
+    }
+
+    /// In the order of [`Branch::ALL`]; never empty.
+    pub fn branches(self) -> impl Iterator<Item = Branch> {
+        Branch::ALL.into_iter().filter(move |b| self.0 & (1 << *b as u8) != 0)
+    }
+}
+
+impl From<Branch> for Filter {
+    fn from(branch: Branch) -> Filter {
+        Filter::of(branch)
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.branches().map(Branch::name).collect::<Vec<_>>().join("|"))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown branch filter `{0}`, expected one of: {names}; or several of them joined by `|`",
+    names = Branch::ALL.map(Branch::name).join(", ")
+)]
+pub struct UnknownFilter(pub String);
+
+impl FromStr for Filter {
+    type Err = UnknownFilter;
+
+    fn from_str(text: &str) -> Result<Filter, UnknownFilter> {
+        text.split('|')
+            .map(|name| Branch::ALL.into_iter().find(|b| b.name() == name.trim()).map(Filter::of))
+            .reduce(|all, one| Some(all?.or(one?)))
+            .flatten()
+            .ok_or_else(|| UnknownFilter(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Filter {
+    type Error = UnknownFilter;
+
+    fn try_from(text: String) -> Result<Filter, UnknownFilter> {
+        text.parse()
+    }
+}
+
+impl From<Filter> for String {
+    fn from(filter: Filter) -> String {
+        filter.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for branch in Branch::ALL {
+            let filter = branch.name().parse::<Filter>().unwrap();
+            assert_eq!(filter, Filter::of(branch));
+            assert_eq!(filter.to_string(), branch.name());
+        }
+    }
+
+    #[test]
+    fn a_union_is_written_one_way() {
+        let table = [
+            ("any_call|cond", "any_call|cond"),
+            ("cond|any_call", "any_call|cond"),
+            (" cond | cond ", "cond"),
+            ("call|ind_jump|any", "any|ind_jump|call"),
+        ];
+        for (text, printed) in table {
+            assert_eq!(text.parse::<Filter>().unwrap().to_string(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_by_name() {
+        for text in ["", "|", "any|", "|any", "Any", "any call", "any,cond", "any_call|conds", "abort_tx"] {
+            let error = text.parse::<Filter>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("any_return"), "{error}");
+        }
+    }
+}

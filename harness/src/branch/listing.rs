@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The branch listing, laid out as retsnoop does it.
+
+use super::{Filter, Model, model::Seen, waste};
+use crate::run::{CapturePoint, Place};
+use tramplab_protocol::message::Symbol;
+
+/// Oldest first, from the newest record that touches the function to the transfer into the snapshot, `[#00]`.
+/// If none does, everything that was recorded.
+pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> String {
+    let seen: Vec<Seen> = model.snapshot(filter, None, &point.records).collect();
+    let wasted = seen.iter().position(|seen| waste::touches(seen, function));
+    let mut out = String::new();
+    if wasted.is_none() {
+        let what = match seen.len() {
+            0 => "nor was any other recorded".to_owned(),
+            all => format!("all {all} that were recorded follow"),
+        };
+        out += &format!("No {filter} record touches {}, {what}.\n", function.name);
+    }
+    let shown = &seen[..wasted.map_or(seen.len(), |index| index + 1)];
+    let rows: Vec<(String, String, bool)> =
+        shown.iter().map(|seen| (place(seen.from), place(seen.to), seen.record.modelled)).collect();
+    let widest = |column: fn(&(String, String, bool)) -> usize| rows.iter().map(column).max().unwrap_or(0);
+    let (left, right) = (widest(|row| row.0.len()), widest(|row| row.1.len()));
+    for (index, (from, to, modelled)) in rows.iter().enumerate().rev() {
+        let note = if *modelled { "  (modelled)" } else { "" };
+        let row = format!("[#{index:02}] {from:left$}  ->  {to:right$}{note}");
+        out += row.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// Symbols of BPF and ftrace tell by their names where they are from; those of modules do not.
+fn place(place: Option<&Place>) -> String {
+    let Some(place) = place else { return "0x0".to_owned() };
+    let Some(symbol) = &place.symbol else { return format!("{:#x}", place.address) };
+    let module = place.module.as_deref().filter(|m| *m != "bpf" && !m.starts_with("__builtin__"));
+    let module = module.map(|m| format!(" [{m}]")).unwrap_or_default();
+    format!("{symbol}+{:#x}{module}", place.offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{branch::Branch, run::NamedRecord};
+    use std::collections::BTreeMap;
+    use tramplab_protocol::{Point, trace::Kind};
+
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+    fn place(symbol: &str, module: Option<&str>, offset: u64) -> Place {
+        // One page per symbol is enough for `traced` to have its own addresses.
+        let page = if symbol == "traced" { 0x1000 } else { 0x2000 };
+        Place {
+            address: KERNEL + page + offset,
+            symbol: Some(symbol.to_owned()),
+            module: module.map(str::to_owned),
+            offset,
+        }
+    }
+
+    fn point() -> CapturePoint {
+        let program = |offset| place("bpf_prog_6deef7357e7b4530_capture", Some("bpf"), offset);
+        let helper = || place("bpf_get_branch_snapshot", None, 0);
+        let unknown = |address| Place { address, symbol: None, module: None, offset: 0 };
+        let record = |kind, from, to| NamedRecord { from, to, kind, modelled: false };
+        let mut modelled = record(Kind::Call, helper(), unknown(0));
+        modelled.to.symbol = Some("perf_snapshot_branch_stack".to_owned());
+        modelled.modelled = true;
+        let records = vec![
+            modelled,
+            record(Kind::Call, program(0x4f), helper()),
+            record(Kind::Jump, unknown(KERNEL + 0x9000), program(0)),
+            record(Kind::Call, place("traced", None, 4), unknown(KERNEL + 0x9000)),
+            record(Kind::Call, place("caller", Some("some_module"), 0x10), place("traced", None, 0)),
+            record(Kind::Syscall, unknown(0x40_1000), place("entry_SYSCALL_64", None, 0)),
+        ];
+        CapturePoint { point: Point::Entry, records, digest: String::new(), wasted: BTreeMap::new() }
+    }
+
+    fn traced() -> Symbol {
+        Symbol { name: "traced".to_owned(), module: None, start: KERNEL + 0x1000, end: KERNEL + 0x1100 }
+    }
+
+    #[test]
+    fn ends_at_the_traced_function() {
+        insta::assert_snapshot!(listing(&point(), &traced(), Model::IntelLbr, Branch::Any.into()));
+    }
+
+    #[test]
+    fn shows_everything_when_nothing_touches_the_function() {
+        let elsewhere = Symbol { name: "elsewhere".to_owned(), module: None, start: 0x10, end: 0x20 };
+        insta::assert_snapshot!(listing(&point(), &elsewhere, Model::Brbe, "any_call|cond".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_filter_that_selects_nothing_says_so() {
+        let text = listing(&point(), &traced(), Model::AmdLbrV2, Branch::Cond.into());
+        assert_eq!(text, "No cond record touches traced, nor was any other recorded.\n");
+    }
+}

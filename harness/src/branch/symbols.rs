@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names for the guest's kernel addresses.
+
+use crate::run::Place;
+use std::collections::BTreeMap;
+use tramplab_protocol::{message::Symbol, trace::Trace};
+
+/// Both x86-64 and arm64 keep the kernel in the upper half.
+pub fn is_kernel(address: u64) -> bool {
+    address >> 63 == 1
+}
+
+/// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.
+pub fn addresses(trace: &Trace) -> Vec<u64> {
+    let mut addresses: Vec<u64> = trace
+        .vcpus
+        .iter()
+        .flat_map(|vcpu| &vcpu.records)
+        .flat_map(|record| [record.from, record.to])
+        .filter(|&address| is_kernel(address))
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// Functions of one guest, by address.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols(BTreeMap<u64, Symbol>);
+
+impl FromIterator<Symbol> for Symbols {
+    fn from_iter<I: IntoIterator<Item = Symbol>>(symbols: I) -> Symbols {
+        Symbols(symbols.into_iter().map(|symbol| (symbol.start, symbol)).collect())
+    }
+}
+
+impl Symbols {
+    pub fn find(&self, address: u64) -> Option<&Symbol> {
+        self.0.range(..=address).next_back().map(|(_, symbol)| symbol).filter(|s| address < s.end)
+    }
+
+    pub fn place(&self, address: u64) -> Place {
+        match self.find(address) {
+            Some(symbol) => Place {
+                address,
+                symbol: Some(symbol.name.clone()),
+                module: symbol.module.clone(),
+                offset: address - symbol.start,
+            },
+            None => Place { address, symbol: None, module: None, offset: 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
+
+    const BASE: u64 = 0xffff_ffff_8100_0000;
+
+    fn symbol(name: &str, start: u64, end: u64) -> Symbol {
+        Symbol { name: name.to_owned(), module: None, start, end }
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_symbol_around_it() {
+        let symbols: Symbols =
+            [symbol("b", BASE + 0x40, BASE + 0x50), symbol("a", BASE, BASE + 0x20)].into_iter().collect();
+        let table = [
+            (BASE - 1, None, 0),
+            (BASE, Some("a"), 0),
+            (BASE + 0x1f, Some("a"), 0x1f),
+            (BASE + 0x20, None, 0),
+            (BASE + 0x41, Some("b"), 1),
+            (BASE + 0x50, None, 0),
+            (0x40_1000, None, 0),
+        ];
+        for (address, name, offset) in table {
+            let place = symbols.place(address);
+            assert_eq!((place.symbol.as_deref(), place.offset), (name, offset), "{address:#x}");
+            assert_eq!(place.address, address);
+        }
+    }
+
+    #[test]
+    fn only_kernel_addresses_are_asked_for_and_only_once() {
+        let record = |from, to| Record { from, to, kind: Kind::Jump };
+        let vcpu = |records| VcpuTrace { index: 0, total: 2, records };
+        let trace = Trace {
+            discontinuities: false,
+            vcpus: vec![
+                vcpu(vec![record(BASE + 8, BASE), record(0x40_1000, BASE)]),
+                vcpu(vec![record(BASE, BASE + 4)]),
+            ],
+        };
+        assert_eq!(addresses(&trace), [BASE, BASE + 4, BASE + 8]);
+    }
+}

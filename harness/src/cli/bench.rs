@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
+
+use super::{artifacts, exit, progress::Progress, repository, vm_test};
+use anyhow::{Context, Result, bail};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tramplab::{
+    host::{Cache, Qemu},
+    kernel,
+    run::{Accel, Arch},
+    vm::{Deadlines, Spec, Vm},
+};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Command, LbrWasteRequest, Response},
+};
+
+/// Triggers of the armed and of the idle workload.
+const HITS: u32 = 20_000;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, value_name = "KERNEL", default_value = "6.12")]
+    kernel: String,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+}
+
+pub fn bench(args: &Args) -> Result<u8> {
+    let progress = Progress::steps();
+    let cache = Cache::open(true)?;
+    let qemu = Qemu::find(&cache, Arch::X86_64)?;
+    let manifest = kernel::find(&args.kernel, &repository().join("kernels"))?;
+    let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+    let built = artifacts::build()?;
+    let initrd = vm_test::initramfs(&cache, &built.agent, &image)?;
+    let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
+        let dir = tempfile::tempdir().context("failed to create a folder for logs")?;
+        let vm = Vm::boot(Spec {
+            qemu: qemu.program.clone(),
+            arch: image.arch,
+            accel: Accel::Tcg,
+            kernel: image.image.clone(),
+            initrd: initrd.clone(),
+            cpus: 1,
+            memory_mib: 1024,
+            append: Vec::new(),
+            plugin: plugin.map(PathBuf::from),
+            dir: dir.path().to_owned(),
+            deadlines: Deadlines::default(),
+        })?;
+        Ok((vm, dir))
+    };
+
+    let (mut plain, mut idle, mut idle_work, mut armed_work) = (vec![], vec![], vec![], vec![]);
+    for round in 1..=args.rounds {
+        progress.step(&format!("round {round} of {}", args.rounds));
+        let (vm, _dir) = boot(None)?;
+        plain.push(vm.boot_time());
+        drop(vm);
+        let (mut vm, _dir) = boot(Some(&built.plugin))?;
+        idle.push(vm.boot_time());
+        // The same number of triggers, before arming and after.
+        idle_work.push(work(&mut vm, 1, HITS)?);
+        armed_work.push(work(&mut vm, HITS, 1)?);
+    }
+    drop(progress);
+    println!("kernel {}, {}, {} rounds, interleaved; milliseconds\n", args.kernel, qemu.version, args.rounds);
+    println!("{:<34}{:>9}{:>9}{:>9}{:>8}", "", "median", "min", "max", "ratio");
+    row("boot, no plugin", &mut plain, None);
+    row("boot, plugin idle", &mut idle, Some(median(&mut plain)));
+    row(&format!("{HITS} fentry triggers, idle"), &mut idle_work, None);
+    row(&format!("{HITS} fentry triggers, armed"), &mut armed_work, Some(median(&mut idle_work)));
+    Ok(exit::PASS)
+}
+
+fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
+    let started = Instant::now();
+    let request = LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup };
+    match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
+        Response::LbrWaste(_) => Ok(started.elapsed()),
+        other => bail!("the guest's answer does not fit: {other:?}"),
+    }
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn row(name: &str, times: &mut [Duration], against: Option<Duration>) {
+    let middle = median(times);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let ratio = against.map_or(String::new(), |base| format!("{:.3}", ms(middle) / ms(base)));
+    println!(
+        "{name:<34}{:>9.0}{:>9.0}{:>9.0}{ratio:>8}",
+        ms(middle),
+        ms(times[0]),
+        ms(times[times.len() - 1])
+    );
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The commands of `cargo xtask`, one file each.
+
+pub mod artifacts;
+pub mod bench;
+pub mod doctor;
+pub mod nextest;
+pub mod progress;
+pub mod report;
+pub mod test;
+pub mod vm_test;
+
+use std::path::PathBuf;
+
+/// Exit codes, documented in the README.
+pub mod exit {
+    /// Everything that ran passed (or was skipped with a reason).
+    pub const PASS: u8 = 0;
+    /// Measured, and beyond a budget; or a test of the repo failed.
+    pub const FAIL: u8 = 1;
+    /// The command line, a suite or a manifest is wrong, or something to run it is missing.
+    pub const USAGE: u8 = 2;
+    /// At least one cell could not be measured.
+    pub const NO_MEASUREMENT: u8 = 3;
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// The repository: `kernels/`, `configs/` and the sources of agent and plugin.
+pub fn repository() -> PathBuf {
+    // `cargo xtask` sets it; the path of the build is the fallback for a binary started by hand.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    manifest.parent().expect("the harness lies in the repository").to_owned()
+}
+
+/// What was asked cannot be done as asked: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything that touches nextest-runner, whose API breaks about monthly: an upgrade is a change to this file.
+//!
+//! The cells are the tests of `selftests/tests/cells.rs`; nextest lists, filters, shards, schedules, times out and
+//! interrupts them, in this process. What it says is passed on as [`Event`]s; verdicts come from the cells' files.
+
+use super::{UsageError, artifacts::cargo, exit, repository};
+use anyhow::{Context, Result, anyhow, bail};
+use camino::Utf8PathBuf;
+use guppy::{MetadataCommand, graph::PackageGraph};
+use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
+use nextest_runner::{
+    cargo_config::EnvironmentMap,
+    config::{core::NextestConfig, elements::TestThreads},
+    double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
+    helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
+    input::InputHandlerKind,
+    list::{
+        BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext, TestList,
+    },
+    partition::PartitionerBuilder,
+    platform::BuildPlatforms,
+    reporter::{
+        ShowProgress,
+        events::{ExecutionResultDescription, ReporterEvent, RunOutcome, TestEventKind},
+    },
+    reuse_build::PathMapper,
+    run_mode::NextestRunMode,
+    runner::{TestRunnerBuilder, VersionEnvVars},
+    signal::SignalHandlerKind,
+    target_runner::TargetRunner,
+    test_filter::{FilterBound, RunIgnored, TestFilter, TestFilterPatterns},
+    test_output::CaptureStrategy,
+};
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The name under which nextest runs this program again, to start a test with clean signal masks.
+pub const DOUBLE_SPAWN: &str = DoubleSpawnInfo::SUBCOMMAND_NAME;
+const PROFILE: &str = "cells";
+
+/// Which cells, and how.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Selection {
+    /// Run only cells that match a nextest filterset, e.g. 'test(/lbr_waste/) & !test(/kprobe/)'; repeatable (or)
+    #[arg(short = 'E', long = "filterset", value_name = "EXPR")]
+    pub filtersets: Vec<String>,
+    /// Run one shard, e.g. hash:1/2, count:2/4 or slice:1/3
+    #[arg(long, value_name = "KIND:M/N")]
+    pub partition: Option<PartitionerBuilder>,
+    /// Cells at once; attach cells always run alone [default: the number of CPUs]
+    #[arg(short = 'j', long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Run only cells whose name contains one of these
+    #[arg(value_name = "CELL")]
+    pub names: Vec<String>,
+}
+
+pub enum Event<'a> {
+    Started {
+        cell: &'a str,
+    },
+    Slow {
+        cell: &'a str,
+        elapsed: Duration,
+        will_terminate: bool,
+    },
+    /// `how` is what nextest saw, for a cell that left no result of its own.
+    Finished {
+        cell: &'a str,
+        how: String,
+        timed_out: bool,
+        taken: Duration,
+    },
+    Cancelled,
+}
+
+pub enum End {
+    Done,
+    Interrupted,
+}
+
+/// The cells of the plan (named by the environment) that are selected, listed and ready to run.
+pub struct Cells {
+    graph: PackageGraph,
+    binaries: Arc<BinaryList>,
+}
+
+impl Cells {
+    /// Builds the cells' test binary.
+    pub fn build() -> Result<Cells> {
+        let mut metadata = MetadataCommand::new();
+        metadata.current_dir(repository());
+        let graph = metadata.build_graph().context("failed to read the workspace with `cargo metadata`")?;
+        let mut child = Command::new(cargo())
+            .args(["test", "--quiet", "--package", "tramplab-selftests", "--test", "cells", "--no-run"])
+            .args(["--message-format", "json-render-diagnostics"])
+            .current_dir(repository())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to run cargo")?;
+        let mut builder = BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target()?);
+        for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+            builder.process_message_line(&line?)?;
+        }
+        if !child.wait()?.success() {
+            bail!("failed to build the cells (selftests/tests/cells.rs)");
+        }
+        let binaries = Arc::new(builder.finish());
+        Ok(Cells { graph, binaries })
+    }
+
+    /// Runs the selected cells, or with `list` only names them. The environment names the plan.
+    pub fn run(
+        &self,
+        selection: &Selection,
+        list: bool,
+        mut sink: impl FnMut(Event<'_>) + Send,
+    ) -> Result<End> {
+        let root = Utf8PathBuf::try_from(repository())?;
+        let context = ParseContext::new(&self.graph);
+        let config = NextestConfig::from_sources(root.clone(), &context, None, [], &BTreeSet::new())
+            .context("failed to read .config/nextest.toml")?;
+        let profile = config.profile(PROFILE)?;
+        let groups = profile.known_groups();
+        let filtersets = selection
+            .filtersets
+            .iter()
+            .map(|text| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| {
+                let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
+                UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; ")))
+            })?;
+        let filter = TestFilter::new(
+            NextestRunMode::Test,
+            RunIgnored::Default,
+            TestFilterPatterns::new(selection.names.clone()),
+            filtersets,
+        )?;
+
+        let platforms = BuildPlatforms::new_with_no_target()?;
+        let profile = profile.apply_build_platforms(&platforms);
+        let mapper = PathMapper::noop();
+        let meta = self.binaries.rust_build_meta.map_paths(&mapper);
+        let artifacts = RustTestArtifact::from_binary_list(
+            &self.graph,
+            Arc::clone(&self.binaries),
+            &meta,
+            &mapper,
+            None,
+        )?;
+        let run_id = force_or_new_run_id();
+        let double_spawn = DoubleSpawnInfo::try_enable();
+        let target_runner = TargetRunner::empty();
+        let versions = VersionEnvVars {
+            current_version: semver::Version::new(0, 9, 0),
+            required_version: None,
+            recommended_version: None,
+        };
+        let execute = TestExecuteContext {
+            run_id,
+            version_env_vars: &versions,
+            profile_name: profile.name(),
+            double_spawn: &double_spawn,
+            target_runner: &target_runner,
+        };
+        let quiet = ListProgressOptions::new(
+            ShowProgress::None,
+            ShowTerminalProgress::No,
+            ThemeCharacters::default(),
+            false,
+        );
+        let tests = TestList::new(
+            &execute,
+            artifacts,
+            meta,
+            &filter,
+            selection.partition.as_ref(),
+            root,
+            EnvironmentMap::empty(),
+            &profile,
+            FilterBound::DefaultSet,
+            1,
+            quiet,
+        )?;
+        if tests.run_count() == 0 {
+            return Err(UsageError("no cell is selected; --list names them all".to_owned()).into());
+        }
+        if list {
+            for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
+                println!("{}", test.name);
+            }
+            return Ok(End::Done);
+        }
+
+        let mut builder = TestRunnerBuilder::default();
+        builder.set_capture_strategy(CaptureStrategy::Combined);
+        if let Some(jobs) = selection.jobs {
+            builder.set_test_threads(TestThreads::Count(jobs));
+        }
+        let runner = builder.build(
+            run_id,
+            versions.clone(),
+            &tests,
+            &profile,
+            std::env::args().collect(),
+            SignalHandlerKind::Standard,
+            InputHandlerKind::Noop,
+            double_spawn.clone(),
+            target_runner.clone(),
+        )?;
+        let outcome = runner.try_execute(|event| {
+            if let ReporterEvent::Test(event) = &event {
+                pass_on(&event.kind, &mut sink);
+            }
+            Ok::<_, std::convert::Infallible>(())
+        });
+        match outcome.map_err(|e| anyhow!("failed to run the cells: {e}"))? {
+            RunOutcome::Cancelled { .. } => Ok(End::Interrupted),
+            _ => Ok(End::Done),
+        }
+    }
+}
+
+fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(Event<'_>)) {
+    match event {
+        TestEventKind::TestStarted { test_instance, .. } => {
+            sink(Event::Started { cell: test_instance.test_name.as_str() });
+        }
+        TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => sink(Event::Slow {
+            cell: test_instance.test_name.as_str(),
+            elapsed: *elapsed,
+            will_terminate: *will_terminate,
+        }),
+        TestEventKind::TestFinished { test_instance, run_statuses, .. } => {
+            let last = run_statuses.last_status();
+            sink(Event::Finished {
+                cell: test_instance.test_name.as_str(),
+                how: format!("{:?}", last.result),
+                timed_out: matches!(last.result, ExecutionResultDescription::Timeout { .. }),
+                taken: last.time_taken,
+            });
+        }
+        TestEventKind::RunBeginCancel { .. } => sink(Event::Cancelled),
+        _ => {}
+    }
+}
+
+/// What runs under [`DOUBLE_SPAWN`]; returns only when it could not start the program.
+pub fn double_spawn(program: &str, arguments: &str) -> (anyhow::Error, u8) {
+    double_spawn_child_init();
+    let error = match shell_words::split(arguments) {
+        Ok(arguments) => Command::new(program).args(arguments).exec().into(),
+        Err(error) => error.into(),
+    };
+    (error, exit::USAGE)
+}

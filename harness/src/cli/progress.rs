@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Progress on standard error: a bar on a terminal, plain lines elsewhere. Results go to standard output.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::{collections::BTreeSet, io::IsTerminal, time::Duration};
+
+pub struct Progress {
+    /// None off a terminal, where a bar would only fill the log.
+    bar: Option<ProgressBar>,
+    running: BTreeSet<String>,
+}
+
+impl Progress {
+    /// For steps whose number is not known: fetching, building.
+    pub fn steps() -> Progress {
+        Progress::new(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template"));
+            bar
+        })
+    }
+
+    pub fn cells(count: u64) -> Progress {
+        Progress::new(|| {
+            let bar = ProgressBar::new(count);
+            let template = "{bar:30} {pos}/{len} cells  {elapsed}  {wide_msg}";
+            bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
+            bar
+        })
+    }
+
+    fn new(bar: impl FnOnce() -> ProgressBar) -> Progress {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = bar();
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Progress { bar, running: BTreeSet::new() }
+    }
+
+    /// What is being done now; a line of its own off a terminal.
+    pub fn step(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.set_message(text.to_owned()),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// A line that stays.
+    pub fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    pub fn started(&mut self, cell: &str) {
+        self.running.insert(cell.to_owned());
+        self.show_running();
+    }
+
+    pub fn finished(&mut self, cell: &str, line: &str) {
+        self.running.remove(cell);
+        self.line(line);
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+        self.show_running();
+    }
+
+    fn show_running(&self) {
+        if let Some(bar) = &self.bar {
+            let names: Vec<&str> = self.running.iter().map(String::as_str).collect();
+            bar.set_message(names.join(", "));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask report RUN`: renders a stored run again.
+
+use super::vm_test::exit_code;
+use anyhow::{Context, Result};
+use std::{
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+};
+use tramplab::{
+    branch::{Branch, Filter, Model},
+    report::{self, View},
+    run::{Run, RunDir},
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A run's folder or run.json, e.g. runs/latest
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    #[command(flatten)]
+    look: Look,
+    /// Write to a file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// How a run is shown.
+#[derive(clap::Args, Clone)]
+pub struct Look {
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    format: Format,
+    /// Also list the branch records of every waste cell, oldest first, as retsnoop does
+    #[arg(long)]
+    listing: bool,
+    /// The filter of the listings: any, any_return, 'any_call|cond', …; repeatable
+    #[arg(long, value_name = "FILTER", default_value = "any", requires = "listing")]
+    filter: Vec<Filter>,
+    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<Model>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Json,
+    Junit,
+    Markdown,
+}
+
+pub fn report(args: &Args) -> Result<u8> {
+    let run = RunDir::load(&args.run)?;
+    let colour = args.output.is_none() && colour();
+    let bytes = render(&run, &args.look, colour)?;
+    match &args.output {
+        Some(path) => {
+            std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?
+        }
+        None => print(&bytes)?,
+    }
+    Ok(exit_code(&run))
+}
+
+/// One form of a run.
+pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
+    let listings = if look.listing { look.filter.clone() } else { Vec::new() };
+    let view = View { model: look.model, listings };
+    Ok(match look.format {
+        Format::Terminal => report::terminal::render(run, &view, colour).into_bytes(),
+        Format::Markdown => report::markdown::render(run, &view).into_bytes(),
+        Format::Junit => report::junit::render(run)?,
+        Format::Json => serde_json::to_vec_pretty(run)?,
+    })
+}
+
+/// Whether standard output takes colour.
+pub fn colour() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+pub fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    Ok(out.flush()?)
+}
+
+/// The forms kept beside `run.json`.
+pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
+    let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
+    for (name, bytes) in [
+        ("report.md", report::markdown::render(run, &view).into_bytes()),
+        ("junit.xml", report::junit::render(run)?),
+    ] {
+        let path = run_dir.path().join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask vm-test`: the main job, from a suite to a report.
+
+use super::{
+    UsageError, artifacts, exit,
+    nextest::{Cells, End, Event, Selection},
+    progress::Progress,
+    report::{self, Look},
+    repository,
+};
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
+use tramplab::{
+    host::{self, Cache, CacheError, Qemu},
+    kernel,
+    run::{self, Accel, Arch, Cell, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef},
+    suite::{self, Plan, PlannedCell, Suite, plan},
+    vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Install or name what is missing, fetch QEMU, then run
+    #[arg(long)]
+    setup: bool,
+    /// What to run: a name in configs/suites/ or a file
+    #[arg(long, value_name = "SUITE", default_value = "quick")]
+    suite: String,
+    /// Run on these kernels instead of the suite's: names in kernels/, manifests, or images; repeatable
+    #[arg(long = "kernel", value_name = "KERNEL")]
+    kernels: Vec<String>,
+    /// KVM counts only when a guest answered under it
+    #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
+    accel: AccelArg,
+    /// Fetch and build everything anew
+    #[arg(long)]
+    no_cache: bool,
+    /// Where runs are kept [default: runs/ of the repository]
+    #[arg(long, value_name = "DIR")]
+    runs: Option<PathBuf>,
+    /// Name the selected cells, run none
+    #[arg(long)]
+    list: bool,
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    look: Look,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum AccelArg {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+pub fn vm_test(args: &Args) -> Result<u8> {
+    let suite_file = suite_file(&args.suite)?;
+    let suite = suite::load(&suite_file)?;
+    let cache = Cache::open(!args.no_cache)?;
+    let progress = Progress::steps();
+    if args.setup {
+        host::setup(&cache, &mut |step| progress.step(step))?;
+    }
+    let qemu = Qemu::find(&cache, Arch::X86_64)?;
+    let kernels = fetch_kernels(args, &suite, &cache, &progress)?;
+
+    progress.step("building the plugin, the guest agent and the cells");
+    let built = artifacts::build()?;
+    let cells_binary = Cells::build()?;
+    let kernels = kernels
+        .into_iter()
+        .map(|image| Ok((initramfs(&cache, &built.agent, &image)?, image)))
+        .collect::<Result<Vec<_>>>()?;
+
+    let (initrd, first) = &kernels[0];
+    let accel = choose_accel(args, &cache, &qemu.program, first, initrd, &progress)?;
+    let cells = plan::cells(&suite, &kernels, accel);
+    for warning in plan::idle_budgets(&suite, &cells) {
+        progress.line(&format!("warning: {}: {warning}", suite_file.display()));
+    }
+
+    let (id, run_dir) = new_run_dir(args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
+    let plan = Plan {
+        run_dir: run_dir.path().to_owned(),
+        qemu: qemu.program.clone(),
+        plugin: (accel == Accel::Tcg).then_some(built.plugin),
+        cells,
+    };
+    plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+    // SAFETY: no other thread of this process runs yet.
+    unsafe { std::env::set_var(plan::PLAN_ENV, Plan::path(&plan.run_dir)) };
+    drop(progress);
+    if args.list {
+        let listed = cells_binary.run(&args.selection, true, |_| ());
+        discard(&run_dir);
+        return listed.map(|_| exit::PASS);
+    }
+
+    let run = Run {
+        schema: SCHEMA,
+        id,
+        started: now(),
+        finished: None,
+        tramplab: env!("CARGO_PKG_VERSION").to_owned(),
+        command: std::env::args().collect(),
+        host: host_facts(&qemu),
+        suite: SuiteRef {
+            name: suite.name.clone(),
+            file: suite_file.display().to_string(),
+            sha256: sha256(&suite_file)?,
+        },
+        kernels: kernels.iter().map(|(_, image)| kernel_facts(image)).collect(),
+        cells: Vec::new(),
+        interrupted: false,
+    };
+    let run = run_cells(&cells_binary, args, &plan, &run_dir, run).inspect_err(|error| {
+        if error.is::<UsageError>() {
+            discard(&run_dir);
+        }
+    })?;
+    finish(&run, &run_dir, &args.look)
+}
+
+/// Runs the cells, saving the run after each, so that nothing measured is lost.
+fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run: Run) -> Result<Run> {
+    let mut progress = Progress::cells(plan.cells.len() as u64);
+    run_dir.save(&run)?;
+    let mut failed = None;
+    let end = cells.run(&args.selection, false, |event| match event {
+        Event::Started { cell } => progress.started(cell),
+        Event::Slow { cell, elapsed, will_terminate } => {
+            let what = if will_terminate { "is terminated after" } else { "is slow:" };
+            progress.line(&format!("{cell} {what} {} s", elapsed.as_secs()));
+        }
+        Event::Cancelled => progress.line("interrupted: stopping the guests; what was measured is kept"),
+        Event::Finished { cell, how, timed_out, taken } => {
+            let Some(planned) = plan.cells.iter().find(|planned| planned.id.name() == cell) else { return };
+            let result = match run_dir.load_cell(&planned.id) {
+                Ok(Some(result)) => result,
+                Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
+                Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
+            };
+            progress.finished(cell, &tramplab::report::cell_line(&result));
+            if run.cells.is_empty() {
+                point_latest_at(run_dir);
+            }
+            run.cells.push(result);
+            if let Err(error) = run_dir.save(&run) {
+                failed.get_or_insert(error);
+            }
+        }
+    })?;
+    drop(progress);
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    run.interrupted = matches!(end, End::Interrupted);
+    run.finished = Some(now());
+    // Cells end in the order of the machine's mood; the suite's order reads better and is the same every time.
+    run.cells.sort_by_key(|cell| plan.cells.iter().position(|planned| planned.id == cell.id));
+    run_dir.save(&run)?;
+    Ok(run)
+}
+
+/// A cell whose process ended before it could say how.
+fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64) -> Cell {
+    let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
+    Cell {
+        id: planned.id.clone(),
+        outcome: Outcome::Error { kind, message: format!("the cell's process left no result: {how}") },
+        duration_ms,
+        boot_ms: None,
+        guest: None,
+        measurement: None,
+        console_tail: Vec::new(),
+    }
+}
+
+fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
+    report::write_all(run, run_dir)?;
+    report::print(&report::render(run, look, report::colour())?)?;
+    eprintln!("run kept in {}", run_dir.path().display());
+    Ok(exit_code(run))
+}
+
+/// What a run means to a caller; documented in the README.
+pub fn exit_code(run: &Run) -> u8 {
+    let any = |of: fn(&Outcome) -> bool| run.cells.iter().any(|cell| of(&cell.outcome));
+    if run.interrupted {
+        exit::INTERRUPTED
+    } else if any(|outcome| matches!(outcome, Outcome::Fail { .. })) {
+        exit::FAIL
+    } else if any(|outcome| matches!(outcome, Outcome::Error { .. })) || run.cells.is_empty() {
+        exit::NO_MEASUREMENT
+    } else {
+        exit::PASS
+    }
+}
+
+fn suite_file(name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.extension().is_some() || name.contains('/') {
+        return Ok(path.to_owned());
+    }
+    let folder = repository().join("configs/suites");
+    let file = folder.join(name).with_extension("yaml");
+    if !file.exists() {
+        let mut names: Vec<String> = fs::read_dir(&folder)
+            .with_context(|| format!("failed to read {}", folder.display()))?
+            .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+            .collect();
+        names.sort();
+        return Err(UsageError(format!("no suite `{name}`; there are: {}", names.join(", "))).into());
+    }
+    Ok(file)
+}
+
+fn fetch_kernels(
+    args: &Args,
+    suite: &Suite,
+    cache: &Cache,
+    progress: &Progress,
+) -> Result<Vec<kernel::Image>> {
+    let names = if args.kernels.is_empty() { &suite.kernels } else { &args.kernels };
+    let mut images = Vec::new();
+    for name in names {
+        let manifest = kernel::find(name, &repository().join("kernels"))?;
+        let image = kernel::fetch(&manifest, cache, &mut |step| progress.step(step))?;
+        let missing: Vec<String> = image.missing_base().iter().map(ToString::to_string).collect();
+        if !missing.is_empty() {
+            let message = format!("kernel {name} cannot be measured: it lacks {}", missing.join(", "));
+            return Err(UsageError(message).into());
+        }
+        images.push(image);
+    }
+    if images.is_empty() {
+        return Err(UsageError("the suite names no kernel".to_owned()).into());
+    }
+    Ok(images)
+}
+
+/// The guest's root for this agent and kernel.
+pub fn initramfs(cache: &Cache, agent: &Path, image: &kernel::Image) -> Result<PathBuf> {
+    let mut key = sha256(agent)?;
+    for module in &image.modules {
+        key = hex(&Sha256::digest(format!("{key} {}", sha256(module)?)));
+    }
+    let entry = cache.entry("initramfs", &key, |dir| {
+        vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS)).map_err(InitramfsError::Write)
+    })?;
+    Ok(entry.join(INITRAMFS))
+}
+
+const INITRAMFS: &str = "initramfs.cpio";
+
+#[derive(Debug, thiserror::Error)]
+pub enum InitramfsError {
+    #[error("failed to write the initramfs: {0}")]
+    Write(std::io::Error),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// KVM if a guest answered under it, else TCG, visibly.
+fn choose_accel(
+    args: &Args,
+    cache: &Cache,
+    qemu: &QemuProgram,
+    image: &kernel::Image,
+    initrd: &Path,
+    progress: &Progress,
+) -> Result<Accel> {
+    let request = match args.accel {
+        AccelArg::Auto => accel::Request::Auto,
+        AccelArg::Kvm => accel::Request::Only(Accel::Kvm),
+        AccelArg::Tcg => accel::Request::Only(Accel::Tcg),
+    };
+    let probe = || {
+        progress.step("trying KVM with a guest");
+        let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let vm = Vm::boot(Spec {
+            qemu: qemu.clone(),
+            arch: image.arch,
+            accel: Accel::Kvm,
+            kernel: image.image.clone(),
+            initrd: initrd.to_owned(),
+            cpus: 1,
+            memory_mib: 1024,
+            append: Vec::new(),
+            plugin: None,
+            dir: dir.path().to_owned(),
+            deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
+        });
+        vm.map(drop).map_err(|e| e.to_string())
+    };
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+    let choice = accel::choose(request, &memory, boot_id.trim(), probe)?;
+    if let Some(reason) = choice.fallback {
+        progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
+    }
+    Ok(choice.accel)
+}
+
+/// A guest under KVM answers within two seconds; one that hangs costs this much, once per boot of the host.
+const KVM_PROBE: Duration = Duration::from_secs(10);
+
+fn host_facts(qemu: &Qemu) -> run::Host {
+    let field = |file: &str, key: &str| -> Option<String> {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line[key.len()..].trim_start_matches([' ', '\t', ':', '=']).trim_matches('"').to_owned())
+    };
+    run::Host {
+        os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
+        cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        qemu: qemu.version.clone(),
+    }
+}
+
+fn new_run_dir(runs: PathBuf) -> Result<(String, RunDir)> {
+    let stamp = OffsetDateTime::now_utc()
+        .format(format_description!("[year][month][day]-[hour][minute][second]"))
+        .expect("a date is formattable");
+    let id = format!("{stamp}-{:04x}", std::process::id() & 0xffff);
+    let path = runs.join(&id);
+    fs::create_dir_all(&path)
+        .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
+    Ok((id, RunDir::new(fs::canonicalize(path)?)))
+}
+
+/// For a run that did not begin.
+fn discard(run_dir: &RunDir) {
+    // What cannot be removed is an empty run, and says so.
+    let _ = fs::remove_dir_all(run_dir.path());
+}
+
+/// `runs/latest`: a convenience, which a file system without symlinks does without.
+fn point_latest_at(run_dir: &RunDir) {
+    let (Some(runs), Some(id)) = (run_dir.path().parent(), run_dir.path().file_name()) else { return };
+    let latest = runs.join("latest");
+    let _ = fs::remove_file(&latest);
+    let _ = std::os::unix::fs::symlink(id, &latest);
+}
+
+fn now() -> String {
+    OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .expect("0 is valid")
+        .format(&Rfc3339)
+        .expect("formattable")
+}
+
+fn sha256(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+    Ok(hex(&Sha256::digest(&bytes)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn kernel_facts(image: &kernel::Image) -> run::Kernel {
+    run::Kernel {
+        name: image.name.clone(),
+        arch: image.arch,
+        source: image.source.clone(),
+        image_sha256: image.sha256.clone(),
+    }
+}

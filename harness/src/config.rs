@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reading YAML: the one place that knows the YAML library.
+//!
+//! Unknown keys are errors where the type says `deny_unknown_fields`, which every type read here does.
+
+use miette::{GraphicalReportHandler, GraphicalTheme};
+use serde::de::DeserializeOwned;
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+pub use serde_yaml::Spanned;
+
+#[derive(Debug)]
+pub enum ConfigError {
+    Read { path: PathBuf, source: io::Error },
+    Invalid { path: PathBuf, line: u64, column: u64, message: String, snippet: String },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Read { path, source } => write!(f, "failed to read {}: {source}", path.display()),
+            ConfigError::Invalid { path, line, column, message, snippet } => {
+                let path = path.display();
+                write!(f, "{path}:{line}:{column}: {message}\n{}", snippet.trim_end())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConfigError::Read { source, .. } => Some(source),
+            ConfigError::Invalid { .. } => None,
+        }
+    }
+}
+
+/// Reads a YAML file.
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text =
+        fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    parse(&text, path)
+}
+
+/// Parses YAML text; `path` is what errors name.
+pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
+    // Only `true` and `false` are booleans: a kernel or key named `no` or `on` stays a string.
+    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false };
+    serde_yaml::from_str_with_options(text, options).map_err(|error| {
+        let formatter = serde_yaml::UserMessageFormatter;
+        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+        let report = serde_yaml::miette::to_miette_report_with_formatter(
+            &error,
+            text,
+            &path.display().to_string(),
+            &formatter,
+        );
+        let mut snippet = String::new();
+        GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor())
+            .render_report(&mut snippet, report.as_ref())
+            .expect("writing to a string does not fail");
+        // The headline stands in `message` already.
+        let source_lines = snippet.find('╭').map_or("", |start| &snippet[start..]);
+        ConfigError::Invalid {
+            path: path.to_owned(),
+            line,
+            column,
+            message: report.to_string(),
+            snippet: format!("   {source_lines}"),
+        }
+    })
+}
+
+/// An error at a value that parsed but makes no sense.
+pub fn invalid<T>(path: &Path, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid {
+        path: path.to_owned(),
+        line: at.referenced.line(),
+        column: at.referenced.column(),
+        message: message.into(),
+        snippet: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code)]
+    struct Sample {
+        name: String,
+        count: u32,
+    }
+
+    fn error(text: &str) -> String {
+        parse::<Sample>(text, Path::new("sample.yaml")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_name_file_line_column_and_the_expected_keys() {
+        for (text, position, words) in [
+            ("name: a\ncuont: 3\n", "sample.yaml:2:1", vec!["cuont", "expected one of name, count"]),
+            ("name: a\ncount: many\n", "sample.yaml:2:8", vec!["count: many"]),
+            ("name: a\n", "sample.yaml:1:1", vec!["count"]),
+            ("name: [\n", "sample.yaml:", vec![]),
+            ("name: a\nname: b\ncount: 1\n", "sample.yaml:2:1", vec!["name"]),
+        ] {
+            let error = error(text);
+            assert!(error.starts_with(position), "{text:?} gave {error}");
+            for word in words {
+                assert!(error.contains(word), "{text:?} gave {error}, without {word}");
+            }
+        }
+    }
+}

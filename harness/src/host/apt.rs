@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debian's registry through the host's own apt, without root and without installing anything.
+//!
+//! apt runs on lists, sources and a configuration of its own in the cache, with an empty dpkg status. It checks the
+//! lists' signatures against Debian's keyring and each file against the signed lists; the SHA-256 is checked
+//! here once more, so that what enters the cache was seen to be right by the code that puts it there.
+
+use super::{
+    cache::{Cache, CacheError, Lock},
+    child::{self, ChildError},
+};
+use sha2::{Digest, Sha256};
+use std::{
+    cmp::Ordering,
+    collections::BTreeSet,
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+pub const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
+/// From the oldest release with a kernel of interest to the newest kernel there is. One that does not answer is left out.
+const SUITES: [&str; 5] = ["bookworm", "trixie", "forky", "sid", "experimental"];
+const KEYRINGS: [&str; 2] = [
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    // The name since trixie; the other is a link to it, which may go.
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+];
+
+const LISTS_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+/// Lists younger than this are not fetched again because something was not found in them.
+const LISTS_FRESH: Duration = Duration::from_secs(10 * 60);
+
+const UPDATE_LIMIT: Duration = Duration::from_secs(10 * 60);
+const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
+const UNPACK_LIMIT: Duration = Duration::from_secs(5 * 60);
+const QUERY_LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AptError {
+    #[error(
+        "failed to reach Debian's packages: this host has no {program}; use a kernel of kind `path` or `url`, and a \
+         QEMU of the system (or TRAMPLAB_QEMU)"
+    )]
+    NoApt { program: &'static str },
+    #[error(
+        "failed to find Debian's archive keyring, and to fetch the package debian-archive-keyring: {source}\n\
+         install it: apt-get install debian-archive-keyring"
+    )]
+    NoKeyring { source: Box<AptError> },
+    #[error("failed to get package lists from {mirror}: no suite answered{}", lines(.messages))]
+    Silent { mirror: String, messages: Vec<String> },
+    #[error("failed to find {wanted} in Debian's suites {}", .suites.join(", "))]
+    NotFound { wanted: String, suites: Vec<String> },
+    #[error("failed to verify {package}: its SHA-256 is {found}, the registry's list says {expected}")]
+    Checksum { package: String, expected: String, found: String },
+    #[error("failed to read apt's description of {package}: no {field}")]
+    Format { package: String, field: &'static str },
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+fn lines(messages: &[String]) -> String {
+    messages.iter().map(|message| format!("\n{message}")).collect()
+}
+
+/// One version of one package, as the signed lists describe it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    pub name: String,
+    pub version: String,
+    pub architecture: String,
+    pub sha256: String,
+}
+
+impl Package {
+    /// The name `apt-get download` gives the file.
+    fn file(&self) -> String {
+        format!("{}_{}_{}.deb", self.name, self.version.replace(':', "%3a"), self.architecture)
+    }
+
+    fn exact(&self) -> String {
+        format!("{}={}", self.name, self.version)
+    }
+}
+
+/// Debian's registry for one architecture; one user at a time.
+#[derive(Debug)]
+pub struct Apt {
+    folder: PathBuf,
+    _lock: Lock,
+}
+
+impl Apt {
+    /// With lists no older than a day, if the registry answers. `architecture` in Debian's words: `amd64`, `arm64`.
+    pub fn open(cache: &Cache, architecture: &str, progress: &mut dyn FnMut(&str)) -> Result<Apt, AptError> {
+        for program in ["apt-get", "apt-cache", "dpkg", "dpkg-deb"] {
+            if super::setup::in_path(program).is_none() {
+                return Err(AptError::NoApt { program });
+            }
+        }
+        let keyring = keyring(cache)?;
+        let lock = cache.lock(&format!("apt-{architecture}"))?;
+        let folder = cache.folder(&format!("apt/{architecture}"))?;
+        let apt = Apt { folder, _lock: lock };
+        apt.configure(architecture, &keyring)?;
+        match apt.lists_age() {
+            Some(age) if age < LISTS_MAX_AGE && cache.reuses() => {}
+            None => apt.refresh(progress)?,
+            Some(age) => {
+                if let Err(error) = apt.refresh(progress) {
+                    let hours = age.as_secs() / 3600;
+                    progress(&format!("using Debian's package lists of {hours} hours ago: {error}"));
+                }
+            }
+        }
+        Ok(apt)
+    }
+
+    /// Whether fetching the lists again could show anything new.
+    pub fn is_fresh(&self) -> bool {
+        self.lists_age().is_some_and(|age| age < LISTS_FRESH)
+    }
+
+    /// Fetches the lists; fails only when no suite at all answers.
+    pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), AptError> {
+        let mut mirrors = vec![DEFAULT_MIRROR.to_owned()];
+        mirrors.splice(0..0, host_mirror().filter(|mirror| mirror != DEFAULT_MIRROR));
+        let mut silent = None;
+        for mirror in mirrors {
+            progress(&format!("fetching Debian's package lists from {mirror}"));
+            self.write("sources.list", &sources(&mirror))?;
+            let (_, output) = child::finish(self.command("apt-get").arg("update"), UPDATE_LIMIT)?;
+            let missing = unanswered(&output.stdout);
+            let messages: Vec<String> = output
+                .stderr
+                .lines()
+                .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
+                .map(str::to_owned)
+                .collect();
+            // apt reports a full disk like any other failed download.
+            let full = messages
+                .iter()
+                .find(|line| line.contains("No space left") || line.contains("enough free space"));
+            if let Some(line) = full {
+                let source = io::Error::new(io::ErrorKind::StorageFull, line.clone());
+                return Err(AptError::Io {
+                    action: "write package lists to",
+                    path: self.folder.clone(),
+                    source,
+                });
+            }
+            let answered = answered(&output.stdout);
+            if answered.is_empty() {
+                silent = Some(AptError::Silent { mirror, messages });
+                continue;
+            }
+            let missing: Vec<_> = missing.difference(&answered).map(String::as_str).collect();
+            if !missing.is_empty() {
+                progress(&format!("Debian's {} did not answer and is left out", missing.join(", ")));
+            }
+            return self.write("refreshed", &format!("{mirror}\n"));
+        }
+        Err(silent.expect("at least one mirror was tried"))
+    }
+
+    /// All versions of the packages whose name matches an extended regular expression.
+    pub fn search(&self, name: &str) -> Result<Vec<Package>, AptError> {
+        let mut command = self.command("apt-cache");
+        command.args(["search", "--names-only", name]);
+        let found = child::run(&mut command, QUERY_LIMIT)?.stdout;
+        let names: Vec<_> = found.lines().filter_map(|line| line.split(" - ").next()).collect();
+        if names.is_empty() { Ok(Vec::new()) } else { self.show(&names) }
+    }
+
+    /// A package and all it depends on, of one suite: the versions an empty system would get.
+    pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, AptError> {
+        let arguments =
+            ["install", "--simulate", "--quiet=2", "--no-install-recommends", "-t", suite, package];
+        let plan = child::run(self.command("apt-get").args(arguments), QUERY_LIMIT)?.stdout;
+        let wanted = installed(&plan);
+        let mut packages = self.show(&wanted)?;
+        // One version can stand in several suites' lists.
+        packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+        packages.dedup();
+        if packages.len() == wanted.len() && !wanted.is_empty() {
+            Ok(packages)
+        } else {
+            Err(self.not_found(&format!("all of {package} and what it depends on in {suite}")))
+        }
+    }
+
+    /// Fetches packages into a folder and verifies them; their files, in the same order.
+    pub fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>, AptError> {
+        let mut command = self.command("apt-get");
+        command.args(["download", "--quiet=2"]).args(packages.iter().map(Package::exact)).current_dir(folder);
+        child::run(&mut command, DOWNLOAD_LIMIT)?;
+        let mut files = Vec::new();
+        for package in packages {
+            let file = folder.join(package.file());
+            let found = sha256(&file).map_err(|source| AptError::Io {
+                action: "read",
+                path: file.clone(),
+                source,
+            })?;
+            if found != package.sha256 {
+                let (package, expected) = (package.exact(), package.sha256.clone());
+                return Err(AptError::Checksum { package, expected, found });
+            }
+            files.push(file);
+        }
+        Ok(files)
+    }
+
+    pub fn not_found(&self, wanted: &str) -> AptError {
+        AptError::NotFound { wanted: wanted.to_owned(), suites: SUITES.map(str::to_owned).to_vec() }
+    }
+
+    fn show(&self, names: &[impl AsRef<str>]) -> Result<Vec<Package>, AptError> {
+        let mut command = self.command("apt-cache");
+        command.arg("show").args(names.iter().map(|name| name.as_ref()));
+        packages(&child::run(&mut command, QUERY_LIMIT)?.stdout)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("-c").arg(self.folder.join("apt.conf"));
+        command
+    }
+
+    fn lists_age(&self) -> Option<Duration> {
+        let written = fs::metadata(self.folder.join("refreshed")).ok()?.modified().ok()?;
+        // A clock that was set back must not keep lists for ever.
+        Some(SystemTime::now().duration_since(written).unwrap_or(Duration::MAX))
+    }
+
+    fn configure(&self, architecture: &str, keyring: &Path) -> Result<(), AptError> {
+        for folder in ["lists/partial", "archives/partial", "keys", "empty"] {
+            let path = self.folder.join(folder);
+            fs::create_dir_all(&path).map_err(|source| AptError::Io { action: "make", path, source })?;
+        }
+        let key = fs::read(keyring).map_err(|source| AptError::Io {
+            action: "read",
+            path: keyring.to_owned(),
+            source,
+        })?;
+        let path = self.folder.join("keys/debian-archive-keyring.gpg");
+        fs::write(&path, key).map_err(|source| AptError::Io { action: "write", path, source })?;
+        self.write("apt.conf", &configuration(&self.folder, architecture))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), AptError> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).map_err(|source| AptError::Io { action: "write", path, source })
+    }
+}
+
+/// Unpacks a package's files; none of its scripts run.
+pub fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
+    child::run(Command::new("dpkg-deb").arg("-x").arg(package).arg(folder), UNPACK_LIMIT)?;
+    Ok(())
+}
+
+/// Debian's order of versions, which dpkg knows (`7.3~rc7-1` is before `7.3-1`).
+pub fn compare_versions(a: &str, b: &str) -> Result<Ordering, AptError> {
+    for (relation, ordering) in [("eq", Ordering::Equal), ("lt", Ordering::Less)] {
+        let mut command = Command::new("dpkg");
+        command.args(["--compare-versions", a, relation, b]);
+        if child::finish(&mut command, QUERY_LIMIT)?.0.success() {
+            return Ok(ordering);
+        }
+    }
+    Ok(Ordering::Greater)
+}
+
+pub fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The host's, or, where it has none (Ubuntu), that of its own registry's package, unpacked into the cache.
+fn keyring(cache: &Cache) -> Result<PathBuf, AptError> {
+    if let Some(found) = KEYRINGS.iter().map(Path::new).find(|path| path.exists()) {
+        return Ok(found.to_owned());
+    }
+    let fill = |folder: &Path| -> Result<(), AptError> {
+        // With the host's own configuration: its keys vouch for this package.
+        let mut command = Command::new("apt-get");
+        command.args(["download", "--quiet=2", "debian-archive-keyring"]).current_dir(folder);
+        child::run(&mut command, DOWNLOAD_LIMIT)?;
+        let error = |source| AptError::Io { action: "read", path: folder.to_owned(), source };
+        for entry in fs::read_dir(folder).map_err(error)? {
+            let path = entry.map_err(error)?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                unpack(&path, folder)?;
+            }
+        }
+        Ok(())
+    };
+    let entry = cache
+        .entry("keyring", "debian-archive-keyring", fill)
+        .map_err(|source| AptError::NoKeyring { source: Box::new(source) })?;
+    let unpacked = KEYRINGS.map(|path| entry.join(path.trim_start_matches('/')));
+    unpacked.into_iter().find(|path| path.exists()).ok_or_else(|| AptError::NoKeyring {
+        source: Box::new(AptError::Format { package: "debian-archive-keyring".into(), field: "keyring" }),
+    })
+}
+
+/// `-c` is read after the host's own files, so its proxies stay and its hooks and pins go.
+fn configuration(folder: &Path, architecture: &str) -> String {
+    let quoted = |name: &str| format!("\"{}\"", folder.join(name).display());
+    let settings = [
+        ("Dir::Etc::SourceList", quoted("sources.list")),
+        ("Dir::Etc::SourceParts", quoted("empty")),
+        ("Dir::Etc::Preferences", "\"/dev/null\"".to_owned()),
+        ("Dir::Etc::PreferencesParts", quoted("empty")),
+        ("Dir::Etc::Trusted", "\"/dev/null\"".to_owned()),
+        ("Dir::Etc::TrustedParts", quoted("keys")),
+        ("Dir::State::Lists", quoted("lists")),
+        ("Dir::State::Status", "\"/dev/null\"".to_owned()),
+        ("Dir::State::Extended_States", quoted("extended_states")),
+        ("Dir::Cache", quoted(".")),
+        ("Dir::Cache::Archives", quoted("archives")),
+        ("Dir::Log", quoted(".")),
+        ("APT::Architecture", format!("\"{architecture}\"")),
+        ("APT::Default-Release", "\"\"".to_owned()),
+        ("APT::Get::AllowUnauthenticated", "\"false\"".to_owned()),
+        // Root's apt would change to a user who cannot write to a private cache.
+        ("APT::Sandbox::User", "\"\"".to_owned()),
+        ("Acquire::AllowInsecureRepositories", "\"false\"".to_owned()),
+        ("Acquire::Languages", "\"none\"".to_owned()),
+        ("Acquire::Retries", "\"2\"".to_owned()),
+        // `Apt` holds a lock of its own.
+        ("Debug::NoLocking", "\"true\"".to_owned()),
+    ];
+    let mut text: String = ["APT::Update", "APT::Architectures", "DPkg", "APT::NeverAutoRemove"]
+        .iter()
+        .map(|tree| format!("#clear {tree};\n"))
+        .collect();
+    text.push_str(&format!("APT::Architectures {{ \"{architecture}\"; }};\n"));
+    for (key, value) in settings {
+        text.push_str(&format!("{key} {value};\n"));
+    }
+    text
+}
+
+fn sources(mirror: &str) -> String {
+    // Only the packages: hosts also ask for translations, icons and contents.
+    SUITES.iter().map(|suite| format!("deb [target=Packages] {mirror} {suite} main\n")).collect()
+}
+
+/// The suites whose release file came, or is still the newest.
+fn answered(update: &str) -> BTreeSet<String> {
+    release_lines(update, &["Hit:", "Get:"])
+}
+
+fn unanswered(update: &str) -> BTreeSet<String> {
+    release_lines(update, &["Err:", "Ign:"])
+}
+
+/// Of `Get:1 http://deb.debian.org/debian trixie InRelease [140 kB]`, the suite.
+fn release_lines(update: &str, tags: &[&str]) -> BTreeSet<String> {
+    let suite = |line: &str| -> Option<String> {
+        let mut words = line.split_whitespace();
+        let tag = words.next()?;
+        let suite = words.nth(1)?;
+        let file = words.next()?;
+        (tags.iter().any(|wanted| tag.starts_with(wanted)) && ["InRelease", "Release"].contains(&file))
+            .then(|| suite.to_owned())
+    };
+    update.lines().filter_map(suite).collect()
+}
+
+/// Of apt's plan, `Inst libc6 (2.41-12+deb13u4 Debian:13.6/stable [amd64])`, the packages as `libc6=2.41-12+deb13u4`.
+fn installed(plan: &str) -> Vec<String> {
+    let exact = |line: &str| -> Option<String> {
+        let mut words = line.strip_prefix("Inst ")?.split_whitespace();
+        let name = words.next()?;
+        let version = words.find_map(|word| word.strip_prefix('('))?;
+        Some(format!("{name}={version}"))
+    };
+    plan.lines().filter_map(exact).collect()
+}
+
+/// Reads what `apt-cache show` prints.
+fn packages(text: &str) -> Result<Vec<Package>, AptError> {
+    let field = |stanza: &str, field: &'static str| {
+        let line = stanza.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+        let package = || stanza.lines().next().unwrap_or_default().to_owned();
+        line.map(|value| value.trim().to_owned())
+            .ok_or_else(|| AptError::Format { package: package(), field })
+    };
+    text.split("\n\n")
+        .map(str::trim)
+        .filter(|stanza| !stanza.is_empty())
+        .map(|stanza| {
+            Ok(Package {
+                name: field(stanza, "Package")?,
+                version: field(stanza, "Version")?,
+                architecture: field(stanza, "Architecture")?,
+                sha256: field(stanza, "SHA256")?,
+            })
+        })
+        .collect()
+}
+
+/// The mirror this Debian host uses; none on other systems.
+fn host_mirror() -> Option<String> {
+    let os_release = fs::read_to_string("/etc/os-release").ok()?;
+    let etc = Path::new("/etc/apt");
+    let mut files = vec![etc.join("sources.list")];
+    let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten();
+    files.extend(parts.map(|entry| entry.path()));
+    files.sort();
+    let texts =
+        files.iter().filter_map(|path| Some((path.extension()?.to_str()?, fs::read_to_string(path).ok()?)));
+    let texts: Vec<_> = texts.collect();
+    let texts: Vec<_> = texts.iter().map(|(extension, text)| (*extension, text.as_str())).collect();
+    mirror(&os_release, &texts)
+}
+
+/// The first http(s) source of the host's own release and `main`; `texts` are (extension, content).
+fn mirror(os_release: &str, texts: &[(&str, &str)]) -> Option<String> {
+    let value = |key: &str| {
+        let value = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        Some(value.trim_matches('"').to_owned())
+    };
+    if value("ID")? != "debian" {
+        return None;
+    }
+    let codename = value("VERSION_CODENAME")?;
+    let fits = |uri: &str, suites: &[&str], components: &[&str]| {
+        let http = uri.starts_with("http://") || uri.starts_with("https://");
+        // A snapshot's release files have expired.
+        http && !uri.contains("snapshot.debian.org")
+            && suites.contains(&codename.as_str())
+            && components.contains(&"main")
+    };
+    for (extension, text) in texts {
+        let found = match *extension {
+            "sources" => text.split("\n\n").find_map(|stanza| deb822_uri(stanza, fits)),
+            "list" => text.lines().find_map(|line| one_line_uri(line, fits)),
+            _ => None,
+        };
+        if let Some(uri) = found {
+            return Some(uri.trim_end_matches('/').to_owned());
+        }
+    }
+    None
+}
+
+fn deb822_uri(stanza: &str, fits: impl Fn(&str, &[&str], &[&str]) -> bool) -> Option<String> {
+    let words = |field: &str| -> Vec<&str> {
+        let value = stanza.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case(field).then_some(value)
+        });
+        value.unwrap_or_default().split_whitespace().collect()
+    };
+    if !words("Types").contains(&"deb") || words("Enabled").contains(&"no") {
+        return None;
+    }
+    let (suites, components) = (words("Suites"), words("Components"));
+    words("URIs").into_iter().find(|uri| fits(uri, &suites, &components)).map(str::to_owned)
+}
+
+fn one_line_uri(line: &str, fits: impl Fn(&str, &[&str], &[&str]) -> bool) -> Option<String> {
+    let rest = line.trim().strip_prefix("deb ")?.trim_start();
+    let rest = match rest.strip_prefix('[') {
+        Some(options) => options.split_once(']')?.1,
+        None => rest,
+    };
+    let words: Vec<_> = rest.split_whitespace().take_while(|word| !word.starts_with('#')).collect();
+    let (uri, rest) = words.split_first()?;
+    let (suite, components) = rest.split_first()?;
+    fits(uri, &[suite], components).then(|| (*uri).to_owned())
+}

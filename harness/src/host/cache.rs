@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cache: folders that cost time to make, each filled once, by one run, completely or not at all.
+//!
+//! ```text
+//! ROOT/KIND/KEY/             a complete entry: it has a `.complete`
+//! ROOT/KIND/.KEY.unfinished  being filled by whoever holds the lock, else left by a run that died
+//! ROOT/KIND/.KEY.lock        flock(2), so it ends with its holder
+//! ```
+
+use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
+use std::{
+    collections::HashSet,
+    env,
+    error::Error,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+const MARKER: &str = ".complete";
+const UNFINISHED: &str = ".unfinished";
+const LOCK: &str = ".lock";
+
+/// Longer than any fill: whoever holds a lock for so long hangs.
+const LOCK_LIMIT: Duration = Duration::from_secs(45 * 60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error("failed to find a folder for the cache: none of TRAMPLAB_CACHE, XDG_CACHE_HOME and HOME is set")]
+    NoHome,
+    #[error(
+        "failed to write to the cache {root}: {source}; make it writable or set TRAMPLAB_CACHE to another folder"
+    )]
+    NotWritable { root: PathBuf, source: io::Error },
+    #[error(
+        "failed to fill the cache {root}: no room is left there; free some, or set TRAMPLAB_CACHE to a folder \
+         on another disk ({source})"
+    )]
+    Full { root: PathBuf, source: Box<dyn Error + Send + Sync> },
+    #[error(
+        "another run ({holder}) has held {lock} for {} minutes; end it, or set TRAMPLAB_CACHE to another folder",
+        LOCK_LIMIT.as_secs() / 60
+    )]
+    Locked { lock: PathBuf, holder: String },
+}
+
+impl From<CacheError> for io::Error {
+    fn from(error: CacheError) -> io::Error {
+        io::Error::other(error)
+    }
+}
+
+#[derive(Debug)]
+pub struct Cache {
+    root: PathBuf,
+    reuse: bool,
+    /// Filled by this object: without `reuse` an entry is made anew once, not at every use.
+    filled: Mutex<HashSet<PathBuf>>,
+}
+
+/// Held until dropped, or until the process ends however it ends.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held for its drop")] Flock<fs::File>);
+
+impl Cache {
+    /// The user's cache: `TRAMPLAB_CACHE`, else `tramplab` in `XDG_CACHE_HOME`, else in `~/.cache`.
+    /// Without `reuse` (`--no-cache`) all that is asked for is made anew, and replaces what was there.
+    pub fn open(reuse: bool) -> Result<Cache, CacheError> {
+        let folder = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let root = folder("TRAMPLAB_CACHE")
+            .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("tramplab")))
+            .or_else(|| Some(folder("HOME")?.join(".cache/tramplab")))
+            .ok_or(CacheError::NoHome)?;
+        Ok(Cache::at(root, reuse))
+    }
+
+    pub fn at(root: impl Into<PathBuf>, reuse: bool) -> Cache {
+        let root = root.into();
+        // apt's configuration holds paths.
+        let root = std::path::absolute(&root).unwrap_or(root);
+        Cache { root, reuse, filled: Mutex::default() }
+    }
+
+    pub fn reuses(&self) -> bool {
+        self.reuse
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where an entry is, or will be.
+    pub fn path(&self, kind: &str, key: &str) -> PathBuf {
+        self.root.join(kind).join(file_name(key))
+    }
+
+    /// An entry that is there; nothing is written, so a read-only cache serves as well.
+    pub fn get(&self, kind: &str, key: &str) -> Option<PathBuf> {
+        let path = self.path(kind, key);
+        (self.is_current(&path)).then_some(path)
+    }
+
+    /// All complete entries of a kind.
+    pub fn list(&self, kind: &str) -> Vec<PathBuf> {
+        let Ok(folder) = fs::read_dir(self.root.join(kind)) else { return Vec::new() };
+        let mut entries: Vec<_> =
+            folder.flatten().map(|entry| entry.path()).filter(|path| self.is_current(path)).collect();
+        entries.sort();
+        entries
+    }
+
+    /// The entry's folder, filled first if it is not there. `fill` gets an empty folder; if it fails, nothing stays.
+    pub fn entry<E>(
+        &self,
+        kind: &str,
+        key: &str,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<PathBuf, E>
+    where
+        E: Error + Send + Sync + 'static + From<CacheError>,
+    {
+        let path = self.path(kind, key);
+        if self.is_current(&path) {
+            return Ok(path);
+        }
+        let name = file_name(key);
+        let folder = self.root.join(kind);
+        let _lock = self.lock_in(&folder, &name)?;
+        // Someone else may have filled it while this run waited.
+        if self.is_current(&path) {
+            return Ok(path);
+        }
+        sweep(&folder);
+        let unfinished = Unfinished(folder.join(format!(".{name}{UNFINISHED}")));
+        // With the lock held, what lies there is a dead run's.
+        let fresh = remove(&unfinished.0).and_then(|()| fs::create_dir(&unfinished.0));
+        fresh.map_err(|source| self.write_error(source))?;
+        fill(&unfinished.0).map_err(|error| self.explain(error))?;
+        complete(&unfinished.0, &path, key).map_err(|source| self.write_error(source))?;
+        self.filled.lock().expect("not poisoned: no panic while it is held").insert(path.clone());
+        Ok(path)
+    }
+
+    /// A lock of the caller's own, for a folder that changes in place.
+    pub fn lock(&self, name: &str) -> Result<Lock, CacheError> {
+        self.lock_in(&self.root, name)
+    }
+
+    /// Makes a folder that is no entry.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, CacheError> {
+        let folder = self.root.join(name);
+        fs::create_dir_all(&folder).map_err(|source| self.write_error(source))?;
+        Ok(folder)
+    }
+
+    /// Writes a small file, whole or not at all.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
+        let path = self.root.join(name);
+        let folder = path.parent().expect("a file in the cache");
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(folder)?;
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            io::Write::write_all(&mut file, bytes)?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        write().map_err(|source| self.write_error(source))
+    }
+
+    fn is_current(&self, path: &Path) -> bool {
+        path.join(MARKER).is_file()
+            && (self.reuse || self.filled.lock().expect("not poisoned").contains(path))
+    }
+
+    fn lock_in(&self, folder: &Path, name: &str) -> Result<Lock, CacheError> {
+        let path = folder.join(format!(".{name}{LOCK}"));
+        let open = || {
+            fs::create_dir_all(folder)?;
+            fs::OpenOptions::new().create(true).truncate(false).write(true).read(true).open(&path)
+        };
+        let mut file = open().map_err(|source| self.write_error(source))?;
+        let end = Instant::now() + LOCK_LIMIT;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(mut lock) => {
+                    // For the message of those who wait in vain; a full disk must not matter here.
+                    let _ = lock.set_len(0);
+                    let _ = io::Write::write_all(&mut *lock, std::process::id().to_string().as_bytes());
+                    return Ok(Lock(lock));
+                }
+                Err((back, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => file = back,
+                Err((_, errno)) => return Err(self.write_error(errno.into())),
+            }
+            if Instant::now() >= end {
+                let holder = fs::read_to_string(&path).ok().filter(|pid| !pid.is_empty());
+                let holder = holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
+                return Err(CacheError::Locked { lock: path, holder });
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn write_error(&self, source: io::Error) -> CacheError {
+        let root = self.root.clone();
+        if is_full(&source) {
+            CacheError::Full { root, source: Box::new(source) }
+        } else {
+            CacheError::NotWritable { root, source }
+        }
+    }
+
+    /// A fill that failed for want of room says so, whatever it was doing.
+    fn explain<E: Error + Send + Sync + 'static + From<CacheError>>(&self, error: E) -> E {
+        if is_full(&error) {
+            CacheError::Full { root: self.root.clone(), source: Box::new(error) }.into()
+        } else {
+            error
+        }
+    }
+}
+
+/// Removed when dropped, also by a panic.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = remove(&self.0);
+    }
+}
+
+fn file_name(key: &str) -> String {
+    key.chars().map(|c| if c.is_ascii_alphanumeric() || "._+~=-".contains(c) { c } else { '_' }).collect()
+}
+
+fn complete(unfinished: &Path, path: &Path, key: &str) -> io::Result<()> {
+    // On disk before it counts: after a power cut a marker must not vouch for empty files.
+    nix::unistd::syncfs(fs::File::open(unfinished)?)?;
+    fs::write(unfinished.join(MARKER), format!("{key}\n"))?;
+    if !path.exists() {
+        return fs::rename(unfinished, path);
+    }
+    // Swapped in one step: another run may be reading the old one. It then goes with `Unfinished`.
+    let here = nix::fcntl::AT_FDCWD;
+    match renameat2(here, unfinished, here, path, RenameFlags::RENAME_EXCHANGE) {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            // Not every file system can swap.
+            remove(path)?;
+            fs::rename(unfinished, path)
+        }
+    }
+}
+
+/// Removes what dead runs left: an unfinished entry whose lock is free.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let file = entry.file_name();
+        let Some(name) = file.to_str().and_then(|name| name.strip_suffix(UNFINISHED)) else { continue };
+        let Ok(lock) = fs::File::open(folder.join(format!("{name}{LOCK}"))) else { continue };
+        if Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .is_ok_and(|_lock| remove(&entry.path()).is_err())
+        {
+            // What cannot be removed is in nobody's way: its own next fill reports it.
+        }
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether an error, or one that caused it, is a full disk. Of a child there is only what it wrote.
+fn is_full(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>()
+            && matches!(
+                io.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+            )
+        {
+            return true;
+        }
+        let text = error.to_string();
+        if ["No space left on device", "Disk quota exceeded", "You don't have enough free space"]
+            .iter()
+            .any(|words| text.contains(words))
+        {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running a host program to its end, within a deadline.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    #[error("failed to start `{command}`: {source}")]
+    Start { command: String, source: io::Error },
+    #[error("`{command}` did not end within {}", seconds(.limit))]
+    Deadline { command: String, limit: Duration },
+    #[error("`{command}` failed ({status}){}", after(.stderr))]
+    Failed { command: String, status: ExitStatus, stderr: String },
+}
+
+fn seconds(limit: &Duration) -> String {
+    format!("{:.0} s", limit.as_secs_f64())
+}
+
+fn after(stderr: &str) -> String {
+    let text = stderr.trim_end();
+    if text.is_empty() { String::new() } else { format!(":\n{text}") }
+}
+
+/// What a program that ended well has written.
+#[derive(Debug)]
+pub struct Output {
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs a program that is to end with status 0.
+pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError> {
+    let (status, output) = finish(command, limit)?;
+    if status.success() {
+        Ok(output)
+    } else {
+        Err(ChildError::Failed { command: shown(command), status, stderr: output.stderr })
+    }
+}
+
+/// Runs a program whose status the caller judges.
+pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Output), ChildError> {
+    let start_error = |command: &Command, source| ChildError::Start { command: shown(command), source };
+    // Files and not pipes: a grandchild that outlives its parent can hold a pipe open for ever.
+    let (mut out, mut err) = match (tempfile::tempfile(), tempfile::tempfile()) {
+        (Ok(out), Ok(err)) => (out, err),
+        (Err(source), _) | (_, Err(source)) => return Err(start_error(command, source)),
+    };
+    let clones = out.try_clone().and_then(|out| Ok((out, err.try_clone()?)));
+    let (stdout, stderr) = clones.map_err(|source| start_error(command, source))?;
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).env("LC_ALL", "C");
+    let status = wait(command, limit)?;
+    let read = |file: &mut File| -> io::Result<String> {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let texts = read(&mut out).and_then(|stdout| Ok(Output { stdout, stderr: read(&mut err)? }));
+    Ok((status, texts.map_err(|source| start_error(command, source))?))
+}
+
+/// Runs a program whose output goes where the caller has pointed it.
+pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildError> {
+    let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
+    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(io::Error::from)
+        });
+    }
+    let mut child = command.spawn().map_err(|source| error(command, source))?;
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if Instant::now() < end => {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Ok(None) => {
+                stop(&mut child);
+                return Err(ChildError::Deadline { command: shown(command), limit });
+            }
+            Err(source) => {
+                stop(&mut child);
+                return Err(error(command, source));
+            }
+        }
+    }
+}
+
+/// Killed and reaped; one that may not be killed (sudo's) is left after a moment, never waited for.
+fn stop(child: &mut Child) {
+    let _ = child.kill();
+    for _ in 0..100 {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(Duration::from_millis(20)),
+            _ => return,
+        }
+    }
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    shell_words::join(words.map(|word| word.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_and_failure_are_told_apart() {
+        let long = Duration::from_secs(60);
+        let output = run(&mut sh("echo out; echo err >&2"), long).unwrap();
+        assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("out\n", "err\n"));
+
+        let error = run(&mut sh("echo why >&2; exit 3"), long).unwrap_err().to_string();
+        assert_eq!(error, "`sh -c 'echo why >&2; exit 3'` failed (exit status: 3):\nwhy");
+
+        let error = run(&mut Command::new("tramplab-no-such-program"), long).unwrap_err();
+        assert!(matches!(error, ChildError::Start { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_child_that_does_not_end_is_killed_even_when_its_own_child_keeps_the_output_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!("echo $$ > {}; sleep 600 & echo $! >&2; wait", pid.display());
+        let mut command = sh(&script);
+        let error = finish(&mut command, Duration::from_millis(300)).unwrap_err();
+        assert!(matches!(error, ChildError::Deadline { .. }), "{error}");
+        let pid = std::fs::read_to_string(&pid).unwrap();
+        assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "{pid} still there");
+    }
+}

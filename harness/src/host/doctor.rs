@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The check-up: what is there, what is missing, and the line that mends it.
+
+use super::{
+    cache::Cache,
+    child,
+    kvm::{self, KvmError},
+    qemu::{Qemu, QemuError, Unfit},
+    setup::{REQUIREMENTS, in_path, install_line},
+};
+use crate::run::Arch;
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const SETUP: &str = "cargo xtask vm-test --setup";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Ok,
+    Missing,
+    /// There, and it does not do.
+    Broken,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Missing => "missing",
+            State::Broken => "broken",
+        }
+    }
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    pub name: &'static str,
+    pub state: State,
+    /// Nothing can be measured without it.
+    pub required: bool,
+    /// What was found, or what is done without it.
+    pub detail: String,
+    /// The line that mends it.
+    pub mend: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+        Check { name, state: State::Ok, required: false, detail: detail.into(), mend: None }
+    }
+
+    fn not(name: &'static str, state: State, detail: impl Into<String>, mend: Option<String>) -> Check {
+        Check { name, state, required: false, detail: detail.into(), mend }
+    }
+
+    fn required(self) -> Check {
+        Check { required: true, ..self }
+    }
+}
+
+/// Looks at everything. Takes seconds: it starts QEMU and a KVM guest.
+pub fn checks(cache: &Cache) -> Vec<Check> {
+    let mut checks = vec![cache_check(cache)];
+    checks.extend(qemu_checks(Qemu::find(cache, Arch::X86_64)));
+    for requirement in &REQUIREMENTS {
+        let check = match requirement.check() {
+            Ok(detail) => Check::ok(requirement.name, detail),
+            Err(why) => {
+                let detail = format!("{why}: {}", requirement.why);
+                Check::not(requirement.name, State::Missing, detail, Some(requirement.mend()))
+            }
+        };
+        checks.push(check.required());
+    }
+    checks.push(kvm_check(kvm::probe()));
+    checks.push(lbr_check(host_lbr(), kvm::guest_lbr()));
+    checks.push(cross_check());
+    checks.push(target_check());
+    checks.push(vng_check());
+    checks.push(Check::ok("bpftool", "not used: the guest agent brings libbpf"));
+    checks
+}
+
+/// Whether nothing required is missing.
+pub fn all_required(checks: &[Check]) -> bool {
+    checks.iter().all(|check| !check.required || check.state == State::Ok)
+}
+
+/// One aligned line per check, and below those that are not well the line that mends them.
+pub fn render(checks: &[Check]) -> String {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Check { name, state, required, detail, mend } in checks {
+        let state = if *required || *state == State::Ok {
+            state.name().to_owned()
+        } else {
+            format!("({})", state.name())
+        };
+        // A detail of several lines, such as a program's own error, stays in its column.
+        let indent = format!("\n{:12}{:width$}", "", "");
+        let detail = detail.trim_end().replace('\n', &indent);
+        text.push_str(format!("{state:<10}{name:<width$}  {detail}").trim_end());
+        text.push('\n');
+        if let Some(mend) = mend {
+            text.push_str(&format!("{:10}{:width$}  mend: {mend}\n", "", ""));
+        }
+    }
+    text.push_str(if all_required(checks) {
+        "\nAll that is required is there; what is in brackets is optional.\n"
+    } else {
+        "\nSomething required is not there; what is in brackets is optional.\n"
+    });
+    text
+}
+
+fn cache_check(cache: &Cache) -> Check {
+    const NAME: &str = "cache";
+    match cache.write(".check", b"") {
+        Ok(()) => Check::ok(NAME, cache.root().display().to_string()).required(),
+        Err(error) => {
+            let mend = Some("export TRAMPLAB_CACHE=FOLDER".to_owned());
+            Check::not(NAME, State::Broken, error.to_string(), mend).required()
+        }
+    }
+}
+
+fn qemu_checks(found: Result<Qemu, QemuError>) -> [Check; 2] {
+    const NAMES: [&str; 2] = ["QEMU", "TCG plugins"];
+    let mend = || Some(SETUP.to_owned());
+    let checks = match found {
+        Ok(qemu) => [
+            Check::ok(NAMES[0], format!("{} ({})", qemu.version, qemu.origin)),
+            Check::ok(NAMES[1], "the option -plugin is there"),
+        ],
+        Err(error) => {
+            let detail = error.to_string();
+            let (state, mend) = match &error {
+                QemuError::NotFound { .. } => (State::Missing, mend()),
+                QemuError::Unfit { .. } => (State::Broken, Some("unset TRAMPLAB_QEMU".to_owned())),
+                QemuError::PrivateUnfit { entry, .. } => {
+                    (State::Broken, Some(format!("rm -r '{}' && {SETUP}", entry.display())))
+                }
+                _ => (State::Broken, None),
+            };
+            let without = matches!(
+                error,
+                QemuError::Unfit { why: Unfit::NoPlugins, .. }
+                    | QemuError::PrivateUnfit { why: Unfit::NoPlugins, .. }
+            );
+            let plugins = if without { "this QEMU was built without" } else { "no QEMU to ask" };
+            [Check::not(NAMES[0], state, detail, mend), Check::not(NAMES[1], state, plugins, None)]
+        }
+    };
+    checks.map(Check::required)
+}
+
+fn kvm_check(probe: Result<i32, KvmError>) -> Check {
+    const NAME: &str = "KVM";
+    let without = |error: &KvmError| format!("{error}; guests run under TCG, slower and as exact");
+    match probe {
+        Ok(version) => Check::ok(NAME, format!("API version {version}, a guest ran")),
+        Err(error) => {
+            let (state, mend) = match &error {
+                KvmError::Absent => (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd")),
+                KvmError::Denied => {
+                    (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
+                }
+                // Mostly a virtual machine whose own host offers no nesting.
+                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => (State::Broken, None),
+            };
+            Check::not(NAME, state, without(&error), mend.map(str::to_owned))
+        }
+    }
+}
+
+/// `host` is how many records perf on this host gets, `guest` the format that KVM offers to guests.
+fn lbr_check(host: Option<u32>, guest: Option<u64>) -> Check {
+    const NAME: &str = "LBR";
+    let host_part = match host {
+        Some(depth) => format!("the host's has {depth} records"),
+        None => "the host has none".to_owned(),
+    };
+    match guest {
+        Some(format) => Check::ok(NAME, format!("{host_part}; KVM offers it to guests (format {format:#x})")),
+        None => Check::not(
+            NAME,
+            State::Missing,
+            format!("{host_part}; KVM offers none to guests: the virtual one is used"),
+            None,
+        ),
+    }
+}
+
+fn host_lbr() -> Option<u32> {
+    // `cpu`, or `cpu_core` and `cpu_atom` where cores differ.
+    let depth = |folder: PathBuf| fs::read_to_string(folder.join("caps/branches")).ok()?.trim().parse().ok();
+    let devices = fs::read_dir("/sys/devices").ok()?.flatten();
+    let cpus = devices.filter(|entry| entry.file_name().to_string_lossy().starts_with("cpu"));
+    cpus.filter_map(|entry| depth(entry.path())).max()
+}
+
+fn cross_check() -> Check {
+    const NAME: &str = "cross compiler";
+    match in_path("aarch64-linux-gnu-gcc") {
+        Some(path) => Check::ok(NAME, path.display().to_string()),
+        None => {
+            let mend = install_line(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]);
+            Check::not(NAME, State::Missing, "no aarch64-linux-gnu-gcc: for arm64 guests", Some(mend))
+        }
+    }
+}
+
+fn target_check() -> Check {
+    const NAME: &str = "arm64 Rust target";
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--print", "target-libdir", "--target", TARGET]);
+    // rustc names the folder whether it is there or not.
+    let there =
+        child::run(&mut rustc, LIMIT).is_ok_and(|output| PathBuf::from(output.stdout.trim()).is_dir());
+    if there {
+        Check::ok(NAME, TARGET)
+    } else {
+        let mend = format!("rustup target add {TARGET}");
+        Check::not(NAME, State::Missing, format!("no {TARGET}: for arm64 guests"), Some(mend))
+    }
+}
+
+fn vng_check() -> Check {
+    const NAME: &str = "virtme-ng";
+    match child::run(Command::new("vng").arg("--version"), LIMIT) {
+        Ok(output) => Check::ok(NAME, output.stdout.trim().to_owned()),
+        Err(_) => Check::not(
+            NAME,
+            State::Missing,
+            "no vng: not used yet",
+            Some("pipx install virtme-ng".to_owned()),
+        ),
+    }
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finding a QEMU whose plugins tramplab can use: one that is named, the system's, or a private copy.
+//!
+//! The private copy is Debian trixie's with all the libraries it needs, unpacked into the cache and run by its own
+//! dynamic loader: no root, nothing installed, the same QEMU on every host.
+
+use super::{
+    apt::{self, Apt, AptError},
+    cache::{Cache, CacheError},
+    child::{self, ChildError},
+    setup::in_path,
+};
+use crate::{run::Arch, vm::QemuProgram};
+use semver::Version;
+use sha2::{Digest, Sha256};
+use std::{
+    env,
+    ffi::OsString,
+    fmt, fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// The plugin speaks the plugin interface of these; those after are untried.
+const OLDEST: Version = Version::new(9, 2, 0);
+const TOO_NEW: Version = Version::new(11, 1, 0);
+
+const KIND: &str = "qemu";
+const SUITE: &str = "trixie";
+/// The script in a private copy that runs it as one program.
+const WRAPPER: &str = "run";
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum QemuError {
+    #[error(
+        "failed to find a QEMU for {} guests: {why}, and the cache holds no private copy; run `cargo xtask vm-test \
+         --setup`, or name one in TRAMPLAB_QEMU",
+        .arch.name()
+    )]
+    NotFound { arch: Arch, why: String },
+    #[error("failed to use {program} (TRAMPLAB_QEMU): {why}")]
+    Unfit { program: PathBuf, why: Unfit },
+    #[error("failed to use the private QEMU in {entry}: {why}")]
+    PrivateUnfit { entry: PathBuf, why: Unfit },
+    #[error(
+        "failed to make a private QEMU: none is known for hosts of architecture {0}; name one in TRAMPLAB_QEMU"
+    )]
+    Host(&'static str),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// Why a QEMU that is there does not do.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface differs")]
+    Version(Version),
+    #[error("it was built without TCG plugins (it has no option -plugin)")]
+    NoPlugins,
+    #[error("it does not answer like QEMU: `{0}`")]
+    NotQemu(String),
+    #[error(transparent)]
+    Child(#[from] ChildError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Named in `TRAMPLAB_QEMU`.
+    Named,
+    /// In `PATH`.
+    System,
+    /// In the cache.
+    Private,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Origin::Named => "TRAMPLAB_QEMU",
+            Origin::System => "the system's",
+            Origin::Private => "private copy",
+        })
+    }
+}
+
+/// A QEMU that was asked for its version and its plugins.
+#[derive(Clone, Debug)]
+pub struct Qemu {
+    /// A private copy's loader and not a script, so that the process is QEMU itself and dies when killed.
+    pub program: QemuProgram,
+    pub number: Version,
+    /// The first line of `--version`.
+    pub version: String,
+    pub origin: Origin,
+    /// The same as one program.
+    wrapper: PathBuf,
+}
+
+impl Qemu {
+    /// The QEMU to use; nothing is fetched.
+    pub fn find(cache: &Cache, arch: Arch) -> Result<Qemu, QemuError> {
+        if let Some(program) = env::var_os("TRAMPLAB_QEMU").filter(|program| !program.is_empty()) {
+            let program = PathBuf::from(program);
+            return plain(program.clone(), Origin::Named).map_err(|why| QemuError::Unfit { program, why });
+        }
+        let name = program_name(arch);
+        let why = match in_path(name) {
+            None => format!("{name} is not in PATH"),
+            Some(program) => match plain(program.clone(), Origin::System) {
+                Ok(qemu) => return Ok(qemu),
+                Err(why) => format!("the system's {} does not do ({why})", program.display()),
+            },
+        };
+        match private_copies(cache, arch).pop() {
+            Some(entry) => private(&entry, arch),
+            None => Err(QemuError::NotFound { arch, why }),
+        }
+    }
+
+    /// The QEMU to use; a private copy is fetched if there is none.
+    pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Qemu, QemuError> {
+        match Qemu::find(cache, arch) {
+            Err(QemuError::NotFound { .. }) => private(&fetch(cache, arch, progress)?, arch),
+            result => result,
+        }
+    }
+
+    /// One path that is this QEMU, for `TRAMPLAB_QEMU`; it execs, so it too dies when killed.
+    pub fn single_program(&self) -> &Path {
+        &self.wrapper
+    }
+
+    /// Asks it what it is.
+    fn examined(program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
+        let ask = |argument: &str| -> Result<String, ChildError> {
+            let mut command = Command::new(&program.program);
+            command.args(&program.arguments).arg(argument).envs(program.environment.iter().cloned());
+            Ok(child::run(&mut command, LIMIT)?.stdout)
+        };
+        let version = ask("--version")?.lines().next().unwrap_or_default().to_owned();
+        let number = parse_version(&version).ok_or_else(|| Unfit::NotQemu(version.clone()))?;
+        if number < OLDEST || number >= TOO_NEW {
+            return Err(Unfit::Version(number));
+        }
+        if !has_plugins(&ask("-help")?) {
+            return Err(Unfit::NoPlugins);
+        }
+        Ok(Qemu { program, number, version, origin, wrapper })
+    }
+}
+
+fn program_name(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "qemu-system-x86_64",
+        Arch::Arm64 => "qemu-system-aarch64",
+    }
+}
+
+fn package_name(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "qemu-system-x86",
+        Arch::Arm64 => "qemu-system-arm",
+    }
+}
+
+fn plain(program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
+    let wrapper = program.clone();
+    Qemu::examined(QemuProgram { program, arguments: Vec::new(), environment: Vec::new() }, origin, wrapper)
+}
+
+/// A private copy's parts: where Debian puts them on the host's architecture.
+struct Layout {
+    architecture: &'static str,
+    triplet: &'static str,
+    loader: &'static str,
+}
+
+fn layout() -> Result<Layout, QemuError> {
+    match env::consts::ARCH {
+        "x86_64" => {
+            Ok(Layout { architecture: "amd64", triplet: "x86_64-linux-gnu", loader: "ld-linux-x86-64.so.2" })
+        }
+        "aarch64" => Ok(Layout {
+            architecture: "arm64",
+            triplet: "aarch64-linux-gnu",
+            loader: "ld-linux-aarch64.so.1",
+        }),
+        other => Err(QemuError::Host(other)),
+    }
+}
+
+fn private(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
+    let Layout { triplet, loader, .. } = layout()?;
+    let libraries = entry.join("usr/lib").join(triplet);
+    let name = program_name(arch);
+    let mut arguments: Vec<OsString> = vec!["--library-path".into(), libraries.clone().into()];
+    arguments.extend(["--argv0".into(), name.into(), entry.join("usr/bin").join(name).into()]);
+    for data in DATA {
+        arguments.extend(["-L".into(), entry.join(data).into()]);
+    }
+    let program = QemuProgram {
+        program: libraries.join(loader),
+        arguments,
+        environment: vec![("QEMU_MODULE_DIR".into(), libraries.join("qemu").into())],
+    };
+    Qemu::examined(program, Origin::Private, entry.join(WRAPPER))
+        .map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
+}
+
+/// Firmware, in the order in which it is looked for.
+const DATA: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
+
+/// Fetches Debian's QEMU and what it depends on.
+fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, QemuError> {
+    let layout = layout()?;
+    let apt = Apt::open(cache, layout.architecture, progress)?;
+    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, QemuError> {
+        let package = package_name(arch);
+        let packages = apt.closure(SUITE, package)?;
+        let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");
+        // Of all versions: a library's security update makes another copy.
+        let mut hash = Sha256::new();
+        for package in &packages {
+            hash.update(format!("{} {}\n", package.name, package.sha256));
+        }
+        let key = format!("{package}={}-{}", qemu.version, &apt::hex(&hash.finalize())[..12]);
+        cache.entry(KIND, &key, |folder| {
+            progress(&format!(
+                "fetching {package} {} and its libraries ({} packages)",
+                qemu.version,
+                packages.len()
+            ));
+            let files = apt.download(&packages, folder)?;
+            progress("unpacking them");
+            for file in files {
+                apt::unpack(&file, folder)?;
+                fs::remove_file(&file).map_err(|source| QemuError::Io {
+                    action: "remove",
+                    path: file.clone(),
+                    source,
+                })?;
+            }
+            // Nobody reads it, and it is a tenth of the copy.
+            for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
+                let _ = fs::remove_dir_all(folder.join(documentation));
+            }
+            write_wrapper(folder, &layout, arch)?;
+            // A copy that does not run is none.
+            private(folder, arch).map(|_| ())
+        })
+    };
+    match attempt(progress) {
+        // What old lists name may be gone from the registry.
+        Err(QemuError::Apt(AptError::NotFound { .. } | AptError::Child(_))) if !apt.is_fresh() => {
+            apt.refresh(progress)?;
+            attempt(progress)
+        }
+        result => result,
+    }
+}
+
+/// Finds its parts beside itself, since the copy is written in one folder and then renamed into its place.
+fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), QemuError> {
+    let Layout { triplet, loader, .. } = layout;
+    let name = program_name(arch);
+    let data: String = DATA.iter().map(|data| format!(" -L \"$here/{data}\"")).collect();
+    let script = format!(
+        "#!/bin/sh\n\
+         here=$(cd \"$(dirname \"$(readlink -f \"$0\")\")\" && pwd) || exit 127\n\
+         lib=$here/usr/lib/{triplet}\n\
+         export QEMU_MODULE_DIR=\"$lib/qemu\"\n\
+         exec \"$lib/{loader}\" --library-path \"$lib\" --argv0 {name} \"$here/usr/bin/{name}\"{data} \"$@\"\n"
+    );
+    let path = folder.join(WRAPPER);
+    fs::write(&path, script)
+        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+        .map_err(|source| QemuError::Io { action: "write", path, source })
+}
+
+/// The complete copies, the newest last.
+fn private_copies(cache: &Cache, arch: Arch) -> Vec<PathBuf> {
+    let prefix = format!("{}=", package_name(arch));
+    let mut copies = cache.list(KIND);
+    copies.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)));
+    let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
+    copies.sort_by_key(made);
+    copies
+}
+
+/// Of `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`, 10.0.13.
+fn parse_version(line: &str) -> Option<Version> {
+    let version = line.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
+    Version::parse(version).ok()
+}
+
+/// Built without plugins, QEMU leaves the option out of its help.
+fn has_plugins(help: &str) -> bool {
+    help.lines().any(|line| line.starts_with("-plugin "))
+}

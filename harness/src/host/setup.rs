@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must be on the host to build and run tramplab, and installing what is missing.
+
+use super::{
+    cache::Cache,
+    child::{self, ChildError},
+    qemu::{Qemu, QemuError},
+};
+use crate::run::Arch;
+use std::{
+    env, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+const INSTALL_LIMIT: Duration = Duration::from_secs(30 * 60);
+const QUERY_LIMIT: Duration = Duration::from_secs(20);
+
+/// The oldest clang with what the BPF programs use, and the newest that is looked for as `clang-NN`.
+const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error(
+        "failed to install what is missing ({missing}) without root; run this, then try again:\n  {line}"
+    )]
+    NotRoot { missing: String, line: String },
+    #[error("failed to install what is missing: this host has no apt-get; install these yourself: {missing}")]
+    NoApt { missing: String },
+    #[error("failed to install what is missing: {0}")]
+    Install(#[from] ChildError),
+    #[error("failed to find, after installing it: {missing}")]
+    StillMissing { missing: String },
+    #[error(transparent)]
+    Qemu(#[from] QemuError),
+}
+
+/// Something that must be on the host.
+pub struct Requirement {
+    pub name: &'static str,
+    /// What it is for.
+    pub why: &'static str,
+    /// Debian's and Ubuntu's packages with it.
+    pub packages: &'static [&'static str],
+    detect: Detect,
+}
+
+enum Detect {
+    /// All of these programs.
+    Programs(&'static [&'static str]),
+    Clang,
+}
+
+pub const REQUIREMENTS: [Requirement; 5] = [
+    Requirement {
+        name: "C compiler",
+        why: "links Rust programs, builds libbpf for the guest agent",
+        packages: &["gcc", "libc6-dev", "make"],
+        detect: Detect::Programs(&["cc", "gcc", "make"]),
+    },
+    Requirement {
+        name: "clang",
+        why: "compiles the BPF programs",
+        packages: &["clang"],
+        detect: Detect::Clang,
+    },
+    Requirement {
+        name: "autotools",
+        why: "configure the libelf in the guest agent",
+        packages: &["autoconf", "automake", "autopoint", "gettext"],
+        detect: Detect::Programs(&["autoreconf", "aclocal", "autopoint", "msgfmt"]),
+    },
+    Requirement {
+        name: "generators",
+        why: "build the libelf in the guest agent",
+        packages: &["flex", "bison", "gawk", "pkg-config"],
+        detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
+    },
+    Requirement {
+        name: "apt and dpkg",
+        why: "fetch Debian's kernels and QEMU",
+        packages: &["apt", "dpkg"],
+        detect: Detect::Programs(&["apt-get", "apt-cache", "dpkg", "dpkg-deb"]),
+    },
+];
+
+impl Requirement {
+    /// What is there, or what is not.
+    pub fn check(&self) -> Result<String, String> {
+        match self.detect {
+            Detect::Programs(programs) => {
+                let missing: Vec<_> =
+                    programs.iter().copied().filter(|name| in_path(name).is_none()).collect();
+                if missing.is_empty() {
+                    Ok(programs.join(", "))
+                } else {
+                    Err(format!("no {}", missing.join(", ")))
+                }
+            }
+            Detect::Clang => clang(),
+        }
+    }
+
+    /// The line that installs it.
+    pub fn mend(&self) -> String {
+        install_line(self.packages)
+    }
+}
+
+/// Installs what is missing, or says which line does, and fetches a QEMU if the host's does not do.
+pub fn setup(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<Qemu, SetupError> {
+    let missing = missing();
+    if !missing.is_empty() {
+        install(&missing, progress)?;
+    }
+    Ok(Qemu::provision(cache, Arch::X86_64, progress)?)
+}
+
+fn missing() -> Vec<&'static Requirement> {
+    REQUIREMENTS.iter().filter(|requirement| requirement.check().is_err()).collect()
+}
+
+fn install(missing: &[&Requirement], progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
+    let names = |missing: &[&Requirement]| {
+        let one = |requirement: &&Requirement| match requirement.check() {
+            Err(why) => format!("{}: {why}", requirement.name),
+            Ok(_) => requirement.name.to_owned(),
+        };
+        missing.iter().map(one).collect::<Vec<_>>().join("; ")
+    };
+    let packages: Vec<&str> = missing.iter().flat_map(|requirement| requirement.packages).copied().collect();
+    if in_path("apt-get").is_none() {
+        return Err(SetupError::NoApt { missing: names(missing) });
+    }
+    let prefix: &[&str] = if nix::unistd::geteuid().is_root() {
+        &[]
+    } else if may_sudo() {
+        // Never asks: a run must not wait for a password.
+        &["sudo", "-n"]
+    } else {
+        return Err(SetupError::NotRoot { missing: names(missing), line: install_line(&packages) });
+    };
+    progress(&format!("installing {}", packages.join(" ")));
+    // Lists of a third party that cannot be fetched are no reason not to try.
+    let update = child::run(&mut apt_get(prefix, &["update"]), INSTALL_LIMIT);
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(&packages);
+    if let Err(error) = child::run(&mut apt_get(prefix, &arguments), INSTALL_LIMIT) {
+        if let Err(update) = update {
+            progress(&format!("apt's lists could not be fetched: {update}"));
+        }
+        return Err(error.into());
+    }
+    let still: Vec<_> = missing.iter().copied().filter(|requirement| requirement.check().is_err()).collect();
+    if still.is_empty() { Ok(()) } else { Err(SetupError::StillMissing { missing: names(&still) }) }
+}
+
+fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
+    let words: Vec<&str> = prefix
+        .iter()
+        .copied()
+        .chain([
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "--quiet=2",
+            "-o",
+            "DPkg::Lock::Timeout=300",
+        ])
+        .chain(arguments.iter().copied())
+        .collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+fn may_sudo() -> bool {
+    in_path("sudo").is_some() && child::run(Command::new("sudo").args(["-n", "true"]), QUERY_LIMIT).is_ok()
+}
+
+/// What a person types; root needs no sudo.
+pub fn install_line(packages: &[&str]) -> String {
+    let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
+    format!("{sudo}apt-get install --no-install-recommends {}", packages.join(" "))
+}
+
+/// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, then `clang-NN`, newest first.
+fn clang() -> Result<String, String> {
+    if let Some(named) = env::var("CLANG").ok().filter(|name| !name.is_empty()) {
+        return clang_fits(&named).map_err(|why| format!("{why} (CLANG)"));
+    }
+    let numbered = CLANG_VERSIONS.rev().map(|version| format!("clang-{version}"));
+    let mut refused = None;
+    for name in std::iter::once("clang".to_owned()).chain(numbered).filter(|name| in_path(name).is_some()) {
+        match clang_fits(&name) {
+            Ok(detail) => return Ok(detail),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| "no clang".to_owned()))
+}
+
+fn clang_fits(name: &str) -> Result<String, String> {
+    let ask = |argument| {
+        child::run(Command::new(name).arg(argument), QUERY_LIMIT)
+            .map(|output| output.stdout)
+            .map_err(|error| error.to_string())
+    };
+    let version = ask("--version")?;
+    let line = version.lines().next().unwrap_or_default();
+    let oldest = CLANG_VERSIONS.start();
+    match clang_version(&version) {
+        None => return Err(format!("{name} does not answer like clang: `{line}`")),
+        Some(major) if major < *oldest => {
+            return Err(format!("{name} is {major}, expected {oldest} or newer"));
+        }
+        Some(_) => {}
+    }
+    if !targets_bpf(&ask("--print-targets")?) {
+        return Err(format!("{name} does not compile for BPF (--print-targets lists no bpf)"));
+    }
+    Ok(format!("{name}: {line}"))
+}
+
+/// Of `Debian clang version 14.0.6`, 14.
+fn clang_version(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("clang version ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn targets_bpf(text: &str) -> bool {
+    text.lines().any(|line| line.split_whitespace().next() == Some("bpf"))
+}
+
+/// Where a program is that can be run by its name.
+pub fn in_path(name: &str) -> Option<PathBuf> {
+    find_program(name, &env::var_os("PATH")?)
+}
+
+fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
+    let runs = |path: &Path| -> io::Result<bool> {
+        let file = path.metadata()?;
+        Ok(file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    env::split_paths(path).map(|folder| folder.join(name)).find(|path| runs(path).unwrap_or(false))
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debian's kernels: which packages hold one, which is the newest, and its files out of them.
+//!
+//! Up to 6.x one package `linux-image-RELEASE` holds the image and its configuration in `/boot`; since 7.0 the
+//! image is in `linux-binary-RELEASE` and the configuration in `linux-base-RELEASE`, both under
+//! `/usr/lib/modules/RELEASE`. Each also comes unsigned, sometimes days before the signed one.
+
+use super::{
+    KernelError, image,
+    manifest::{Wanted, debian_architecture, release_of},
+};
+use crate::{
+    host::{
+        apt::{self, Apt, AptError, Package},
+        cache::Cache,
+    },
+    run::Arch,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    cmp::Ordering,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+const KIND: &str = "kernel-debian";
+/// For so long the newest of a series is what it was.
+const ANSWER_HOLDS: Duration = Duration::from_secs(24 * 3600);
+
+/// In the order in which they load. Of these, 6.1's cloud kernel has built in none.
+const MODULES: [&str; 6] = [
+    "drivers/virtio/virtio.ko",
+    "drivers/virtio/virtio_ring.ko",
+    "drivers/virtio/virtio_pci_legacy_dev.ko",
+    "drivers/virtio/virtio_pci_modern_dev.ko",
+    "drivers/virtio/virtio_pci.ko",
+    "drivers/char/virtio_console.ko",
+];
+
+/// One kernel in the registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Candidate {
+    /// What `uname -r` prints.
+    release: String,
+    image: Package,
+    /// The package with the configuration, where it is not the image's.
+    base: Option<Package>,
+}
+
+impl Candidate {
+    fn key(&self) -> String {
+        format!("{}={}", self.image.name, self.image.version)
+    }
+
+    fn source(&self) -> String {
+        format!("debian {} {}", self.image.name, self.image.version)
+    }
+}
+
+/// The files of a kernel in the cache.
+pub struct Files {
+    pub image: PathBuf,
+    pub config: PathBuf,
+    /// In the order in which they load.
+    pub modules: Vec<PathBuf>,
+    pub sha256: String,
+    pub source: String,
+}
+
+/// What an entry says about itself, in `kernel.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    candidate: Candidate,
+    image_sha256: String,
+    modules: Vec<String>,
+}
+
+pub fn fetch(
+    wanted: &Wanted,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Files, KernelError> {
+    let answer = Answer::of(wanted, arch);
+    let known = answer.load(cache);
+    if let Some((candidate, age)) = &known
+        && (*age < ANSWER_HOLDS || answer.is_pinned)
+        && let Some(entry) = cache.get(KIND, &candidate.key())
+    {
+        return files(&entry);
+    }
+    match from_registry(wanted, arch, cache, progress) {
+        Ok((candidate, entry)) => {
+            answer.save(cache, &candidate)?;
+            files(&entry)
+        }
+        // A full disk or a wrong checksum is not what an older kernel makes good.
+        Err(
+            error
+            @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. }) | KernelError::Cache(_)),
+        ) => Err(error),
+        Err(error) => {
+            let older =
+                known.and_then(|(candidate, age)| Some((cache.get(KIND, &candidate.key())?, candidate, age)));
+            let Some((entry, candidate, age)) = older else { return Err(error) };
+            let hours = age.as_secs() / 3600;
+            progress(&format!("using {}, the newest {hours} hours ago: {error}", candidate.source()));
+            files(&entry)
+        }
+    }
+}
+
+fn from_registry(
+    wanted: &Wanted,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(Candidate, PathBuf), KernelError> {
+    let apt = Apt::open(cache, debian_architecture(arch), progress)?;
+    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<(Candidate, PathBuf), KernelError> {
+        let candidate = choose(wanted, &apt)?;
+        let entry = cache.entry(KIND, &candidate.key(), |folder| {
+            progress(&format!("fetching {}", candidate.source()));
+            fill(&candidate, arch, &apt, folder)
+        })?;
+        Ok((candidate, entry))
+    };
+    match attempt(progress) {
+        // The registry has moved on since the lists were fetched: what they name is gone, or what is wanted is new.
+        Err(KernelError::Apt(AptError::NotFound { .. } | AptError::Child(_))) if !apt.is_fresh() => {
+            apt.refresh(progress)?;
+            attempt(progress)
+        }
+        result => result,
+    }
+}
+
+fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
+    let (pattern, described) = match wanted {
+        Wanted::Newest { series, flavour } => {
+            let version = series.as_deref().unwrap_or("[0-9]").replace('.', "[.]");
+            let described = match series {
+                Some(series) => format!("a kernel of series {series}, flavour {flavour}"),
+                None => format!("a kernel of flavour {flavour}"),
+            };
+            (
+                format!("^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"),
+                described,
+            )
+        }
+        Wanted::Package { name, version } => {
+            let release = regex_quoted(release_of(name).expect("checked when the manifest was read"));
+            let described = match version {
+                Some(version) => format!("version {version} of the package {name}"),
+                None => format!("the package {name}"),
+            };
+            (format!("^(linux-base-{release}|{})$", regex_quoted(name)), described)
+        }
+    };
+    let packages = apt.search(&pattern)?;
+    let fits = |candidate: &Candidate| match wanted {
+        Wanted::Newest { series, flavour } => is_of(&candidate.release, series.as_deref(), flavour),
+        Wanted::Package { name, version } => {
+            candidate.image.name == *name
+                && version.as_ref().is_none_or(|version| candidate.image.version == *version)
+        }
+    };
+    let mut newest: Option<Candidate> = None;
+    for candidate in candidates(&packages).into_iter().filter(fits) {
+        let newer = match &newest {
+            None => true,
+            Some(best) => {
+                match apt::compare_versions(&candidate.image.version, &best.image.version)? {
+                    Ordering::Greater => true,
+                    // The same kernel twice: the signed one, whose name is the shorter.
+                    Ordering::Equal => candidate.image.name.len() < best.image.name.len(),
+                    Ordering::Less => false,
+                }
+            }
+        };
+        if newer {
+            newest = Some(candidate);
+        }
+    }
+    newest.ok_or_else(|| apt.not_found(&described).into())
+}
+
+/// The kernels that packages hold. A 7.x `linux-image-*` holds none: it only draws in the others.
+fn candidates(packages: &[Package]) -> Vec<Candidate> {
+    let base = |release: &str, version: &str| {
+        let name = format!("linux-base-{release}");
+        packages.iter().find(|package| package.name == name && package.version == version).cloned()
+    };
+    let split = |release: &str| {
+        packages.iter().any(|package| {
+            package.name == format!("linux-base-{release}")
+                || package.name == format!("linux-binary-{release}")
+                || package.name == format!("linux-binary-unsigned-{release}")
+        })
+    };
+    let candidate = |image: &Package| {
+        let release = release_of(&image.name)?.to_owned();
+        if image.name.starts_with("linux-binary-") {
+            let base = Some(base(&release, &image.version)?);
+            Some(Candidate { release, image: image.clone(), base })
+        } else if split(&release) {
+            None
+        } else {
+            Some(Candidate { release, image: image.clone(), base: None })
+        }
+    };
+    packages.iter().filter_map(candidate).collect()
+}
+
+/// Whether `6.12.107+deb13-cloud-amd64` is of the series 6.12 and the flavour cloud-amd64 (and not amd64).
+fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
+    let Some(version) = release.strip_suffix(flavour).and_then(|rest| rest.strip_suffix('-')) else {
+        return false;
+    };
+    let mut words = version.split('-');
+    let number = words.next().unwrap_or_default();
+    // `6.1.0-50`, `6.13-rc7`: an ABI number or a release candidate, not another part of the flavour.
+    let plain =
+        words.all(|word| word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit()));
+    let in_series = series.is_none_or(|series| {
+        number.strip_prefix(series).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    plain && in_series
+}
+
+fn regex_quoted(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") })
+        .collect()
+}
+
+/// Downloads and unpacks, and keeps the image, its configuration and the few modules a guest may need.
+fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+    let error = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| KernelError::Io { action, path, source }
+    };
+    let unpacked = folder.join("unpacked");
+    fs::create_dir(&unpacked).map_err(error("make", &unpacked))?;
+    let packages: Vec<_> = std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
+    for file in apt.download(&packages, folder)? {
+        apt::unpack(&file, &unpacked)?;
+        fs::remove_file(&file).map_err(error("remove", &file))?;
+    }
+    let release = &candidate.release;
+    let take = |places: [String; 3], name: &str| {
+        let from = places
+            .iter()
+            .map(|place| unpacked.join(place))
+            .find(|path| path.is_file())
+            .ok_or_else(|| KernelError::Layout { package: candidate.key(), expected: places.to_vec() })?;
+        let to = folder.join(name);
+        fs::rename(&from, &to).map_err(error("move", &from))?;
+        Ok::<_, KernelError>(to)
+    };
+    let modules = format!("usr/lib/modules/{release}");
+    let places = [
+        format!("boot/vmlinuz-{release}"),
+        format!("{modules}/vmlinuz"),
+        format!("{modules}/vmlinuz.unsigned"),
+    ];
+    let kernel = take(places, "vmlinuz")?;
+    let places = [
+        format!("boot/config-{release}"),
+        format!("{modules}/config"),
+        format!("lib/modules/{release}/config"),
+    ];
+    let config = take(places, "config")?;
+    image::check(&kernel, arch).map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
+    super::read_config(&config)?;
+
+    let mut kept = Vec::new();
+    for (index, module) in MODULES.iter().enumerate() {
+        let trees = ["lib/modules", "usr/lib/modules"];
+        let found = trees.map(|tree| unpacked.join(tree).join(release).join("kernel").join(module));
+        if let Some(from) = found.iter().find(|path| path.is_file()) {
+            let name = format!("{index}-{}", module.rsplit('/').next().expect("a path"));
+            fs::rename(from, folder.join(&name)).map_err(error("move", from))?;
+            kept.push(name);
+        }
+    }
+    fs::remove_dir_all(&unpacked).map_err(error("remove", &unpacked))?;
+    let image_sha256 = apt::sha256(&kernel).map_err(error("read", &kernel))?;
+    let record = Record { candidate: candidate.clone(), image_sha256, modules: kept };
+    let path = folder.join("kernel.json");
+    let json = serde_json::to_vec_pretty(&record).expect("plain data");
+    fs::write(&path, json).map_err(error("write", &path))
+}
+
+fn files(entry: &Path) -> Result<Files, KernelError> {
+    let path = entry.join("kernel.json");
+    let error = |source| KernelError::Io { action: "read", path: path.clone(), source };
+    let record =
+        fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?)).map_err(error)?;
+    Ok(Files {
+        image: entry.join("vmlinuz"),
+        config: entry.join("config"),
+        modules: record.modules.iter().map(|module| entry.join(module)).collect(),
+        sha256: record.image_sha256,
+        source: record.candidate.source(),
+    })
+}
+
+/// What the registry last answered to one question, so that a run needs no network and a day's runs agree.
+struct Answer {
+    file: String,
+    /// The question has one answer for ever.
+    is_pinned: bool,
+}
+
+impl Answer {
+    fn of(wanted: &Wanted, arch: Arch) -> Answer {
+        let question = match wanted {
+            Wanted::Newest { series, flavour } => {
+                format!("newest-{}-{flavour}", series.as_deref().unwrap_or("any"))
+            }
+            Wanted::Package { name, version } => {
+                let version = version.as_deref().unwrap_or("newest");
+                format!("{name}={}", version.replace(['/', ':'], "_"))
+            }
+        };
+        let is_pinned = matches!(wanted, Wanted::Package { version: Some(_), .. });
+        Answer { file: format!("{KIND}-answers/{}-{question}.json", arch.name()), is_pinned }
+    }
+
+    fn load(&self, cache: &Cache) -> Option<(Candidate, Duration)> {
+        let path = cache.root().join(&self.file);
+        let age = SystemTime::now().duration_since(fs::metadata(&path).ok()?.modified().ok()?);
+        // One that cannot be read is asked for again.
+        let candidate = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        Some((candidate, age.unwrap_or_default()))
+    }
+
+    fn save(&self, cache: &Cache, candidate: &Candidate) -> Result<(), KernelError> {
+        Ok(cache.write(&self.file, &serde_json::to_vec_pretty(candidate).expect("plain data"))?)
+    }
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a report says, before it is laid out: headings, tables of text, listings, outcomes.
+
+use super::{clean::plain, spread::Spread};
+use crate::{
+    branch::{Branch, Filter, Model, listing, waste},
+    run::{Accel, Arch, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, WasteCount},
+};
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_protocol::{
+    Mechanism,
+    message::{AttachReply, AttachRound},
+};
+
+/// What of a run is shown.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The modelled CPU; where it does not fit the kernel's architecture, that one's first.
+    pub model: Option<Model>,
+    /// Listings are shown for these filters.
+    pub listings: Vec<Filter>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Document {
+    pub heading: String,
+    pub about: Vec<(&'static str, String)>,
+    pub outcomes: Outcomes,
+    /// Kernels side by side, when there are several.
+    pub comparison: Vec<Table>,
+    pub sections: Vec<Section>,
+}
+
+/// One kernel.
+#[derive(Clone, Debug)]
+pub struct Section {
+    pub heading: String,
+    pub about: Vec<(&'static str, String)>,
+    pub tables: Vec<Table>,
+    pub listings: Vec<Listing>,
+}
+
+/// The first column names the row.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub caption: String,
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Listing {
+    pub caption: String,
+    pub text: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Outcomes {
+    /// `12 cells: 9 pass, 1 fail, 1 error, 1 skip`.
+    pub summary: String,
+    pub interrupted: bool,
+    pub failures: Vec<(String, Vec<String>)>,
+    pub errors: Vec<Failed>,
+    /// By reason.
+    pub skips: Vec<(String, Vec<String>)>,
+}
+
+/// A cell that ended in an error.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    pub cell: String,
+    pub message: String,
+    pub console: Vec<String>,
+}
+
+/// The depths at which useful records are shown: AMD's and Intel's.
+const DEPTHS: [u32; 2] = [16, 32];
+
+impl Document {
+    pub fn new(run: &Run, view: &View) -> Document {
+        let groups = groups(run);
+        let host = &run.host;
+        let mut about = vec![
+            ("suite", run.suite.name.clone()),
+            ("started", run.started.clone()),
+            ("host", format!("{}, {}, {} CPUs", host.os, host.cpu, host.cpus)),
+            ("QEMU", host.qemu.clone()),
+            ("tramplab", run.tramplab.clone()),
+        ];
+        about.iter_mut().for_each(|(_, value)| *value = line(value));
+        Document {
+            heading: format!("tramplab run {}", run.id),
+            about,
+            outcomes: outcomes(run),
+            comparison: comparison(&groups, view),
+            sections: groups.iter().map(|group| section(run, group, view)).collect(),
+        }
+    }
+}
+
+/// The cells of one kernel under one accelerator.
+struct Group<'a> {
+    kernel: &'a str,
+    arch: Arch,
+    accel: Accel,
+    cells: Vec<&'a Cell>,
+}
+
+impl Group<'_> {
+    fn model(&self, view: &View) -> Model {
+        let asked = view.model.filter(|model| model.arch() == self.arch);
+        asked.or_else(|| Model::of(self.arch).next()).expect("every architecture has a model")
+    }
+}
+
+/// In the run's order of kernels.
+fn groups(run: &Run) -> Vec<Group<'_>> {
+    let order = |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
+    let mut cells: Vec<&Cell> = run.cells.iter().collect();
+    cells.sort_by(|a, b| (order(&a.id), &a.id).cmp(&(order(&b.id), &b.id)));
+    let same =
+        |a: &&Cell, b: &&Cell| (&a.id.kernel, a.id.arch, a.id.accel) == (&b.id.kernel, b.id.arch, b.id.accel);
+    cells
+        .chunk_by(same)
+        .map(|cells| {
+            let CellId { kernel, arch, accel, .. } = &cells[0].id;
+            Group { kernel, arch: *arch, accel: *accel, cells: cells.to_vec() }
+        })
+        .collect()
+}
+
+fn section(run: &Run, group: &Group, view: &View) -> Section {
+    let model = group.model(view);
+    let mut tables = waste_tables(group, model);
+    tables.extend(attach_table(group));
+    Section {
+        heading: format!("Linux {} ({}, {})", group.kernel, group.arch.name(), group.accel.name()),
+        about: about(run, group),
+        tables,
+        listings: listings(group, model, &view.listings),
+    }
+}
+
+fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
+    let mut about = Vec::new();
+    let is_this = |k: &&crate::run::Kernel| k.name == group.kernel && k.arch == group.arch;
+    if let Some(kernel) = run.kernels.iter().find(is_this) {
+        about.push(("source", kernel.source.clone()));
+    }
+    if let Some(guest) = group.cells.iter().find_map(|cell| cell.guest.as_ref()) {
+        let memory = guest.memory_kib / 1024;
+        about.push((
+            "guest",
+            format!("{}, {} CPUs, {memory} MiB, clock {}", guest.release, guest.cpus, guest.clocksource),
+        ));
+        // What a CPU is not affected by adds no branches.
+        let mitigated = |m: &&String| m.contains("Mitigation");
+        let mitigations: Vec<&str> = guest.mitigations.iter().filter(mitigated).map(String::as_str).collect();
+        let mitigations = if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
+        about.push(("mitigations", mitigations));
+    }
+    about.iter_mut().for_each(|(_, value)| *value = line(value));
+    about
+}
+
+/// A row per mechanism and point: what was measured, or how the cell ended instead.
+fn waste_rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
+    let mut rows = Vec::new();
+    for cell in &group.cells {
+        let Test::LbrWaste { mechanism } = cell.id.test else { continue };
+        let Some(Measurement::LbrWaste(waste)) = &cell.measurement else {
+            let name = mechanism.name().to_owned();
+            rows.push(WasteRow { mechanism, name, measured: Err(cell.outcome.name()) });
+            continue;
+        };
+        for (index, point) in waste.points.iter().enumerate() {
+            let name = match waste.points.len() {
+                1 => mechanism.name().to_owned(),
+                _ => format!("{mechanism}/{}", point.point),
+            };
+            rows.push(WasteRow { mechanism, name, measured: Ok(Measured { waste, point: index }) });
+        }
+    }
+    rows
+}
+
+struct WasteRow<'a> {
+    mechanism: Mechanism,
+    name: String,
+    measured: Result<Measured<'a>, &'static str>,
+}
+
+#[derive(Clone, Copy)]
+struct Measured<'a> {
+    waste: &'a LbrWaste,
+    point: usize,
+}
+
+impl Measured<'_> {
+    fn count(&self, model: Model, branch: Branch) -> Option<WasteCount> {
+        self.waste.points[self.point].wasted.get(model.name())?.get(branch.name()).copied()
+    }
+
+    fn wasted(&self, model: Model, branch: Branch) -> Option<u32> {
+        self.count(model, branch)?.wasted
+    }
+}
+
+fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
+    let rows = waste_rows(group);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let header = |first: &str| {
+        let filters = Branch::ALL.iter().map(|branch| branch.name().to_owned());
+        std::iter::once(first.to_owned()).chain(filters).collect::<Vec<_>>()
+    };
+    let body = |value: &dyn Fn(&Measured, Branch) -> String| {
+        let row = |WasteRow { name, measured, .. }: &WasteRow| {
+            let mut row = vec![name.clone()];
+            match measured {
+                Ok(measured) => row.extend(Branch::ALL.map(|branch| value(measured, branch))),
+                Err(outcome) => {
+                    row.push((*outcome).to_owned());
+                    row.resize(1 + Branch::ALL.len(), String::new());
+                }
+            }
+            row
+        };
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let measured: Vec<(&str, Measured)> =
+        rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
+    let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let useful = |m: &Measured, branch| {
+        m.wasted(model, branch).map_or_else(
+            || "-".to_owned(),
+            |wasted| DEPTHS.map(|depth| waste::useful(depth, wasted).to_string()).join(" / "),
+        )
+    };
+    vec![
+        Table {
+            caption: format!("Wasted branch records ({model})"),
+            header: header("mechanism"),
+            rows: body(&|m, branch| dash(m.wasted(model, branch))),
+            notes: waste_notes(group.arch, model, &measured),
+        },
+        Table {
+            caption: format!(
+                "Useful branch records of {} ({model})",
+                DEPTHS.map(|d| d.to_string()).join(" / ")
+            ),
+            header: header("mechanism"),
+            rows: body(&useful),
+            notes: Vec::new(),
+        },
+    ]
+}
+
+fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if rows.iter().any(|(_, m)| Branch::ALL.iter().any(|&b| m.wasted(model, b).is_none())) {
+        notes.push("-: no record of this filter touches the traced function.".to_owned());
+    }
+    let same = |other: &Model| {
+        rows.iter().all(|(_, m)| Branch::ALL.iter().all(|&b| m.wasted(model, b) == m.wasted(*other, b)))
+    };
+    let others: Vec<Model> = Model::of(arch).filter(|&other| other != model).collect();
+    let (same, different): (Vec<Model>, Vec<Model>) = others.into_iter().partition(same);
+    let names = |models: &[Model]| models.iter().map(|m| m.name()).collect::<Vec<_>>().join(", ");
+    if !rows.is_empty() && !same.is_empty() {
+        notes.push(format!("The same on {}.", names(&same)));
+    }
+    if !different.is_empty() {
+        notes.push(format!("Different on {}.", names(&different)));
+    }
+    let is_modelled = |m: &Measured| m.waste.points[m.point].records.first().is_some_and(|r| r.modelled);
+    if rows.iter().any(|(_, m)| is_modelled(m)) {
+        notes.push(
+            "Record #00 is modelled: without a PMU driver this kernel patches the static call out."
+                .to_owned(),
+        );
+    }
+    for (name, Measured { waste, .. }) in rows {
+        let clean = waste.hits.saturating_sub(waste.interrupted_hits);
+        if waste.agreeing_hits < clean {
+            notes.push(format!("{name}: only {} of {clean} undisturbed hits agree.", waste.agreeing_hits));
+        }
+    }
+    notes
+}
+
+fn attach_table(group: &Group) -> Option<Table> {
+    let mut notes = Vec::new();
+    let mut rows = Vec::new();
+    for cell in &group.cells {
+        let Test::Attach { mechanism, functions } = cell.id.test else { continue };
+        let mut row = vec![mechanism.name().to_owned(), functions.to_string()];
+        if let Some(Measurement::Attach(reply)) = &cell.measurement {
+            row.extend([reply.programs.to_string(), reply.links.to_string(), reply.rounds.len().to_string()]);
+            row.extend(PHASES.map(|phase| spread(reply, phase)));
+            if !reply.refused.is_empty() {
+                let refused = reply.refused.len();
+                notes.push(format!("{mechanism}/{functions}: {refused} other functions were refused."));
+            }
+        } else {
+            row.push(cell.outcome.name().to_owned());
+            row.resize(ATTACH_HEADER.len(), String::new());
+        }
+        rows.push(row);
+    }
+    let caption = "Attach times in ms of guest time, median (min..max)".to_owned();
+    let header = ATTACH_HEADER.map(str::to_owned).to_vec();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+}
+
+const ATTACH_HEADER: [&str; 8] =
+    ["mechanism", "functions", "programs", "links", "rounds", "load", "attach", "detach"];
+const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
+
+fn spread(reply: &AttachReply, phase: fn(&AttachRound) -> u64) -> String {
+    Spread::of_ns(reply.rounds.iter().map(phase)).map_or_else(String::new, |spread| spread.to_string())
+}
+
+/// One column per kernel: `any` waste, and the median attach time.
+fn comparison(groups: &[Group], view: &View) -> Vec<Table> {
+    if groups.len() < 2 {
+        return Vec::new();
+    }
+    let mut wasted: BTreeMap<(Mechanism, String), Vec<String>> = BTreeMap::new();
+    let mut attach: BTreeMap<(Mechanism, u32), Vec<String>> = BTreeMap::new();
+    fn cell<K: Ord>(
+        rows: &mut BTreeMap<K, Vec<String>>,
+        key: K,
+        column: usize,
+        columns: usize,
+    ) -> &mut String {
+        &mut rows.entry(key).or_insert_with(|| vec![String::new(); columns])[column]
+    }
+    for (column, group) in groups.iter().enumerate() {
+        let model = group.model(view);
+        for WasteRow { mechanism, name, measured } in waste_rows(group) {
+            let value = match measured {
+                Ok(m) => m.wasted(model, Branch::Any).map_or_else(|| "-".to_owned(), |n| n.to_string()),
+                Err(outcome) => outcome.to_owned(),
+            };
+            *cell(&mut wasted, (mechanism, name), column, groups.len()) = value;
+        }
+        for one in &group.cells {
+            let Test::Attach { mechanism, functions } = one.id.test else { continue };
+            let value = match &one.measurement {
+                Some(Measurement::Attach(reply)) => {
+                    let median = Spread::of_ns(reply.rounds.iter().map(|r| r.attach_ns)).map(|s| s.median);
+                    median.map_or_else(String::new, |median| format!("{median:.2}"))
+                }
+                _ => one.outcome.name().to_owned(),
+            };
+            *cell(&mut attach, (mechanism, functions), column, groups.len()) = value;
+        }
+    }
+    let several_accels = groups.iter().map(|g| g.accel).collect::<BTreeSet<_>>().len() > 1;
+    let several_archs = groups.iter().map(|g| g.arch).collect::<BTreeSet<_>>().len() > 1;
+    let column = |group: &Group| {
+        let mut name = group.kernel.to_owned();
+        if several_archs {
+            name += &format!(" {}", group.arch.name());
+        }
+        if several_accels {
+            name += &format!(" {}", group.accel.name());
+        }
+        name
+    };
+    let header = |first: &str| std::iter::once(first.to_owned()).chain(groups.iter().map(column)).collect();
+    let table = |caption: &str, first, rows: Vec<Vec<String>>| {
+        (!rows.is_empty()).then(|| Table {
+            caption: caption.to_owned(),
+            header: header(first),
+            rows,
+            notes: Vec::new(),
+        })
+    };
+    let wasted = wasted.into_iter().map(|((_, name), values)| [vec![name], values].concat()).collect();
+    let attach = attach
+        .into_iter()
+        .map(|((mechanism, functions), values)| [vec![format!("{mechanism}/{functions}")], values].concat())
+        .collect();
+    [
+        table("Wasted branch records by kernel (any)", "mechanism", wasted),
+        table("Median attach time by kernel, ms of guest time", "mechanism/functions", attach),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {
+    let mut listings = Vec::new();
+    for WasteRow { name, measured, .. } in waste_rows(group) {
+        let Ok(Measured { waste, point }) = measured else { continue };
+        for &filter in filters {
+            let point = &waste.points[point];
+            let count = waste::count(model, filter, &point.records, &waste.function);
+            let wasted = count.wasted.map_or_else(String::new, |n| format!(", {n} wasted"));
+            listings.push(Listing {
+                caption: format!("{name} of {}, {filter} ({model}){wasted}", waste.function.name),
+                text: plain(&listing(point, &waste.function, model, filter)),
+            });
+        }
+    }
+    listings
+}
+
+fn outcomes(run: &Run) -> Outcomes {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let (mut failures, mut errors) = (Vec::new(), Vec::new());
+    let mut skips: Vec<(String, Vec<String>)> = Vec::new();
+    for cell in groups(run).iter().flat_map(|group| &group.cells) {
+        *counts.entry(cell.outcome.name()).or_default() += 1;
+        let name = cell.id.name();
+        match &cell.outcome {
+            Outcome::Pass => {}
+            Outcome::Fail { reasons } => failures.push((name, reasons.iter().map(|r| line(r)).collect())),
+            Outcome::Error { kind, message } => errors.push(Failed {
+                cell: name,
+                message: format!("{kind}: {}", line(message)),
+                console: cell.console_tail.iter().map(|l| line(l)).collect(),
+            }),
+            Outcome::Skip { reason } => {
+                let reason = line(reason);
+                match skips.iter_mut().find(|(known, _)| *known == reason) {
+                    Some((_, cells)) => cells.push(name),
+                    None => skips.push((reason, vec![name])),
+                }
+            }
+        }
+    }
+    let parts = ["pass", "fail", "error", "skip"].map(|outcome| {
+        let count = counts.get(outcome).copied().unwrap_or_default();
+        format!("{count} {outcome}")
+    });
+    Outcomes {
+        summary: format!("{} cells: {}", run.cells.len(), parts.join(", ")),
+        interrupted: run.interrupted,
+        failures,
+        errors,
+        skips,
+    }
+}
+
+/// One line, whatever a guest or a file put into it.
+fn line(text: &str) -> String {
+    plain(text).split('\n').map(str::trim_end).collect::<Vec<_>>().join(" ")
+}

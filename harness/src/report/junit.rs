@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report as JUnit XML: a suite per kernel, a case per cell.
+
+use super::clean::{cdata, plain};
+use crate::run::{Accel, Arch, Cell, Outcome, Run};
+use junit_report::{Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder};
+use std::collections::BTreeSet;
+use time::format_description::well_known::Rfc3339;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JunitError {
+    #[error("failed to read the run's start `{0}` as an RFC 3339 time")]
+    Started(String),
+    #[error("failed to write JUnit XML: {0}")]
+    Write(junit_report::Error),
+}
+
+pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
+    let started = OffsetDateTime::parse(&run.started, &Rfc3339)
+        .map_err(|_| JunitError::Started(run.started.clone()))?;
+    // GitLab drops all but one of the cases that share a class and a name.
+    let accels: BTreeSet<Accel> = run.cells.iter().map(|cell| cell.id.accel).collect();
+    let class = |cell: &Cell| {
+        let id = &cell.id;
+        let class = format!("{}/{}", id.arch.name(), id.kernel);
+        if accels.len() > 1 { format!("{class}/{}", id.accel.name()) } else { class }
+    };
+    let kernels: BTreeSet<(Arch, &str, Accel)> =
+        run.cells.iter().map(|cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel)).collect();
+    let mut report = ReportBuilder::new();
+    for kernel in kernels {
+        let is_this = |cell: &&Cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel) == kernel;
+        let cells: Vec<&Cell> = run.cells.iter().filter(is_this).collect();
+        let mut suite = TestSuiteBuilder::new(&plain(&class(cells[0])));
+        suite.set_timestamp(started);
+        for cell in cells {
+            suite.add_testcase(case(cell, &class(cell)));
+        }
+        report.add_testsuite(suite.build());
+    }
+    let mut xml = Vec::new();
+    report.build().write_xml(&mut xml).map_err(JunitError::Write)?;
+    xml.push(b'\n');
+    Ok(xml)
+}
+
+fn case(cell: &Cell, class: &str) -> TestCase {
+    let name = plain(&cell.id.test.name());
+    let time = Duration::milliseconds(i64::try_from(cell.duration_ms).unwrap_or(i64::MAX));
+    // GitLab shows the element's content, others its message.
+    let mut case = match &cell.outcome {
+        Outcome::Pass => TestCaseBuilder::success(&name, time),
+        Outcome::Fail { reasons } => {
+            let reasons = reasons.join("\n");
+            let mut case = TestCaseBuilder::failure(&name, time, "budget", &plain(&reasons));
+            case.set_trace(&cdata(&reasons));
+            case
+        }
+        Outcome::Error { kind, message } => {
+            let mut case = TestCaseBuilder::error(&name, time, kind.name(), &plain(message));
+            case.set_trace(&cdata(&format!("{kind}: {message}")));
+            case
+        }
+        Outcome::Skip { reason } => TestCaseBuilder::skipped_with_cause(&name, "unsupported", &plain(reason)),
+    };
+    case.set_classname(&plain(class));
+    if !cell.console_tail.is_empty() {
+        case.set_system_out(&cdata(&cell.console_tail.join("\n")));
+    }
+    case.build()
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One line per cell, printed as it ends.
+
+use super::{clean::plain, spread::Spread};
+use crate::{
+    branch::{Branch, Filter, Model, waste},
+    run::{Cell, Measurement, Outcome, Row},
+};
+
+/// `pass  x86_64/6.12/tcg/lbr_waste/fexit  5.2 s  wasted: any 8, any_return 4`.
+pub fn cell_line(cell: &Cell) -> String {
+    let seconds = cell.duration_ms as f64 / 1e3;
+    let head = format!("{:<5} {:<52} {seconds:6.1} s", cell.outcome.name(), cell.id.name());
+    let rest = match (&cell.outcome, &cell.measurement) {
+        (Outcome::Skip { reason }, _) => reason.clone(),
+        (Outcome::Error { kind, message }, _) => format!("{kind}: {message}"),
+        (Outcome::Fail { reasons }, _) => reasons.join("; "),
+        (Outcome::Pass, Some(measurement)) => measured(cell, measurement),
+        (Outcome::Pass, None) => String::new(),
+    };
+    format!("{head}  {}", plain(&rest)).trim_end().to_owned()
+}
+
+fn measured(cell: &Cell, measurement: &Measurement) -> String {
+    match measurement {
+        Measurement::LbrWaste(measured) => {
+            let model = Model::of(cell.id.arch).next().expect("every architecture has a model");
+            let points = measured.points.iter().map(|capture| {
+                let row = Row { mechanism: measured.mechanism, point: capture.point };
+                let counts = [Branch::Any, Branch::AnyReturn].map(|branch| {
+                    let count = waste::count(model, Filter::of(branch), &capture.records, &measured.function);
+                    let wasted = count.wasted.map_or("-".to_owned(), |n| n.to_string());
+                    format!("{} {wasted}", branch.name())
+                });
+                format!("{row} wastes {}", counts.join(", "))
+            });
+            points.collect::<Vec<_>>().join("; ")
+        }
+        Measurement::Attach(reply) => {
+            let ms = |of: fn(&tramplab_protocol::message::AttachRound) -> u64| {
+                Spread::of_ns(reply.rounds.iter().map(of))
+                    .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
+            };
+            format!("attach {} ms, detach {} ms", ms(|r| r.attach_ns), ms(|r| r.detach_ns))
+        }
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report for a terminal, or for a file: plain text.
+
+use super::content::{Document, Outcomes, Table, View};
+use crate::run::Run;
+use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
+
+/// One line per row: twenty mechanisms fit a screen.
+const GRID: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction('|'))
+    .header_separator(LineStyle::none().fill('-').junction('+'))
+    .content_lines(ContentLineStyle::none().junction('|'));
+
+/// With `colour`, headings and verdicts carry ANSI escapes; whether the terminal wants them, the caller knows.
+pub fn render(run: &Run, view: &View, colour: bool) -> String {
+    let document = Document::new(run, view);
+    let style = Style { colour };
+    let mut out = style.bold(&document.heading) + "\n";
+    out += &pairs(&document.about);
+    for section in &document.sections {
+        out += &format!("\n{}\n", style.bold(&section.heading));
+        out += &pairs(&section.about);
+        for table in &section.tables {
+            out += &format!("\n{}", self::table(table));
+        }
+        for listing in &section.listings {
+            out += &format!("\n{}\n{}", listing.caption, listing.text);
+        }
+    }
+    if !document.comparison.is_empty() {
+        out += &format!("\n{}\n", style.bold("All kernels"));
+    }
+    for table in &document.comparison {
+        out += &format!("\n{}", self::table(table));
+    }
+    out += &format!("\n{}", outcomes(&document.outcomes, style));
+    out
+}
+
+fn pairs(pairs: &[(&'static str, String)]) -> String {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    pairs.iter().map(|(name, value)| format!("  {:width$} {value}\n", format!("{name}:"))).collect()
+}
+
+fn table(table: &Table) -> String {
+    let mut grid = comfy_table::Table::new();
+    // Neither the width nor the kind of the terminal may change what a report says.
+    grid.force_no_tty().set_content_arrangement(ContentArrangement::Disabled).load_style(GRID);
+    grid.set_header(&table.header).add_rows(&table.rows);
+    for column in grid.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let rows: String = grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    let notes: String = table.notes.iter().map(|note| format!(" {note}\n")).collect();
+    format!("{}\n{rows}{notes}", table.caption)
+}
+
+/// Of the last console lines, how many fit a terminal; `run.json` and the console's own log have more.
+const CONSOLE_LINES: usize = 12;
+
+fn outcomes(outcomes: &Outcomes, style: Style) -> String {
+    let mut out = style.bold(&outcomes.summary) + "\n";
+    if outcomes.interrupted {
+        out += "The run was interrupted: cells that are missing were not run.\n";
+    }
+    for (cell, reasons) in &outcomes.failures {
+        out += &format!("{} {cell}\n", style.red("fail"));
+        out.extend(reasons.iter().map(|reason| format!("      {reason}\n")));
+    }
+    for failed in &outcomes.errors {
+        out += &format!("{} {}\n      {}\n", style.red("error"), failed.cell, failed.message);
+        let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
+        out.extend(failed.console[skipped..].iter().map(|line| format!("      | {line}").trim_end().to_owned() + "\n"));
+    }
+    for (reason, cells) in &outcomes.skips {
+        out += &format!("{} {reason}\n", style.yellow("skip"));
+        out.extend(cells.iter().map(|cell| format!("      {cell}\n")));
+    }
+    out
+}
+
+#[derive(Clone, Copy)]
+struct Style {
+    colour: bool,
+}
+
+impl Style {
+    fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn red(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    fn yellow(self, text: &str) -> String {
+        self.wrap("33", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}

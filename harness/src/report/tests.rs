@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every form of the report, over one stored run.
+
+use super::{content::View, junit, markdown, terminal};
+use crate::{
+    branch::{Filter, Model, waste},
+    run::{Accel, ErrorKind, Measurement, Outcome, Run},
+};
+use proptest::prelude::*;
+use quick_xml::events::Event;
+use std::collections::BTreeSet;
+use tramplab_protocol::Mechanism;
+
+fn run() -> Run {
+    serde_json::from_str(include_str!("testdata/run.json")).expect("the stored run")
+}
+
+fn with_listings() -> View {
+    View {
+        model: Some(Model::AmdLbrV2),
+        listings: vec!["any".parse().unwrap(), "any_call|cond".parse().unwrap()],
+    }
+}
+
+#[test]
+fn terminal_text() {
+    insta::assert_snapshot!(terminal::render(&run(), &View::default(), false));
+}
+
+#[test]
+fn terminal_text_with_listings() {
+    insta::assert_snapshot!(terminal::render(&run(), &with_listings(), false));
+}
+
+#[test]
+fn colour_adds_escapes_and_nothing_else() {
+    let plain = terminal::render(&run(), &with_listings(), false);
+    let colour = terminal::render(&run(), &with_listings(), true);
+    assert!(!plain.contains('\x1b') && colour.contains('\x1b'));
+    assert_eq!(strip_ansi_escapes::strip_str(colour), plain);
+}
+
+#[test]
+fn markdown_text() {
+    insta::assert_snapshot!(markdown::render(&run(), &with_listings()));
+}
+
+#[test]
+fn junit_xml() {
+    insta::assert_snapshot!(String::from_utf8(junit::render(&run()).unwrap()).unwrap());
+}
+
+#[test]
+fn stored_counts_are_those_of_the_stored_records() {
+    let mut points = 0;
+    for cell in run().cells {
+        let Some(Measurement::LbrWaste(measured)) = cell.measurement else { continue };
+        for point in measured.points {
+            let counted = waste::table(cell.id.arch, &point.records, &measured.function);
+            assert_eq!(point.wasted, counted, "{} {}", measured.mechanism, point.point);
+            points += 1;
+        }
+    }
+    assert!(points > 0);
+}
+
+const SCHEMA_PAGE: &str = include_str!("../../../docs/run-json.md");
+
+fn documented_example() -> &'static str {
+    let (_, rest) = SCHEMA_PAGE.split_once("```json\n").expect("an example");
+    rest.split_once("```").expect("its end").0
+}
+
+#[test]
+fn the_documented_example_is_a_run() {
+    let run: Run = serde_json::from_str(documented_example()).expect("a run");
+    let value: serde_json::Value = serde_json::from_str(documented_example()).unwrap();
+    assert_eq!(serde_json::to_value(&run).unwrap(), value, "no field is left out");
+    assert_eq!(run.schema, crate::run::SCHEMA);
+    // Counted as the page says, for the counts it shows.
+    let Some(Measurement::LbrWaste(measured)) = &run.cells[0].measurement else { panic!("no waste") };
+    let counted = waste::table(run.cells[0].id.arch, &measured.points[0].records, &measured.function);
+    for (model, filters) in &measured.points[0].wasted {
+        for (filter, count) in filters {
+            assert_eq!(counted[model][filter], *count, "{model} {filter}");
+        }
+    }
+}
+
+/// Every key of an object, and every string that names an enum's variant.
+fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+            found.insert(key.clone());
+            keys(value, found);
+        }),
+        serde_json::Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_and_variant_is_documented() {
+    let mut names = BTreeSet::new();
+    for text in [documented_example(), include_str!("testdata/run.json")] {
+        let run: Run = serde_json::from_str(text).unwrap();
+        keys(&serde_json::to_value(&run).unwrap(), &mut names);
+    }
+    // Names of models and filters, which are keys too, are documented with the definitions.
+    let elsewhere = |name: &String| name.parse::<Model>().is_ok() || name.parse::<Filter>().is_ok();
+    names.retain(|name| !elsewhere(name));
+    names.extend(Mechanism::ALL.map(|m| m.name().to_owned()));
+    for kind in error_kinds() {
+        names.insert(serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned());
+    }
+    let (page, _) = SCHEMA_PAGE.split_once("## Example").expect("the example is last");
+    let undocumented: Vec<_> = names
+        .iter()
+        .filter(|name| !page.contains(&format!("`{name}`")) && !page.contains(&format!("\"{name}\"")))
+        .collect();
+    assert!(undocumented.is_empty(), "not in docs/run-json.md: {undocumented:?}");
+    assert!(names.len() > 60, "{names:?}");
+}
+
+/// All of them: the compiler asks for a new one here.
+fn error_kinds() -> Vec<ErrorKind> {
+    use ErrorKind::*;
+    let mut kinds = vec![Panic];
+    loop {
+        kinds.push(match kinds[kinds.len() - 1] {
+            Panic => Oops,
+            Oops => RcuStall,
+            RcuStall => HungTask,
+            HungTask => Lockup,
+            Lockup => Silence,
+            Silence => BootTimeout,
+            BootTimeout => Timeout,
+            Timeout => QemuExit,
+            QemuExit => QemuStart,
+            QemuStart => Protocol,
+            Protocol => Guest,
+            Guest => Trace,
+            Trace => Harness,
+            Harness => return kinds,
+        });
+    }
+}
+
+/// Element names and the text in them, in order; panics on what is no XML.
+fn parse(xml: &[u8]) -> Vec<(String, String)> {
+    let mut reader = quick_xml::Reader::from_reader(xml);
+    let mut elements: Vec<(String, String)> = Vec::new();
+    let mut depth = 0;
+    loop {
+        match reader.read_event().expect("well-formed XML") {
+            Event::Eof => break,
+            Event::Start(start) | Event::Empty(start) => {
+                for attribute in start.attributes() {
+                    let value = attribute.expect("an attribute");
+                    value.normalized_value(quick_xml::XmlVersion::Implicit1_0).expect("its value");
+                }
+                elements.push((start.name().as_ref().to_owned(), String::new()));
+                depth += 1;
+            }
+            Event::CData(data) => elements.last_mut().unwrap().1 += &*data,
+            _ => {}
+        }
+    }
+    assert!(depth > 0);
+    elements
+}
+
+fn texts(xml: &[u8], element: &str) -> Vec<String> {
+    parse(xml).into_iter().filter(|(name, _)| name == element).map(|(_, text)| text).collect()
+}
+
+/// What consoles have been seen to hold, and what they might.
+#[test]
+fn a_hostile_console_stays_xml() {
+    let table = [
+        ("\x1b[1;31mBUG\x1b[0m", "BUG"),
+        ("]]>", "]]>"),
+        ("a]]]]>>b", "a]]]]>>b"),
+        ("<testcase/>&amp;&#0;", "<testcase/>&amp;&#0;"),
+        ("nul\0 bell\x07 back\x08 del\x7f csi\u{9b}31m", "nul bell back del csi31m"),
+        ("fffe\u{fffe} ffff\u{ffff} bad\u{fffd}", "fffe ffff bad\u{fffd}"),
+        ("]]\u{0}>", "]]>"),
+    ];
+    for (hostile, shown) in table {
+        let mut run = run();
+        run.cells.truncate(1);
+        run.cells[0].console_tail = vec!["first".to_owned(), hostile.to_owned()];
+        run.cells[0].outcome = Outcome::Fail { reasons: vec![hostile.to_owned()] };
+        let xml = junit::render(&run).unwrap();
+        assert_eq!(texts(&xml, "system-out"), [format!("first\n{shown}")], "{hostile:?}");
+        assert_eq!(texts(&xml, "failure"), [shown], "{hostile:?}");
+        assert!(!xml.contains(&0x1b));
+    }
+}
+
+#[test]
+fn junit_tells_the_outcomes_apart() {
+    let xml = junit::render(&run()).unwrap();
+    let count = |element| texts(&xml, element).len();
+    assert_eq!((count("testcase"), count("failure"), count("error"), count("skipped")), (11, 1, 1, 2));
+}
+
+#[test]
+fn junit_names_stay_apart_when_a_kernel_ran_under_both_accelerators() {
+    let mut run = run();
+    let mut again = run.cells.clone();
+    again.iter_mut().for_each(|cell| cell.id.accel = Accel::Kvm);
+    run.cells.extend(again);
+    let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
+    let key = |line: &str| {
+        let attribute = |name: &str| {
+            line.split(&format!(" {name}=\"")).nth(1).unwrap().split('"').next().unwrap().to_owned()
+        };
+        (attribute("classname"), attribute("name"))
+    };
+    let mut keys: Vec<_> = xml.split("<testcase").skip(1).map(key).collect();
+    let all = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!((all, keys.len()), (22, 22));
+}
+
+#[test]
+fn a_start_that_is_no_time_is_named() {
+    let mut run = run();
+    run.started = "yesterday".to_owned();
+    assert!(junit::render(&run).unwrap_err().to_string().contains("`yesterday`"));
+}
+
+#[test]
+fn an_empty_or_interrupted_run_renders() {
+    let mut run = run();
+    run.cells.clear();
+    run.interrupted = true;
+    for text in [terminal::render(&run, &with_listings(), false), markdown::render(&run, &with_listings())] {
+        assert!(text.contains("0 cells") && text.contains("interrupted"), "{text}");
+    }
+    parse(&junit::render(&run).unwrap());
+}
+
+proptest! {
+    #[test]
+    fn any_text_of_a_guest_stays_xml_and_prints_no_control_characters(text in any::<String>(), more in "[\\x00-\\xff\u{fffe}>\\]`]{0,40}") {
+        let mut run = run();
+        run.cells.truncate(2);
+        run.cells[0].console_tail = vec![more.clone(), text.clone()];
+        run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Oops, message: more.clone() };
+        run.cells[1].outcome = Outcome::Skip { reason: text };
+        run.cells[1].measurement = None;
+        parse(&junit::render(&run).unwrap());
+        for text in [terminal::render(&run, &View::default(), false), markdown::render(&run, &View::default())] {
+            prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a measurement to pass or fail.
+
+use super::Budget;
+use crate::{
+    branch::{Model, waste},
+    run::{LbrWaste, Measurement, Outcome, Row},
+};
+
+/// The CPU budgets are stated for.
+const MODEL: Model = Model::IntelLbr;
+
+/// Judges a measurement by the budgets that hold for its kernel.
+pub fn judge(measurement: &Measurement, budgets: &[Budget]) -> Outcome {
+    let reasons: Vec<String> = match measurement {
+        Measurement::LbrWaste(measured) => budgets.iter().flat_map(|budget| over(measured, budget)).collect(),
+        Measurement::Attach(_) => Vec::new(),
+    };
+    if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
+}
+
+fn over(measured: &LbrWaste, budget: &Budget) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for capture in &measured.points {
+        let row = Row { mechanism: measured.mechanism, point: capture.point };
+        for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
+            match waste::count(MODEL, filter, &capture.records, &measured.function).wasted {
+                Some(n) if n <= most => {}
+                Some(n) => reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}")),
+                None => reasons.push(format!(
+                    "{row} in `{filter}`: no record touches {}, budget {most}",
+                    measured.function.name
+                )),
+            }
+        }
+    }
+    reasons
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs one cell: boots a guest, measures, judges, and leaves the result in the cell's folder.
+
+use super::{Plan, PlannedCell, budget, plan::Parameters};
+use crate::{
+    branch::{self, Symbols},
+    run::{Arch, Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
+    vm::{Deadlines, Spec, Vm, VmError},
+};
+use std::{
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
+use tramplab_protocol::{
+    Mechanism,
+    message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response},
+    trace::{self, Trace},
+};
+
+/// Triggers before the recorded ones.
+const WARMUP: u32 = 3;
+const QUICK: Duration = Duration::from_secs(60);
+/// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
+const ATTACH: Duration = Duration::from_secs(3600);
+
+/// Why a cell has no measurement.
+enum Stop {
+    Skip(String),
+    Error { kind: ErrorKind, message: String },
+}
+
+impl From<VmError> for Stop {
+    fn from(error: VmError) -> Stop {
+        Stop::Error { kind: error.kind, message: error.message }
+    }
+}
+
+impl From<GuestError> for Stop {
+    fn from(error: GuestError) -> Stop {
+        match error {
+            GuestError::Unsupported(reason) => Stop::Skip(reason),
+            GuestError::Failed(message) => Stop::Error { kind: ErrorKind::Guest, message },
+        }
+    }
+}
+
+/// Runs the cell and writes `cell.json`, whatever happened.
+pub fn run_and_save(plan: &Plan, planned: &PlannedCell) -> Result<Cell, StoreError> {
+    let run_dir = RunDir::new(&plan.run_dir);
+    let folder = run_dir.cell(&planned.id);
+    let mut cell = Cell {
+        id: planned.id.clone(),
+        outcome: Outcome::Pass,
+        duration_ms: 0,
+        boot_ms: None,
+        guest: None,
+        measurement: None,
+        console_tail: Vec::new(),
+    };
+    let started = Instant::now();
+    let result = match fs::create_dir_all(&folder) {
+        Ok(()) => run(plan, planned, &folder, &mut cell),
+        Err(error) => Err(harness(format!("failed to create {}: {error}", folder.display()))),
+    };
+    cell.duration_ms = started.elapsed().as_millis() as u64;
+    cell.outcome = match result {
+        Ok(measurement) => {
+            let outcome = budget::judge(&measurement, &planned.budgets);
+            cell.measurement = Some(measurement);
+            outcome
+        }
+        Err(Stop::Skip(reason)) => Outcome::Skip { reason },
+        Err(Stop::Error { kind, message }) => Outcome::Error { kind, message },
+    };
+    run_dir.save_cell(&cell)?;
+    Ok(cell)
+}
+
+fn harness(message: String) -> Stop {
+    Stop::Error { kind: ErrorKind::Harness, message }
+}
+
+fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Result<Measurement, Stop> {
+    if let Some(reason) = &planned.skip {
+        return Err(Stop::Skip(reason.clone()));
+    }
+    let mut vm = Vm::boot(Spec {
+        qemu: plan.qemu.clone(),
+        arch: planned.id.arch,
+        accel: planned.id.accel,
+        kernel: planned.kernel_image.clone(),
+        initrd: planned.initrd.clone(),
+        cpus: planned.cpus,
+        memory_mib: planned.memory_mib,
+        append: planned.append.clone(),
+        plugin: plan.plugin.clone(),
+        dir: folder.to_owned(),
+        deadlines: Deadlines::default(),
+    })
+    .map_err(|error| {
+        cell.console_tail.clone_from(&error.console_tail);
+        Stop::from(error)
+    })?;
+    cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
+    let result = measure(&mut vm, planned, folder, cell);
+    if result.is_err() {
+        cell.console_tail = vm.console_tail();
+    }
+    // The measurement stands even where powering off fails; dropping the VM kills it then.
+    let _ = vm.power_off(Duration::from_secs(5));
+    result
+}
+
+fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Result<Measurement, Stop> {
+    let facts = facts(vm)?;
+    if facts.btf_bytes == 0 {
+        return Err(Stop::Error {
+            kind: ErrorKind::Guest,
+            message: "the kernel has no BTF (/sys/kernel/btf/vmlinux): build it with CONFIG_DEBUG_INFO_BTF=y"
+                .to_owned(),
+        });
+    }
+    cell.guest = Some(facts);
+    match (&planned.id.test, planned.parameters) {
+        (&Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits }) => {
+            lbr_waste(vm, planned.id.arch, mechanism, hits, folder).map(Measurement::LbrWaste)
+        }
+        (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed }) => {
+            let request = AttachRequest { mechanism, functions, rounds, seed };
+            match vm.request(Command::Attach(request), ATTACH)?? {
+                Response::Attach(reply) => Ok(Measurement::Attach(reply)),
+                other => Err(unexpected(&other)),
+            }
+        }
+        (&Test::Fault { fault }, Parameters::Fault) => {
+            vm.request(Command::Inject(fault), QUICK)??;
+            Err(harness(format!("the guest was to fail ({fault:?}), and answered")))
+        }
+        (test, parameters) => Err(harness(format!("{} does not go with {parameters:?}", test.name()))),
+    }
+}
+
+fn facts(vm: &mut Vm) -> Result<Facts, Stop> {
+    match vm.request(Command::Facts, QUICK)?? {
+        Response::Facts(facts) => Ok(facts),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn lbr_waste(
+    vm: &mut Vm,
+    arch: Arch,
+    mechanism: Mechanism,
+    hits: u32,
+    folder: &Path,
+) -> Result<LbrWaste, Stop> {
+    let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP };
+    let reply = match vm.request(Command::LbrWaste(request), QUICK)?? {
+        Response::LbrWaste(reply) => reply,
+        other => return Err(unexpected(&other)),
+    };
+    let trace = read_trace(folder)?;
+    let symbols = resolve(vm, &trace)?;
+    vm.request(Command::Release, QUICK)??;
+    branch::lbr_waste(arch, &trace, &symbols, &reply)
+        .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })
+}
+
+fn read_trace(folder: &Path) -> Result<Trace, Stop> {
+    let path = trace::file_name(folder, 0);
+    let error = |message| Stop::Error { kind: ErrorKind::Trace, message };
+    let bytes = fs::read(&path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => {
+            error(format!("the plugin left no trace ({}); its own words are in qemu.log", path.display()))
+        }
+        _ => error(format!("failed to read {}: {e}", path.display())),
+    })?;
+    Trace::decode(&bytes).map_err(|e| error(format!("{}: {e}", path.display())))
+}
+
+/// Names for every address of the trace, while what is attached still is.
+fn resolve(vm: &mut Vm, trace: &Trace) -> Result<Symbols, Stop> {
+    let addresses = branch::symbols::addresses(trace);
+    match vm.request(Command::Resolve { addresses }, QUICK)?? {
+        Response::Resolve { symbols } => Ok(symbols.into_iter().flatten().collect()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(response: &Response) -> Stop {
+    let mut shown = format!("{response:?}");
+    shown.truncate(200);
+    Stop::Error { kind: ErrorKind::Protocol, message: format!("the guest's answer does not fit: {shown}") }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The plan of a run: every cell with all that its process needs, as a file. Cell processes read nothing else, so
+//! that what ran can be seen, and run again, afterwards.
+
+use super::{Budget, Suite, TestGroup};
+use crate::{
+    kernel,
+    run::{Accel, CellId, Row, Test},
+    vm::QemuProgram,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+use tramplab_protocol::Mechanism;
+
+/// Names the plan's file in a cell process' environment.
+pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub run_dir: PathBuf,
+    pub qemu: QemuProgram,
+    /// The TCG plugin; none where the records come from hardware.
+    pub plugin: Option<PathBuf>,
+    pub cells: Vec<PlannedCell>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlannedCell {
+    pub id: CellId,
+    pub kernel_image: PathBuf,
+    pub initrd: PathBuf,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    pub append: Vec<String>,
+    pub parameters: Parameters,
+    pub budgets: Vec<Budget>,
+    /// Known before anything boots: the cell is not run.
+    pub skip: Option<String>,
+}
+
+/// What a test needs beside what its name says.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Parameters {
+    LbrWaste { hits: u32 },
+    Attach { rounds: u32, seed: u64 },
+    Fault,
+}
+
+/// Expands a suite into cells, on kernels each with its initramfs.
+pub fn cells(suite: &Suite, kernels: &[(PathBuf, kernel::Image)], accel: Accel) -> Vec<PlannedCell> {
+    let mut cells = Vec::new();
+    for (initrd, image) in kernels {
+        let budgets: Vec<Budget> =
+            suite.budgets.iter().filter(|budget| budget.holds_for(&image.name)).cloned().collect();
+        for (test, parameters) in suite.tests.iter().flat_map(tests) {
+            cells.push(PlannedCell {
+                id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
+                kernel_image: image.image.clone(),
+                initrd: initrd.clone(),
+                cpus: suite.machine.cpus,
+                memory_mib: suite.machine.memory_mib,
+                append: suite.machine.append.clone(),
+                parameters,
+                budgets: budgets.clone(),
+                skip: skip_reason(&test, accel, image),
+            });
+        }
+    }
+    // Two groups may name the same cell; it is measured once.
+    let mut seen = BTreeSet::new();
+    cells.retain(|cell| seen.insert(cell.id.clone()));
+    cells
+}
+
+fn tests(group: &TestGroup) -> Vec<(Test, Parameters)> {
+    match group {
+        TestGroup::LbrWaste { mechanisms, hits } => mechanisms
+            .0
+            .iter()
+            .map(|&mechanism| (Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits: *hits }))
+            .collect(),
+        TestGroup::Attach { mechanisms, functions, rounds, seed } => mechanisms
+            .0
+            .iter()
+            .flat_map(|&mechanism| {
+                functions.iter().map(move |&functions| Test::Attach { mechanism, functions })
+            })
+            .map(|test| (test, Parameters::Attach { rounds: *rounds, seed: *seed }))
+            .collect(),
+        TestGroup::Fault { faults } => {
+            faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
+        }
+    }
+}
+
+fn skip_reason(test: &Test, accel: Accel, image: &kernel::Image) -> Option<String> {
+    let mechanism: Mechanism = match *test {
+        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } => mechanism,
+        Test::Fault { .. } => return None,
+    };
+    if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
+        return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
+    }
+    let missing = image.missing_for(mechanism);
+    let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
+}
+
+/// Names in a budget that no kernel of the run has, or rows that no test measures: the budget would never fail.
+pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
+    let measured: BTreeSet<Mechanism> = cells
+        .iter()
+        .filter_map(|cell| match cell.id.test {
+            Test::LbrWaste { mechanism } => Some(mechanism),
+            _ => None,
+        })
+        .collect();
+    let known =
+        |name: &String| cells.iter().any(|cell| &cell.id.kernel == name) || suite.kernels.contains(name);
+    let mut idle = Vec::new();
+    for budget in &suite.budgets {
+        for name in budget.kernels.iter().flatten().filter(|name| !known(name)) {
+            idle.push(format!("a budget names kernel `{name}`, which the suite does not run"));
+        }
+        for row in budget.wasted.keys().filter(|row: &&Row| !measured.contains(&row.mechanism)) {
+            idle.push(format!("a budget names `{row}`, which no lbr_waste test of the suite measures"));
+        }
+    }
+    idle
+}
+
+impl Plan {
+    pub fn path(run_dir: &Path) -> PathBuf {
+        run_dir.join("plan.json")
+    }
+
+    pub fn save(&self) -> std::io::Result<()> {
+        std::fs::write(Plan::path(&self.run_dir), serde_json::to_vec_pretty(self)?)
+    }
+
+    pub fn load(path: &Path) -> std::io::Result<Plan> {
+        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+    }
+}

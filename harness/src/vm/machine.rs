@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! QEMU's command line.
+
+use super::Deadlines;
+use crate::run::{Accel, Arch};
+use serde::{Deserialize, Serialize};
+use std::{
+    ffi::OsString,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+use tramplab_protocol::message::PORT_NAME;
+
+/// How to run QEMU: the private copy goes through its own loader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QemuProgram {
+    pub program: PathBuf,
+    /// Before all others.
+    pub arguments: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+/// What to boot.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub qemu: QemuProgram,
+    pub arch: Arch,
+    pub accel: Accel,
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    /// Added to the kernel's command line.
+    pub append: Vec<String>,
+    /// The TCG plugin.
+    pub plugin: Option<PathBuf>,
+    /// Where `console.log`, `qemu.log` and the plugin's traces go; exists.
+    pub dir: PathBuf,
+    pub deadlines: Deadlines,
+}
+
+/// QEMU's arguments; the sockets are inherited under their numbers.
+pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
+    let Spec { qemu: _, arch, accel, kernel, initrd, cpus, memory_mib, append, plugin, dir, deadlines: _ } =
+        spec;
+    let mut argv: Vec<OsString> = Vec::new();
+    let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
+    // Nothing that was not asked for: no network, no display, no user configuration.
+    add(&["-nodefaults", "-no-user-config", "-display", "none", "-nic", "none"]);
+    // A panic reboots (`panic=-1`); that must be the end of QEMU.
+    add(&["-no-reboot"]);
+    add(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
+    match (arch, accel) {
+        (Arch::X86_64, _) => add(&["-machine", "q35,usb=off,vmport=off"]),
+        (Arch::Arm64, Accel::Tcg) => add(&["-machine", "virt,gic-version=3"]),
+        (Arch::Arm64, Accel::Kvm) => add(&["-machine", "virt,gic-version=host"]),
+    }
+    match (accel, arch) {
+        // Named features only: what TCG can do is the same on every host.
+        (Accel::Tcg, Arch::X86_64) => add(&["-accel", "tcg", "-cpu", "max"]),
+        (Accel::Tcg, Arch::Arm64) => add(&["-accel", "tcg", "-cpu", "max,pauth-impdef=on"]),
+        (Accel::Kvm, _) => add(&["-accel", "kvm", "-cpu", "host"]),
+    }
+    add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
+    // The console: the kernel's log, and nothing else.
+    add(&[
+        "-chardev",
+        &format!("socket,id=console,fd={}", console.as_raw_fd()),
+        "-serial",
+        "chardev:console",
+    ]);
+    // The agent's link.
+    add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
+    add(&["-device", "virtio-serial-pci"]);
+    add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
+    argv.extend(["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into()]);
+    argv.extend(["-append".into(), command_line(*arch, append).into()]);
+    if let Some(plugin) = plugin {
+        let mut option = OsString::from("file=");
+        option.push(escaped(plugin));
+        option.push(",dir=");
+        option.push(escaped(dir));
+        argv.extend(["-plugin".into(), option]);
+    }
+    argv
+}
+
+fn command_line(arch: Arch, append: &[String]) -> String {
+    let console = match arch {
+        Arch::X86_64 => "ttyS0",
+        Arch::Arm64 => "ttyAMA0",
+    };
+    let mut line = format!("console={console} panic=-1 mitigations=off");
+    for word in append {
+        // The kernel takes the last of a repeated option, so a suite can undo what stands before.
+        line.push(' ');
+        line.push_str(word);
+    }
+    line
+}
+
+/// A comma in an option's value is doubled (QEMU's qemu-option.c).
+fn escaped(path: &Path) -> OsString {
+    path.to_string_lossy().replace(',', ",,").into()
+}

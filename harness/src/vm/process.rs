@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! QEMU as a child: it dies with the thread that started it, and is reaped with its owner.
+
+use super::machine::QemuProgram;
+use nix::sys::{
+    prctl,
+    signal::Signal,
+    socket::{AddressFamily, SockFlag, SockType, socketpair},
+};
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+/// The host's end, and the end that QEMU inherits. No name in the file system, so nothing is left behind.
+pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
+    let (host, guest) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    Ok((host.into(), guest))
+}
+
+pub struct Qemu {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Qemu {
+    /// `inherited` keep their numbers in the child and are closed here.
+    pub fn start(
+        qemu: &QemuProgram,
+        arguments: &[OsString],
+        log: &Path,
+        inherited: [OwnedFd; 2],
+    ) -> io::Result<Qemu> {
+        let output = fs::File::create(log)?;
+        let numbers: [RawFd; 2] = inherited.each_ref().map(AsRawFd::as_raw_fd);
+        let parent = std::process::id();
+        let mut command = Command::new(&qemu.program);
+        command
+            .args(&qemu.arguments)
+            .args(arguments)
+            .envs(qemu.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // Its own group: a Ctrl-C on the terminal is for us to handle, and our end is QEMU's.
+            .process_group(0);
+        // SAFETY: only async-signal-safe calls: prctl, getppid, fcntl.
+        unsafe {
+            command.pre_exec(move || {
+                prctl::set_pdeathsig(Signal::SIGKILL)?;
+                if nix::unistd::getppid().as_raw() as u32 != parent {
+                    return Err(io::Error::other("the harness is gone"));
+                }
+                for number in numbers {
+                    if libc::fcntl(number, libc::F_SETFD, 0) < 0 {
+                        return Err(io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn()?;
+        Ok(Qemu { child, log: log.to_owned() })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// The last line it wrote itself.
+    pub fn last_words(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
+    }
+
+    pub fn kill(&mut self) {
+        // Both fail only when it has been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

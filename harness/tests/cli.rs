@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line from outside: what is wrong with the input is said, with the documented exit code, before
+//! anything boots.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output},
+};
+
+fn tramplab() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A suite that would run one cell.
+const SUITE: &str =
+    "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
+
+struct Case {
+    name: &'static str,
+    /// The suite given with `--suite`; none for a command of its own.
+    suite: Option<String>,
+    /// Further files; `{dir}` in the arguments names their folder.
+    files: Vec<(&'static str, Vec<u8>)>,
+    arguments: &'static [&'static str],
+    /// All must be said.
+    words: &'static [&'static str],
+}
+
+fn with_suite(name: &'static str, suite: &str, words: &'static [&'static str]) -> Case {
+    Case { name, suite: Some(suite.to_owned()), files: vec![], arguments: &[], words }
+}
+
+fn with_arguments(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    words: &'static [&'static str],
+) -> Case {
+    Case { name, suite: Some(SUITE.to_owned()), files: vec![], arguments, words }
+}
+
+fn with_file(
+    file: (&'static str, &[u8]),
+    arguments: &'static [&'static str],
+    words: &'static [&'static str],
+) -> Case {
+    let suite = Some(SUITE.to_owned());
+    Case { name: file.0, suite, files: vec![(file.0, file.1.to_vec())], arguments, words }
+}
+
+fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]) -> Case {
+    let files = json.map(|json| ("run.json", json.as_bytes().to_vec())).into_iter().collect();
+    Case { name, suite: None, files, arguments: &["report", "{dir}"], words }
+}
+
+#[test]
+fn bad_input_is_named_and_ends_with_2() {
+    let image = fs::read(std::env::var("TRAMPLAB_TEST_KERNEL").expect("run `cargo xtask test`")).unwrap();
+    let cases = [
+        with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
+        with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
+        with_suite("unknown key", &SUITE.replace("tests:", "tets:"), &["suite.yaml:4:1", "tets", "tests"]),
+        with_suite(
+            "unknown mechanism",
+            &SUITE.replace("[fentry]", "[fentri]"),
+            &["suite.yaml:5:", "fentri", "kprobe.multi"],
+        ),
+        with_suite(
+            "unknown budget row",
+            &format!("{SUITE}budgets:\n  - wasted: {{ fexit2: {{ any: 3 }} }}\n"),
+            &["suite.yaml:7:", "fexit2", "kprobe.session/exit"],
+        ),
+        with_suite(
+            "unknown budget filter",
+            &format!("{SUITE}budgets:\n  - wasted: {{ fexit: {{ all: 3 }} }}\n"),
+            &["suite.yaml:7:", "all", "any_return"],
+        ),
+        with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
+        with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
+        with_file(
+            ("k.yaml", b"arch: x86_64\npath: { imag: x }\n"),
+            &["--kernel", "{dir}/k.yaml"],
+            &["k.yaml:2:", "imag"],
+        ),
+        with_file(
+            ("truncated", &image[..image.len() / 2]),
+            &["--kernel", "{dir}/truncated"],
+            &["truncated", "bytes"],
+        ),
+        with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], &["text"]),
+        with_arguments("bad filterset", &["-E", "test("], &["test("]),
+        with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
+        with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
+        report("no run", None, &["run.json"]),
+        report("no run.json of ours", Some("{}"), &["run.json", "schema"]),
+        report("another schema", Some("{\"schema\": 999}"), &["schema 999"]),
+    ];
+    for case in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        for (name, bytes) in &case.files {
+            fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        let mut command = tramplab();
+        if let Some(suite) = &case.suite {
+            fs::write(dir.path().join("suite.yaml"), suite).unwrap();
+            command.args(["vm-test", "--accel", "tcg", "--runs"]).arg(&runs);
+            if !case.arguments.contains(&"--suite") {
+                command.arg("--suite").arg(dir.path().join("suite.yaml"));
+            }
+        }
+        command.args(case.arguments.iter().map(|a| a.replace("{dir}", dir.path().to_str().unwrap())));
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{}: {said}", case.name);
+        for word in case.words {
+            assert!(said.contains(word), "{}: {word:?} is missing in: {said}", case.name);
+        }
+        let left = fs::read_dir(&runs).into_iter().flatten().flatten().filter(|e| e.path().is_dir()).count();
+        assert_eq!(left, 0, "{}: a run was left behind", case.name);
+    }
+}
+
+#[test]
+fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = |name: &str, version: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\necho QEMU emulator version {version}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    for (program, word) in [
+        (fake("old", "8.2.2"), "8.2.2"),
+        (fake("new", "11.1.3"), "11.1.3"),
+        // In range, but it knows no `-plugin`.
+        (fake("plain", "10.0.2"), "plugin"),
+        (dir.path().join("none"), "none"),
+    ] {
+        let output = tramplab().args(["vm-test", "--list"]).env("TRAMPLAB_QEMU", &program).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(word), "{word} is missing in: {said}");
+    }
+}
