@@ -68,14 +68,18 @@ mod x86 {
     }
 
     fn run() -> Result<i32, KvmError> {
-        let failed = |action| move |error: kvm_ioctls::Error| KvmError::Failed { action, message: error.to_string() };
+        let failed =
+            |action| move |error: kvm_ioctls::Error| KvmError::Failed { action, message: error.to_string() };
         let kvm = Kvm::new().map_err(|error| match io::Error::from(error).kind() {
             io::ErrorKind::NotFound => KvmError::Absent,
             io::ErrorKind::PermissionDenied => KvmError::Denied,
             _ => KvmError::Failed { action: "open /dev/kvm", message: error.to_string() },
         })?;
         if !kvm.check_extension(Cap::UserMemory) {
-            return Err(KvmError::Failed { action: "use KVM", message: "it lacks KVM_CAP_USER_MEMORY".into() });
+            return Err(KvmError::Failed {
+                action: "use KVM",
+                message: "it lacks KVM_CAP_USER_MEMORY".into(),
+            });
         }
         // Before the VM, so that it outlives it.
         let memory = Memory::new()?;
@@ -90,7 +94,8 @@ mod x86 {
         // SAFETY: the page is mapped until `memory` is dropped, after the VM.
         unsafe { vm.set_user_memory_region(region) }.map_err(failed("give the VM memory"))?;
         let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
-        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("read what CPU KVM offers"))?;
+        let cpuid =
+            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("read what CPU KVM offers"))?;
         vcpu.set_cpuid2(&cpuid).map_err(failed("give the vCPU its features"))?;
         let mut special = vcpu.get_sregs().map_err(failed("read the vCPU's registers"))?;
         long_mode(&mut special);
@@ -125,9 +130,7 @@ mod x86 {
             ..Default::default()
         };
         special.cs = kvm_segment { selector: 0x08, type_: 11, db: 0, l: 1, ..data };
-        for segment in
-            [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss]
-        {
+        for segment in [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss] {
             *segment = data;
         }
         special.cr0 = CR0_PE_MP_ET_NE_PG;

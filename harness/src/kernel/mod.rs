@@ -132,7 +132,11 @@ pub fn fetch(
         }
         Source::Path { image, vmlinux, config } => {
             for path in [Some(image), vmlinux.as_ref()].into_iter().flatten() {
-                fs::metadata(path).map_err(|source| KernelError::Io { action: "find", path: path.clone(), source })?;
+                fs::metadata(path).map_err(|source| KernelError::Io {
+                    action: "find",
+                    path: path.clone(),
+                    source,
+                })?;
             }
             let sha256 = apt::sha256(image);
             Image {
@@ -143,8 +147,11 @@ pub fn fetch(
                 config: config.as_deref().map(read_config).transpose()?,
                 modules: Vec::new(),
                 source: format!("path {}", image.display()),
-                sha256: sha256
-                    .map_err(|source| KernelError::Io { action: "read", path: image.clone(), source })?,
+                sha256: sha256.map_err(|source| KernelError::Io {
+                    action: "read",
+                    path: image.clone(),
+                    source,
+                })?,
             }
         }
         Source::Url { image, config } => {
