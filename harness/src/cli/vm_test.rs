@@ -132,18 +132,23 @@ pub fn vm_test(args: &Args) -> Result<u8> {
 fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run: Run) -> Result<Run> {
     let mut progress = Progress::cells(plan.cells.len() as u64);
     run_dir.save(&run)?;
-    let mut failed = None;
+    let (mut failed, mut cancelled) = (None, false);
     let end = cells.run(&args.selection, false, |event| match event {
         Event::Started { cell } => progress.started(cell),
         Event::Slow { cell, elapsed, will_terminate } => {
             let what = if will_terminate { "is terminated after" } else { "is slow:" };
             progress.line(&format!("{cell} {what} {} s", elapsed.as_secs()));
         }
-        Event::Cancelled => progress.line("interrupted: stopping the guests; what was measured is kept"),
+        Event::Cancelled => {
+            cancelled = true;
+            progress.line("interrupted: stopping the guests; what was measured is kept");
+        }
         Event::Finished { cell, how, timed_out, taken } => {
             let Some(planned) = plan.cells.iter().find(|planned| planned.id.name() == cell) else { return };
             let result = match run_dir.load_cell(&planned.id) {
                 Ok(Some(result)) => result,
+                // Stopped by the interrupt: as good as not begun.
+                Ok(None) if cancelled => return progress.finished(cell, &format!("stop  {cell}")),
                 Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
                 Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
             };

@@ -112,7 +112,7 @@ impl Apt {
         let apt = Apt { folder, _lock: lock };
         apt.configure(architecture, &keyring)?;
         match apt.lists_age() {
-            Some(age) if age < LISTS_MAX_AGE && cache.reuses() => {}
+            Some(age) if age < if cache.reuses() { LISTS_MAX_AGE } else { LISTS_FRESH } => {}
             None => apt.refresh(progress)?,
             Some(age) => {
                 if let Err(error) = apt.refresh(progress) {
@@ -145,18 +145,6 @@ impl Apt {
                 .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
                 .map(str::to_owned)
                 .collect();
-            // apt reports a full disk like any other failed download.
-            let full = messages
-                .iter()
-                .find(|line| line.contains("No space left") || line.contains("enough free space"));
-            if let Some(line) = full {
-                let source = io::Error::new(io::ErrorKind::StorageFull, line.clone());
-                return Err(AptError::Io {
-                    action: "write package lists to",
-                    path: self.folder.clone(),
-                    source,
-                });
-            }
             let answered = answered(&output.stdout);
             if answered.is_empty() {
                 silent = Some(AptError::Silent { mirror, messages });
@@ -202,21 +190,7 @@ impl Apt {
         let mut command = self.command("apt-get");
         command.args(["download", "--quiet=2"]).args(packages.iter().map(Package::exact)).current_dir(folder);
         child::run(&mut command, DOWNLOAD_LIMIT)?;
-        let mut files = Vec::new();
-        for package in packages {
-            let file = folder.join(package.file());
-            let found = sha256(&file).map_err(|source| AptError::Io {
-                action: "read",
-                path: file.clone(),
-                source,
-            })?;
-            if found != package.sha256 {
-                let (package, expected) = (package.exact(), package.sha256.clone());
-                return Err(AptError::Checksum { package, expected, found });
-            }
-            files.push(file);
-        }
-        Ok(files)
+        packages.iter().map(|package| verified(package, folder)).collect()
     }
 
     pub fn not_found(&self, wanted: &str) -> AptError {
@@ -259,6 +233,19 @@ impl Apt {
     fn write(&self, name: &str, text: &str) -> Result<(), AptError> {
         let path = self.folder.join(name);
         fs::write(&path, text).map_err(|source| AptError::Io { action: "write", path, source })
+    }
+}
+
+/// The file that a package was downloaded to.
+fn verified(package: &Package, folder: &Path) -> Result<PathBuf, AptError> {
+    let file = folder.join(package.file());
+    let found =
+        sha256(&file).map_err(|source| AptError::Io { action: "read", path: file.clone(), source })?;
+    if found == package.sha256 {
+        Ok(file)
+    } else {
+        let (package, expected) = (package.exact(), package.sha256.clone());
+        Err(AptError::Checksum { package, expected, found })
     }
 }
 
@@ -494,4 +481,122 @@ fn one_line_uri(line: &str, fits: impl Fn(&str, &[&str], &[&str]) -> bool) -> Op
     let (uri, rest) = words.split_first()?;
     let (suite, components) = rest.split_first()?;
     fits(uri, &[suite], components).then(|| (*uri).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOKWORM: &str =
+        "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+    const UBUNTU: &str = "VERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n";
+
+    #[test]
+    fn the_hosts_mirror_is_that_of_its_own_release() {
+        let security = "Types: deb\nURIs: http://deb.debian.org/debian-security\nSuites: bookworm-security\nComponents: main\n";
+        let own = "Types: deb\n# a comment: here\nURIs: https://ftp.example.org/debian/\nSuites: bookworm bookworm-updates\nComponents: main contrib\n";
+        let list = "# deb http://old.example.org/debian bookworm main\n\
+                    deb-src http://src.example.org/debian bookworm main\n\
+                    deb [arch=amd64 signed-by=/k.gpg] http://list.example.org/debian bookworm main # ours\n";
+        let both = format!("{security}\n{own}");
+        let disabled = format!("Enabled: no\n{own}");
+        let snapshot =
+            own.replace("ftp.example.org/debian", "snapshot.debian.org/archive/debian/20250520T000000Z");
+        let other_component = own.replace("main contrib", "contrib");
+        let file = own.replace("https://ftp.example.org", "file:/srv");
+        for (os_release, sources, expected) in [
+            (BOOKWORM, vec![("sources", both.as_str())], Some("https://ftp.example.org/debian")),
+            (BOOKWORM, vec![("list", list)], Some("http://list.example.org/debian")),
+            (BOOKWORM, vec![("list", ""), ("sources", own)], Some("https://ftp.example.org/debian")),
+            (BOOKWORM, vec![("disabled", list)], None),
+            (BOOKWORM, vec![("sources", security)], None),
+            (BOOKWORM, vec![("sources", disabled.as_str())], None),
+            (BOOKWORM, vec![("sources", snapshot.as_str())], None),
+            (BOOKWORM, vec![("sources", other_component.as_str())], None),
+            (BOOKWORM, vec![("sources", file.as_str())], None),
+            (BOOKWORM, vec![("list", "deb [unclosed http://x/debian bookworm main\ndeb\n")], None),
+            (BOOKWORM, vec![], None),
+            (UBUNTU, vec![("list", "deb http://archive.ubuntu.com/ubuntu noble main")], None),
+        ] {
+            assert_eq!(mirror(os_release, &sources).as_deref(), expected, "{sources:?}");
+        }
+    }
+
+    /// As apt 2.6 printed it, with a suite that does not exist and one whose server did not answer.
+    #[test]
+    fn suites_that_answer_are_told_from_those_that_do_not() {
+        let update = "Hit:1 http://deb.debian.org/debian bookworm InRelease\n\
+                      Get:2 http://deb.debian.org/debian trixie InRelease [140 kB]\n\
+                      Ign:3 http://deb.debian.org/debian nosuch InRelease\n\
+                      Err:4 http://deb.debian.org/debian nosuch Release\n  404  Not Found [IP: 151.101.2.132 80]\n\
+                      Err:5 http://deb.debian.org/debian sid InRelease\n  Temporary failure resolving 'deb.debian.org'\n\
+                      Get:6 http://deb.debian.org/debian trixie/main amd64 Packages [9678 kB]\n\
+                      Fetched 9818 kB in 2s (4909 kB/s)\nReading package lists...\n";
+        assert_eq!(answered(update).into_iter().collect::<Vec<_>>(), ["bookworm", "trixie"]);
+        assert_eq!(unanswered(update).into_iter().collect::<Vec<_>>(), ["nosuch", "sid"]);
+        assert!(answered("").is_empty());
+    }
+
+    #[test]
+    fn the_plan_names_each_package_with_its_version() {
+        let plan = "Inst gcc-14-base (14.2.0-19 Debian:13.6/stable [amd64]) []\n\
+                    Inst libc6 [2.36-9] (2.41-12+deb13u4 Debian:13.6/stable [amd64])\n\
+                    Inst libaio1t64 (0.3.113-8+b1 Debian:13.6/stable [amd64])\n\
+                    Conf libc6 (2.41-12+deb13u4 Debian:13.6/stable [amd64])\n";
+        assert_eq!(
+            installed(plan),
+            ["gcc-14-base=14.2.0-19", "libc6=2.41-12+deb13u4", "libaio1t64=0.3.113-8+b1"]
+        );
+    }
+
+    const SHOWN: &str = "\
+Package: linux-binary-7.3-cloud-amd64
+Source: linux-signed-amd64 (7.3~rc7+1~exp1)
+Version: 7.3~rc7-1~exp1
+Installed-Size: 13876
+Architecture: amd64
+Depends: linux-base-7.3-cloud-amd64 (= 7.3~rc7-1~exp1)
+Description: Linux 7.3-rc7 for x86-64 cloud (kernel image)
+ The Linux kernel 7.3-rc7 for use on cloud platforms.
+Filename: pool/main/l/linux-signed-amd64/linux-binary-7.3-cloud-amd64_7.3~rc7-1~exp1_amd64.deb
+SHA256: f607118da820d8ba7f06826bff27e84a30b95dbd4a9bdb646f38d8481b1e4268
+
+Package: qemu-system-x86
+Version: 1:10.0.13+ds-0+deb13u1
+Architecture: amd64
+SHA256: 0000000000000000000000000000000000000000000000000000000000000000
+";
+
+    #[test]
+    fn packages_are_read_with_their_checksums_and_file_names() {
+        let packages = packages(SHOWN).unwrap();
+        let files: Vec<_> = packages.iter().map(Package::file).collect();
+        assert_eq!(
+            files,
+            [
+                "linux-binary-7.3-cloud-amd64_7.3~rc7-1~exp1_amd64.deb",
+                "qemu-system-x86_1%3a10.0.13+ds-0+deb13u1_amd64.deb"
+            ]
+        );
+        assert!(packages[0].sha256.starts_with("f607118d"));
+        let error = super::packages("Package: foo\nVersion: 1\n").unwrap_err().to_string();
+        assert_eq!(error, "failed to read apt's description of Package: foo: no Architecture");
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_the_list_says_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut package = packages(SHOWN).unwrap().remove(0);
+        let file = folder.path().join(package.file());
+        fs::write(&file, "hello\n").unwrap();
+        let error = verified(&package, folder.path()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "failed to verify linux-binary-7.3-cloud-amd64=7.3~rc7-1~exp1: its SHA-256 is \
+             5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03, the registry's list says \
+             f607118da820d8ba7f06826bff27e84a30b95dbd4a9bdb646f38d8481b1e4268"
+        );
+        package.sha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03".into();
+        assert_eq!(verified(&package, folder.path()).unwrap(), file);
+    }
 }

@@ -298,3 +298,168 @@ fn is_full(error: &(dyn Error + 'static)) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Debug, thiserror::Error)]
+    enum FillError {
+        #[error("failed to get it: {0}")]
+        Io(#[from] io::Error),
+        #[error("`apt-get download` failed (exit status: 100):\n{0}")]
+        Child(&'static str),
+        #[error(transparent)]
+        Cache(#[from] CacheError),
+    }
+
+    /// Every name below a folder, locks left out.
+    fn names(folder: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if entry.path().is_dir() {
+                found.extend(names(&entry.path()).into_iter().map(|below| format!("{name}/{below}")));
+                found.push(name);
+            } else if !name.ends_with(LOCK) {
+                found.push(name);
+            }
+        }
+        found.sort();
+        found
+    }
+
+    fn cache() -> (tempfile::TempDir, Cache) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache"), true);
+        (folder, cache)
+    }
+
+    fn fill(text: &str) -> impl Fn(&Path) -> Result<(), FillError> {
+        move |folder| Ok(fs::write(folder.join("file"), text)?)
+    }
+
+    #[test]
+    fn runs_at_the_same_time_fill_an_entry_once() {
+        let (_folder, cache) = cache();
+        let fills = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                // Each with an object of its own, as another process would.
+                let cache = Cache::at(cache.root(), true);
+                let fills = &fills;
+                scope.spawn(move || {
+                    let fill = |folder: &Path| -> Result<(), FillError> {
+                        fills.fetch_add(1, Ordering::SeqCst);
+                        fs::write(folder.join("file"), "a")?;
+                        thread::sleep(Duration::from_millis(50));
+                        Ok(fs::write(folder.join("other"), "b")?)
+                    };
+                    let entry = cache.entry("kind", "key:1", fill).unwrap();
+                    assert_eq!(names(&entry), [MARKER, "file", "other"]);
+                });
+            }
+        });
+        assert_eq!(fills.into_inner(), 1);
+        assert_eq!(cache.list("kind"), [cache.root().join("kind/key_1")]);
+        assert_eq!(cache.get("kind", "key:1"), Some(cache.root().join("kind/key_1")));
+        assert_eq!(cache.get("kind", "key:2"), None);
+    }
+
+    #[test]
+    fn a_fill_that_fails_or_panics_leaves_nothing_and_can_be_tried_again() {
+        let (_folder, cache) = cache();
+        let fails = |folder: &Path| -> Result<(), FillError> {
+            fs::write(folder.join("half"), "h")?;
+            Err(FillError::Child("E: Failed to fetch"))
+        };
+        let error = cache.entry("kind", "key", fails).unwrap_err();
+        assert!(matches!(error, FillError::Child(_)), "{error}");
+        assert_eq!(names(cache.root()), ["kind"]);
+
+        let panics = |folder: &Path| -> Result<(), FillError> {
+            fs::write(folder.join("half"), "h")?;
+            panic!("a bug")
+        };
+        let caught =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.entry("kind", "key", panics)));
+        assert!(caught.is_err());
+        assert_eq!(names(cache.root()), ["kind"]);
+
+        cache.entry("kind", "key", fill("whole")).unwrap();
+        assert_eq!(names(cache.root()), ["kind", "kind/key", "kind/key/.complete", "kind/key/file"]);
+    }
+
+    #[test]
+    fn what_dead_runs_left_goes_and_what_live_ones_fill_stays() {
+        let (_folder, cache) = cache();
+        let kind = cache.root().join("kind");
+        for key in ["dead", "live", "key"] {
+            fs::create_dir_all(kind.join(format!(".{key}{UNFINISHED}"))).unwrap();
+            fs::write(kind.join(format!(".{key}{UNFINISHED}/half")), "h").unwrap();
+            fs::write(kind.join(format!(".{key}{LOCK}")), "4194305").unwrap();
+        }
+        // Also a folder that was never completed is not an entry.
+        fs::create_dir_all(kind.join("key")).unwrap();
+        let _live = cache.lock_in(&kind, "live").unwrap();
+        cache.entry("kind", "key", fill("whole")).unwrap();
+        assert_eq!(
+            names(&kind),
+            [".live.unfinished", ".live.unfinished/half", "key", "key/.complete", "key/file"]
+        );
+    }
+
+    /// `/dev/full` gives the kernel's own ENOSPC; a child's is only in what it wrote.
+    #[test]
+    fn a_full_disk_is_named_with_the_way_out_and_leaves_nothing() {
+        type Fill = fn(&Path) -> Result<(), FillError>;
+        let fills: [Fill; 2] = [
+            |folder| {
+                fs::write(folder.join("half"), "h")?;
+                Ok(fs::write("/dev/full", "x")?)
+            },
+            |_| Err(FillError::Child("E: You don't have enough free space in /cache/apt/archives/.")),
+        ];
+        for fill in fills {
+            let (_folder, cache) = cache();
+            let error = cache.entry("kind", "key", fill).unwrap_err();
+            assert!(matches!(error, FillError::Cache(CacheError::Full { .. })), "{error:?}");
+            let text = error.to_string();
+            assert!(
+                text.contains(&cache.root().display().to_string()) && text.contains("TRAMPLAB_CACHE"),
+                "{text}"
+            );
+            assert_eq!(names(cache.root()), ["kind"]);
+        }
+    }
+
+    /// Where even root may not make a folder, and where a file is in the way.
+    #[test]
+    fn a_cache_that_cannot_be_written_is_named_with_the_way_out() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for root in [Path::new("/proc/tramplab-cache").to_owned(), file.path().join("cache")] {
+            let cache = Cache::at(&root, true);
+            let error = cache.entry("kind", "key", fill("x")).unwrap_err();
+            assert!(matches!(error, FillError::Cache(CacheError::NotWritable { .. })), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(&root.display().to_string()) && text.contains("TRAMPLAB_CACHE"), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_reuse_an_entry_is_made_anew_once_and_replaced_whole() {
+        let (_folder, cache) = cache();
+        let entry = cache.entry("kind", "key", fill("old")).unwrap();
+        let anew = Cache::at(cache.root(), false);
+        assert_eq!(anew.get("kind", "key"), None);
+        // If it cannot be made anew, the old one stays.
+        anew.entry("kind", "key", |_| Err(FillError::Child("no network"))).unwrap_err();
+        assert_eq!(fs::read_to_string(entry.join("file")).unwrap(), "old");
+        for text in ["new", "never written"] {
+            assert_eq!(anew.entry("kind", "key", fill(text)).unwrap(), entry);
+            assert_eq!(fs::read_to_string(entry.join("file")).unwrap(), "new");
+        }
+        assert_eq!(names(cache.root()), ["kind", "kind/key", "kind/key/.complete", "kind/key/file"]);
+    }
+}

@@ -117,7 +117,10 @@ pub fn render(checks: &[Check]) -> String {
 fn cache_check(cache: &Cache) -> Check {
     const NAME: &str = "cache";
     match cache.write(".check", b"") {
-        Ok(()) => Check::ok(NAME, cache.root().display().to_string()).required(),
+        Ok(()) => {
+            let _ = fs::remove_file(cache.root().join(".check"));
+            Check::ok(NAME, cache.root().display().to_string()).required()
+        }
         Err(error) => {
             let mend = Some("export TRAMPLAB_CACHE=FOLDER".to_owned());
             Check::not(NAME, State::Broken, error.to_string(), mend).required()
@@ -237,5 +240,111 @@ fn vng_check() -> Check {
             "no vng: not used yet",
             Some("pipx install virtme-ng".to_owned()),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use semver::Version;
+
+    #[test]
+    fn the_checkup_is_aligned_and_each_lack_has_its_line() {
+        let checks = [
+            Check::ok("QEMU", "QEMU emulator version 10.0.13 (private copy)").required(),
+            Check::not(
+                "clang",
+                State::Missing,
+                "no clang: compiles the BPF programs",
+                Some("apt-get install clang".into()),
+            )
+            .required(),
+            Check::not("KVM", State::Broken, "it ended with InternalError\nextra data", None),
+            Check::not("virtme-ng", State::Missing, "no vng", Some("pipx install virtme-ng".into())),
+        ];
+        insta::assert_snapshot!(render(&checks), @r"
+        ok        QEMU       QEMU emulator version 10.0.13 (private copy)
+        missing   clang      no clang: compiles the BPF programs
+                             mend: apt-get install clang
+        (broken)  KVM        it ended with InternalError
+                             extra data
+        (missing) virtme-ng  no vng
+                             mend: pipx install virtme-ng
+
+        Something required is not there; what is in brackets is optional.
+        ");
+        assert!(!all_required(&checks));
+        assert!(all_required(&checks[2..]), "what is optional is not required");
+        insta::assert_snapshot!(render(&checks[2..3]), @r"
+        (broken)  KVM  it ended with InternalError
+                       extra data
+
+        All that is required is there; what is in brackets is optional.
+        ");
+    }
+
+    #[test]
+    fn kvm_is_ok_only_when_a_guest_ran_and_never_required() {
+        for (probe, state, mended) in [
+            (Ok(12), State::Ok, false),
+            (Err(KvmError::Absent), State::Missing, true),
+            (Err(KvmError::Denied), State::Missing, true),
+            (Err(KvmError::Ended("InternalError".into())), State::Broken, false),
+            (Err(KvmError::Hangs(2)), State::Broken, false),
+        ] {
+            let check = kvm_check(probe);
+            assert_eq!(
+                (check.state, check.mend.is_some(), check.required),
+                (state, mended, false),
+                "{check:?}"
+            );
+            assert!(check.state == State::Ok || check.detail.contains("TCG"), "{check:?}");
+        }
+    }
+
+    /// Whatever this host's KVM is, the probe comes back, and a broken one says more than that it is there.
+    #[test]
+    fn the_probe_of_this_hosts_kvm_answers() {
+        match kvm::probe() {
+            Ok(version) => assert_eq!(version, 12, "the API version has been 12 since 2007"),
+            Err(KvmError::Absent) => assert!(!PathBuf::from("/dev/kvm").exists()),
+            Err(error) => println!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_qemu_that_does_not_do_says_why_and_what_mends_it() {
+        let old = || Unfit::Version(Version::new(7, 2, 22));
+        let program = PathBuf::from("/opt/qemu");
+        for (error, words, mend) in [
+            (
+                QemuError::NotFound { arch: Arch::X86_64, why: "qemu-system-x86_64 is not in PATH".into() },
+                "not in PATH",
+                Some(SETUP),
+            ),
+            (
+                QemuError::Unfit { program: program.clone(), why: old() },
+                "7.2.22",
+                Some("unset TRAMPLAB_QEMU"),
+            ),
+            (
+                QemuError::Unfit { program, why: Unfit::NoPlugins },
+                "without TCG plugins",
+                Some("unset TRAMPLAB_QEMU"),
+            ),
+        ] {
+            let without = matches!(error, QemuError::Unfit { why: Unfit::NoPlugins, .. });
+            let [qemu, plugins] = qemu_checks(Err(error));
+            assert!(qemu.required && qemu.state != State::Ok && qemu.detail.contains(words), "{qemu:?}");
+            assert_eq!(qemu.mend.as_deref(), mend);
+            assert_eq!(plugins.detail.contains("built without"), without, "{plugins:?}");
+        }
+    }
+
+    #[test]
+    fn lbr_counts_when_guests_are_offered_it() {
+        assert_eq!(lbr_check(Some(32), Some(0x3d)).state, State::Ok);
+        assert_eq!(lbr_check(Some(32), None).state, State::Missing);
+        assert_eq!(lbr_check(None, None).state, State::Missing);
     }
 }

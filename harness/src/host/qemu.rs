@@ -304,3 +304,78 @@ fn parse_version(line: &str) -> Option<Version> {
 fn has_plugins(help: &str) -> bool {
     help.lines().any(|line| line.starts_with("-plugin "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_real_first_lines() {
+        for (line, expected) in [
+            ("QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)", Some(Version::new(10, 0, 13))),
+            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", Some(Version::new(7, 2, 22))),
+            ("QEMU emulator version 11.0.91 (v11.1.0-rc1)", Some(Version::new(11, 0, 91))),
+            ("QEMU emulator version 9.2.4", Some(Version::new(9, 2, 4))),
+            ("qemu-img version 10.0.13", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(line), expected, "{line}");
+        }
+    }
+
+    /// A program that answers `--version` and `-help` as some QEMU did.
+    fn answering(version: &str, help: &str) -> QemuProgram {
+        let script = format!("case $1 in --version) echo '{version}';; -help) echo '{help}';; esac");
+        let arguments = ["-c", &script, "qemu"].map(OsString::from).to_vec();
+        QemuProgram { program: "/bin/sh".into(), arguments, environment: Vec::new() }
+    }
+
+    #[test]
+    fn a_qemu_must_be_in_the_range_and_have_plugins() {
+        const PLUGINS: &str = "-enable-sync-profile\n-plugin [file=]<file>[,<argname>=<argvalue>]\n                load a plugin\n";
+        const NONE: &str = "-enable-sync-profile\n--run-with [async-teardown=on|off]\n";
+        let first = |version: &str| format!("QEMU emulator version {version}");
+        for (version, help, expected) in [
+            (first("9.2.0"), PLUGINS, None),
+            (first("11.0.3"), PLUGINS, None),
+            (
+                first("7.2.22"),
+                PLUGINS,
+                Some(
+                    "it is QEMU 7.2.22, expected at least 9.2.0 and below 11.1.0: its plugin interface differs",
+                ),
+            ),
+            (
+                first("11.1.0"),
+                PLUGINS,
+                Some(
+                    "it is QEMU 11.1.0, expected at least 9.2.0 and below 11.1.0: its plugin interface differs",
+                ),
+            ),
+            (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),
+            ("bochs 2.7".to_owned(), PLUGINS, Some("it does not answer like QEMU: `bochs 2.7`")),
+        ] {
+            let result = Qemu::examined(answering(&version, help), Origin::Named, PathBuf::new());
+            assert_eq!(result.err().map(|why| why.to_string()).as_deref(), expected, "{version}");
+        }
+        let absent = plain(PathBuf::from("/no/such/qemu"), Origin::Named).unwrap_err();
+        assert!(matches!(absent, Unfit::Child(ChildError::Start { .. })), "{absent}");
+    }
+
+    #[test]
+    fn the_newest_private_copy_of_the_right_guest_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path(), true);
+        for (age, key) in
+            [(200, "qemu-system-x86=9.2.0-a"), (100, "qemu-system-x86=10.0.13-b"), (1, "qemu-system-arm=1-c")]
+        {
+            let entry = cache.entry(KIND, key, |folder| fs::write(folder.join(WRAPPER), "")).unwrap();
+            let file = fs::File::options().write(true).open(entry.join(WRAPPER)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+        }
+        fs::create_dir_all(folder.path().join("qemu/qemu-system-x86=incomplete")).unwrap();
+        let copies = private_copies(&cache, Arch::X86_64);
+        assert_eq!(copies.last(), Some(&cache.path(KIND, "qemu-system-x86=10.0.13-b")));
+        assert_eq!(copies.len(), 2);
+    }
+}

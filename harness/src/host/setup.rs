@@ -246,3 +246,52 @@ fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
     };
     env::split_paths(path).map(|folder| folder.join(name)).find(|path| runs(path).unwrap_or(false))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clang_answers_are_read() {
+        for (text, expected) in [
+            ("Debian clang version 14.0.6\nTarget: x86_64-pc-linux-gnu\n", Some(14)),
+            ("Ubuntu clang version 18.1.3 (1ubuntu1)\n", Some(18)),
+            ("clang version 21.1.0 (https://github.com/llvm/llvm-project.git)\n", Some(21)),
+            ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0\n", None),
+            ("", None),
+        ] {
+            assert_eq!(clang_version(text), expected, "{text}");
+        }
+        let with =
+            "  Registered Targets:\n    bpf        - BPF (host endian)\n    bpfeb      - BPF (big endian)\n";
+        let without = "  Registered Targets:\n    x86-64     - 64-bit X86: EM64T and AMD64\n";
+        assert!(targets_bpf(with) && !targets_bpf(without));
+    }
+
+    #[test]
+    fn a_program_is_a_file_that_can_be_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = env::join_paths([Path::new("/no/such/folder"), folder.path()]).unwrap();
+        let program = folder.path().join("tool");
+        assert_eq!(find_program("tool", &path), None);
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(find_program("tool", &path), None);
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find_program("tool", &path), Some(program));
+        std::fs::create_dir(folder.path().join("folder")).unwrap();
+        assert_eq!(find_program("folder", &path), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_packages_that_have_it() {
+        let requirement = Requirement {
+            name: "tool",
+            why: "a test",
+            packages: &["tool", "tool-dev"],
+            detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
+        };
+        assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));
+        assert!(requirement.mend().ends_with("apt-get install --no-install-recommends tool tool-dev"));
+    }
+}

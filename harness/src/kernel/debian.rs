@@ -84,6 +84,16 @@ pub fn fetch(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Files, KernelError> {
+    fetch_by(wanted, arch, cache, progress, |progress| from_registry(wanted, arch, cache, progress))
+}
+
+fn fetch_by(
+    wanted: &Wanted,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+    registry: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(Candidate, PathBuf), KernelError>,
+) -> Result<Files, KernelError> {
     let answer = Answer::of(wanted, arch);
     let known = answer.load(cache);
     if let Some((candidate, age)) = &known
@@ -92,7 +102,7 @@ pub fn fetch(
     {
         return files(&entry);
     }
-    match from_registry(wanted, arch, cache, progress) {
+    match registry(progress) {
         Ok((candidate, entry)) => {
             answer.save(cache, &candidate)?;
             files(&entry)
@@ -168,8 +178,13 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
                 && version.as_ref().is_none_or(|version| candidate.image.version == *version)
         }
     };
+    let fitting = candidates(&packages).into_iter().filter(fits);
+    newest(fitting)?.ok_or_else(|| apt.not_found(&described).into())
+}
+
+fn newest(candidates: impl Iterator<Item = Candidate>) -> Result<Option<Candidate>, AptError> {
     let mut newest: Option<Candidate> = None;
-    for candidate in candidates(&packages).into_iter().filter(fits) {
+    for candidate in candidates {
         let newer = match &newest {
             None => true,
             Some(best) => {
@@ -185,7 +200,7 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
             newest = Some(candidate);
         }
     }
-    newest.ok_or_else(|| apt.not_found(&described).into())
+    Ok(newest)
 }
 
 /// The kernels that packages hold. A 7.x `linux-image-*` holds none: it only draws in the others.
@@ -341,5 +356,155 @@ impl Answer {
 
     fn save(&self, cache: &Cache, candidate: &Candidate) -> Result<(), KernelError> {
         Ok(cache.write(&self.file, &serde_json::to_vec_pretty(candidate).expect("plain data"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// What the registry held in November 2026, of bookworm, trixie, forky, sid and experimental.
+    const REGISTRY: &str = "\
+linux-base-7.2.12+deb14-cloud-amd64 7.2.12-1
+linux-base-7.2.13+deb14-amd64 7.2.13-1
+linux-base-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-base-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-binary-7.2.12+deb14-cloud-amd64 7.2.12-1
+linux-binary-7.2.13+deb14-amd64 7.2.13-1
+linux-binary-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-binary-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-binary-unsigned-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-binary-unsigned-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-image-6.1.0-47-cloud-amd64 6.1.170-3
+linux-image-6.1.0-50-amd64 6.1.176-1
+linux-image-6.1.0-50-cloud-amd64 6.1.176-1
+linux-image-6.1.0-50-cloud-amd64-dbg 6.1.176-1
+linux-image-6.1.0-50-cloud-amd64-unsigned 6.1.176-1
+linux-image-6.1.0-50-rt-amd64 6.1.176-1
+linux-image-6.12.107+deb13-cloud-amd64-unsigned 6.12.107-1
+linux-image-6.12.94+deb13-cloud-amd64 6.12.94-1
+linux-image-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-image-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-image-cloud-amd64 7.2.13-1
+";
+
+    fn registry() -> Vec<Package> {
+        let package = |line: &str| {
+            let (name, version) = line.split_once(' ').unwrap();
+            let (architecture, sha256) = ("amd64".to_owned(), "0".repeat(64));
+            Package { name: name.into(), version: version.into(), architecture, sha256 }
+        };
+        REGISTRY.lines().map(package).collect()
+    }
+
+    fn pick(series: Option<&str>, flavour: &str) -> Option<Candidate> {
+        let fits = |candidate: &Candidate| is_of(&candidate.release, series, flavour);
+        newest(candidates(&registry()).into_iter().filter(fits)).unwrap()
+    }
+
+    #[test]
+    fn the_newest_of_a_series_is_picked_by_debians_order_signed_if_there_is_one() {
+        for (series, flavour, expected) in [
+            (Some("6.1"), "cloud-amd64", Some("linux-image-6.1.0-50-cloud-amd64=6.1.176-1")),
+            (Some("6.1"), "amd64", Some("linux-image-6.1.0-50-amd64=6.1.176-1")),
+            (Some("6.1"), "rt-amd64", Some("linux-image-6.1.0-50-rt-amd64=6.1.176-1")),
+            // 107 is more than 94, and unsigned is better than old.
+            (Some("6.12"), "cloud-amd64", Some("linux-image-6.12.107+deb13-cloud-amd64-unsigned=6.12.107-1")),
+            (Some("7.2"), "cloud-amd64", Some("linux-binary-7.2.13+deb14-cloud-amd64=7.2.13-1")),
+            (Some("7.2"), "amd64", Some("linux-binary-7.2.13+deb14-amd64=7.2.13-1")),
+            (Some("7.3"), "cloud-amd64", Some("linux-binary-7.3-cloud-amd64=7.3~rc7-1~exp1")),
+            (None, "cloud-amd64", Some("linux-binary-7.3-cloud-amd64=7.3~rc7-1~exp1")),
+            (Some("6.6"), "cloud-amd64", None),
+            (Some("6.12"), "rt-amd64", None),
+        ] {
+            let picked = pick(series, flavour).map(|candidate| candidate.key());
+            assert_eq!(picked.as_deref(), expected, "{series:?} {flavour}");
+        }
+        let split = pick(Some("7.2"), "cloud-amd64").unwrap();
+        assert_eq!(split.base.unwrap().name, "linux-base-7.2.13+deb14-cloud-amd64");
+        assert_eq!(pick(Some("6.1"), "cloud-amd64").unwrap().base, None);
+    }
+
+    #[test]
+    fn release_names_are_taken_apart() {
+        for (release, series, flavour, expected) in [
+            ("6.13-rc7-cloud-amd64", Some("6.13"), "cloud-amd64", true),
+            ("6.13-rc7-cloud-amd64", Some("6.13"), "amd64", false),
+            ("6.12.107+deb13-amd64", Some("6.1"), "amd64", false),
+            ("7.3-cloud-amd64", Some("7.3"), "cloud-amd64", true),
+            ("7.30-cloud-amd64", Some("7.3"), "cloud-amd64", false),
+            ("6.1.0-50-cloud-amd64", None, "cloud-amd64", true),
+            ("cloud-amd64", None, "cloud-amd64", false),
+        ] {
+            assert_eq!(is_of(release, series, flavour), expected, "{release} {series:?} {flavour}");
+        }
+    }
+
+    fn cached(cache: &Cache, candidate: &Candidate) -> PathBuf {
+        let fill = |folder: &Path| {
+            let record = Record {
+                candidate: candidate.clone(),
+                image_sha256: "0".repeat(64),
+                modules: vec!["0-virtio.ko".into()],
+            };
+            fs::write(folder.join("kernel.json"), serde_json::to_vec(&record)?)
+        };
+        cache.entry(KIND, &candidate.key(), fill).unwrap()
+    }
+
+    /// When the registry is asked, and what a silent one means, by the age of the last answer.
+    #[test]
+    fn a_day_old_answer_serves_and_an_older_one_when_the_registry_is_silent() {
+        let wanted = Wanted::Newest { series: Some("6.1".into()), flavour: "cloud-amd64".into() };
+        let pinned = Wanted::Package {
+            name: "linux-image-6.1.0-50-cloud-amd64".into(),
+            version: Some("6.1.176-1".into()),
+        };
+        let candidate = pick(Some("6.1"), "cloud-amd64").unwrap();
+        let silent =
+            || KernelError::Apt(AptError::Silent { mirror: "http://mirror".into(), messages: vec![] });
+        let checksum = || {
+            let [package, expected, found] = ["p", "e", "f"].map(str::to_owned);
+            KernelError::Apt(AptError::Checksum { package, expected, found })
+        };
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        type Failure<'a> = &'a dyn Fn() -> KernelError;
+        // What is wanted, the answer's age, the registry's failure, whether it is asked, the note (none: an error).
+        type Case<'a> = (&'a Wanted, Option<Duration>, Failure<'a>, bool, Option<&'a str>);
+        let cases: [Case; 5] = [
+            (&wanted, Some(hours(1)), &silent, false, Some("")),
+            (&wanted, Some(hours(49)), &silent, true, Some("the newest 49 hours ago")),
+            (&wanted, Some(hours(49)), &checksum, true, None),
+            (&pinned, Some(hours(9999)), &silent, false, Some("")),
+            (&wanted, None, &silent, true, None),
+        ];
+        for (wanted, age, failure, asks, note) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = Cache::at(folder.path(), true);
+            if let Some(age) = age {
+                cached(&cache, &candidate);
+                let answer = Answer::of(wanted, Arch::X86_64);
+                answer.save(&cache, &candidate).unwrap();
+                let file = fs::File::options().write(true).open(folder.path().join(&answer.file)).unwrap();
+                file.set_modified(SystemTime::now() - age).unwrap();
+            }
+            let asked = Cell::new(false);
+            let mut notes = String::new();
+            let result = fetch_by(wanted, Arch::X86_64, &cache, &mut |note| notes.push_str(note), |_| {
+                asked.set(true);
+                Err(failure())
+            });
+            assert_eq!(asked.get(), asks, "{wanted:?} {age:?}");
+            match (result, note) {
+                (Ok(files), Some(note)) => {
+                    assert_eq!(files.source, "debian linux-image-6.1.0-50-cloud-amd64 6.1.176-1");
+                    assert!(files.modules[0].ends_with("0-virtio.ko"));
+                    assert!(notes.contains(note) && notes.is_empty() == note.is_empty(), "{notes}");
+                }
+                (Err(_), None) => assert_eq!(notes, ""),
+                (result, _) => panic!("{wanted:?} {age:?}: {:?}", result.map(|files| files.source)),
+            }
+        }
     }
 }

@@ -116,3 +116,119 @@ fn what(head: &[u8]) -> &'static str {
         _ => "something else",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// The fields of Debian's 6.12.107: 39 set-up sectors, 730,368 paragraphs, as in a file of 11,706,880 bytes.
+    fn bz_image() -> Vec<u8> {
+        let mut head = vec![0; 20 * 1024];
+        head[0x1f1] = 39;
+        head[0x1f4..0x1f8].copy_from_slice(&730_368u32.to_le_bytes());
+        head[0x202..0x206].copy_from_slice(b"HdrS");
+        head[0x20e..0x210].copy_from_slice(&0x3d20u16.to_le_bytes());
+        let text = b"6.12.107+deb13-cloud-amd64 (debian-kernel@lists.debian.org) #1 SMP\0";
+        head[0x3f20..0x3f20 + text.len()].copy_from_slice(text);
+        head
+    }
+
+    /// An arm64 Image with two sections, the last of which ends at 0x30000.
+    fn arm64() -> Vec<u8> {
+        let mut head = vec![0; 4096];
+        head[..2].copy_from_slice(b"MZ");
+        head[0x38..0x3c].copy_from_slice(b"ARM\x64");
+        head[0x3c..0x40].copy_from_slice(&0x40u32.to_le_bytes());
+        head[0x40..0x44].copy_from_slice(b"PE\0\0");
+        head[0x46..0x48].copy_from_slice(&2u16.to_le_bytes());
+        head[0x54..0x56].copy_from_slice(&0xa0u16.to_le_bytes());
+        let table = 0x40 + 24 + 0xa0;
+        for (index, size, at) in [(0, 0x10000u32, 0x10000u32), (1, 0x10000, 0x20000)] {
+            let section = table + index * 40;
+            head[section + 16..section + 20].copy_from_slice(&size.to_le_bytes());
+            head[section + 20..section + 24].copy_from_slice(&at.to_le_bytes());
+        }
+        head
+    }
+
+    fn file(head: &[u8], length: u64) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(head).unwrap();
+        file.as_file().set_len(length).unwrap();
+        file
+    }
+
+    #[test]
+    fn whole_images_are_told_from_truncated_and_from_other_files() {
+        const X86: u64 = 40 * 512 + 730_368 * 16;
+        let is_no = |what: &str| {
+            format!("it is no kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
+        };
+        for (name, head, length, expected) in [
+            ("whole", bz_image(), X86, Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64")))),
+            (
+                "signed, so longer",
+                bz_image(),
+                X86 + 1500,
+                Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64"))),
+            ),
+            (
+                "truncated",
+                bz_image(),
+                X86 - 1,
+                Err("it is truncated: 11706367 bytes long, its header says at least 11706368".to_owned()),
+            ),
+            (
+                "only its first sectors",
+                bz_image(),
+                1024,
+                Err("it is truncated: 1024 bytes long, its header says at least 11706368".to_owned()),
+            ),
+            ("arm64", arm64(), 0x30000, Ok((Arch::Arm64, None))),
+            (
+                "arm64 truncated",
+                arm64(),
+                0x2ffff,
+                Err("it is truncated: 196607 bytes long, its header says at least 196608".to_owned()),
+            ),
+            ("empty", vec![], 0, Err(is_no("an empty file"))),
+            (
+                "vmlinux",
+                b"\x7fELF\x02".to_vec(),
+                9000,
+                Err(is_no("an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage)")),
+            ),
+            ("gzip", vec![0x1f, 0x8b, 8], 9000, Err(is_no("a gzip file (unpack it first)"))),
+            ("page", b"<!doctype html>".to_vec(), 300, Err(is_no("what looks like a web page"))),
+            (
+                "package",
+                b"!<arch>\n".to_vec(),
+                300,
+                Err(is_no("a Debian package (unpack it with dpkg-deb -x)")),
+            ),
+            ("zeros", vec![0; 2048], 2048, Err(is_no("something else"))),
+        ] {
+            let file = file(&head, length);
+            let result = read(file.path()).map_err(|error| error.to_string());
+            let expected =
+                expected.map(|(arch, release)| Header { arch, release: release.map(str::to_owned) });
+            assert_eq!(result, expected, "{name}");
+        }
+        let wrong = check(file(&arm64(), 0x30000).path(), Arch::X86_64).unwrap_err().to_string();
+        assert_eq!(wrong, "it is a kernel for arm64, expected one for x86_64");
+    }
+
+    proptest::proptest! {
+        /// Whatever a header says, it is an answer and no panic.
+        #[test]
+        fn no_header_breaks_the_reader(mut head: Vec<u8>, arm in proptest::bool::ANY) {
+            let magic: (usize, &[u8]) = if arm { (0x38, b"ARM\x64") } else { (0x202, b"HdrS") };
+            if head.len() >= magic.0 + 4 {
+                head[magic.0..magic.0 + 4].copy_from_slice(magic.1);
+            }
+            let length = head.len() as u64;
+            let _ = read(file(&head, length).path());
+        }
+    }
+}

@@ -280,3 +280,181 @@ fn is_name_char(c: char) -> bool {
 fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_name_char)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Manifest, String> {
+        parse(text, Path::new("kernels/some.yaml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_kind_of_source_is_read() {
+        let debian = |wanted| Source::Debian { wanted };
+        let sha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
+        let url = format!("arch: x86_64\nurl: {{image: https://x/bzImage, sha256: {sha256}}}\n");
+        for (text, arch, source) in [
+            (
+                "arch: x86_64\ndebian: {series: \"6.10\", flavour: cloud-amd64}\n",
+                Arch::X86_64,
+                debian(Wanted::Newest { series: Some("6.10".into()), flavour: "cloud-amd64".into() }),
+            ),
+            (
+                // Unquoted, still the text and not the number 6.1.
+                "arch: arm64\ndebian: {series: 6.10, flavour: arm64}\n",
+                Arch::Arm64,
+                debian(Wanted::Newest { series: Some("6.10".into()), flavour: "arm64".into() }),
+            ),
+            (
+                "arch: x86_64\ndebian: {series: newest, flavour: cloud-amd64}\n",
+                Arch::X86_64,
+                debian(Wanted::Newest { series: None, flavour: "cloud-amd64".into() }),
+            ),
+            (
+                "arch: x86_64\ndebian: {package: linux-binary-7.3-cloud-amd64, version: 7.3~rc7-1~exp1}\n",
+                Arch::X86_64,
+                debian(Wanted::Package {
+                    name: "linux-binary-7.3-cloud-amd64".into(),
+                    version: Some("7.3~rc7-1~exp1".into()),
+                }),
+            ),
+            (
+                "arch: x86_64\npath: {image: ../linux/bzImage, config: /boot/config}\n",
+                Arch::X86_64,
+                Source::Path {
+                    image: "kernels/../linux/bzImage".into(),
+                    vmlinux: None,
+                    config: Some("/boot/config".into()),
+                },
+            ),
+            (
+                &url,
+                Arch::X86_64,
+                Source::Url {
+                    image: Download { url: "https://x/bzImage".into(), sha256: sha256.into() },
+                    config: None,
+                },
+            ),
+        ] {
+            assert_eq!(parsed(text), Ok(Manifest { name: "some".into(), arch, source }), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_manifests_say_where_and_what_is_expected() {
+        let short = "arch: x86_64\nurl: {image: https://x/bzImage, sha256: 58AB}\n";
+        let file = format!("arch: x86_64\nurl: {{image: ./bzImage, sha256: {}}}\n", "0".repeat(64));
+        for (text, place, words) in [
+            ("", "1:1", "unexpected end of file"),
+            ("arch: x86_64\n", "1:7", "exactly one source, expected one of debian, path, url"),
+            (
+                "arch: x86_64\ndebian: {series: newest, flavour: amd64}\npath: {image: x}\n",
+                "3:7",
+                "exactly one source, expected one of debian, path, url",
+            ),
+            ("arch: mips\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+            ("arch: x86_64\ndebain: {}\n", "2:1", "expected one of arch, debian, path, url"),
+            (
+                "arch: x86_64\ndebian: {serie: newest}\n",
+                "2:10",
+                "expected one of series, flavour, package, version",
+            ),
+            ("arch: x86_64\ndebian: {}\n", "2:9", "expected either series and flavour, or package"),
+            (
+                "arch: x86_64\ndebian: {series: \"6\", flavour: amd64}\n",
+                "2:18",
+                "expected a series such as \"6.12\", or newest",
+            ),
+            ("arch: x86_64\ndebian: {series: \"6.12\"}\n", "2:18", "expected flavour as well"),
+            ("arch: x86_64\ndebian: {flavour: amd64}\n", "2:19", "expected series as well"),
+            (
+                "arch: arm64\ndebian: {series: \"6.12\", flavour: cloud-amd64}\n",
+                "2:35",
+                "expected a flavour for arm64: arm64 or cloud-arm64",
+            ),
+            ("arch: x86_64\ndebian: {version: \"1\"}\n", "2:19", "expected package as well"),
+            (
+                "arch: x86_64\ndebian: {package: linux-image-amd64}\n",
+                "2:19",
+                "expected a package with one kernel",
+            ),
+            (
+                "arch: x86_64\ndebian: {package: linux-image-6.1.0-50-amd64, flavour: amd64}\n",
+                "2:9",
+                "expected either series and flavour, or package",
+            ),
+            ("arch: x86_64\npath: {vmlinux: x}\n", "2:8", "missing field `image`"),
+            (short, "2:41", "expected a SHA-256: 64 lower-case hexadecimal digits"),
+            (&file, "2:14", "expected a URL that starts with https:// or http://"),
+        ] {
+            let error = parsed(text).unwrap_err();
+            let start = format!("kernels/some.yaml:{place}: ");
+            assert!(
+                error.starts_with(&start) && error.contains(words),
+                "{text}expected {start}… {words}\ngot {error}"
+            );
+        }
+        let error = parse("arch: x86_64\npath: {image: x}\n", Path::new("a b.yaml")).unwrap_err().to_string();
+        assert!(error.contains("the file's name is the kernel's"), "{error}");
+    }
+
+    #[test]
+    fn kernels_are_found_by_name_by_manifest_and_by_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let kernels = folder.path().join("kernels");
+        fs::create_dir(&kernels).unwrap();
+        let manifest = kernels.join("mine.yaml");
+        fs::write(&manifest, "arch: x86_64\npath: {image: bzImage}\n").unwrap();
+        fs::write(kernels.join("notes.txt"), "").unwrap();
+
+        let by_name = find("mine", &kernels).unwrap();
+        assert_eq!(find(manifest.to_str().unwrap(), Path::new("/no/such")).unwrap(), by_name);
+        let Source::Path { image, .. } = by_name.source else { panic!("{:?}", by_name.source) };
+        assert_eq!(image, kernels.join("bzImage"));
+
+        let error = find("other", &kernels).unwrap_err().to_string();
+        let file = kernels.join("other.yaml");
+        let expected = format!(
+            "failed to find the kernel `other`: no {}, and no such file; known: mine",
+            file.display()
+        );
+        assert_eq!(error, expected);
+        let error = find("../mine", &kernels.join("sub")).unwrap_err().to_string();
+        assert!(error.contains("known: none"), "{error}");
+
+        // A build tree: the image, its configuration and vmlinux.
+        let boot = folder.path().join("linux/arch/x86/boot");
+        fs::create_dir_all(&boot).unwrap();
+        for file in [".config", "vmlinux"] {
+            fs::write(folder.path().join("linux").join(file), "").unwrap();
+        }
+        let mut head = vec![0; 2048];
+        head[0x1f1] = 1;
+        head[0x202..0x206].copy_from_slice(b"HdrS");
+        head[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        head[0x300..0x30e].copy_from_slice(b"7.3.4-g1/dirty");
+        let image = boot.join("bzImage");
+        fs::write(&image, &head).unwrap();
+        let found = find(image.to_str().unwrap(), &kernels).unwrap();
+        assert_eq!((found.name.as_str(), found.arch), ("7.3.4-g1_dirty", Arch::X86_64));
+        let tree = folder.path().join("linux");
+        let (vmlinux, config) = (Some(tree.join("vmlinux")), Some(tree.join(".config")));
+        assert_eq!(found.source, Source::Path { image, vmlinux, config });
+
+        // As distributions install it, here without a configuration.
+        let installed = folder.path().join("vmlinuz-7.3.4");
+        fs::write(&installed, &head).unwrap();
+        let found = find(installed.to_str().unwrap(), &kernels).unwrap();
+        assert_eq!(found.source, Source::Path { image: installed.clone(), vmlinux: None, config: None });
+        let config = folder.path().join("config-7.3.4");
+        fs::write(&config, "").unwrap();
+        let found = find(installed.to_str().unwrap(), &kernels).unwrap();
+        assert_eq!(found.source, Source::Path { image: installed, vmlinux: None, config: Some(config) });
+
+        let text = folder.path().join("text");
+        fs::write(&text, "hello").unwrap();
+        let error = find(text.to_str().unwrap(), &kernels).unwrap_err().to_string();
+        assert!(error.contains("it is no kernel image"), "{error}");
+    }
+}

@@ -70,7 +70,11 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
     for failed in &outcomes.errors {
         out += &format!("{} {}\n      {}\n", style.red("error"), failed.cell, failed.message);
         let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
-        out.extend(failed.console[skipped..].iter().map(|line| format!("      | {line}").trim_end().to_owned() + "\n"));
+        out.extend(
+            failed.console[skipped..]
+                .iter()
+                .map(|line| format!("      | {line}").trim_end().to_owned() + "\n"),
+        );
     }
     for (reason, cells) in &outcomes.skips {
         out += &format!("{} {reason}\n", style.yellow("skip"));
