@@ -293,7 +293,8 @@ mod tests {
     #[test]
     fn flows() {
         let stop = |start| Whole(at(start, NEXT));
-        let cases: Vec<(&str, Vec<Step>, Vec<(u64, u64, Kind)>)> = vec![
+        type Case = (&'static str, Vec<Step>, Vec<(u64, u64, Kind)>);
+        let cases: Vec<Case> = vec![
             ("falls through", vec![Whole(at(0x100, NEXT)), stop(0x10c)], vec![]),
             ("not taken", vec![Whole(at(0x100, COND)), stop(0x10c)], vec![]),
             ("taken", vec![Whole(at(0x100, COND)), stop(0x200)], vec![(0x108, 0x200, Kind::Cond)]),
