@@ -6,7 +6,7 @@
 //! here once more, so that what enters the cache was seen to be right by the code that puts it there.
 
 use super::{
-    cache::{Cache, CacheError, Lock},
+    cache::{Cache, CacheError, Lock, require_room},
     child::{self, ChildError},
 };
 use sha2::{Digest, Sha256};
@@ -32,6 +32,9 @@ const KEYRINGS: [&str; 2] = [
 const LISTS_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Lists younger than this are not fetched again because something was not found in them.
 const LISTS_FRESH: Duration = Duration::from_secs(10 * 60);
+
+/// Twice what the lists of one architecture and apt's index of them took in 2026.
+const LISTS_ROOM: u64 = 170 << 20;
 
 const UPDATE_LIMIT: Duration = Duration::from_secs(10 * 60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -78,6 +81,9 @@ pub struct Package {
     pub version: String,
     pub architecture: String,
     pub sha256: String,
+    /// Bytes that downloading and unpacking it take; not known of one read from the cache.
+    #[serde(skip)]
+    pub room: u64,
 }
 
 impl Package {
@@ -131,6 +137,7 @@ impl Apt {
 
     /// Fetches the lists; fails only when no suite at all answers.
     pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), AptError> {
+        require_room(&self.folder, LISTS_ROOM)?;
         let mut mirrors = vec![DEFAULT_MIRROR.to_owned()];
         mirrors.splice(0..0, host_mirror().filter(|mirror| mirror != DEFAULT_MIRROR));
         let mut silent = None;
@@ -187,6 +194,7 @@ impl Apt {
 
     /// Fetches packages into a folder and verifies them; their files, in the same order.
     pub fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>, AptError> {
+        require_room(folder, packages.iter().map(|package| package.room).sum())?;
         let mut command = self.command("apt-get");
         command.args(["download", "--quiet=2"]).args(packages.iter().map(Package::exact)).current_dir(folder);
         child::run(&mut command, DOWNLOAD_LIMIT)?;
@@ -401,7 +409,11 @@ fn packages(text: &str) -> Result<Vec<Package>, AptError> {
         .map(str::trim)
         .filter(|stanza| !stanza.is_empty())
         .map(|stanza| {
+            let number =
+                |name| field(stanza, name).ok().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
             Ok(Package {
+                // Debian counts installed sizes in KiB.
+                room: number("Size") + number("Installed-Size") * 1024,
                 name: field(stanza, "Package")?,
                 version: field(stanza, "Version")?,
                 architecture: field(stanza, "Architecture")?,
@@ -559,6 +571,7 @@ Depends: linux-base-7.3-cloud-amd64 (= 7.3~rc7-1~exp1)
 Description: Linux 7.3-rc7 for x86-64 cloud (kernel image)
  The Linux kernel 7.3-rc7 for use on cloud platforms.
 Filename: pool/main/l/linux-signed-amd64/linux-binary-7.3-cloud-amd64_7.3~rc7-1~exp1_amd64.deb
+Size: 13885624
 SHA256: f607118da820d8ba7f06826bff27e84a30b95dbd4a9bdb646f38d8481b1e4268
 
 Package: qemu-system-x86
@@ -579,6 +592,7 @@ SHA256: 0000000000000000000000000000000000000000000000000000000000000000
             ]
         );
         assert!(packages[0].sha256.starts_with("f607118d"));
+        assert_eq!(packages[0].room, 13_885_624 + 13_876 * 1024);
         let error = super::packages("Package: foo\nVersion: 1\n").unwrap_err().to_string();
         assert_eq!(error, "failed to read apt's description of Package: foo: no Architecture");
     }
