@@ -85,9 +85,9 @@ fn bad_input_is_named_and_ends_with_2() {
         with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
         with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
         with_file(
-            ("k.yaml", b"name: k\narch: x86_64\npath: { imag: x }\n"),
+            ("k.yaml", b"arch: x86_64\npath: { imag: x }\n"),
             &["--kernel", "{dir}/k.yaml"],
-            &["k.yaml:3:", "imag"],
+            &["k.yaml:2:", "imag"],
         ),
         with_file(
             ("truncated", &image[..image.len() / 2]),

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real guests through the library: what they measure, and how they die.
 
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use std::{
     collections::BTreeSet,
     fs,
@@ -47,7 +51,8 @@ fn waste(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
     let trace = Trace::decode(&fs::read(trace::file_name(dir, number)).unwrap()).unwrap();
     let addresses = branch::symbols::addresses(&trace);
-    let Response::Resolve { symbols } = vm.request(Command::Resolve { addresses }, LIMIT).unwrap().unwrap() else {
+    let Response::Resolve { symbols } = vm.request(Command::Resolve { addresses }, LIMIT).unwrap().unwrap()
+    else {
         panic!()
     };
     branch::lbr_waste(Arch::X86_64, &trace, &symbols.into_iter().flatten().collect(), &reply).unwrap()
@@ -66,9 +71,6 @@ fn waste_repeats_bit_for_bit_and_across_boots() {
             for mechanism in mechanisms {
                 let waste = waste(&mut vm, dir.path(), number, mechanism);
                 number += 1;
-                for point in &waste.points {
-                    println!("{mechanism}\n{}", branch::listing(point, &waste.function, branch::Model::IntelLbr, branch::Filter::of(branch::Branch::Any)));
-                }
                 digests.extend(waste.points.into_iter().map(|point| point.digest));
             }
             seen.insert(digests);
@@ -76,4 +78,171 @@ fn waste_repeats_bit_for_bit_and_across_boots() {
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+/// One way for a guest to fail, and what must be said of it.
+struct Failure {
+    name: &'static str,
+    spec: fn(&mut Spec),
+    /// Done to the guest once it answered; none when it must not get that far.
+    then: Option<fn(&mut Vm) -> VmError>,
+    kind: ErrorKind,
+    words: &'static str,
+}
+
+fn inject(vm: &mut Vm, fault: Fault) -> VmError {
+    vm.request(Command::Inject(fault), LIMIT).unwrap_err()
+}
+
+fn after_signal(vm: &mut Vm, signal: Signal) -> VmError {
+    signal::kill(Pid::from_raw(vm.process_id() as i32), signal).unwrap();
+    vm.request(Command::Facts, LIMIT).unwrap_err()
+}
+
+fn short(spec: &mut Spec) {
+    spec.deadlines.silence = Duration::from_secs(4);
+}
+
+/// A kernel whose first instruction jumps to itself.
+fn hanging_kernel(spec: &mut Spec) {
+    let mut image = fs::read(&spec.kernel).unwrap();
+    image[0x200..0x202].copy_from_slice(&[0xeb, 0xfe]);
+    spec.kernel = spec.dir.join("hangs");
+    fs::write(&spec.kernel, image).unwrap();
+    spec.deadlines.boot = Duration::from_secs(4);
+}
+
+/// A QEMU that says and does nothing.
+fn sleeping_qemu(spec: &mut Spec) {
+    spec.qemu.program = "/bin/sh".into();
+    spec.qemu.arguments = vec!["-c".into(), "exec sleep 1000".into()];
+    spec.deadlines.boot = Duration::from_secs(1);
+}
+
+const FAILURES: &[Failure] = &[
+    Failure {
+        name: "QEMU is missing",
+        spec: |spec| spec.qemu.program = "no-such-qemu".into(),
+        then: None,
+        kind: ErrorKind::QemuStart,
+        words: "no-such-qemu",
+    },
+    Failure {
+        name: "the plugin is none",
+        spec: |spec| spec.plugin = Some("Cargo.toml".into()),
+        then: None,
+        kind: ErrorKind::QemuStart,
+        words: "plugin",
+    },
+    Failure {
+        name: "QEMU hangs",
+        spec: sleeping_qemu,
+        then: None,
+        kind: ErrorKind::BootTimeout,
+        words: "first word",
+    },
+    Failure {
+        name: "the kernel hangs at boot",
+        spec: hanging_kernel,
+        then: None,
+        kind: ErrorKind::BootTimeout,
+        words: "first word",
+    },
+    Failure {
+        name: "the kernel panics at boot",
+        spec: |spec| spec.append.push("rdinit=/none init=/none".to_owned()),
+        then: None,
+        kind: ErrorKind::Panic,
+        words: "Kernel panic - not syncing",
+    },
+    Failure {
+        name: "panic",
+        spec: short,
+        then: Some(|vm| inject(vm, Fault::Panic)),
+        kind: ErrorKind::Panic,
+        words: "sysrq triggered crash",
+    },
+    Failure {
+        name: "the agent exits",
+        spec: short,
+        then: Some(|vm| inject(vm, Fault::ExitAgent)),
+        kind: ErrorKind::Panic,
+        words: "Attempted to kill init",
+    },
+    Failure {
+        name: "RCU stall",
+
+        spec: |_| (),
+        then: Some(|vm| inject(vm, Fault::RcuStall)),
+        kind: ErrorKind::RcuStall,
+        words: "stall",
+    },
+    Failure {
+        name: "the agent falls silent",
+        spec: short,
+        then: Some(|vm| inject(vm, Fault::Silence)),
+        kind: ErrorKind::Silence,
+        words: "heartbeat",
+    },
+    Failure {
+        name: "the agent sends garbage",
+        spec: short,
+        then: Some(|vm| inject(vm, Fault::GarbageFrame)),
+        kind: ErrorKind::Protocol,
+        words: "no message",
+    },
+    Failure {
+        name: "QEMU is killed",
+        spec: short,
+        then: Some(|vm| after_signal(vm, Signal::SIGKILL)),
+        kind: ErrorKind::QemuExit,
+        words: "signal: 9",
+    },
+    Failure {
+        name: "QEMU stops",
+        spec: short,
+        then: Some(|vm| after_signal(vm, Signal::SIGSTOP)),
+        kind: ErrorKind::Silence,
+        words: "heartbeat",
+    },
+];
+
+#[test]
+fn every_failure_is_named_and_leaves_nothing() {
+    // Two guests at a time, as in a run.
+    let (even, odd): (Vec<_>, Vec<_>) = FAILURES.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| even.iter().for_each(|(_, failure)| check(failure)));
+        scope.spawn(|| odd.iter().for_each(|(_, failure)| check(failure)));
+    });
+}
+
+fn check(failure: &Failure) {
+    let name = failure.name;
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = spec(dir.path());
+    (failure.spec)(&mut spec);
+    let mut process = None;
+    let error = match (Vm::boot(spec), failure.then) {
+        (Err(error), None) => error,
+        (Ok(mut vm), Some(then)) => {
+            process = Some(vm.process_id());
+            then(&mut vm)
+        }
+        (Err(error), Some(_)) => panic!("{name}: it did not even boot: {error}\n{:#?}", error.console_tail),
+        (Ok(_), None) => panic!("{name}: it booted"),
+    };
+    assert_eq!(error.kind, failure.kind, "{name}: {error}\n{:#?}", error.console_tail);
+    assert!(error.message.contains(failure.words), "{name}: {error}");
+    if matches!(error.kind, ErrorKind::Panic | ErrorKind::RcuStall) {
+        assert!(error.console_tail.iter().any(|line| line.contains(failure.words)), "{name}: {error:#?}");
+    }
+    if let Some(process) = process {
+        assert!(!Path::new(&format!("/proc/{process}")).exists(), "{name}: QEMU is still there");
+    }
+    let known = ["initramfs.cpio", "console.log", "qemu.log", "hangs"];
+    for entry in fs::read_dir(dir.path()).unwrap() {
+        let file = entry.unwrap().file_name();
+        assert!(known.iter().any(|known| file == *known), "{name}: {file:?} was left behind");
+    }
 }

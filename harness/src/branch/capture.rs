@@ -47,7 +47,7 @@ pub fn lbr_waste(
     reply: &LbrWasteReply,
 ) -> Result<LbrWaste, CaptureError> {
     let hits = hits(trace, symbols, reply)?;
-    let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted()).collect();
+    let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted).collect();
     let mut groups: BTreeMap<Vec<String>, Vec<&Hit>> = BTreeMap::new();
     for hit in &clean {
         groups.entry(hit.digests()).or_default().push(hit);
@@ -77,6 +77,7 @@ pub fn lbr_waste(
 /// One trigger: a capture per point at which the program runs.
 struct Hit {
     number: usize,
+    interrupted: bool,
     captures: Vec<Capture>,
 }
 
@@ -87,11 +88,6 @@ struct Capture {
 }
 
 impl Hit {
-    /// What interrupted the hit is in the records of its last point, which reach back over the others'.
-    fn interrupted(&self) -> bool {
-        self.captures.iter().flat_map(|c| &c.records).any(|record| record.kind == Kind::Interrupt)
-    }
-
     fn digests(&self) -> Vec<String> {
         self.captures.iter().map(|c| digest(&c.records)).collect()
     }
@@ -145,7 +141,9 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
             captures.push(Capture { point, records });
         }
         previous_end = group[points - 1].index + 1;
-        hits.push(Hit { number, captures });
+        // In all of the hit: a handler may be longer than what is kept.
+        let interrupted = vcpu.records[start..previous_end].iter().any(|r| is_interrupt(r, symbols));
+        hits.push(Hit { number, interrupted, captures });
     }
     Ok(hits)
 }
@@ -211,6 +209,26 @@ fn is_snapshot(symbol: &Symbol) -> bool {
     let driver = symbol.name.contains("_snapshot_") && symbol.name.ends_with("branch_stack");
     // `__SCT__perf_snapshot_branch_stack` is the static call's trampoline, a step on the way.
     symbol.name == NO_DRIVER || driver && !symbol.name.starts_with("__SC")
+}
+
+/// Where QEMU does not report interrupts (before 10.2) the recorder may see one as the branch before it, gone astray: no
+/// branch but `int` leads to these entries.
+fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
+    let is_entry = |s: &Symbol| s.start == record.to && is_interrupt_entry(&s.name);
+    record.kind == Kind::Interrupt
+        || record.kind != Kind::Int && symbols.find(record.to).is_some_and(is_entry)
+}
+
+fn is_interrupt_entry(name: &str) -> bool {
+    const X86: [&str; 5] = [
+        "asm_sysvec_",
+        "asm_exc_",
+        "asm_common_interrupt",
+        "asm_spurious_interrupt",
+        "asm_fred_entrypoint_kernel",
+    ];
+    const ARM64: [&str; 3] = ["el1h_64_irq", "el1h_64_fiq", "el1h_64_sync"];
+    X86.iter().chain(&ARM64).any(|entry| name.starts_with(entry))
 }
 
 /// The index of the system call that triggered the hit: the newest between the last hit and this one, or where that
@@ -537,6 +555,28 @@ mod tests {
 
         let error = measure([a.clone(), a].concat(), Mechanism::Fentry, 2).unwrap_err();
         assert_eq!(error, CaptureError::Interrupted { hits: 2 });
+    }
+
+    #[test]
+    fn an_interrupt_is_known_by_its_entry_and_wherever_it_fell() {
+        let handler = |n: usize| {
+            let mut records = vec![r(Ret, ("bpf_prog", 0x10), ("asm_sysvec", 0))];
+            records.extend(vec![r(Cond, ("asm_sysvec", 0x30), ("asm_sysvec", 0x28)); n]);
+            records.push(r(Iret, ("asm_sysvec", 0x80), ("sys", 0x11)));
+            records
+        };
+        // Taken for a return, and with a handler longer than what is kept of the hit.
+        for length in [1, 1000] {
+            let late = [&enter()[..3], &handler(length), &enter()[3..], &inlined(), &leave()].concat();
+            let waste = measure([late, hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
+            assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 1), "{length}");
+        }
+        // A breakpoint is part of how a kprobe works; what goes on inside a handler is no entry.
+        let breakpoint = [&[r(Int, ("bpf_prog", 0x10), ("asm_sysvec", 0))], &inlined()[..]].concat();
+        let inside = [&[r(Ret, ("sys", 0x10), ("asm_sysvec", 0xf))], &inlined()[..]].concat();
+        for middle in [breakpoint, inside] {
+            assert_eq!(measure(hit(&middle), Mechanism::Fentry, 1).unwrap().interrupted_hits, 0);
+        }
     }
 
     #[test]

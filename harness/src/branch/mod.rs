@@ -9,6 +9,8 @@ pub mod filter;
 pub mod listing;
 pub mod model;
 pub mod symbols;
+#[cfg(test)]
+mod tests;
 pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};

@@ -117,7 +117,12 @@ impl Cells {
     }
 
     /// Runs the selected cells, or with `list` only names them. The environment names the plan.
-    pub fn run(&self, selection: &Selection, list: bool, mut sink: impl FnMut(Event<'_>) + Send) -> Result<End> {
+    pub fn run(
+        &self,
+        selection: &Selection,
+        list: bool,
+        mut sink: impl FnMut(Event<'_>) + Send,
+    ) -> Result<End> {
         let root = Utf8PathBuf::try_from(repository())?;
         let context = ParseContext::new(&self.graph);
         let config = NextestConfig::from_sources(root.clone(), &context, None, [], &BTreeSet::new())

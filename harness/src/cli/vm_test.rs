@@ -99,9 +99,8 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     drop(progress);
     if args.list {
         let listed = cells_binary.run(&args.selection, true, |_| ());
-        fs::remove_dir_all(run_dir.path())?;
-        listed?;
-        return Ok(exit::PASS);
+        discard(&run_dir);
+        return listed.map(|_| exit::PASS);
     }
 
     let run = Run {
@@ -121,7 +120,11 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         cells: Vec::new(),
         interrupted: false,
     };
-    let run = run_cells(&cells_binary, args, &plan, &run_dir, run)?;
+    let run = run_cells(&cells_binary, args, &plan, &run_dir, run).inspect_err(|error| {
+        if error.is::<UsageError>() {
+            discard(&run_dir);
+        }
+    })?;
     finish(&run, &run_dir, &args.look)
 }
 
@@ -129,22 +132,30 @@ pub fn vm_test(args: &Args) -> Result<u8> {
 fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run: Run) -> Result<Run> {
     let mut progress = Progress::cells(plan.cells.len() as u64);
     run_dir.save(&run)?;
-    let mut failed = None;
+    let (mut failed, mut cancelled) = (None, false);
     let end = cells.run(&args.selection, false, |event| match event {
         Event::Started { cell } => progress.started(cell),
         Event::Slow { cell, elapsed, will_terminate } => {
             let what = if will_terminate { "is terminated after" } else { "is slow:" };
             progress.line(&format!("{cell} {what} {} s", elapsed.as_secs()));
         }
-        Event::Cancelled => progress.line("interrupted: stopping the guests; what was measured is kept"),
+        Event::Cancelled => {
+            cancelled = true;
+            progress.line("interrupted: stopping the guests; what was measured is kept");
+        }
         Event::Finished { cell, how, timed_out, taken } => {
             let Some(planned) = plan.cells.iter().find(|planned| planned.id.name() == cell) else { return };
             let result = match run_dir.load_cell(&planned.id) {
                 Ok(Some(result)) => result,
+                // Stopped by the interrupt: as good as not begun.
+                Ok(None) if cancelled => return progress.finished(cell, &format!("stop  {cell}")),
                 Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
                 Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
             };
             progress.finished(cell, &tramplab::report::cell_line(&result));
+            if run.cells.is_empty() {
+                point_latest_at(run_dir);
+            }
             run.cells.push(result);
             if let Err(error) = run_dir.save(&run) {
                 failed.get_or_insert(error);
@@ -328,11 +339,21 @@ fn new_run_dir(runs: PathBuf) -> Result<(String, RunDir)> {
     let path = runs.join(&id);
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
-    // A convenience; a file system without symlinks does without.
+    Ok((id, RunDir::new(fs::canonicalize(path)?)))
+}
+
+/// For a run that did not begin.
+fn discard(run_dir: &RunDir) {
+    // What cannot be removed is an empty run, and says so.
+    let _ = fs::remove_dir_all(run_dir.path());
+}
+
+/// `runs/latest`: a convenience, which a file system without symlinks does without.
+fn point_latest_at(run_dir: &RunDir) {
+    let (Some(runs), Some(id)) = (run_dir.path().parent(), run_dir.path().file_name()) else { return };
     let latest = runs.join("latest");
     let _ = fs::remove_file(&latest);
-    let _ = std::os::unix::fs::symlink(&id, &latest);
-    Ok((id, RunDir::new(fs::canonicalize(path)?)))
+    let _ = std::os::unix::fs::symlink(id, &latest);
 }
 
 fn now() -> String {

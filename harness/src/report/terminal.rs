@@ -55,6 +55,9 @@ fn table(table: &Table) -> String {
     format!("{}\n{rows}{notes}", table.caption)
 }
 
+/// Of the last console lines, how many fit a terminal; `run.json` and the console's own log have more.
+const CONSOLE_LINES: usize = 12;
+
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
     let mut out = style.bold(&outcomes.summary) + "\n";
     if outcomes.interrupted {
@@ -66,7 +69,12 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
     }
     for failed in &outcomes.errors {
         out += &format!("{} {}\n      {}\n", style.red("error"), failed.cell, failed.message);
-        out.extend(failed.console.iter().map(|line| format!("      | {line}").trim_end().to_owned() + "\n"));
+        let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
+        out.extend(
+            failed.console[skipped..]
+                .iter()
+                .map(|line| format!("      | {line}").trim_end().to_owned() + "\n"),
+        );
     }
     for (reason, cells) in &outcomes.skips {
         out += &format!("{} {reason}\n", style.yellow("skip"));

@@ -8,6 +8,8 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 /// The `main` of the cells' test binary.
 pub fn main() -> ExitCode {
+    // A harness that is killed takes its cells along, and they their guests. Failing only loses that.
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let arguments = Arguments::from_args();
     let trials = match std::env::var_os(PLAN_ENV).map(PathBuf::from) {
         // A plain `cargo test` of the workspace: there is no plan, and so no cell.

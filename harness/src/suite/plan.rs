@@ -119,7 +119,8 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
             _ => None,
         })
         .collect();
-    let known = |name: &String| cells.iter().any(|cell| &cell.id.kernel == name) || suite.kernels.contains(name);
+    let known =
+        |name: &String| cells.iter().any(|cell| &cell.id.kernel == name) || suite.kernels.contains(name);
     let mut idle = Vec::new();
     for budget in &suite.budgets {
         for name in budget.kernels.iter().flatten().filter(|name| !known(name)) {

@@ -232,17 +232,18 @@ impl Vm {
     /// The link is gone: because the kernel died, because QEMU ended, or for no better reason than its own.
     fn link_failed(&mut self, message: &str) -> VmError {
         let until = Instant::now() + LAST_WORDS;
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
-            match self.signals.recv_timeout(left.min(TICK)) {
+        while Instant::now() < until {
+            match self.signals.recv_timeout(TICK) {
                 Ok(Signal::Death(death)) => return self.died(death),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+                // QEMU closes its ends a little before it is gone.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK / 5),
+            }
+            if let Some(status) = self.qemu.exited() {
+                return self.qemu_exited(&status);
             }
         }
-        match self.qemu.exited() {
-            Some(status) => self.qemu_exited(&status),
-            None => self.dead(ErrorKind::Protocol, message.to_owned()),
-        }
+        self.dead(ErrorKind::Protocol, message.to_owned())
     }
 
     fn qemu_exited(&mut self, status: &std::process::ExitStatus) -> VmError {

@@ -81,8 +81,8 @@ pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
 }
 
-/// All functions a mechanism may attach to, by name. Only names that stand for one function everywhere: in ftrace's
-/// list, in BTF and in kallsyms.
+/// All functions a mechanism may attach to, by name. Only plain ones, whose names stand for one function everywhere:
+/// in ftrace's list, in BTF and in kallsyms. So all mechanisms but fmod_ret choose from the same list.
 pub fn candidates(
     mechanism: Mechanism,
     available: &str,
@@ -90,6 +90,7 @@ pub fn candidates(
     btf: &KernelBtf,
     kallsyms: &Kallsyms,
 ) -> Vec<Target> {
+    let addresses = kallsyms.unique_addresses();
     let injectable: HashSet<&str> = image_functions(injectable).collect();
     let wanted = |name: &str| match mechanism {
         Mechanism::FmodRet => name.starts_with(SECURITY) || injectable.contains(name),
@@ -104,8 +105,8 @@ pub fn candidates(
         .filter_map(|name| {
             let name = name[0];
             Some(Target {
-                btf_id: btf.function(name)?,
-                address: kallsyms.unique(name)?,
+                btf_id: btf.plain_function(name)?,
+                address: *addresses.get(name)?,
                 name: name.to_owned(),
             })
         })
@@ -159,6 +160,34 @@ mod tests {
         // splitmix64 of seed 0 begins with 0xe220a8397b1dcdaf: 0.883 of 10 is item 8.
         assert_eq!(shuffled(0)[0], 8);
         shuffle::<u32>(&mut [], 0);
+    }
+
+    #[test]
+    fn candidates_are_plain_and_unmistakable() {
+        let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();
+        let btf = KernelBtf::of_functions(&[
+            ("__set_task_comm", true),
+            ("begin_new_exec", true),
+            ("entry_SYSCALL_64", false),
+            ("bpf_fentry_test1", true),
+            ("t_show", true),
+            ("perf_trace_bpf_trigger_tp", true),
+            ("perf_trace_bpf_test_finish", true),
+        ]);
+        // In order: chosen, not plain, denied, two in kallsyms, in a module, none in kallsyms, listed twice, chosen,
+        // not in BTF.
+        let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n_etext [ext4]\n\
+                         begin_new_exec\nperf_trace_bpf_test_finish\nperf_trace_bpf_test_finish\n__set_task_comm\n\
+                         __x64_sys_fork\n";
+        let names = |mechanism, injectable| {
+            let chosen = candidates(mechanism, available, injectable, &btf, &kallsyms);
+            chosen.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
+        };
+        let set_comm = ("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0);
+        let trigger = ("perf_trace_bpf_trigger_tp".to_owned(), 0xffff_ffff_937f_fdc0);
+        assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger]);
+        assert_eq!(names(Mechanism::FmodRet, ""), []);
+        assert_eq!(names(Mechanism::FmodRet, "__set_task_comm\tERRNO\n"), [set_comm]);
     }
 
     #[test]

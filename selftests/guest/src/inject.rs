@@ -6,6 +6,8 @@ use crate::libbpf_log;
 use crate::link::Events;
 use libbpf_rs::{ObjectBuilder, ProgramInput};
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use tramplab_protocol::message::{Fault, GuestError};
@@ -14,8 +16,9 @@ const STALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stall.bpf.o"));
 const STALL_TIMEOUT: &str = "/sys/module/rcupdate/parameters/rcu_cpu_stall_timeout";
 /// The least the kernel takes, in seconds.
 const LEAST_STALL_SECONDS: &str = "3";
-/// `membarrier` waiting for a grace period of RCU (MEMBARRIER_CMD_GLOBAL).
-const MEMBARRIER_CMD_GLOBAL: i32 = 1;
+/// Runs of the program, a few seconds each.
+const STALLS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the main loop has to do after a fault.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +51,7 @@ pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
     }
 }
 
-/// Runs a BPF program that loops for hours under the RCU read lock; while it runs, something waits for RCU.
+/// Runs a BPF program that loops under the RCU read lock for seconds, while another thread waits for RCU.
 fn stall() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(STALL_TIMEOUT, LEAST_STALL_SECONDS).map_err(|e| format!("{STALL_TIMEOUT}: {e}"))?;
     libbpf_log::clear();
@@ -56,14 +59,22 @@ fn stall() -> Result<(), Box<dyn std::error::Error>> {
         .open_memory(STALL)?
         .load()
         .map_err(|error| format!("{error}; {}", libbpf_log::take().trim_end()))?;
-    // The program's test run cannot be preempted: on one CPU no grace period could begin after it, so there has to
-    // be one under way when it does.
-    thread::Builder::new().spawn(|| {
-        // SAFETY: no memory is passed.
-        while unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } == 0 {}
-    })?;
-    thread::sleep(Duration::from_millis(50));
     let program = object.progs_mut().next().ok_or("the object has no program")?;
-    program.test_run(ProgramInput::default())?;
+    let _link = program.attach_trace()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let waiter = thread::Builder::new().spawn(move || {
+        // A thread's end is freed after a grace period: as long as threads end, there is always one to wait for.
+        while !stopped.load(Ordering::Relaxed) {
+            let _ = thread::spawn(|| {}).join();
+            thread::sleep(PAUSE);
+        }
+    })?;
+    for _ in 0..STALLS {
+        // An fentry program's test run calls the function to which this one is attached.
+        program.test_run(ProgramInput::default())?;
+    }
+    stop.store(true, Ordering::Relaxed);
+    waiter.join().map_err(|_| "the waiting thread panicked")?;
     Ok(())
 }

@@ -7,16 +7,24 @@ use std::collections::{HashMap, HashSet};
 pub const PATH: &str = "/sys/kernel/btf/vmlinux";
 /// A tracepoint `NAME` has a typedef of this prefix.
 const TRACEPOINT: &str = "btf_trace_";
+/// Arguments that travel in registers on every architecture; older trampolines take no more.
+const REGISTER_ARGUMENTS: usize = 6;
 
 /// The kernel's BTF, read once: it never changes while the kernel runs.
 #[derive(Debug, Default)]
 pub struct KernelBtf {
-    /// Ids by name; only names that stand for one function.
-    functions: HashMap<String, u32>,
+    /// By name; only names that stand for one function.
+    functions: HashMap<String, Function>,
     /// Ids by the tracepoint's name.
     tracepoints: HashMap<String, u32>,
     /// The enumerators of `enum bpf_attach_type`.
     attach_types: HashSet<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Function {
+    id: u32,
+    plain: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -25,28 +33,30 @@ pub struct BtfError(#[from] libbpf_rs::Error);
 
 impl KernelBtf {
     pub fn read() -> Result<KernelBtf, BtfError> {
-        let btf = Btf::from_vmlinux()?;
+        Ok(KernelBtf::of(&Btf::from_vmlinux()?))
+    }
+
+    fn of(btf: &Btf<'_>) -> KernelBtf {
         let mut kernel = KernelBtf::default();
         let mut ambiguous = HashSet::new();
         for id in 1..btf.len() as u32 {
-            let Some(kind) = btf.type_by_id::<BtfType<'_>>(id.into()) else { continue };
-            match kind.kind() {
+            let Some(entry) = btf.type_by_id::<BtfType<'_>>(id.into()) else { continue };
+            let Some(name) = entry.name().map(|name| name.to_string_lossy()) else { continue };
+            match entry.kind() {
                 BtfKind::Func => {
-                    let Some(name) = kind.name() else { continue };
-                    let name = name.to_string_lossy().into_owned();
-                    if kernel.functions.insert(name.clone(), id).is_some() {
-                        ambiguous.insert(name);
+                    let function = Function { id, plain: is_plain(btf, entry) };
+                    if kernel.functions.insert(name.clone().into_owned(), function).is_some() {
+                        ambiguous.insert(name.into_owned());
                     }
                 }
                 BtfKind::Typedef => {
-                    let name = kind.name().map(|name| name.to_string_lossy());
-                    if let Some(tracepoint) = name.as_deref().and_then(|name| name.strip_prefix(TRACEPOINT)) {
+                    if let Some(tracepoint) = name.strip_prefix(TRACEPOINT) {
                         kernel.tracepoints.insert(tracepoint.to_owned(), id);
                     }
                 }
-                BtfKind::Enum if kind.name().is_some_and(|name| name == "bpf_attach_type") => {
-                    let Ok(kind) = types::Enum::try_from(kind) else { continue };
-                    let names = kind.iter().filter_map(|member| member.name);
+                BtfKind::Enum if name == "bpf_attach_type" => {
+                    let Ok(entry) = types::Enum::try_from(entry) else { continue };
+                    let names = entry.iter().filter_map(|member| member.name);
                     kernel.attach_types.extend(names.map(|name| name.to_string_lossy().into_owned()));
                 }
                 _ => {}
@@ -55,11 +65,25 @@ impl KernelBtf {
         for name in ambiguous {
             kernel.functions.remove(&name);
         }
-        Ok(kernel)
+        kernel
+    }
+
+    /// Of functions that are plain or not, with ids from 1.
+    #[cfg(test)]
+    pub fn of_functions(functions: &[(&str, bool)]) -> KernelBtf {
+        let function = |(id, (name, plain)): (usize, &(&str, bool))| {
+            ((*name).to_owned(), Function { id: id as u32 + 1, plain: *plain })
+        };
+        KernelBtf { functions: functions.iter().enumerate().map(function).collect(), ..KernelBtf::default() }
     }
 
     pub fn function(&self, name: &str) -> Option<u32> {
-        self.functions.get(name).copied()
+        self.functions.get(name).map(|function| function.id)
+    }
+
+    /// A function that every mechanism can attach to, as far as its prototype goes.
+    pub fn plain_function(&self, name: &str) -> Option<u32> {
+        self.functions.get(name).filter(|function| function.plain).map(|function| function.id)
     }
 
     pub fn tracepoint(&self, name: &str) -> Option<u32> {
@@ -72,5 +96,108 @@ impl KernelBtf {
 
     pub fn has_attach_type(&self, name: &str) -> bool {
         self.attach_types.contains(name)
+    }
+}
+
+/// Whether arguments and result are few and fit registers: trampolines refuse a variable number of arguments, and
+/// structures by value in part.
+fn is_plain(btf: &Btf<'_>, function: BtfType<'_>) -> bool {
+    let prototype = function.next_type().and_then(|prototype| types::FuncProto::try_from(prototype).ok());
+    let Some(prototype) = prototype else { return false };
+    let kind = |entry: BtfType<'_>| entry.skip_mods_and_typedefs().kind();
+    let is_structure = |kind| matches!(kind, BtfKind::Struct | BtfKind::Union);
+    let result = prototype.next_type().map_or(BtfKind::Void, kind);
+    prototype.len() <= REGISTER_ARGUMENTS
+        && !is_structure(result)
+        && prototype.iter().all(|parameter| {
+            let kind = btf.type_by_id::<BtfType<'_>>(parameter.ty).map_or(BtfKind::Void, kind);
+            // `...` is a last parameter without a type.
+            kind != BtfKind::Void && !is_structure(kind)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    /// BTF written with libbpf, like pahole writes the kernel's.
+    struct Writer(*mut libbpf_sys::btf);
+
+    impl Writer {
+        fn new() -> Writer {
+            // SAFETY: no arguments.
+            Writer(unsafe { libbpf_sys::btf__new_empty() })
+        }
+
+        fn function(&mut self, name: &str, result: i32, parameters: &[i32]) -> u32 {
+            let name = CString::new(name).unwrap();
+            // SAFETY: the BTF is valid; libbpf copies the names.
+            unsafe {
+                let prototype = libbpf_sys::btf__add_func_proto(self.0, result);
+                for parameter in parameters {
+                    libbpf_sys::btf__add_func_param(self.0, c"".as_ptr(), *parameter);
+                }
+                libbpf_sys::btf__add_func(self.0, name.as_ptr(), libbpf_sys::BTF_FUNC_STATIC, prototype)
+                    as u32
+            }
+        }
+
+        /// Through a file, since libbpf-rs takes no BTF from others.
+        fn read(self) -> KernelBtf {
+            let mut size = 0;
+            // SAFETY: the data lives until the BTF is freed, which is after it was written.
+            let bytes = unsafe {
+                let data = libbpf_sys::btf__raw_data(self.0, &mut size);
+                std::slice::from_raw_parts(data.cast::<u8>(), size as usize)
+            };
+            let path = std::env::temp_dir().join(format!("tramplab-btf-{}", std::process::id()));
+            std::fs::write(&path, bytes).unwrap();
+            // SAFETY: freed once.
+            unsafe { libbpf_sys::btf__free(self.0) };
+            let btf = Btf::from_path(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            KernelBtf::of(&btf)
+        }
+    }
+
+    #[test]
+    fn tells_plain_functions_tracepoints_and_attach_types() {
+        let mut writer = Writer::new();
+        let raw = writer.0;
+        // SAFETY: the BTF is valid; libbpf copies the names.
+        let (int, structure, typedef, tracepoint) = unsafe {
+            let int = libbpf_sys::btf__add_int(raw, c"int".as_ptr(), 4, libbpf_sys::BTF_INT_SIGNED as i32);
+            let structure = libbpf_sys::btf__add_struct(raw, c"tnum".as_ptr(), 16);
+            let typedef = libbpf_sys::btf__add_typedef(raw, c"ZSTD_customMem".as_ptr(), structure);
+            libbpf_sys::btf__add_enum(raw, c"bpf_attach_type".as_ptr(), 4);
+            libbpf_sys::btf__add_enum_value(raw, c"BPF_TRACE_FENTRY".as_ptr(), 24);
+            let tracepoint = libbpf_sys::btf__add_typedef(raw, c"btf_trace_task_rename".as_ptr(), int);
+            (int, structure, typedef, tracepoint as u32)
+        };
+        let pointer = unsafe { libbpf_sys::btf__add_ptr(raw, structure) };
+        let plain = writer.function("vfs_read", int, &[pointer, int]);
+        let none = writer.function("schedule", 0, &[]);
+        for (name, result, parameters) in [
+            ("slab_fix", 0, &[pointer, 0][..]),
+            ("tnum_bswap64", structure, &[int]),
+            ("ZSTD_createCDict_advanced2", pointer, &[typedef]),
+            ("seven", int, &[int; 7]),
+        ] {
+            assert_ne!(writer.function(name, result, parameters), 0);
+        }
+        writer.function("t_show", int, &[pointer]);
+        writer.function("t_show", int, &[pointer]);
+
+        let kernel = writer.read();
+        assert_eq!(kernel.plain_function("vfs_read"), Some(plain));
+        assert_eq!(kernel.plain_function("schedule"), Some(none));
+        for unfit in ["slab_fix", "tnum_bswap64", "ZSTD_createCDict_advanced2", "seven"] {
+            assert!(kernel.function(unfit).is_some(), "{unfit}");
+            assert_eq!(kernel.plain_function(unfit), None, "{unfit}");
+        }
+        assert_eq!(kernel.function("t_show"), None, "two functions of one name");
+        assert_eq!(kernel.tracepoints().collect::<Vec<_>>(), [("task_rename", tracepoint)]);
+        assert!(kernel.has_attach_type("BPF_TRACE_FENTRY") && !kernel.has_attach_type("BPF_TRACE_FSESSION"));
     }
 }

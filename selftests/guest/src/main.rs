@@ -18,7 +18,6 @@ mod waste;
 use kallsyms::Kallsyms;
 use kernel_btf::KernelBtf;
 use link::{Events, Heartbeat, LinkError, Requests};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{Command, Event, GuestError, Request, Response, VERSION};
 
@@ -66,11 +65,10 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
     loop {
         let Request { id, command } = requests.next()?;
         let power_off = command == Command::PowerOff;
-        let result = match catch_unwind(AssertUnwindSafe(|| agent.execute(command))) {
-            Ok(Ok(Outcome::Silence)) => fall_silent(&heartbeat, requests),
-            Ok(Ok(Outcome::Reply(response))) => Ok(response),
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(GuestError::Failed(format!("the agent panicked: {}", panic_text(&*panic)))),
+        let result = match guarded(|| agent.execute(command)) {
+            Ok(Outcome::Silence) => fall_silent(&heartbeat, requests),
+            Ok(Outcome::Reply(response)) => Ok(response),
+            Err(error) => Err(error),
         };
         events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
         if power_off {
@@ -90,9 +88,13 @@ fn fall_silent(heartbeat: &Heartbeat, requests: Requests) -> ! {
     requests.ignore()
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+/// Runs a command; a panic in it is its failure, not the machine's.
+fn guarded<T>(execute: impl FnOnce() -> Result<T, GuestError>) -> Result<T, GuestError> {
+    catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(GuestError::Failed(format!("the agent panicked: {text}")))
+    })
 }
 
 enum Outcome {
@@ -123,7 +125,7 @@ impl Agent {
             }
             Command::Resolve { addresses } => {
                 let kallsyms = Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?;
-                let symbols = addresses.iter().map(|address| kallsyms.resolve(*address).cloned()).collect();
+                let symbols = addresses.iter().map(|address| kallsyms.resolve(*address)).collect();
                 Response::Resolve { symbols }
             }
             Command::Release => {
@@ -150,5 +152,17 @@ impl Agent {
             self.btf = Some(btf);
         }
         Ok(self.btf.as_ref().expect("read above"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failed_command() {
+        let index = 3;
+        let result: Result<(), _> = guarded(|| panic!("index {index} is out of range"));
+        assert_eq!(result, Err(GuestError::Failed("the agent panicked: index 3 is out of range".to_owned())));
     }
 }

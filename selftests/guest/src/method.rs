@@ -23,6 +23,8 @@ struct Uapi {
     attach: u32,
     /// The attach type's enumerator, whose absence from BTF says that the kernel is too old.
     enumerator: &'static str,
+    /// The kernel options behind it.
+    options: &'static str,
 }
 
 /// Attach types that libbpf 1.7 does not know yet (`enum bpf_attach_type`).
@@ -32,28 +34,37 @@ const BPF_TRACE_FSESSION_MULTI: u32 = 61;
 
 fn uapi(mechanism: Mechanism) -> Uapi {
     use libbpf_sys::*;
-    let (program, attach, enumerator) = match mechanism {
-        Mechanism::Fentry => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY"),
-        Mechanism::Fexit => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT, "BPF_TRACE_FEXIT"),
-        Mechanism::FmodRet => (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN"),
-        Mechanism::Fsession => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION"),
-        Mechanism::FentryMulti => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY_MULTI, "BPF_TRACE_FENTRY_MULTI"),
-        Mechanism::FexitMulti => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT_MULTI, "BPF_TRACE_FEXIT_MULTI"),
-        Mechanism::FsessionMulti => {
-            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION_MULTI, "BPF_TRACE_FSESSION_MULTI")
+    const TRAMPOLINE: &str = "BPF_JIT, DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
+    const TRACING_MULTI: &str = "BPF_JIT, DYNAMIC_FTRACE_WITH_DIRECT_CALLS, HAVE_SINGLE_FTRACE_DIRECT_OPS";
+    const KPROBE: &str = "KPROBE_EVENTS, BPF_EVENTS";
+    const FPROBE: &str = "FPROBE, BPF_EVENTS";
+    const TRACEPOINT: &str = "TRACEPOINTS, BPF_EVENTS";
+    let (program, attach, enumerator, options) = match mechanism {
+        Mechanism::Fentry => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY", TRAMPOLINE),
+        Mechanism::Fexit => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT, "BPF_TRACE_FEXIT", TRAMPOLINE),
+        Mechanism::FmodRet => (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN", TRAMPOLINE),
+        Mechanism::Fsession => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION", TRAMPOLINE),
+        Mechanism::FentryMulti => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY_MULTI, "BPF_TRACE_FENTRY_MULTI", TRACING_MULTI)
         }
-        // The attach type of the link; programs for perf events have none of their own.
-        Mechanism::Kprobe | Mechanism::Kretprobe => (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT"),
+        Mechanism::FexitMulti => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT_MULTI, "BPF_TRACE_FEXIT_MULTI", TRACING_MULTI)
+        }
+        Mechanism::FsessionMulti => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION_MULTI, "BPF_TRACE_FSESSION_MULTI", TRACING_MULTI)
+        }
+        // Programs for perf events have no attach type of their own; the enumerator is the link's.
+        Mechanism::Kprobe | Mechanism::Kretprobe => (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", KPROBE),
         Mechanism::KprobeMulti | Mechanism::KretprobeMulti => {
-            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_MULTI, "BPF_TRACE_KPROBE_MULTI")
+            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_MULTI, "BPF_TRACE_KPROBE_MULTI", FPROBE)
         }
         Mechanism::KprobeSession => {
-            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_SESSION, "BPF_TRACE_KPROBE_SESSION")
+            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_SESSION, "BPF_TRACE_KPROBE_SESSION", FPROBE)
         }
-        Mechanism::TpBtf => (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP"),
-        Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP"),
+        Mechanism::TpBtf => (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP", TRACEPOINT),
+        Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT),
     };
-    Uapi { program, attach, enumerator }
+    Uapi { program, attach, enumerator, options }
 }
 
 /// A mechanism on a kernel that knows it.
@@ -75,8 +86,11 @@ impl Method {
         }
         let pmu = match mechanism {
             Mechanism::Kprobe | Mechanism::Kretprobe => {
-                let missing =
-                    || GuestError::Unsupported("perf has no kprobe PMU (CONFIG_KPROBE_EVENTS)".to_owned());
+                let missing = || {
+                    GuestError::Unsupported(
+                        "perf has no kprobe PMU (it takes the option KPROBE_EVENTS)".to_owned(),
+                    )
+                };
                 Some(KprobePmu::find().ok_or_else(missing)?)
             }
             _ => None,
@@ -132,9 +146,16 @@ impl Method {
     }
 
     /// Attaches once to a target that must work, and says why where it does not.
-    pub fn probe(self, target: &Target) -> Result<(), BpfError> {
-        let program = self.load_empty(target)?;
-        self.link(program.as_fd(), target).map(drop)
+    pub fn probe(self, target: &Target) -> Result<(), GuestError> {
+        let attach = || self.link(self.load_empty(target)?.as_fd(), target).map(drop);
+        attach().map_err(|error: BpfError| {
+            let text = format!("{} on {}: {error}", self.mechanism, target.name);
+            if error.is_unsupported() {
+                GuestError::Unsupported(format!("{text} (it takes the options {})", self.uapi.options))
+            } else {
+                GuestError::Failed(text)
+            }
+        })
     }
 }
 

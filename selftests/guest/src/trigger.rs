@@ -28,6 +28,9 @@ pub enum Trigger {
 /// The kernel's own test functions (net/bpf/test_run.c), there with every BPF_SYSCALL and NET.
 const TEST_FUNCTION: &str = "bpf_fentry_test1";
 const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
+/// Passed by every prctl(2), and modifiable as all hooks of security modules are: for kernels that let nobody modify
+/// their test function (those before 6.2 without CONFIG_FUNCTION_ERROR_INJECTION).
+const MODIFY_HOOK: &str = "security_task_prctl";
 const TRACEPOINT: &str = "task_rename";
 const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
 
@@ -45,16 +48,32 @@ impl Traced {
             let target = Target { name: TRACEPOINT.to_owned(), btf_id, address: 0 };
             return Ok(Traced { target, function: TRACEPOINT_FUNCTION, trigger: Trigger::Rename });
         }
-        let (function, attach) = match mechanism {
-            Mechanism::FmodRet => (MODIFY_FUNCTION, libbpf_sys::BPF_MODIFY_RETURN),
-            _ => (TEST_FUNCTION, libbpf_sys::BPF_TRACE_FENTRY),
+        let function = |name: &'static str| {
+            let absent = || missing(&format!("function {name}"));
+            let btf_id = btf.function(name).ok_or_else(absent)?;
+            Ok::<_, GuestError>(Target {
+                name: name.to_owned(),
+                btf_id,
+                address: address(name).ok_or_else(absent)?,
+            })
         };
-        let absent = || missing(&format!("function {function}"));
-        let btf_id = btf.function(function).ok_or_else(absent)?;
-        let target =
-            Target { name: function.to_owned(), btf_id, address: address(function).ok_or_else(absent)? };
-        let program = bpf::load_empty(Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach }, btf_id)?;
-        Ok(Traced { target, function, trigger: Trigger::TestRun(program) })
+        let runner = |target: &Target, attach| {
+            bpf::load_empty(Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach }, target.btf_id)
+        };
+        if mechanism != Mechanism::FmodRet {
+            let target = function(TEST_FUNCTION)?;
+            let trigger = Trigger::TestRun(runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?);
+            return Ok(Traced { target, function: TEST_FUNCTION, trigger });
+        }
+        let target = function(MODIFY_FUNCTION)?;
+        match runner(&target, libbpf_sys::BPF_MODIFY_RETURN) {
+            Ok(program) => {
+                Ok(Traced { target, function: MODIFY_FUNCTION, trigger: Trigger::TestRun(program) })
+            }
+            Err(_) => {
+                Ok(Traced { target: function(MODIFY_HOOK)?, function: MODIFY_HOOK, trigger: Trigger::Rename })
+            }
+        }
     }
 }
 

@@ -63,7 +63,7 @@ pub fn measure(
     })?;
     // The empty program first: what it is refused for is the kernel's word on the mechanism, not on the capture.
     method.probe(&traced.target)?;
-    let (object, state) = load_capture(mechanism, method)?;
+    let (object, state) = load_capture(method, &traced.target)?;
     let link = {
         let program =
             object.progs().find(|p| p.name() == capture_name(mechanism).as_str()).expect("loaded above");
@@ -103,7 +103,8 @@ fn capture_name(mechanism: Mechanism) -> String {
     format!("capture_{}", mechanism.name().replace('.', "_"))
 }
 
-fn load_capture(mechanism: Mechanism, method: Method) -> Result<(Object, MapHandle), GuestError> {
+fn load_capture(method: Method, target: &Target) -> Result<(Object, MapHandle), GuestError> {
+    let mechanism = method.mechanism;
     libbpf_log::clear();
     let refused = |error: libbpf_rs::Error| {
         let log = libbpf_log::take();
@@ -122,6 +123,10 @@ fn load_capture(mechanism: Mechanism, method: Method) -> Result<(Object, MapHand
         let wanted = program.name() == name.as_str();
         program.set_autoload(wanted);
         if wanted {
+            if mechanism == Mechanism::FmodRet {
+                // The section names the test function, which not every kernel lets be modified.
+                program.set_attach_target(0, Some(target.name.clone())).map_err(refused)?;
+            }
             let raw = program.as_libbpf_object().as_ptr();
             let kind = method.kind();
             // SAFETY: the program belongs to the open object. libbpf-rs' enumerations end before tracing multi.

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole runs on real guests: what they report, how they end, and that an interrupted one leaves nothing running.
+
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    io::Read,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use tramplab::run::{ErrorKind, Outcome, Run, RunDir};
+
+fn vm_test(dir: &Path, suite: &str) -> Command {
+    let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL").expect("run `cargo xtask test`");
+    fs::write(dir.join("suite.yaml"), suite).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    command
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
+        .args(["vm-test", "--accel", "tcg", "--suite"])
+        .arg(dir.join("suite.yaml"))
+        .arg("--kernel")
+        .arg(kernel)
+        .arg("--runs")
+        .arg(dir.join("runs"));
+    command
+}
+
+fn stored(dir: &Path) -> Run {
+    RunDir::load(&dir.join("runs/latest")).unwrap()
+}
+
+/// Processes that have this folder in their command line.
+fn processes_of(dir: &Path) -> Vec<String> {
+    let dir = dir.to_str().unwrap();
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| {
+            Some(String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).into_owned())
+        })
+        .filter(|line| line.contains("qemu") && line.contains(dir))
+        .collect()
+}
+
+fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < limit, "{what}: not within {limit:?}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+const HEAD: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
+
+#[test]
+fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, fentry, fsession] }}\n  - fault: {{ faults: [panic] }}\n\
+         budgets:\n  - wasted: {{ fexit: {{ any: 1 }}, fentry: {{ any: 1000 }} }}\n"
+    );
+    let output = vm_test(dir.path(), &suite).arg("--listing").output().unwrap();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in ["budget 1", "sysrq triggered crash", "BPF_TRACE_FSESSION", "bpf_fentry_test1+0x", "[#00] "]
+    {
+        assert!(said.contains(words), "{words:?} is missing in: {said}");
+    }
+    let run = stored(dir.path());
+    let outcomes: Vec<&Outcome> = run.cells.iter().map(|cell| &cell.outcome).collect();
+    assert!(
+        matches!(
+            outcomes[..],
+            [
+                Outcome::Fail { .. },
+                Outcome::Pass,
+                Outcome::Skip { .. },
+                Outcome::Error { kind: ErrorKind::Panic, .. }
+            ]
+        ),
+        "{outcomes:#?}"
+    );
+    assert!(!run.interrupted);
+    // The same run, rendered again, says the same; without the failed cell it would be an error, not a pass.
+    let report = |format: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
+            .args(["report", "--format", format])
+            .arg(dir.path().join("runs/latest"))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(report("junit").contains("<error"));
+    assert!(report("markdown").contains("| fexit"));
+    assert_eq!(serde_json::from_str::<Run>(&report("json")).unwrap(), run);
+
+    // What is only an error ends with 3.
+    let output = vm_test(dir.path(), &suite).args(["-E", "test(/fault/)"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    // What is only skipped is no failure.
+    let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// A run whose second cell never ends by itself.
+fn started_and_hanging(dir: &Path) -> Child {
+    // Cells run in the order of their names; the second guest is silent for its whole deadline: time to interrupt it.
+    let suite = format!(
+        "{HEAD}  - attach: {{ mechanisms: [raw_tp], functions: [1], rounds: 1 }}\n  - fault: {{ faults: [silence] }}\n"
+    );
+    let child = vm_test(dir, &suite)
+        .args(["--jobs", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let first = dir.join("runs/latest/run.json");
+    wait_until("the first cell", Duration::from_secs(180), || {
+        first.exists() && RunDir::load(&first).is_ok_and(|run| !run.cells.is_empty())
+    });
+    wait_until("the second guest", Duration::from_secs(60), || !processes_of(dir).is_empty());
+    child
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_leaves_nothing_running() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = started_and_hanging(dir.path());
+    signal::kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    wait_until("the end", Duration::from_secs(20), || child.try_wait().unwrap().is_some());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new(), "{said}");
+    let run = stored(dir.path());
+    assert!(run.interrupted);
+    // The cell that was stopped has no result, and is not in the run.
+    let outcomes: Vec<(&Outcome, bool)> =
+        run.cells.iter().map(|cell| (&cell.outcome, cell.measurement.is_some())).collect();
+    assert_eq!(outcomes, [(&Outcome::Pass, true)], "{said}");
+}
+
+#[test]
+fn a_killed_harness_takes_its_guests_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = started_and_hanging(dir.path());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("the guest's end", Duration::from_secs(10), || processes_of(dir.path()).is_empty());
+    // What was measured before is there.
+    assert!(!stored(dir.path()).cells.is_empty());
+}
