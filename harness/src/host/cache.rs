@@ -40,7 +40,7 @@ pub enum CacheError {
     )]
     Full { root: PathBuf, source: Box<dyn Error + Send + Sync> },
     #[error(
-        "failed to fill the cache in {folder}: it takes about {needed} MiB and {free} MiB are free; free some, or set \
+        "failed to fill the cache {folder}: it takes about {needed} MiB and {free} MiB are free; free some, or set \
          TRAMPLAB_CACHE to a folder on another disk"
     )]
     NoRoom { folder: PathBuf, needed: u64, free: u64 },
