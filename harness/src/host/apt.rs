@@ -6,7 +6,7 @@
 //! here once more, so that what enters the cache was seen to be right by the code that puts it there.
 
 use super::{
-    cache::{Cache, CacheError, Lock},
+    cache::{Cache, CacheError, Lock, require_room},
     child::{self, ChildError},
 };
 use sha2::{Digest, Sha256};
@@ -32,6 +32,9 @@ const KEYRINGS: [&str; 2] = [
 const LISTS_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Lists younger than this are not fetched again because something was not found in them.
 const LISTS_FRESH: Duration = Duration::from_secs(10 * 60);
+
+/// Twice what the lists of one architecture and apt's index of them took in 2026.
+const LISTS_ROOM: u64 = 170 << 20;
 
 const UPDATE_LIMIT: Duration = Duration::from_secs(10 * 60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -78,6 +81,9 @@ pub struct Package {
     pub version: String,
     pub architecture: String,
     pub sha256: String,
+    /// Bytes that downloading and unpacking it take; not known of one read from the cache.
+    #[serde(skip)]
+    pub room: u64,
 }
 
 impl Package {
@@ -94,6 +100,7 @@ impl Package {
 /// Debian's registry for one architecture; one user at a time.
 #[derive(Debug)]
 pub struct Apt {
+    cache: PathBuf,
     folder: PathBuf,
     _lock: Lock,
 }
@@ -109,7 +116,7 @@ impl Apt {
         let keyring = keyring(cache)?;
         let lock = cache.lock(&format!("apt-{architecture}"))?;
         let folder = cache.folder(&format!("apt/{architecture}"))?;
-        let apt = Apt { folder, _lock: lock };
+        let apt = Apt { cache: cache.root().to_owned(), folder, _lock: lock };
         apt.configure(architecture, &keyring)?;
         match apt.lists_age() {
             Some(age) if age < if cache.reuses() { LISTS_MAX_AGE } else { LISTS_FRESH } => {}
@@ -131,6 +138,7 @@ impl Apt {
 
     /// Fetches the lists; fails only when no suite at all answers.
     pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), AptError> {
+        require_room(&self.cache, LISTS_ROOM)?;
         let mut mirrors = vec![DEFAULT_MIRROR.to_owned()];
         mirrors.splice(0..0, host_mirror().filter(|mirror| mirror != DEFAULT_MIRROR));
         let mut silent = None;
@@ -138,23 +146,26 @@ impl Apt {
             progress(&format!("fetching Debian's package lists from {mirror}"));
             self.write("sources.list", &sources(&mirror))?;
             let (_, output) = child::finish(self.command("apt-get").arg("update"), UPDATE_LIMIT)?;
-            let missing = unanswered(&output.stdout);
+            let Answers { answered, failed } = answers(&output.stdout);
             let messages: Vec<String> = output
                 .stderr
                 .lines()
                 .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
                 .map(str::to_owned)
                 .collect();
-            let answered = answered(&output.stdout);
             if answered.is_empty() {
                 silent = Some(AptError::Silent { mirror, messages });
                 continue;
             }
-            let missing: Vec<_> = missing.difference(&answered).map(String::as_str).collect();
-            if !missing.is_empty() {
-                progress(&format!("Debian's {} did not answer and is left out", missing.join(", ")));
+            if !failed.is_empty() {
+                let failed: Vec<_> = failed.into_iter().collect();
+                progress(&format!("Debian's {} did not answer and is left out", failed.join(", ")));
             }
             return self.write("refreshed", &format!("{mirror}\n"));
+        }
+        // The lists of before are those of the mirror of before.
+        if let Ok(mirror) = fs::read_to_string(self.folder.join("refreshed")) {
+            self.write("sources.list", &sources(mirror.trim_end()))?;
         }
         Err(silent.expect("at least one mirror was tried"))
     }
@@ -187,6 +198,7 @@ impl Apt {
 
     /// Fetches packages into a folder and verifies them; their files, in the same order.
     pub fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>, AptError> {
+        require_room(&self.cache, packages.iter().map(|package| package.room).sum())?;
         let mut command = self.command("apt-get");
         command.args(["download", "--quiet=2"]).args(packages.iter().map(Package::exact)).current_dir(folder);
         child::run(&mut command, DOWNLOAD_LIMIT)?;
@@ -356,26 +368,27 @@ fn sources(mirror: &str) -> String {
     SUITES.iter().map(|suite| format!("deb [target=Packages] {mirror} {suite} main\n")).collect()
 }
 
-/// The suites whose release file came, or is still the newest.
-fn answered(update: &str) -> BTreeSet<String> {
-    release_lines(update, &["Hit:", "Get:"])
+/// What an update brought, by suite.
+#[derive(Debug, PartialEq, Eq)]
+struct Answers {
+    answered: BTreeSet<String>,
+    failed: BTreeSet<String>,
 }
 
-fn unanswered(update: &str) -> BTreeSet<String> {
-    release_lines(update, &["Err:", "Ign:"])
-}
-
-/// Of `Get:1 http://deb.debian.org/debian trixie InRelease [140 kB]`, the suite.
-fn release_lines(update: &str, tags: &[&str]) -> BTreeSet<String> {
-    let suite = |line: &str| -> Option<String> {
-        let mut words = line.split_whitespace();
-        let tag = words.next()?;
-        let suite = words.nth(1)?;
-        let file = words.next()?;
-        (tags.iter().any(|wanted| tag.starts_with(wanted)) && ["InRelease", "Release"].contains(&file))
-            .then(|| suite.to_owned())
+/// Of lines such as `Get:1 http://deb.debian.org/debian trixie InRelease [140 kB]` and
+/// `Err:6 http://deb.debian.org/debian sid/main amd64 Packages`. A line `Ign:` says that something else is tried.
+fn answers(update: &str) -> Answers {
+    let suites = |tags: &[&str]| -> BTreeSet<String> {
+        let suite = |line: &str| {
+            let mut words = line.split(' ');
+            let tag = words.next()?.split_once(':')?.0;
+            let place = words.nth(1)?;
+            tags.contains(&tag).then(|| place.split('/').next().unwrap_or(place).to_owned())
+        };
+        update.lines().filter_map(suite).collect()
     };
-    update.lines().filter_map(suite).collect()
+    let failed = suites(&["Err"]);
+    Answers { answered: &suites(&["Hit", "Get"]) - &failed, failed }
 }
 
 /// Of apt's plan, `Inst libc6 (2.41-12+deb13u4 Debian:13.6/stable [amd64])`, the packages as `libc6=2.41-12+deb13u4`.
@@ -401,7 +414,11 @@ fn packages(text: &str) -> Result<Vec<Package>, AptError> {
         .map(str::trim)
         .filter(|stanza| !stanza.is_empty())
         .map(|stanza| {
+            let number =
+                |name| field(stanza, name).ok().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
             Ok(Package {
+                // Debian counts installed sizes in KiB.
+                room: number("Size") + number("Installed-Size") * 1024,
                 name: field(stanza, "Package")?,
                 version: field(stanza, "Version")?,
                 architecture: field(stanza, "Architecture")?,
@@ -522,19 +539,34 @@ mod tests {
         }
     }
 
-    /// As apt 2.6 printed it, with a suite that does not exist and one whose server did not answer.
+    /// As apt 2.6 printed it, with a suite that does not exist and one on a host that does not; the last is cut
+    /// down to a list that did not come.
     #[test]
     fn suites_that_answer_are_told_from_those_that_do_not() {
-        let update = "Hit:1 http://deb.debian.org/debian bookworm InRelease\n\
-                      Get:2 http://deb.debian.org/debian trixie InRelease [140 kB]\n\
-                      Ign:3 http://deb.debian.org/debian nosuch InRelease\n\
-                      Err:4 http://deb.debian.org/debian nosuch Release\n  404  Not Found [IP: 151.101.2.132 80]\n\
-                      Err:5 http://deb.debian.org/debian sid InRelease\n  Temporary failure resolving 'deb.debian.org'\n\
-                      Get:6 http://deb.debian.org/debian trixie/main amd64 Packages [9678 kB]\n\
-                      Fetched 9818 kB in 2s (4909 kB/s)\nReading package lists...\n";
-        assert_eq!(answered(update).into_iter().collect::<Vec<_>>(), ["bookworm", "trixie"]);
-        assert_eq!(unanswered(update).into_iter().collect::<Vec<_>>(), ["nosuch", "sid"]);
-        assert!(answered("").is_empty());
+        let update = "\
+Ign:1 http://no-such-host.invalid/debian sid InRelease
+Ign:2 http://deb.debian.org/debian nosuch InRelease
+Get:3 http://deb.debian.org/debian experimental InRelease [91.7 kB]
+Hit:7 http://deb.debian.org/debian bookworm InRelease
+Err:4 http://deb.debian.org/debian nosuch Release
+  404  Not Found [IP: 203.0.113.80 80]
+Get:5 http://deb.debian.org/debian experimental/main amd64 Packages [365 kB]
+Ign:1 http://no-such-host.invalid/debian sid InRelease
+Err:1 http://no-such-host.invalid/debian sid InRelease
+  Could not resolve 'no-such-host.invalid'
+Get:8 http://deb.debian.org/debian trixie InRelease [140 kB]
+Err:9 http://deb.debian.org/debian trixie/main amd64 Packages
+  404  Not Found [IP: 203.0.113.80 80]
+Fetched 9818 kB in 2s (4909 kB/s)
+Reading package lists...
+";
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let expected = Answers {
+            answered: set(&["bookworm", "experimental"]),
+            failed: set(&["nosuch", "sid", "trixie"]),
+        };
+        assert_eq!(answers(update), expected);
+        assert_eq!(answers(""), Answers { answered: set(&[]), failed: set(&[]) });
     }
 
     #[test]
@@ -559,6 +591,7 @@ Depends: linux-base-7.3-cloud-amd64 (= 7.3~rc7-1~exp1)
 Description: Linux 7.3-rc7 for x86-64 cloud (kernel image)
  The Linux kernel 7.3-rc7 for use on cloud platforms.
 Filename: pool/main/l/linux-signed-amd64/linux-binary-7.3-cloud-amd64_7.3~rc7-1~exp1_amd64.deb
+Size: 13885624
 SHA256: f607118da820d8ba7f06826bff27e84a30b95dbd4a9bdb646f38d8481b1e4268
 
 Package: qemu-system-x86
@@ -579,6 +612,7 @@ SHA256: 0000000000000000000000000000000000000000000000000000000000000000
             ]
         );
         assert!(packages[0].sha256.starts_with("f607118d"));
+        assert_eq!(packages[0].room, 13_885_624 + 13_876 * 1024);
         let error = super::packages("Package: foo\nVersion: 1\n").unwrap_err().to_string();
         assert_eq!(error, "failed to read apt's description of Package: foo: no Architecture");
     }

@@ -40,6 +40,11 @@ pub enum CacheError {
     )]
     Full { root: PathBuf, source: Box<dyn Error + Send + Sync> },
     #[error(
+        "failed to fill the cache {folder}: it takes about {needed} MiB and {free} MiB are free; free some, or set \
+         TRAMPLAB_CACHE to a folder on another disk"
+    )]
+    NoRoom { folder: PathBuf, needed: u64, free: u64 },
+    #[error(
         "another run ({holder}) has held {lock} for {} minutes; end it, or set TRAMPLAB_CACHE to another folder",
         LOCK_LIMIT.as_secs() / 60
     )]
@@ -219,6 +224,18 @@ impl Cache {
             error
         }
     }
+}
+
+/// Asked before what is known to be large: apt was seen to wait for ever on a disk that filled up under it.
+pub fn require_room(folder: &Path, bytes: u64) -> Result<(), CacheError> {
+    // Where it cannot be asked, the writing itself will tell.
+    let Ok(disk) = nix::sys::statvfs::statvfs(folder) else { return Ok(()) };
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+    if free >= bytes {
+        return Ok(());
+    }
+    const MIB: u64 = 1 << 20;
+    Err(CacheError::NoRoom { folder: folder.to_owned(), needed: bytes.div_ceil(MIB), free: free / MIB })
 }
 
 /// Removed when dropped, also by a panic.
@@ -432,6 +449,17 @@ mod tests {
             );
             assert_eq!(names(cache.root()), ["kind"]);
         }
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_before_it_is_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        require_room(folder.path(), 1).unwrap();
+        let error = require_room(folder.path(), u64::MAX).unwrap_err().to_string();
+        assert!(
+            error.contains("it takes about 17592186044416 MiB") && error.contains("TRAMPLAB_CACHE"),
+            "{error}"
+        );
     }
 
     /// Where even root may not make a folder, and where a file is in the way.

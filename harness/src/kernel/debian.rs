@@ -393,7 +393,7 @@ linux-image-cloud-amd64 7.2.13-1
         let package = |line: &str| {
             let (name, version) = line.split_once(' ').unwrap();
             let (architecture, sha256) = ("amd64".to_owned(), "0".repeat(64));
-            Package { name: name.into(), version: version.into(), architecture, sha256 }
+            Package { name: name.into(), version: version.into(), architecture, sha256, room: 0 }
         };
         REGISTRY.lines().map(package).collect()
     }
