@@ -391,7 +391,7 @@ fn answers(update: &str) -> Answers {
     Answers { answered: &suites(&["Hit", "Get"]) - &failed, failed }
 }
 
-/// Of apt's plan, `Inst libc6 (2.41-12+deb13u4 Debian:13.6/stable [amd64])`, the packages as `libc6=2.41-12+deb13u4`.
+/// Of apt's plan, `Inst libc6 (2.41-12+deb13u4 Debian:13.7/stable [amd64])`, the packages as `libc6=2.41-12+deb13u4`.
 fn installed(plan: &str) -> Vec<String> {
     let exact = |line: &str| -> Option<String> {
         let mut words = line.strip_prefix("Inst ")?.split_whitespace();
@@ -539,8 +539,8 @@ mod tests {
         }
     }
 
-    /// As apt 2.6 printed it, with a suite that does not exist and one on a host that does not; the last is cut
-    /// down to a list that did not come.
+    /// As apt 2.6 printed it for a suite that does not exist and one on a host that does not. The lines of bookworm and
+    /// trixie are added in the same form: lists that are still the newest, and one that did not come.
     #[test]
     fn suites_that_answer_are_told_from_those_that_do_not() {
         let update = "\
@@ -571,10 +571,10 @@ Reading package lists...
 
     #[test]
     fn the_plan_names_each_package_with_its_version() {
-        let plan = "Inst gcc-14-base (14.2.0-19 Debian:13.6/stable [amd64]) []\n\
-                    Inst libc6 [2.36-9] (2.41-12+deb13u4 Debian:13.6/stable [amd64])\n\
-                    Inst libaio1t64 (0.3.113-8+b1 Debian:13.6/stable [amd64])\n\
-                    Conf libc6 (2.41-12+deb13u4 Debian:13.6/stable [amd64])\n";
+        let plan = "Inst gcc-14-base (14.2.0-19 Debian:13.7/stable [amd64]) []\n\
+                    Inst libc6 [2.36-9] (2.41-12+deb13u4 Debian:13.7/stable [amd64])\n\
+                    Inst libaio1t64 (0.3.113-8+b1 Debian:13.7/stable [amd64])\n\
+                    Conf libc6 (2.41-12+deb13u4 Debian:13.7/stable [amd64])\n";
         assert_eq!(
             installed(plan),
             ["gcc-14-base=14.2.0-19", "libc6=2.41-12+deb13u4", "libaio1t64=0.3.113-8+b1"]

@@ -247,7 +247,7 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
                     source,
                 })?;
             }
-            // Nobody reads it, and it is a tenth of the copy.
+            // Nothing reads it.
             for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
                 let _ = fs::remove_dir_all(folder.join(documentation));
             }
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_from_real_first_lines() {
+    fn versions_are_read_from_the_first_line() {
         for (line, expected) in [
             ("QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)", Some(Version::new(10, 0, 13))),
             ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", Some(Version::new(7, 2, 22))),

@@ -122,19 +122,19 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// The fields of Debian's 6.12.107: 39 set-up sectors, 730,368 paragraphs, as in a file of 11,706,880 bytes.
+    /// Only the fields that are read, with the values of Debian's unsigned 6.12.107, a file of 11,706,880 bytes.
     fn bz_image() -> Vec<u8> {
         let mut head = vec![0; 20 * 1024];
         head[0x1f1] = 39;
-        head[0x1f4..0x1f8].copy_from_slice(&730_368u32.to_le_bytes());
+        head[0x1f4..0x1f8].copy_from_slice(&730_400u32.to_le_bytes());
         head[0x202..0x206].copy_from_slice(b"HdrS");
-        head[0x20e..0x210].copy_from_slice(&0x3d20u16.to_le_bytes());
+        head[0x20e..0x210].copy_from_slice(&0x4300u16.to_le_bytes());
         let text = b"6.12.107+deb13-cloud-amd64 (debian-kernel@lists.debian.org) #1 SMP\0";
-        head[0x3f20..0x3f20 + text.len()].copy_from_slice(text);
+        head[0x4500..0x4500 + text.len()].copy_from_slice(text);
         head
     }
 
-    /// An arm64 Image with two sections, the last of which ends at 0x30000.
+    /// Made up after the format's description: an arm64 Image with two sections, the last of which ends at 0x30000.
     fn arm64() -> Vec<u8> {
         let mut head = vec![0; 4096];
         head[..2].copy_from_slice(b"MZ");
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn whole_images_are_told_from_truncated_and_from_other_files() {
-        const X86: u64 = 40 * 512 + 730_368 * 16;
+        const X86: u64 = 11_706_880;
         let is_no = |what: &str| {
             format!("it is no kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
         };
@@ -177,13 +177,13 @@ mod tests {
                 "truncated",
                 bz_image(),
                 X86 - 1,
-                Err("it is truncated: 11706367 bytes long, its header says at least 11706368".to_owned()),
+                Err("it is truncated: 11706879 bytes long, its header says at least 11706880".to_owned()),
             ),
             (
                 "only its first sectors",
                 bz_image(),
                 1024,
-                Err("it is truncated: 1024 bytes long, its header says at least 11706368".to_owned()),
+                Err("it is truncated: 1024 bytes long, its header says at least 11706880".to_owned()),
             ),
             ("arm64", arm64(), 0x30000, Ok((Arch::Arm64, None))),
             (
