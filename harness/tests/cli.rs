@@ -82,6 +82,9 @@ fn bad_input_is_named_and_ends_with_2() {
             &format!("{SUITE}budgets:\n  - wasted: {{ fexit: {{ all: 3 }} }}\n"),
             &["suite.yaml:7:", "all", "any_return"],
         ),
+        with_suite("no kernels", &SUITE.replace("[\"6.12\"]", "[]"), &["suite.yaml:3:", "at least one"]),
+        with_suite("no mechanisms", &SUITE.replace("[fentry]", "[]"), &["suite.yaml:5:", "at least one"]),
+        with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
         with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
         with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
         with_file(

@@ -7,7 +7,7 @@ use crate::{
     run::Row,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, num::NonZeroU32, path::Path};
 use tramplab_protocol::{Mechanism, message::Fault};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -16,9 +16,11 @@ pub struct Suite {
     pub name: String,
     pub description: String,
     /// Names of manifests in `kernels/`.
+    #[serde(deserialize_with = "filled")]
     pub kernels: Vec<String>,
     #[serde(default)]
     pub machine: Machine,
+    #[serde(deserialize_with = "filled")]
     pub tests: Vec<TestGroup>,
     #[serde(default)]
     pub budgets: Vec<Budget>,
@@ -27,8 +29,8 @@ pub struct Suite {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
-    pub cpus: u32,
-    pub memory_mib: u32,
+    pub cpus: NonZeroU32,
+    pub memory_mib: NonZeroU32,
     /// Added to the kernel's command line.
     pub append: Vec<String>,
 }
@@ -36,7 +38,7 @@ pub struct Machine {
 impl Default for Machine {
     fn default() -> Machine {
         // One CPU: nothing else can run between the traced function and the capture but an interrupt.
-        Machine { cpus: 1, memory_mib: 1024, append: Vec::new() }
+        Machine { cpus: NonZeroU32::MIN, memory_mib: nonzero(1024), append: Vec::new() }
     }
 }
 
@@ -48,23 +50,29 @@ pub enum TestGroup {
         mechanisms: Mechanisms,
         /// Triggers recorded per cell.
         #[serde(default = "default_hits")]
-        hits: u32,
+        hits: NonZeroU32,
     },
     Attach {
         mechanisms: Mechanisms,
-        functions: Vec<u32>,
-        rounds: u32,
+        #[serde(deserialize_with = "filled")]
+        functions: Vec<NonZeroU32>,
+        rounds: NonZeroU32,
         /// Chooses the functions.
         #[serde(default)]
         seed: u64,
     },
     Fault {
+        #[serde(deserialize_with = "filled")]
         faults: Vec<Fault>,
     },
 }
 
-fn default_hits() -> u32 {
-    8
+fn default_hits() -> NonZeroU32 {
+    nonzero(8)
+}
+
+fn nonzero(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("a constant above 0")
 }
 
 /// `all`, or a list.
@@ -77,7 +85,7 @@ impl<'de> Deserialize<'de> for Mechanisms {
         impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Mechanisms;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("`all` or a list of mechanisms")
+                f.write_str("`all` or a list of at least one mechanism")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mechanisms, E> {
                 match text {
@@ -89,6 +97,9 @@ impl<'de> Deserialize<'de> for Mechanisms {
                 let mut list = Vec::new();
                 while let Some(mechanism) = seq.next_element()? {
                     list.push(mechanism);
+                }
+                if list.is_empty() {
+                    return Err(serde::de::Error::invalid_length(0, &self));
                 }
                 Ok(Mechanisms(list))
             }
@@ -117,4 +128,17 @@ impl Budget {
 /// Reads a suite.
 pub fn load(path: &Path) -> Result<Suite, ConfigError> {
     config::load(path)
+}
+
+/// A list that must name something: one that is empty would run nothing and pass.
+fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() {
+        return Err(serde::de::Error::invalid_length(0, &"at least one entry"));
+    }
+    Ok(list)
 }

@@ -61,8 +61,8 @@ pub fn cells(suite: &Suite, kernels: &[(PathBuf, kernel::Image)], accel: Accel) 
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 kernel_image: image.image.clone(),
                 initrd: initrd.clone(),
-                cpus: suite.machine.cpus,
-                memory_mib: suite.machine.memory_mib,
+                cpus: suite.machine.cpus.get(),
+                memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
                 parameters,
                 budgets: budgets.clone(),
@@ -81,15 +81,15 @@ fn tests(group: &TestGroup) -> Vec<(Test, Parameters)> {
         TestGroup::LbrWaste { mechanisms, hits } => mechanisms
             .0
             .iter()
-            .map(|&mechanism| (Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits: *hits }))
+            .map(|&mechanism| (Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits: hits.get() }))
             .collect(),
         TestGroup::Attach { mechanisms, functions, rounds, seed } => mechanisms
             .0
             .iter()
             .flat_map(|&mechanism| {
-                functions.iter().map(move |&functions| Test::Attach { mechanism, functions })
+                functions.iter().map(move |&functions| Test::Attach { mechanism, functions: functions.get() })
             })
-            .map(|test| (test, Parameters::Attach { rounds: *rounds, seed: *seed }))
+            .map(|test| (test, Parameters::Attach { rounds: rounds.get(), seed: *seed }))
             .collect(),
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
