@@ -10,7 +10,7 @@ use camino::Utf8PathBuf;
 use guppy::{MetadataCommand, graph::PackageGraph};
 use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
 use nextest_runner::{
-    cargo_config::EnvironmentMap,
+    cargo_config::{CargoConfigs, EnvironmentMap},
     config::{core::NextestConfig, elements::TestThreads},
     double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
     helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
@@ -36,10 +36,12 @@ use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
+use tramplab::suite::plan::PLAN_ENV;
 
 /// The name under which nextest runs this program again, to start a test with clean signal masks.
 pub const DOUBLE_SPAWN: &str = DoubleSpawnInfo::SUBCOMMAND_NAME;
@@ -116,14 +118,21 @@ impl Cells {
         Ok(Cells { graph, binaries })
     }
 
-    /// Runs the selected cells, or with `list` only names them. The environment names the plan.
+    /// Runs the selected cells of a plan, or with `list` only names them.
     pub fn run(
         &self,
+        plan: &Path,
         selection: &Selection,
         list: bool,
         mut sink: impl FnMut(Event<'_>) + Send,
     ) -> Result<End> {
         let root = Utf8PathBuf::try_from(repository())?;
+        let plan = plan.to_str().ok_or_else(|| {
+            UsageError(format!("the run's folder must be named in UTF-8: {}", plan.display()))
+        })?;
+        // As if the variable stood in a cargo configuration: JSON's strings are TOML's.
+        let environment = format!("env.{PLAN_ENV}={}", serde_json::to_string(plan)?);
+        let environment = EnvironmentMap::new(&CargoConfigs::new([environment])?);
         let context = ParseContext::new(&self.graph);
         let config = NextestConfig::from_sources(root.clone(), &context, None, [], &BTreeSet::new())
             .context("failed to read .config/nextest.toml")?;
@@ -184,7 +193,7 @@ impl Cells {
             &filter,
             selection.partition.as_ref(),
             root,
-            EnvironmentMap::empty(),
+            environment,
             &profile,
             FilterBound::DefaultSet,
             1,

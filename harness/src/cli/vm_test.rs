@@ -94,11 +94,9 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         cells,
     };
     plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
-    // SAFETY: no other thread of this process runs yet.
-    unsafe { std::env::set_var(plan::PLAN_ENV, Plan::path(&plan.run_dir)) };
     drop(progress);
     if args.list {
-        let listed = cells_binary.run(&args.selection, true, |_| ());
+        let listed = cells_binary.run(&Plan::path(run_dir.path()), &args.selection, true, |_| ());
         discard(&run_dir);
         return listed.map(|_| exit::PASS);
     }
@@ -133,7 +131,7 @@ fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run:
     let mut progress = Progress::cells(plan.cells.len() as u64);
     run_dir.save(&run)?;
     let (mut failed, mut cancelled) = (None, false);
-    let end = cells.run(&args.selection, false, |event| match event {
+    let end = cells.run(&Plan::path(run_dir.path()), &args.selection, false, |event| match event {
         Event::Started { cell } => progress.started(cell),
         Event::Slow { cell, elapsed, will_terminate } => {
             let what = if will_terminate { "is terminated after" } else { "is slow:" };
@@ -189,8 +187,8 @@ fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64
 }
 
 fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
-    report::write_all(run, run_dir)?;
     report::print(&report::render(run, look, report::colour())?)?;
+    report::write_all(run, run_dir)?;
     eprintln!("run kept in {}", run_dir.path().display());
     Ok(exit_code(run))
 }
