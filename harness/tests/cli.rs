@@ -63,6 +63,10 @@ fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]
 #[test]
 fn bad_input_is_named_and_ends_with_2() {
     let image = fs::read(std::env::var("TRAMPLAB_TEST_KERNEL").expect("run `cargo xtask test`")).unwrap();
+    // The configuration of Debian's 6.12, as far as it matters, but for one option.
+    let config = include_str!("../src/kernel/testdata/6.12.config");
+    let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
+    assert_ne!(config, without_btf);
     let cases = [
         with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
         with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
@@ -98,6 +102,13 @@ fn bad_input_is_named_and_ends_with_2() {
             &["truncated", "bytes"],
         ),
         with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], &["text"]),
+        Case {
+            name: "kernel without BTF",
+            suite: Some(SUITE.to_owned()),
+            files: vec![("vmlinuz-mine", image.clone()), ("config-mine", without_btf.into_bytes())],
+            arguments: &["--kernel", "{dir}/vmlinuz-mine"],
+            words: &["CONFIG_DEBUG_INFO_BTF"],
+        },
         with_arguments("bad filterset", &["-E", "test("], &["test("]),
         with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
         with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),

@@ -146,3 +146,78 @@ impl Plan {
         Ok(serde_json::from_slice(&std::fs::read(path)?)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config, kernel::kconfig::Kconfig, run::Arch};
+
+    fn suite(text: &str) -> Suite {
+        config::parse(&format!("name: t\ndescription: d\nkernels: [a, b]\n{text}"), Path::new("t.yaml"))
+            .unwrap()
+    }
+
+    fn image(name: &str, config: Option<&str>) -> (PathBuf, kernel::Image) {
+        let image = kernel::Image {
+            name: name.to_owned(),
+            arch: Arch::X86_64,
+            image: "bzImage".into(),
+            vmlinux: None,
+            config: config.map(|text| Kconfig::parse(text).unwrap()),
+            modules: Vec::new(),
+            source: String::new(),
+            sha256: String::new(),
+        };
+        ("initrd".into(), image)
+    }
+
+    fn names(cells: &[PlannedCell]) -> Vec<String> {
+        cells.iter().map(|cell| cell.id.name()).collect()
+    }
+
+    #[test]
+    fn a_cell_per_kernel_test_and_size_and_each_once() {
+        let suite = suite(
+            "tests:\n  - lbr_waste: { mechanisms: [fexit, fexit] }\n  \
+             - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n",
+        );
+        let cells = cells(&suite, &[image("a", None), image("b", None)], Accel::Tcg);
+        let of = |kernel: &str| {
+            ["lbr_waste/fexit", "attach/kprobe.multi/1", "attach/kprobe.multi/10"]
+                .map(|test| format!("x86_64/{kernel}/tcg/{test}"))
+        };
+        assert_eq!(names(&cells), [of("a"), of("b")].concat());
+        assert!(cells.iter().all(|cell| cell.skip.is_none()));
+    }
+
+    #[test]
+    fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
+        let suite = suite(
+            "tests:\n  - lbr_waste: { mechanisms: [kprobe.multi, raw_tp] }\n  \
+             - attach: { mechanisms: [kprobe.multi], functions: [1], rounds: 1 }\n",
+        );
+        let kernels = [image("a", Some("CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\n"))];
+        let reasons = |accel| -> Vec<Option<String>> {
+            cells(&suite, &kernels, accel).into_iter().map(|cell| cell.skip).collect()
+        };
+        let fprobe = Some("the kernel is built without CONFIG_FPROBE".to_owned());
+        assert_eq!(reasons(Accel::Tcg), [fprobe.clone(), None, fprobe.clone()]);
+        let [waste, raw_tp, attach] = &reasons(Accel::Kvm)[..] else { panic!() };
+        assert!(waste.as_ref().is_some_and(|reason| reason.contains("LBR")));
+        assert!(raw_tp.as_ref().is_some_and(|reason| reason.contains("LBR")));
+        assert_eq!(*attach, fprobe);
+    }
+
+    #[test]
+    fn a_budget_that_can_never_fail_is_reported() {
+        let suite = suite(
+            "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
+             budgets:\n  - wasted: { fexit: { any: 9 } }\n  - kernels: [c]\n    wasted: { fentry: { any: 9 } }\n",
+        );
+        let cells = cells(&suite, &[image("a", None)], Accel::Tcg);
+        let idle = idle_budgets(&suite, &cells);
+        assert!(idle.len() == 2 && idle[0].contains("`c`") && idle[1].contains("`fentry`"), "{idle:?}");
+        // The budget of another kernel does not hold for this one.
+        assert_eq!(cells[0].budgets.len(), 1);
+    }
+}

@@ -103,3 +103,77 @@ fn command_line(arch: Arch, append: &[String]) -> String {
 fn escaped(path: &Path) -> OsString {
     path.to_string_lossy().replace(',', ",,").into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argv(arch: Arch, accel: Accel, plugin: Option<&str>) -> String {
+        let spec = Spec {
+            qemu: QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] },
+            arch,
+            accel,
+            kernel: "k".into(),
+            initrd: "i".into(),
+            cpus: 2,
+            memory_mib: 512,
+            append: vec!["mitigations=auto".to_owned(), "quiet".to_owned()],
+            plugin: plugin.map(PathBuf::from),
+            dir: "runs/a,b".into(),
+            deadlines: Deadlines::default(),
+        };
+        let (_, console) = crate::vm::process::socket_pair().unwrap();
+        let (_, link) = crate::vm::process::socket_pair().unwrap();
+        let words = arguments(&spec, &console, &link);
+        let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        text.replace(&format!("fd={}", console.as_raw_fd()), "fd=CONSOLE")
+            .replace(&format!("fd={}", link.as_raw_fd()), "fd=LINK")
+    }
+
+    #[test]
+    fn what_every_machine_has() {
+        for (arch, accel) in [
+            (Arch::X86_64, Accel::Tcg),
+            (Arch::X86_64, Accel::Kvm),
+            (Arch::Arm64, Accel::Tcg),
+            (Arch::Arm64, Accel::Kvm),
+        ] {
+            let argv = argv(arch, accel, None);
+            for part in [
+                "-nodefaults -no-user-config -display none -nic none -no-reboot",
+                "-sandbox on,",
+                "-smp 2 -m 512M",
+                "-chardev socket,id=console,fd=CONSOLE -serial chardev:console",
+                "-chardev socket,id=agent,fd=LINK -device virtio-serial-pci",
+                "-device virtserialport,chardev=agent,name=tramplab.agent",
+                "-kernel k -initrd i",
+            ] {
+                assert!(argv.contains(part), "{part:?} is missing in {argv}");
+            }
+            assert!(!argv.contains("-plugin"), "{argv}");
+            // What the suite appends comes last, and so wins.
+            assert!(argv.ends_with("panic=-1 mitigations=off mitigations=auto quiet"), "{argv}");
+        }
+    }
+
+    #[test]
+    fn what_differs() {
+        for (arch, accel, words) in [
+            (Arch::X86_64, Accel::Tcg, ["-machine q35", "-accel tcg -cpu max", "console=ttyS0 "]),
+            (Arch::X86_64, Accel::Kvm, ["-machine q35", "-accel kvm -cpu host", "console=ttyS0 "]),
+            (Arch::Arm64, Accel::Tcg, ["-machine virt", "-cpu max,pauth-impdef=on", "console=ttyAMA0 "]),
+            (Arch::Arm64, Accel::Kvm, ["gic-version=host", "-accel kvm -cpu host", "console=ttyAMA0 "]),
+        ] {
+            let argv = argv(arch, accel, None);
+            for part in words {
+                assert!(argv.contains(part), "{part:?} is missing in {argv}");
+            }
+        }
+    }
+
+    #[test]
+    fn commas_in_paths_are_doubled() {
+        let argv = argv(Arch::X86_64, Accel::Tcg, Some("target/x,y.so"));
+        assert!(argv.ends_with("-plugin file=target/x,,y.so,dir=runs/a,,b"), "{argv}");
+    }
+}
