@@ -104,7 +104,7 @@ fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Re
     })?;
     cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
     let result = measure(&mut vm, planned, folder, cell);
-    if result.is_err() {
+    if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
     }
     match vm.power_off(Duration::from_secs(5)) {
