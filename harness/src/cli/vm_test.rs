@@ -303,16 +303,15 @@ fn choose_accel(
         });
         vm.map(drop).map_err(|e| e.to_string())
     };
-    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
-    let choice = accel::choose(request, &memory, boot_id.trim(), probe)?;
+    let choice = accel::choose(request, &memory, &accel::Circumstances::of(qemu), probe)?;
     if let Some(reason) = choice.fallback {
         progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
     }
     Ok(choice.accel)
 }
 
-/// A guest under KVM answers within two seconds; one that hangs costs this much, once per boot of the host.
+/// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
 const KVM_PROBE: Duration = Duration::from_secs(10);
 
 fn host_facts(qemu: &Qemu) -> run::Host {

@@ -53,6 +53,12 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Said by the guest's kernel on its console.
+    pub fn is_kernel_death(self) -> bool {
+        use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall};
+        matches!(self, Panic | Oops | RcuStall | HungTask | Lockup)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             ErrorKind::Panic => "panic",

@@ -107,9 +107,15 @@ fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Re
     if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
     }
-    // The measurement stands even where powering off fails; dropping the VM kills it then.
-    let _ = vm.power_off(Duration::from_secs(5));
-    result
+    match vm.power_off(Duration::from_secs(5)) {
+        // It was dying while it measured: the console only came to say so after the answer.
+        Err(error) if result.is_ok() && error.kind.is_kernel_death() => {
+            cell.console_tail.clone_from(&error.console_tail);
+            Err(error.into())
+        }
+        // The measurement stands even where powering off fails; dropping the VM kills it then.
+        _ => result,
+    }
 }
 
 fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Result<Measurement, Stop> {

@@ -2,7 +2,9 @@
 //! KVM or TCG. `/dev/kvm` may open, answer its API version, create a VM, and still run no guest: only a guest that
 //! answered counts.
 
+use super::QemuProgram;
 use crate::run::Accel;
+use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path};
 
@@ -12,11 +14,32 @@ pub enum Request {
     Only(Accel),
 }
 
-/// What a probe found, remembered until the host boots again.
+/// What an answer holds for: another boot of the host (or its BIOS settings), another QEMU, or rights that were given
+/// since may all change it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Circumstances {
+    boot_id: String,
+    /// Whether this user may open `/dev/kvm`: loading the module or joining a group takes no reboot.
+    accessible: bool,
+    qemu: QemuProgram,
+}
+
+impl Circumstances {
+    pub fn of(qemu: &QemuProgram) -> Circumstances {
+        Circumstances {
+            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+            accessible: access("/dev/kvm", AccessFlags::R_OK | AccessFlags::W_OK).is_ok(),
+            qemu: qemu.clone(),
+        }
+    }
+}
+
+/// What a probe found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Memory {
-    boot_id: String,
+    circumstances: Circumstances,
     /// None: a guest answered under KVM.
     failure: Option<String>,
 }
@@ -32,22 +55,22 @@ pub struct Choice {
 #[error("no guest runs under KVM here: {0}")]
 pub struct KvmRefused(pub String);
 
-/// Chooses; `probe` boots a guest under KVM and is asked at most once per boot of the host.
+/// Chooses; `probe` boots a guest under KVM and is asked once while the circumstances stay as they are.
 pub fn choose(
     request: Request,
     memory: &Path,
-    boot_id: &str,
+    circumstances: &Circumstances,
     probe: impl FnOnce() -> Result<(), String>,
 ) -> Result<Choice, KvmRefused> {
     if request == Request::Only(Accel::Tcg) {
         return Ok(Choice { accel: Accel::Tcg, fallback: None });
     }
-    let known = remembered(memory).filter(|known| known.boot_id == boot_id);
+    let known = remembered(memory).filter(|known| known.circumstances == *circumstances);
     let failure = match known {
         Some(known) => known.failure,
         None => {
             let failure = probe().err();
-            let now = Memory { boot_id: boot_id.to_owned(), failure: failure.clone() };
+            let now = Memory { circumstances: circumstances.clone(), failure: failure.clone() };
             // Not remembering only means probing again.
             let _ = fs::write(memory, serde_json::to_vec(&now).expect("plain data"));
             failure
@@ -68,28 +91,51 @@ fn remembered(memory: &Path) -> Option<Memory> {
 mod tests {
     use super::*;
 
+    fn circumstances(boot_id: &str, accessible: bool, qemu: &str) -> Circumstances {
+        let qemu = QemuProgram { program: qemu.into(), arguments: vec![], environment: vec![] };
+        Circumstances { boot_id: boot_id.to_owned(), accessible, qemu }
+    }
+
     #[test]
-    fn only_a_guest_that_answered_counts_and_is_asked_once_per_boot() {
+    fn only_a_guest_that_answered_counts_and_is_asked_once() {
         let dir = tempfile::tempdir().unwrap();
         let memory = dir.path().join("kvm.json");
         let fails = || Err("it hung".to_owned());
         let never = || -> Result<(), String> { panic!("probed again") };
         let tcg =
             |fallback: Option<&str>| Choice { accel: Accel::Tcg, fallback: fallback.map(str::to_owned) };
+        let now = circumstances("a", true, "qemu");
 
         // TCG asked for: no probe.
-        assert_eq!(choose(Request::Only(Accel::Tcg), &memory, "a", never).unwrap(), tcg(None));
+        assert_eq!(choose(Request::Only(Accel::Tcg), &memory, &now, never).unwrap(), tcg(None));
         // A failure is a visible fallback, an error where KVM was asked for, and remembered.
-        assert_eq!(choose(Request::Auto, &memory, "a", fails).unwrap(), tcg(Some("it hung")));
-        assert_eq!(choose(Request::Auto, &memory, "a", never).unwrap(), tcg(Some("it hung")));
-        let refused = choose(Request::Only(Accel::Kvm), &memory, "a", never).unwrap_err();
+        assert_eq!(choose(Request::Auto, &memory, &now, fails).unwrap(), tcg(Some("it hung")));
+        assert_eq!(choose(Request::Auto, &memory, &now, never).unwrap(), tcg(Some("it hung")));
+        let refused = choose(Request::Only(Accel::Kvm), &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("it hung"));
-        // After a reboot of the host the answer may differ.
+        // So is a guest that answered.
         let kvm = Choice { accel: Accel::Kvm, fallback: None };
-        assert_eq!(choose(Request::Auto, &memory, "b", || Ok(())).unwrap(), kvm);
-        assert_eq!(choose(Request::Only(Accel::Kvm), &memory, "b", never).unwrap(), kvm);
+        let later = circumstances("b", true, "qemu");
+        assert_eq!(choose(Request::Auto, &memory, &later, || Ok(())).unwrap(), kvm);
+        assert_eq!(choose(Request::Only(Accel::Kvm), &memory, &later, never).unwrap(), kvm);
         // A damaged memory is no memory.
         fs::write(&memory, b"{").unwrap();
-        assert_eq!(choose(Request::Auto, &memory, "b", || Ok(())).unwrap(), kvm);
+        assert_eq!(choose(Request::Auto, &memory, &later, || Ok(())).unwrap(), kvm);
+    }
+
+    #[test]
+    fn what_may_change_the_answer_is_asked_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = dir.path().join("kvm.json");
+        let before = circumstances("a", false, "qemu");
+        for now in [
+            circumstances("b", false, "qemu"),
+            circumstances("a", true, "qemu"),
+            circumstances("a", false, "another-qemu"),
+        ] {
+            choose(Request::Auto, &memory, &before, || Err("no".to_owned())).unwrap();
+            let choice = choose(Request::Auto, &memory, &now, || Ok(())).unwrap();
+            assert_eq!(choice.accel, Accel::Kvm, "{now:?}");
+        }
     }
 }

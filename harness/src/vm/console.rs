@@ -7,7 +7,6 @@ use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
-    path::Path,
     sync::{Arc, Mutex, MutexGuard, mpsc::SyncSender},
     thread,
     time::Instant,
@@ -26,8 +25,7 @@ struct Seen {
 }
 
 impl Console {
-    pub fn watch(from: UnixStream, log: &Path, signals: SyncSender<Signal>) -> io::Result<Console> {
-        let log = fs::File::create(log)?;
+    pub fn watch(from: UnixStream, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
         let seen = Arc::new(Mutex::new(Seen { tail: VecDeque::new(), last_line: Instant::now() }));
         let console = Console(Arc::clone(&seen));
         thread::Builder::new().name("console".to_owned()).spawn(move || drain(from, log, &seen, &signals))?;

@@ -14,7 +14,7 @@ use std::{
 
 /// Writes a newc archive; the same files give the same bytes. `modules` are for the agent to load, in this order.
 pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
-    let agent = fs::read(agent)?;
+    let agent = read(agent)?;
     let mut archive = Vec::new();
     let mut inode = 0;
     let mut add = |name: &str, kind: ModeFileType, mode: u32, device: (u32, u32), bytes: &[u8]| {
@@ -40,8 +40,85 @@ pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
     for (index, module) in modules.iter().enumerate() {
         let file = module.file_name().unwrap_or_default().to_string_lossy();
         // The agent loads them by name.
-        add(&format!("modules/{index:02}-{file}"), ModeFileType::Regular, 0o644, (0, 0), &fs::read(module)?)?;
+        add(&format!("modules/{index:02}-{file}"), ModeFileType::Regular, 0o644, (0, 0), &read(module)?)?;
     }
     newc::trailer(&mut archive)?;
     fs::write(out, archive)
+}
+
+/// With the file's name in the error.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cpio::NewcReader;
+    use std::io::Read;
+
+    struct Entry {
+        name: String,
+        mode: u32,
+        device: (u32, u32),
+        bytes: Vec<u8>,
+    }
+
+    fn entries(archive: &[u8]) -> Vec<Entry> {
+        let mut input = archive;
+        let mut found = Vec::new();
+        loop {
+            let mut reader = NewcReader::new(input).unwrap();
+            let entry = reader.entry().clone();
+            if entry.is_trailer() {
+                return found;
+            }
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).unwrap();
+            assert_eq!((entry.mtime(), entry.uid(), entry.gid()), (0, 0, 0), "{}", entry.name());
+            let device = (entry.rdev_major(), entry.rdev_minor());
+            found.push(Entry { name: entry.name().to_owned(), mode: entry.mode(), device, bytes });
+            input = reader.finish().unwrap();
+        }
+    }
+
+    #[test]
+    fn holds_the_agent_a_console_and_the_modules_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let (agent, first, second) = (file("agent", b"elf"), file("z.ko", b"ring"), file("a.ko", b"port"));
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        build(&agent, &[first.clone(), second.clone()], &one).unwrap();
+        let archive = fs::read(&one).unwrap();
+        let entries = entries(&archive);
+        let get = |name: &str| entries.iter().find(|entry| entry.name == name).expect(name);
+        let init = get("init");
+        assert_eq!((init.mode, &init.bytes[..]), (0o100_755, &b"elf"[..]));
+        let console = get("dev/console");
+        assert_eq!((console.mode, console.device), (0o020_600, (5, 1)));
+        // Loaded in the order of their names.
+        assert_eq!(get("modules/00-z.ko").bytes, b"ring");
+        assert_eq!(get("modules/01-a.ko").bytes, b"port");
+        // The kernel unpacks in order: a folder stands before what is in it.
+        for (index, Entry { name, .. }) in entries.iter().enumerate() {
+            if let Some((folder, _)) = name.rsplit_once('/') {
+                let at = entries.iter().position(|entry| entry.name == folder).expect(folder);
+                assert!(at < index && entries[at].mode == 0o040_755, "{name}");
+            }
+        }
+        build(&agent, &[first, second], &two).unwrap();
+        assert_eq!(fs::read(&two).unwrap(), archive, "the same files, other bytes");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = build(&dir.path().join("no-agent"), &[], &dir.path().join("out")).unwrap_err();
+        assert!(error.to_string().contains("no-agent"), "{error}");
+        assert!(!dir.path().join("out").exists());
+    }
 }

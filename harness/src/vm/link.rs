@@ -3,42 +3,68 @@
 
 use super::Signal;
 use std::{
-    io::{self, BufReader},
+    io::{self, BufReader, Write},
     os::unix::net::UnixStream,
-    sync::mpsc::SyncSender,
+    sync::{Arc, Mutex, PoisonError, mpsc::SyncSender},
     thread,
-    time::Duration,
+    time::Instant,
 };
 use tramplab_protocol::{
     frame::{self, FrameError},
-    message::Request,
+    message::{Event, Request},
 };
 
-/// Frames that may wait to be looked at; a guest that floods its host is held up, not stored.
-pub const QUEUE: usize = 64;
-/// A guest that does not read must not hold up its host.
-const SEND_LIMIT: Duration = Duration::from_secs(10);
+/// Frames that may wait to be looked at, heartbeats not counted; a guest that floods its host is held up, not stored.
+/// Only answers are due, one at a time.
+pub const QUEUE: usize = 4;
 
-pub struct Link(UnixStream);
+pub struct Link {
+    stream: UnixStream,
+    last_frame: Arc<Mutex<Instant>>,
+}
 
 impl Link {
     pub fn open(stream: UnixStream, signals: SyncSender<Signal>) -> io::Result<Link> {
-        stream.set_write_timeout(Some(SEND_LIMIT))?;
         let input = stream.try_clone()?;
-        thread::Builder::new().name("link".to_owned()).spawn(move || receive(input, &signals))?;
-        Ok(Link(stream))
+        let last_frame = Arc::new(Mutex::new(Instant::now()));
+        let seen = Arc::clone(&last_frame);
+        thread::Builder::new().name("link".to_owned()).spawn(move || receive(input, &seen, &signals))?;
+        Ok(Link { stream, last_frame })
     }
 
-    pub fn send(&mut self, request: &Request) -> Result<(), FrameError> {
-        frame::write(&mut self.0, request)
+    /// A guest that reads nothing, or a byte now and then, holds up its host until the deadline at most.
+    pub fn send(&mut self, request: &Request, deadline: Instant) -> Result<(), FrameError> {
+        let frame = frame::encode(request)?;
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            self.stream.set_write_timeout(Some(left))?;
+            match self.stream.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn last_frame(&self) -> Instant {
+        *self.last_frame.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Ends when QEMU's end closes, at the first frame that is none, or when nobody listens.
-fn receive(input: UnixStream, signals: &SyncSender<Signal>) {
+fn receive(input: UnixStream, last_frame: &Mutex<Instant>, signals: &SyncSender<Signal>) {
     let mut input = BufReader::new(input);
     loop {
-        let signal = match frame::read(&mut input) {
+        let frame = frame::read(&mut input);
+        *last_frame.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let signal = match frame {
+            // Not queued: a host that is busy between two requests must not hold up the guest.
+            Ok(Some(Event::Heartbeat { .. })) => continue,
             Ok(Some(event)) => Signal::Event(event),
             Ok(None) => Signal::LinkEnded,
             Err(error) => Signal::LinkBroken(error),

@@ -6,7 +6,10 @@ use crate::run::{Accel, Arch};
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
     path::{Path, PathBuf},
 };
 use tramplab_protocol::message::PORT_NAME;
@@ -45,34 +48,39 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
         spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-    // Nothing that was not asked for: no network, no display, no user configuration.
+    // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.
     add(&["-nodefaults", "-no-user-config", "-display", "none", "-nic", "none"]);
-    // A panic reboots (`panic=-1`); that must be the end of QEMU.
+    // A panic reboots (`panic=-1`); that must be the end of QEMU, and is the kernel's last word.
     add(&["-no-reboot"]);
+    // QEMU runs what we boot, which may be anything: it may start no process and gain no rights.
     add(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
     match (arch, accel) {
+        // The least that still has PCIe and ACPI power-off: `microvm` boots nothing under TCG. The ports of VMware and a
+        // USB controller would only be probed.
         (Arch::X86_64, _) => add(&["-machine", "q35,usb=off,vmport=off"]),
         (Arch::Arm64, Accel::Tcg) => add(&["-machine", "virt,gic-version=3"]),
+        // What the host has.
         (Arch::Arm64, Accel::Kvm) => add(&["-machine", "virt,gic-version=host"]),
     }
     match (accel, arch) {
-        // Named features only: what TCG can do is the same on every host.
+        // All that TCG can do: the same on every host, and boots as fast as any. To the kernel it is an AMD CPU that needs
+        // no return thunks and no page-table isolation. Models named after real CPUs have features that TCG lacks, and
+        // bring those CPUs' mitigations, which add branches.
         (Accel::Tcg, Arch::X86_64) => add(&["-accel", "tcg", "-cpu", "max"]),
+        // Emulating the architected pointer authentication takes most of the time.
         (Accel::Tcg, Arch::Arm64) => add(&["-accel", "tcg", "-cpu", "max,pauth-impdef=on"]),
+        // A measurement is of this machine's CPU.
         (Accel::Kvm, _) => add(&["-accel", "kvm", "-cpu", "host"]),
     }
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
-    // The console: the kernel's log, and nothing else.
-    add(&[
-        "-chardev",
-        &format!("socket,id=console,fd={}", console.as_raw_fd()),
-        "-serial",
-        "chardev:console",
-    ]);
-    // The agent's link.
+    // The console: the kernel's log, and nothing else. Sockets are inherited: none has a name that could be left behind.
+    add(&["-chardev", &format!("socket,id=console,fd={}", console.as_raw_fd())]);
+    add(&["-serial", "chardev:console"]);
+    // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
     add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
     add(&["-device", "virtio-serial-pci"]);
     add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
+    // Booted without a disk or a boot loader.
     argv.extend(["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into()]);
     argv.extend(["-append".into(), command_line(*arch, append).into()]);
     if let Some(plugin) = plugin {
@@ -90,6 +98,9 @@ fn command_line(arch: Arch, append: &[String]) -> String {
         Arch::X86_64 => "ttyS0",
         Arch::Arm64 => "ttyAMA0",
     };
+    // `panic=-1`: reboot at once. An oops must not become a panic: it has a verdict of its own. `mitigations=off`:
+    // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
+    // stays randomised, as it is elsewhere: all symbols come from the guest.
     let mut line = format!("console={console} panic=-1 mitigations=off");
     for word in append {
         // The kernel takes the last of a repeated option, so a suite can undo what stands before.
@@ -99,9 +110,16 @@ fn command_line(arch: Arch, append: &[String]) -> String {
     line
 }
 
-/// A comma in an option's value is doubled (QEMU's qemu-option.c).
+/// A comma in an option's value is doubled (QEMU's qemu-option.c). Paths need not be UTF-8.
 fn escaped(path: &Path) -> OsString {
-    path.to_string_lossy().replace(',', ",,").into()
+    let mut bytes = Vec::new();
+    for &byte in path.as_os_str().as_bytes() {
+        bytes.push(byte);
+        if byte == b',' {
+            bytes.push(byte);
+        }
+    }
+    OsString::from_vec(bytes)
 }
 
 #[cfg(test)]
@@ -175,5 +193,11 @@ mod tests {
     fn commas_in_paths_are_doubled() {
         let argv = argv(Arch::X86_64, Accel::Tcg, Some("target/x,y.so"));
         assert!(argv.ends_with("-plugin file=target/x,,y.so,dir=runs/a,,b"), "{argv}");
+    }
+
+    #[test]
+    fn paths_need_not_be_text() {
+        let odd = OsString::from_vec(b"/a,\xff,b".to_vec());
+        assert_eq!(escaped(Path::new(&odd)).into_vec(), b"/a,,\xff,,b");
     }
 }

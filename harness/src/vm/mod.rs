@@ -17,8 +17,9 @@ use console::Console;
 use link::Link;
 use process::Qemu;
 use std::{
-    io,
+    fs, io,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
     time::{Duration, Instant},
 };
 use tramplab_protocol::{
@@ -79,7 +80,6 @@ pub struct Vm {
     link: Link,
     signals: Receiver<Signal>,
     silence: Duration,
-    last_frame: Instant,
     next_id: u64,
     boot_time: Duration,
     ready: Ready,
@@ -89,29 +89,40 @@ impl Vm {
     /// Starts QEMU and waits for the agent. The calling thread must outlive the guest: QEMU is told to die with it.
     pub fn boot(spec: Spec) -> Result<Vm, VmError> {
         let started = Instant::now();
-        let start_error = |action: &str, error: io::Error| VmError {
-            kind: ErrorKind::QemuStart,
-            message: format!("failed to {action}: {error}"),
-            console_tail: Vec::new(),
+        let failed = |kind, action: &str| {
+            let action = action.to_owned();
+            move |error: io::Error| VmError {
+                kind,
+                message: format!("failed to {action}: {error}"),
+                console_tail: Vec::new(),
+            }
         };
+        let ours = |action: &str| failed(ErrorKind::Harness, action);
         let (sender, signals) = mpsc::sync_channel(link::QUEUE);
         let (console_host, console_guest) =
-            process::socket_pair().map_err(|e| start_error("create the console's socket pair", e))?;
+            process::socket_pair().map_err(ours("create the console's socket pair"))?;
         let (link_host, link_guest) =
-            process::socket_pair().map_err(|e| start_error("create the agent's socket pair", e))?;
+            process::socket_pair().map_err(ours("create the agent's socket pair"))?;
+        let create = |name| {
+            let path = spec.dir.join(name);
+            let file = fs::File::create(&path).map_err(ours(&format!("create {}", path.display())))?;
+            Ok((path, file))
+        };
+        let (_, console_log) = create("console.log")?;
+        let qemu_log = create("qemu.log")?;
         let argv = machine::arguments(&spec, &console_guest, &link_guest);
-        let qemu = Qemu::start(&spec.qemu, &argv, &spec.dir.join("qemu.log"), [console_guest, link_guest])
-            .map_err(|e| start_error(&format!("start {}", spec.qemu.program.display()), e))?;
-        let console = Console::watch(console_host, &spec.dir.join("console.log"), sender.clone())
-            .map_err(|e| start_error("write the console's log", e))?;
-        let link = Link::open(link_host, sender).map_err(|e| start_error("open the agent's link", e))?;
+        let program = spec.qemu.program.display();
+        let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, [console_guest, link_guest])
+            .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
+        let console =
+            Console::watch(console_host, console_log, sender.clone()).map_err(ours("watch the console"))?;
+        let link = Link::open(link_host, sender).map_err(ours("open the agent's link"))?;
         let mut vm = Vm {
             qemu,
             console,
             link,
             signals,
             silence: spec.deadlines.boot,
-            last_frame: started,
             next_id: 1,
             boot_time: Duration::ZERO,
             ready: Ready { release: String::new(), uptime: Duration::ZERO },
@@ -162,10 +173,20 @@ impl Vm {
     ) -> Result<Result<Response, GuestError>, VmError> {
         let id = self.next_id;
         self.next_id += 1;
-        if let Err(error) = self.link.send(&Request { id, command }) {
-            return Err(self.link_failed(&format!("failed to send a request: {error}")));
+        let now = Instant::now();
+        let deadline = now + within;
+        match self.link.send(&Request { id, command }, now + within.min(self.silence)) {
+            Ok(()) => {}
+            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                let waited = now.elapsed().as_secs();
+                return Err(self
+                    .link_failed(ErrorKind::Silence, &format!("the guest took no request for {waited} s")));
+            }
+            Err(error) => {
+                let message = format!("failed to send a request: {error}");
+                return Err(self.link_failed(ErrorKind::Protocol, &message));
+            }
         }
-        let deadline = Instant::now() + within;
         match self.next_event(deadline, ErrorKind::Timeout, "the answer to a request")? {
             Event::Reply { id: answered, result } if answered == id => Ok(result),
             other => {
@@ -177,43 +198,46 @@ impl Vm {
         }
     }
 
-    /// Powers the guest off, and kills it if it does not.
+    /// Powers the guest off, and kills it if it does not. An error may concern what came before: a kernel that was
+    /// dying while it answered has said so by now, since the console has been read to its end.
     pub fn power_off(mut self, within: Duration) -> Result<(), VmError> {
         let deadline = Instant::now() + within;
         self.request(Command::PowerOff, within)?
             .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
         while Instant::now() < deadline {
-            if self.qemu.exited().is_some() {
-                return Ok(());
+            if let Some(status) = self.qemu.exited() {
+                return match self.death_on_the_way() {
+                    Some(death) => Err(self.died(death)),
+                    None if status.success() => Ok(()),
+                    None => Err(self.qemu_exited(&status)),
+                };
             }
-            std::thread::sleep(TICK / 5);
+            thread::sleep(TICK / 5);
         }
         Err(self.dead(ErrorKind::Timeout, format!("the guest did not power off within {within:?}")))
     }
 
-    /// The next frame that is no heartbeat.
+    /// The next frame but heartbeats.
     fn next_event(&mut self, deadline: Instant, late: ErrorKind, what: &str) -> Result<Event, VmError> {
         let waiting_since = Instant::now();
         loop {
             match self.signals.recv_timeout(TICK) {
-                Ok(Signal::Event(event)) => {
-                    self.last_frame = Instant::now();
-                    if !matches!(event, Event::Heartbeat { .. }) {
-                        return Ok(event);
-                    }
-                }
+                Ok(Signal::Event(event)) => return Ok(event),
                 Ok(Signal::Death(death)) => return Err(self.died(death)),
                 Ok(Signal::LinkBroken(error)) => {
-                    return Err(self.link_failed(&format!("the agent sent what is no message: {error}")));
+                    let message = format!("the agent sent what is no message: {error}");
+                    return Err(self.link_failed(ErrorKind::Protocol, &message));
                 }
-                Ok(Signal::LinkEnded) => return Err(self.link_failed("the agent's link ended")),
+                Ok(Signal::LinkEnded) => {
+                    return Err(self.link_failed(ErrorKind::Protocol, "the agent's link ended"));
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(status) = self.qemu.exited() {
                         return Err(self.qemu_exited(&status));
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(self.link_failed("the guest's links ended"));
+                    return Err(self.link_failed(ErrorKind::Protocol, "the guest's links ended"));
                 }
             }
             let now = Instant::now();
@@ -221,7 +245,7 @@ impl Vm {
                 let waited = waiting_since.elapsed().as_secs();
                 return Err(self.dead(late, format!("{what} did not come within {waited} s")));
             }
-            let quiet = now.duration_since(self.last_frame.max(self.console.last_line()));
+            let quiet = now.duration_since(self.link.last_frame().max(self.console.last_line()));
             if quiet > self.silence {
                 let message = format!("neither heartbeat nor console line for {} s", quiet.as_secs());
                 return Err(self.dead(ErrorKind::Silence, message));
@@ -230,28 +254,35 @@ impl Vm {
     }
 
     /// The link is gone: because the kernel died, because QEMU ended, or for no better reason than its own.
-    fn link_failed(&mut self, message: &str) -> VmError {
+    fn link_failed(&mut self, kind: ErrorKind, message: &str) -> VmError {
         let until = Instant::now() + LAST_WORDS;
         while Instant::now() < until {
             match self.signals.recv_timeout(TICK) {
                 Ok(Signal::Death(death)) => return self.died(death),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 // QEMU closes its ends a little before it is gone.
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK / 5),
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK / 5),
             }
             if let Some(status) = self.qemu.exited() {
                 return self.qemu_exited(&status);
             }
         }
-        self.dead(ErrorKind::Protocol, message.to_owned())
+        self.dead(kind, message.to_owned())
+    }
+
+    /// After QEMU's end: what the kernel said last may still be in the console's socket. Both threads end with it.
+    fn death_on_the_way(&mut self) -> Option<Death> {
+        while let Ok(signal) = self.signals.recv_timeout(LAST_WORDS) {
+            if let Signal::Death(death) = signal {
+                return Some(death);
+            }
+        }
+        None
     }
 
     fn qemu_exited(&mut self, status: &std::process::ExitStatus) -> VmError {
-        // Its last words may still be on their way through the console.
-        while let Ok(signal) = self.signals.recv_timeout(TICK) {
-            if let Signal::Death(death) = signal {
-                return self.died(death);
-            }
+        if let Some(death) = self.death_on_the_way() {
+            return self.died(death);
         }
         let said = self.qemu.last_words();
         let never_ran = self.boot_time.is_zero() && self.console.tail().is_empty() && !status.success();

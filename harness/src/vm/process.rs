@@ -2,10 +2,13 @@
 //! QEMU as a child: it dies with the thread that started it, and is reaped with its owner.
 
 use super::machine::QemuProgram;
-use nix::sys::{
-    prctl,
-    signal::Signal,
-    socket::{AddressFamily, SockFlag, SockType, socketpair},
+use nix::{
+    sys::{
+        prctl,
+        signal::{self, Signal},
+        socket::{AddressFamily, SockFlag, SockType, socketpair},
+    },
+    unistd::Pid,
 };
 use std::{
     ffi::OsString,
@@ -14,7 +17,7 @@ use std::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::{net::UnixStream, process::CommandExt},
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
 };
 
@@ -34,10 +37,9 @@ impl Qemu {
     pub fn start(
         qemu: &QemuProgram,
         arguments: &[OsString],
-        log: &Path,
+        (log, output): (PathBuf, fs::File),
         inherited: [OwnedFd; 2],
     ) -> io::Result<Qemu> {
-        let output = fs::File::create(log)?;
         let numbers: [RawFd; 2] = inherited.each_ref().map(AsRawFd::as_raw_fd);
         let parent = std::process::id();
         let mut command = Command::new(&qemu.program);
@@ -66,7 +68,7 @@ impl Qemu {
             });
         }
         let child = command.spawn()?;
-        Ok(Qemu { child, log: log.to_owned() })
+        Ok(Qemu { child, log })
     }
 
     pub fn id(&self) -> u32 {
@@ -85,8 +87,11 @@ impl Qemu {
     }
 
     pub fn kill(&mut self) {
-        // Both fail only when it has been reaped already.
-        let _ = self.child.kill();
+        if self.exited().is_some() {
+            return;
+        }
+        // The group, for a wrapper script that did not `exec`; its number is ours while the child is not reaped.
+        let _ = signal::killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
         let _ = self.child.wait();
     }
 }
