@@ -100,8 +100,9 @@ fn command_line(arch: Arch, append: &[String]) -> String {
     };
     // `panic=-1`: reboot at once. An oops must not become a panic: it has a verdict of its own. `mitigations=off`:
     // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
-    // stays randomised, as it is elsewhere: all symbols come from the guest.
-    let mut line = format!("console={console} panic=-1 mitigations=off");
+    // stays randomised, as it is elsewhere: all symbols come from the guest. `cryptomgr.notests`: ciphers testing
+    // themselves take a sixth of the boot under TCG.
+    let mut line = format!("console={console} cryptomgr.notests panic=-1 mitigations=off");
     for word in append {
         // The kernel takes the last of a repeated option, so a suite can undo what stands before.
         line.push(' ');
