@@ -17,7 +17,7 @@ use std::{
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
-    host::{self, Cache, CacheError, Qemu},
+    host::{self, Cache, CacheError, Qemu, apt},
     kernel,
     run::{self, Accel, Arch, Cell, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef},
     suite::{self, Plan, PlannedCell, Suite, plan},
@@ -253,7 +253,7 @@ fn fetch_kernels(
 pub fn initramfs(cache: &Cache, agent: &Path, image: &kernel::Image) -> Result<PathBuf> {
     let mut key = sha256(agent)?;
     for module in &image.modules {
-        key = hex(&Sha256::digest(format!("{key} {}", sha256(module)?)));
+        key = apt::hex(&Sha256::digest(format!("{key} {}", sha256(module)?)));
     }
     let entry = cache.entry("initramfs", &key, |dir| {
         vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS)).map_err(InitramfsError::Write)
@@ -362,12 +362,7 @@ fn now() -> String {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
-    Ok(hex(&Sha256::digest(&bytes)))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    apt::sha256(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
 fn kernel_facts(image: &kernel::Image) -> run::Kernel {
