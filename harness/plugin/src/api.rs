@@ -8,6 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 pub type PluginId = u64;
 pub type SimpleCallback = extern "C" fn(PluginId);
+pub type VcpuCallback = extern "C" fn(PluginId, c_uint);
 pub type TranslateCallback = extern "C" fn(PluginId, *mut Tb);
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
 pub type DiscontinuityCallback = extern "C" fn(PluginId, c_uint, c_int, u64, u64);
@@ -47,6 +48,7 @@ pub const DISCONTINUITY_INTERRUPT: c_int = 1;
 
 unsafe extern "C" {
     pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: TranslateCallback);
+    pub fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: VcpuCallback);
     pub fn qemu_plugin_reset(id: PluginId, callback: SimpleCallback);
     pub fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
     pub fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;

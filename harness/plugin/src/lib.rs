@@ -24,6 +24,7 @@ use std::{
         Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread::{self, ThreadId},
 };
 use tramplab_protocol::{magic::Magic, trace::Trace};
 
@@ -135,7 +136,10 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     };
     PLUGIN.set(plugin).map_err(|_| "loaded twice")?;
     // SAFETY: the id QEMU gave.
-    unsafe { api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated) };
+    unsafe {
+        api::qemu_plugin_register_vcpu_init_cb(id, vcpu_started);
+        api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    }
     ID.store(id, Ordering::Relaxed);
     Ok(())
 }
@@ -174,6 +178,26 @@ extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
             api::qemu_plugin_register_vcpu_tb_exec_cb(tb, block_started, api::NO_REGISTERS, data);
         }
     }
+}
+
+/// Called on the thread that runs the vCPU.
+///
+/// Where several vCPUs share a thread (`thread=single`, `-icount`), QEMU 9.2 to 10.0 at least translates as if there
+/// were only one: callbacks are told the vCPU that translated, not the one that runs, and the inline stores of all
+/// instructions but a block's first go beside the scoreboard. Nothing true could be recorded.
+extern "C" fn vcpu_started(_: api::PluginId, _: c_uint) {
+    static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let this = thread::current().id();
+    if threads.contains(&this) {
+        eprintln!(
+            "tramplab-plugin: several vCPUs share a thread, which QEMU does not instrument rightly: use \
+             thread=multi, without -icount, or -smp 1"
+        );
+        // SAFETY: ends the process; no handler runs in the midst of QEMU's start.
+        unsafe { libc::_exit(1) };
+    }
+    threads.push(this);
 }
 
 /// # Safety

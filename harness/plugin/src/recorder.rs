@@ -64,6 +64,8 @@ pub struct Recorder {
     ring: Vec<Slot>,
     capacity: usize,
     total: u64,
+    /// How many of them are void, those included that the ring dropped.
+    void: u64,
     previous: Option<Previous>,
     /// Interrupts QEMU told of since the last block started.
     told: Vec<(u64, u64)>,
@@ -84,6 +86,7 @@ impl Recorder {
             ring: Vec::new(),
             capacity,
             total: 0,
+            void: 0,
             previous: None,
             told: Vec::new(),
             open: VecDeque::new(),
@@ -199,15 +202,21 @@ impl Recorder {
         if let Some(trial) = open.trial {
             // Taken if the flow went on at the target, which is not the next instruction.
             let taken = to != open.resume[0];
-            if let Some(slot) = self.slot(trial) {
-                slot.void = !taken;
+            if !taken {
+                self.leave_out(trial);
             }
         }
     }
 
     fn give_up_oldest(&mut self) {
-        let trial = self.open.pop_front().and_then(|open| open.trial);
-        if let Some(slot) = trial.and_then(|number| self.slot(number)) {
+        if let Some(trial) = self.open.pop_front().and_then(|open| open.trial) {
+            self.leave_out(trial);
+        }
+    }
+
+    fn leave_out(&mut self, number: u64) {
+        self.void += 1;
+        if let Some(slot) = self.slot(number) {
             slot.void = true;
         }
     }
@@ -235,9 +244,8 @@ impl Recorder {
         let oldest =
             if self.ring.len() < self.capacity { 0 } else { (self.total % self.capacity as u64) as usize };
         let (newer, older) = self.ring.split_at(oldest);
-        let void = self.ring.iter().filter(|slot| slot.void).count() as u64;
         let records = older.iter().chain(newer).filter(|slot| !slot.void).map(|slot| slot.record).collect();
-        VcpuTrace { index, total: self.total - void, records }
+        VcpuTrace { index, total: self.total - self.void, records }
     }
 }
 
@@ -327,6 +335,11 @@ mod tests {
                 vec![Whole(at(0x100, Tail::Next { may_fault: true })), stop(V)],
                 vec![(0x108, V, Kind::Interrupt)],
             ),
+            (
+                "fault at the end, and a handler that skips it: taken for an interrupt behind it",
+                vec![Whole(at(0x100, Tail::Next { may_fault: true })), Whole(at(V, IRET)), stop(0x10c)],
+                vec![(0x10c, V, Kind::Interrupt), (V + 8, 0x10c, Kind::Iret)],
+            ),
             ("ud2", vec![Whole(at(0x100, Tail::Trap)), stop(V)], vec![(0x108, V, Kind::Interrupt)]),
             ("interrupt", vec![Whole(at(0x100, NEXT)), stop(V)], vec![(0x10c, V, Kind::Interrupt)]),
             (
@@ -415,5 +428,18 @@ mod tests {
         assert_eq!((trace.index, trace.total), (1, 7));
         let to: Vec<u64> = trace.records.iter().map(|r| r.to).collect();
         assert_eq!(to, [0x6000, 0x7000, 0x8000]);
+    }
+
+    #[test]
+    fn a_branch_on_trial_that_left_the_ring_is_not_counted() {
+        let mut recorder = Recorder::new(2);
+        recorder.block(&at(0x100, COND), 0);
+        recorder.block(&at(V, CALL), 0x108);
+        recorder.block(&at(0x200, RET), V + 8);
+        recorder.block(&at(V + 12, IRET), 0x208);
+        recorder.block(&at(0x10c, NEXT), V + 20);
+        let trace = recorder.finish(0);
+        let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();
+        assert_eq!((trace.total, &kinds[..]), (4, &[Kind::Ret, Kind::Iret][..]));
     }
 }

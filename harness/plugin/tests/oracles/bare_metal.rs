@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The recorder against a machine whose branches are known.
+
+use crate::{
+    compare::difference,
+    machine::{self, Machine, labels},
+};
+use std::fs;
+use tramplab_protocol::trace::{Record, Trace, file_name};
+
+/// Every way of running the same machine must give the same list.
+const WAYS: &[(&str, &[&str])] = &[
+    ("tcg", &[]),
+    ("tcg,thread=single", &["-icount", "shift=0"]),
+    ("tcg,one-insn-per-tb=on", &[]),
+    ("tcg,thread=multi", &["-smp", "2"]),
+];
+
+#[test]
+fn what_stands_beside_the_branches_is_what_is_recorded() {
+    let machine = Machine::assemble();
+    for (accel, arguments) in WAYS {
+        let traces = machine.record(accel, arguments);
+        assert!(traces.len() >= 2, "two windows, two traces");
+        for (window, trace) in traces.iter().take(2).enumerate() {
+            let expected = machine.expected(".expected", trace.discontinuities);
+            let vcpu = trace.vcpus.iter().find(|vcpu| vcpu.index == 0).unwrap();
+            if let Some(difference) = difference(&expected, &vcpu.records) {
+                panic!("{accel} {arguments:?}, window {window}: {difference}");
+            }
+            assert_eq!(vcpu.total, expected.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn each_cpu_has_its_own_list() {
+    let machine = Machine::assemble();
+    let labels = labels(&machine.image);
+    for accel in ["tcg,thread=multi", "tcg,thread=multi,one-insn-per-tb=on"] {
+        let traces = machine.record(accel, &["-smp", "2"]);
+        let [_, _, trace] = &traces[..] else { panic!("{} traces of three windows", traces.len()) };
+        // How often they wait for each other is not known.
+        let of = |index, wait: &str| -> Vec<Record> {
+            let vcpu = trace.vcpus.iter().find(|vcpu| vcpu.index == index).unwrap();
+            vcpu.records.iter().filter(|record| record.from != labels[wait]).copied().collect()
+        };
+        let second = machine.expected(".expected_second", trace.discontinuities);
+        assert_eq!(difference(&second, &of(1, "b_second_waits")), None, "{accel}");
+        assert_eq!(difference(&[], &of(0, "b_first_waits")), None, "{accel}");
+    }
+}
+
+#[test]
+fn wrong_arguments_keep_qemu_from_starting() {
+    let machine = Machine::assemble();
+    let plugin = machine::from_env("TRAMPLAB_PLUGIN");
+    let dir = machine.path().display();
+    for (arguments, words) in [
+        (String::new(), "dir=DIR is missing"),
+        (",dir=/no/such/folder".to_owned(), "no such folder"),
+        (format!(",dir={dir},ring=none"), "a number of records"),
+        (format!(",dir={}", machine.image.display()), "no such folder"),
+        (format!(",dir={dir},ring=0"), "a number of records"),
+        (format!(",dir={dir},depth=32"), "unknown argument `depth=32`"),
+    ] {
+        let option = format!("{}{arguments}", plugin.display());
+        let output = machine.qemu("tcg", &["-plugin", &option]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(words), "{arguments}: {output:?}");
+    }
+}
+
+#[test]
+fn several_cpus_in_one_thread_are_refused() {
+    let machine = Machine::assemble();
+    let option =
+        format!("{},dir={}", machine::from_env("TRAMPLAB_PLUGIN").display(), machine.path().display());
+    for (accel, arguments) in
+        [("tcg,thread=single", &["-smp", "2"][..]), ("tcg", &["-smp", "2", "-icount", "shift=0"])]
+    {
+        let output = machine.qemu(accel, &[&["-plugin", &option], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("several vCPUs share a thread"),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn a_small_ring_keeps_the_newest() {
+    let machine = Machine::assemble();
+    let dir = machine.path().join("small");
+    fs::create_dir(&dir).unwrap();
+    let option = format!("{},dir={},ring=5", machine::from_env("TRAMPLAB_PLUGIN").display(), dir.display());
+    assert_eq!(machine.qemu("tcg", &["-plugin", &option]).status.code(), Some(1));
+    let bytes = fs::read(file_name(&dir, 0)).unwrap();
+    let trace = Trace::decode(&bytes).unwrap();
+    let expected = machine.expected(".expected", trace.discontinuities);
+    assert_eq!(trace.vcpus[0].total, expected.len() as u64);
+    assert_eq!(trace.vcpus[0].records, expected[expected.len() - 5..]);
+}

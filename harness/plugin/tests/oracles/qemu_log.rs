@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! QEMU's own log (`-d exec,nochain,in_asm,int`) of one vCPU, and the transfers it tells of.
+//!
+//! It names each block before it is executed, disassembles it when it is translated, and names the instruction at each
+//! interrupt and exception: nothing has to be inferred, and neither the plugin interface nor the plugin's decoder
+//! takes part.
+
+use std::{collections::HashMap, io::BufRead, rc::Rc};
+use tramplab_protocol::trace::{Kind, Record};
+
+/// What to log.
+pub const ITEMS: &str = "exec,nochain,in_asm,int";
+
+#[derive(Debug)]
+pub struct Instruction {
+    address: u64,
+    length: u64,
+    /// AT&T syntax.
+    text: String,
+}
+
+pub type Block = Rc<Vec<Instruction>>;
+
+#[derive(Debug)]
+pub enum Event {
+    /// Is about to be executed.
+    Block(Block),
+    /// The block was left in its middle, to do an access to a device again.
+    Rewound,
+    Interrupt(Interrupt),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupt {
+    cause: Cause,
+    /// The instruction it is about: which failed, or is next, or, of a software interrupt, the instruction itself.
+    at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Device,
+    Instruction,
+    /// The instruction at this address could not be done.
+    Fault,
+    /// A single step: after an instruction.
+    Trap,
+}
+
+fn hex(text: &str) -> u64 {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .unwrap_or_else(|_| panic!("`{text}` is no address"))
+}
+
+pub fn parse(log: impl BufRead) -> Vec<Event> {
+    let mut events = Vec::new();
+    // By address in QEMU's memory: the same instructions can be translated in several ways.
+    let mut translated: HashMap<String, Block> = HashMap::new();
+    let mut latest: HashMap<u64, Vec<Instruction>> = HashMap::new();
+    let mut reading = Vec::new();
+    let mut device = false;
+    for line in log.lines() {
+        let line = line.unwrap();
+        assert!(!line.starts_with("OBJD-T"), "QEMU was built without Capstone: its log has no disassembly");
+        if let Some((address, rest)) = line.split_once(":  ").filter(|_| line.starts_with("0x")) {
+            // Bytes, eight to a line, then the text.
+            let (bytes, text) = rest.split_at(rest.len().min(24));
+            let length = bytes.split_whitespace().count() as u64;
+            match (reading.last_mut(), text.trim()) {
+                (Some(Instruction { length: whole, .. }), "") => *whole += length,
+                (_, text) => {
+                    reading.push(Instruction { address: hex(address), length, text: text.to_owned() })
+                }
+            }
+            continue;
+        }
+        if let Some(first) = reading.first() {
+            latest.insert(first.address, std::mem::take(&mut reading));
+        }
+        if let Some(rest) = line.strip_prefix("Trace ") {
+            // `0: 0x7f… [cs base/address/flags/cflags] symbol`
+            let mut words = rest.split_whitespace();
+            let host = words.nth(1).unwrap();
+            let address = hex(words.next().unwrap().split('/').nth(1).unwrap());
+            if let Some(block) = latest.remove(&address) {
+                translated.insert(host.to_owned(), Rc::new(block));
+            }
+            // One that was translated before the log began is none of the window's.
+            events.extend(translated.get(host).cloned().map(Event::Block));
+        } else if line.starts_with("Stopped execution of TB chain before") {
+            assert!(matches!(events.pop(), Some(Event::Block(_))), "{line}");
+        } else if line.starts_with("cpu_io_recompile") {
+            events.push(Event::Rewound);
+        } else if line.starts_with("Servicing hardware INT") {
+            device = true;
+        } else if let Some((_, rest)) = line.split_once(": v=") {
+            // `v=0e e=0002 i=0 cpl=0 IP=0010:ffffffff81000000 pc=…`
+            let field = |name: &str| rest.split(' ').find_map(|word| word.strip_prefix(name)).unwrap();
+            let cause = match (std::mem::take(&mut device), field("i="), &rest[..2]) {
+                (true, ..) => Cause::Device,
+                (_, "1", _) => Cause::Instruction,
+                (_, _, "01") => Cause::Trap,
+                _ => Cause::Fault,
+            };
+            let at = hex(field("IP=").split_once(':').unwrap().1);
+            events.push(Event::Interrupt(Interrupt { cause, at }));
+        }
+    }
+    events
+}
+
+/// From each block that starts at `armed` to the next that holds the instruction at `disarm`, both included.
+pub fn windows(events: &[Event], armed: u64, disarm: u64) -> Vec<&[Event]> {
+    let mut windows = Vec::new();
+    let mut begin = None;
+    for (index, event) in events.iter().enumerate() {
+        let Event::Block(block) = event else { continue };
+        match begin {
+            None if block[0].address == armed => begin = Some(index),
+            Some(first) if block.iter().any(|instruction| instruction.address == disarm) => {
+                windows.push(&events[first..=index]);
+                begin = None;
+            }
+            _ => {}
+        }
+    }
+    windows
+}
+
+/// A branch: of which kind, and where to if the instruction says so.
+fn branch(text: &str) -> Option<(Kind, Option<u64>)> {
+    let mut words =
+        text.split_whitespace().skip_while(|word| ["notrack", "bnd", "rep", "repz"].contains(word));
+    let (name, operand) = (words.next()?, words.next().unwrap_or_default());
+    let either = |direct, indirect| match operand.strip_prefix('*') {
+        Some(_) => (indirect, None),
+        None => (direct, Some(hex(operand))),
+    };
+    Some(match name {
+        "jmp" | "jmpq" => either(Kind::Jump, Kind::IndJump),
+        "call" | "callq" => either(Kind::Call, Kind::IndCall),
+        "ljmp" | "ljmpq" => (Kind::IndJump, None),
+        "lcall" | "lcallq" => (Kind::IndCall, None),
+        "ret" | "retq" | "lret" | "lretq" | "retf" | "retfq" => (Kind::Ret, None),
+        "iret" | "iretl" | "iretd" | "iretq" => (Kind::Iret, None),
+        "syscall" | "sysenter" => (Kind::Syscall, None),
+        "sysret" | "sysretl" | "sysretq" | "sysexit" => (Kind::Sysret, None),
+        _ if name.starts_with('j') || name.starts_with("loop") => (Kind::Cond, Some(hex(operand))),
+        _ => return None,
+    })
+}
+
+/// A transfer, and what can only be known with the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    pub record: Record,
+    /// Nothing was executed between the transfer before and this one.
+    at_once: bool,
+    /// Of an exception: the failed instruction is such a branch.
+    failed_branch: Option<Kind>,
+}
+
+pub fn transfers(window: &[Event]) -> Vec<Transfer> {
+    let mut transfers = Vec::new();
+    let mut rest = window;
+    while let [Event::Block(block), after @ ..] = rest {
+        let next = after.iter().position(|event| matches!(event, Event::Block(_)));
+        let Some(next) = next else { break };
+        let (between, from_next) = after.split_at(next);
+        let Event::Block(next) = &from_next[0] else { unreachable!() };
+        rest = from_next;
+        let to = next[0].address;
+        let interrupts: Vec<Interrupt> = between
+            .iter()
+            .filter_map(|event| match event {
+                Event::Interrupt(interrupt) => Some(*interrupt),
+                _ => None,
+            })
+            .collect();
+        let rewound = between.iter().any(|event| matches!(event, Event::Rewound));
+        let continued = interrupts.first().map_or(to, |interrupt| interrupt.at);
+        let cause = interrupts.first().map(|interrupt| interrupt.cause);
+        let branched = if rewound { None } else { tail(block, cause, continued) };
+        transfers.extend(branched.map(|record| Transfer { record, at_once: false, failed_branch: None }));
+        let last = block.last().unwrap();
+        for (index, interrupt) in interrupts.iter().enumerate() {
+            let kind = if interrupt.cause == Cause::Instruction { Kind::Int } else { Kind::Interrupt };
+            let to = interrupts.get(index + 1).map_or(to, |next| next.at);
+            let failed = interrupt.cause == Cause::Fault && interrupt.at == last.address;
+            transfers.push(Transfer {
+                record: Record { from: interrupt.at, to, kind },
+                at_once: index > 0 || branched.is_some(),
+                failed_branch: branch(&last.text).filter(|_| failed).map(|(kind, _)| kind),
+            });
+        }
+    }
+    transfers
+}
+
+/// What the block's last instruction did, if it was done.
+fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
+    let last = block.last().unwrap();
+    let within = block.iter().any(|instruction| instruction.address == to);
+    if within && matches!(cause, Some(Cause::Fault | Cause::Instruction)) {
+        return None;
+    }
+    let end = last.address + last.length;
+    let record = |kind| Some(Record { from: last.address, to, kind });
+    match branch(&last.text) {
+        Some((kind @ (Kind::Jump | Kind::Call), Some(target))) if to == target => record(kind),
+        Some((Kind::Cond, _)) if to == end => None,
+        Some((Kind::Cond, Some(target))) if to == target => record(Kind::Cond),
+        Some((kind, None)) => record(kind),
+        None if to == end => None,
+        // Left in its middle, or repeated: the block changed its own code, or goes on with a `rep`.
+        _ if within => None,
+        _ => panic!("nothing in the log leads from {:#x} `{}` to {to:#x}", last.address, last.text),
+    }
+}
+
+/// The same as far as it is to be known where QEMU does not tell of interrupts (before 10.2): the limits documented in
+/// `docs/branch-records.md`, and nothing else.
+pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
+    let indirect = |kind| {
+        use Kind::{IndCall, IndJump, Iret, Ret, Syscall, Sysret};
+        matches!(kind, IndJump | IndCall | Ret | Syscall | Sysret | Iret)
+    };
+    let mut records: Vec<Record> = Vec::new();
+    for transfer in transfers {
+        let Record { from, to, .. } = transfer.record;
+        match (records.last_mut(), transfer.failed_branch) {
+            // An interrupt right behind an indirect branch is taken for its target.
+            (Some(last), _) if transfer.at_once && indirect(last.kind) => last.to = to,
+            // An indirect branch that fails is taken for one to the handler.
+            (_, Some(kind)) if indirect(kind) => records.push(Record { from, to, kind }),
+            _ => records.push(transfer.record),
+        }
+    }
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_branches() {
+        for (text, expected) in [
+            ("je       0x10016f", Some((Kind::Cond, Some(0x10016f)))),
+            ("loop     0x10", Some((Kind::Cond, Some(0x10)))),
+            ("jmpq     *%rax", Some((Kind::IndJump, None))),
+            ("notrack jmpq *%rax", Some((Kind::IndJump, None))),
+            ("callq    0x20", Some((Kind::Call, Some(0x20)))),
+            ("callq    *8(%rip)", Some((Kind::IndCall, None))),
+            ("repz retq", Some((Kind::Ret, None))),
+            ("retq     $8", Some((Kind::Ret, None))),
+            ("rep movsb (%rsi), (%rdi)", None),
+            ("nop", None),
+        ] {
+            assert_eq!(branch(text), expected, "{text}");
+        }
+    }
+}
