@@ -4,6 +4,5 @@
 mod bare_metal;
 mod compare;
 mod exec_log;
-mod linux;
 mod machine;
 mod qemu_log;
