@@ -10,5 +10,6 @@ pub mod host;
 pub mod kernel;
 pub mod report;
 pub mod run;
+pub mod series;
 pub mod suite;
 pub mod vm;

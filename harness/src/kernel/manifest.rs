@@ -25,6 +25,49 @@ pub enum Source {
     Debian { wanted: Wanted },
     Path { image: PathBuf, vmlinux: Option<PathBuf>, config: Option<PathBuf> },
     Url { image: Download, config: Option<Download> },
+    Built(Recipe),
+}
+
+/// A kernel that is built here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    pub tree: Tree,
+    pub toolchain: Toolchain,
+    /// Fragments on top of those in `configs/kconfig/`.
+    pub config: Vec<PathBuf>,
+}
+
+/// Where sources come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// A commit of a repository: a local folder, or a URL.
+    Git {
+        repository: String,
+        reference: String,
+    },
+    /// Debian's `linux-source-*`.
+    DebianSource {
+        package: String,
+        version: Option<String>,
+    },
+    TarballFile(PathBuf),
+    TarballUrl(Download),
+    /// A folder as it is, changes that are not committed included.
+    Folder(PathBuf),
+}
+
+/// `gcc`, `gcc-13`, `clang`, `clang-19`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Toolchain {
+    pub compiler: Compiler,
+    /// The `13` of `gcc-13`; none is the host's default.
+    pub version: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compiler {
+    Gcc,
+    Clang,
 }
 
 /// Which of Debian's kernels.

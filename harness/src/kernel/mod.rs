@@ -9,7 +9,9 @@ mod manifest;
 
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
-pub use manifest::{Download, Manifest, Source, Wanted, find, load_manifest, names};
+pub use manifest::{
+    Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, find, load_manifest, names,
+};
 
 use crate::{
     config::ConfigError,
@@ -176,6 +178,7 @@ pub fn fetch(
                 sha256: image.sha256.clone(),
             }
         }
+        Source::Built(_) => todo!("kernel::build"),
     };
     // Also what comes from the cache: a header is read in no time, and a guest that hangs says nothing.
     image::check(&image.image, image.arch)
