@@ -5,6 +5,7 @@
 //! truth) → [`report`]. What a number means stands in `docs/definitions.md`.
 
 pub mod branch;
+pub mod compare;
 pub mod config;
 pub mod host;
 pub mod kernel;

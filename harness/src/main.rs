@@ -29,6 +29,8 @@ enum Command {
     Doctor,
     /// Render a stored run again
     Report(cli::report::Args),
+    /// Compare two stored runs, base against head
+    Compare(cli::compare::Args),
     /// Measure tramplab itself: boot with and without the plugin, armed against idle
     Bench(cli::bench::Args),
     /// nextest starts tests through this
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Test(args) => cli::test::test(&args),
         Command::Doctor => cli::doctor::doctor(),
         Command::Report(args) => cli::report::report(&args),
+        Command::Compare(args) => cli::compare::compare(&args),
         Command::Bench(args) => cli::bench::bench(&args),
         Command::DoubleSpawn { program, arguments } => {
             let (error, code) = cli::nextest::double_spawn(&program, &arguments);

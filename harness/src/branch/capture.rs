@@ -291,7 +291,7 @@ fn symbolic(place: &Place) -> String {
 
 /// `bpf_trampoline_6442508829` holds BTF ids, which change with every build; `bpf_prog_6deef7357e7b4530_name` the
 /// program's tag, a hash over instructions that may hold such ids.
-fn stable_name(symbol: &str) -> String {
+pub fn stable_name(symbol: &str) -> String {
     if let Some(id) = symbol.strip_prefix("bpf_trampoline_")
         && id.bytes().all(|b| b.is_ascii_digit() || b == b'_')
     {

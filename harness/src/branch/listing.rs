@@ -5,25 +5,47 @@ use super::{Filter, Model, model::Seen, waste};
 use crate::run::{CapturePoint, Place};
 use tramplab_protocol::message::Symbol;
 
+/// One record of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// 0 is the transfer into the snapshot.
+    pub index: usize,
+    /// `symbol+0x4`.
+    pub from: String,
+    pub to: String,
+    /// Added by rule, not observed.
+    pub modelled: bool,
+}
+
+/// Newest first, up to the newest record that touches the function; if none does, everything that was recorded.
+pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> Vec<Line> {
+    let seen: Vec<Seen> = model.snapshot(filter, None, &point.records).collect();
+    let shown =
+        seen.iter().position(|seen| waste::touches(seen, function)).map_or(seen.len(), |index| index + 1);
+    let line = |(index, seen): (usize, &Seen)| Line {
+        index,
+        from: place(seen.from),
+        to: place(seen.to),
+        modelled: seen.record.modelled,
+    };
+    seen[..shown].iter().enumerate().map(line).collect()
+}
+
 /// Oldest first, from the newest record that touches the function to the transfer into the snapshot, `[#00]`.
 /// If none does, everything that was recorded.
 pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> String {
-    let seen: Vec<Seen> = model.snapshot(filter, None, &point.records).collect();
-    let wasted = seen.iter().position(|seen| waste::touches(seen, function));
+    let lines = lines(point, function, model, filter);
     let mut out = String::new();
-    if wasted.is_none() {
-        let what = match seen.len() {
+    if waste::count(model, filter, &point.records, function).wasted.is_none() {
+        let what = match lines.len() {
             0 => "nor was any other recorded".to_owned(),
             all => format!("all {all} that were recorded follow"),
         };
         out += &format!("No {filter} record touches {}, {what}.\n", function.name);
     }
-    let shown = &seen[..wasted.map_or(seen.len(), |index| index + 1)];
-    let rows: Vec<(String, String, bool)> =
-        shown.iter().map(|seen| (place(seen.from), place(seen.to), seen.record.modelled)).collect();
-    let widest = |column: fn(&(String, String, bool)) -> usize| rows.iter().map(column).max().unwrap_or(0);
-    let (left, right) = (widest(|row| row.0.len()), widest(|row| row.1.len()));
-    for (index, (from, to, modelled)) in rows.iter().enumerate().rev() {
+    let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
+    let (left, right) = (widest(|line| line.from.len()), widest(|line| line.to.len()));
+    for Line { index, from, to, modelled } in lines.iter().rev() {
         let note = if *modelled { "  (modelled)" } else { "" };
         let row = format!("[#{index:02}] {from:left$}  ->  {to:right$}{note}");
         out += row.trim_end();

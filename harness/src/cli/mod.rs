@@ -3,7 +3,9 @@
 
 pub mod artifacts;
 pub mod bench;
+pub mod compare;
 pub mod doctor;
+pub mod kernels;
 pub mod nextest;
 pub mod progress;
 pub mod report;

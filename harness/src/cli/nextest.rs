@@ -66,16 +66,16 @@ pub struct Selection {
 
 pub enum Event<'a> {
     Started {
-        cell: &'a str,
+        job: &'a str,
     },
     Slow {
-        cell: &'a str,
+        job: &'a str,
         elapsed: Duration,
         will_terminate: bool,
     },
-    /// `how` is what nextest saw, for a cell that left no result of its own.
+    /// `how` is what nextest saw, for a job that left no result of its own.
     Finished {
-        cell: &'a str,
+        job: &'a str,
         how: String,
         timed_out: bool,
         taken: Duration,
@@ -241,17 +241,17 @@ impl Cells {
 fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(Event<'_>)) {
     match event {
         TestEventKind::TestStarted { test_instance, .. } => {
-            sink(Event::Started { cell: test_instance.test_name.as_str() });
+            sink(Event::Started { job: test_instance.test_name.as_str() });
         }
         TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => sink(Event::Slow {
-            cell: test_instance.test_name.as_str(),
+            job: test_instance.test_name.as_str(),
             elapsed: *elapsed,
             will_terminate: *will_terminate,
         }),
         TestEventKind::TestFinished { test_instance, run_statuses, .. } => {
             let last = run_statuses.last_status();
             sink(Event::Finished {
-                cell: test_instance.test_name.as_str(),
+                job: test_instance.test_name.as_str(),
                 how: format!("{:?}", last.result),
                 timed_out: matches!(last.result, ExecutionResultDescription::Timeout { .. }),
                 taken: last.time_taken,

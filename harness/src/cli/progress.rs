@@ -55,18 +55,22 @@ impl Progress {
         }
     }
 
-    pub fn started(&mut self, cell: &str) {
-        self.running.insert(cell.to_owned());
+    pub fn started(&mut self, job: &str) {
+        self.running.insert(job.to_owned());
         self.show_running();
     }
 
-    pub fn finished(&mut self, cell: &str, line: &str) {
-        self.running.remove(cell);
+    pub fn ended(&mut self, job: &str) {
+        self.running.remove(job);
+        self.show_running();
+    }
+
+    /// A cell of a job has its result.
+    pub fn finished(&self, line: &str) {
         self.line(line);
         if let Some(bar) = &self.bar {
             bar.inc(1);
         }
-        self.show_running();
     }
 
     fn show_running(&self) {

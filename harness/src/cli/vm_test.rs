@@ -3,6 +3,7 @@
 
 use super::{
     UsageError, artifacts, exit,
+    kernels::{self, Prepared, SeriesArgs},
     nextest::{Cells, End, Event, Selection},
     progress::Progress,
     report::{self, Look},
@@ -17,10 +18,11 @@ use std::{
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
+    compare,
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
     run::{self, Accel, Arch, Cell, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef},
-    suite::{self, Plan, PlannedCell, Suite, plan},
+    suite::{self, Guest, Plan, PlannedCell, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
 
@@ -35,6 +37,8 @@ pub struct Args {
     /// Run on these kernels instead of the suite's: names in kernels/, manifests, or images; repeatable
     #[arg(long = "kernel", value_name = "KERNEL")]
     kernels: Vec<String>,
+    #[command(flatten)]
+    series: SeriesArgs,
     /// KVM counts only when a guest answered under it
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
@@ -69,19 +73,29 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         host::setup(&cache, &mut |step| progress.step(step))?;
     }
     let qemu = Qemu::find(&cache, Arch::X86_64)?;
-    let kernels = fetch_kernels(args, &suite, &cache, &progress)?;
+    let Prepared { kernels, series, cells: built_cells } =
+        kernels::prepare(&args.kernels, &args.series, &suite, &cache, &progress)?;
 
     progress.step("building the plugin, the guest agent and the cells");
     let built = artifacts::build()?;
     let cells_binary = Cells::build()?;
-    let kernels = kernels
-        .into_iter()
-        .map(|image| Ok((initramfs(&cache, &built.agent, &image)?, image)))
+    let accel = match kernels.iter().find_map(|kernel| kernel.image.as_ref()) {
+        Some(first) => {
+            let initrd = initramfs(&cache, &built.agent, first)?;
+            choose_accel(args, &cache, &qemu.program, first, &initrd, &progress)?
+        }
+        // Nothing was built: nothing boots.
+        None => Accel::Tcg,
+    };
+    let guests = kernels
+        .iter()
+        .filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
+        .map(|(image, budgets_of)| {
+            Ok(Guest { image, initrd: initramfs(&cache, &built.agent, image)?, budgets_of })
+        })
         .collect::<Result<Vec<_>>>()?;
-
-    let (initrd, first) = &kernels[0];
-    let accel = choose_accel(args, &cache, &qemu.program, first, initrd, &progress)?;
-    let cells = plan::cells(&suite, &kernels, accel);
+    let compared = series.is_some();
+    let cells = plan::cells(&suite, &guests, accel, compared);
     for warning in plan::idle_budgets(&suite, &cells) {
         progress.line(&format!("warning: {}: {warning}", suite_file.display()));
     }
@@ -90,8 +104,8 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let plan = Plan {
         run_dir: run_dir.path().to_owned(),
         qemu: qemu.program.clone(),
-        plugin: (accel == Accel::Tcg).then_some(built.plugin),
-        cells,
+        plugin: (accel == Accel::Tcg).then(|| built.plugin.clone()),
+        jobs: plan::jobs(cells, compared),
     };
     plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
     drop(progress);
@@ -114,10 +128,23 @@ pub fn vm_test(args: &Args) -> Result<u8> {
             file: suite_file.display().to_string(),
             sha256: sha256(&suite_file)?,
         },
-        kernels: kernels.iter().map(|(_, image)| kernel_facts(image)).collect(),
-        cells: Vec::new(),
+        tools: run::Tools {
+            agent_sha256: sha256(&built.agent)?,
+            plugin_sha256: plan.plugin.as_deref().map(sha256).transpose()?,
+        },
+        machine: run::Machine {
+            cpu: vm::cpu_model(accel, Arch::X86_64).to_owned(),
+            cpus: suite.machine.cpus.get(),
+            memory_mib: suite.machine.memory_mib.get(),
+            append: suite.machine.append.clone(),
+        },
+        tolerance: suite.tolerance,
+        kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
+        series,
+        cells: built_cells,
         interrupted: false,
     };
+    keep_configs(&kernels, &run_dir)?;
     let run = run_cells(&cells_binary, args, &plan, &run_dir, run).inspect_err(|error| {
         if error.is::<UsageError>() {
             discard(&run_dir);
@@ -128,38 +155,47 @@ pub fn vm_test(args: &Args) -> Result<u8> {
 
 /// Runs the cells, saving the run after each, so that nothing measured is lost.
 fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run: Run) -> Result<Run> {
-    let mut progress = Progress::cells(plan.cells.len() as u64);
+    let mut progress = Progress::cells(plan.cells().count() as u64);
     run_dir.save(&run)?;
     let (mut failed, mut cancelled) = (None, false);
-    let end = cells.run(&Plan::path(run_dir.path()), &args.selection, false, |event| match event {
-        Event::Started { cell } => progress.started(cell),
-        Event::Slow { cell, elapsed, will_terminate } => {
-            let what = if will_terminate { "is terminated after" } else { "is slow:" };
-            progress.line(&format!("{cell} {what} {} s", elapsed.as_secs()));
-        }
-        Event::Cancelled => {
-            cancelled = true;
-            progress.line("interrupted: stopping the guests; what was measured is kept");
-        }
-        Event::Finished { cell, how, timed_out, taken } => {
-            let Some(planned) = plan.cells.iter().find(|planned| planned.id.name() == cell) else { return };
-            let result = match run_dir.load_cell(&planned.id) {
-                Ok(Some(result)) => result,
-                // Stopped by the interrupt: as good as not begun.
-                Ok(None) if cancelled => return progress.finished(cell, &format!("stop  {cell}")),
-                Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
-                Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
-            };
-            progress.finished(cell, &tramplab::report::cell_line(&result));
-            if run.cells.is_empty() {
+    let mut end = End::Done;
+    if !plan.jobs.is_empty() {
+        end = cells.run(&Plan::path(run_dir.path()), &args.selection, false, |event| match event {
+            Event::Started { job } => progress.started(job),
+            Event::Slow { job, elapsed, will_terminate } => {
+                let what = if will_terminate { "is terminated after" } else { "is slow:" };
+                progress.line(&format!("{job} {what} {} s", elapsed.as_secs()));
+            }
+            Event::Cancelled => {
+                cancelled = true;
+                progress.line("interrupted: stopping the guests; what was measured is kept");
+            }
+            Event::Finished { job: name, how, timed_out, taken } => {
+                progress.ended(name);
+                let Some(job) = plan.jobs.iter().find(|job| job.name == name) else { return };
+                for planned in &job.cells {
+                    let result = match run_dir.load_cell(&planned.id) {
+                        Ok(Some(result)) => result,
+                        // Stopped by the interrupt: as good as not begun.
+                        Ok(None) if cancelled => {
+                            progress.finished(&format!("stop  {}", planned.id.name()));
+                            continue;
+                        }
+                        Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
+                        Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
+                    };
+                    progress.finished(&tramplab::report::cell_line(&result));
+                    run.cells.push(result);
+                }
+                if let Err(error) = run_dir.save(&run) {
+                    failed.get_or_insert(error);
+                }
                 point_latest_at(run_dir);
             }
-            run.cells.push(result);
-            if let Err(error) = run_dir.save(&run) {
-                failed.get_or_insert(error);
-            }
-        }
-    })?;
+        })?;
+    } else {
+        point_latest_at(run_dir);
+    }
     drop(progress);
     if let Some(error) = failed {
         return Err(error.into());
@@ -167,7 +203,9 @@ fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run:
     run.interrupted = matches!(end, End::Interrupted);
     run.finished = Some(now());
     // Cells end in the order of the machine's mood; the suite's order reads better and is the same every time.
-    run.cells.sort_by_key(|cell| plan.cells.iter().position(|planned| planned.id == cell.id));
+    // Builds, which are not in the plan, come first.
+    run.cells.sort_by_key(|cell| plan.cells().position(|planned| planned.id == cell.id));
+    compare::judge(&mut run);
     run_dir.save(&run)?;
     Ok(run)
 }
@@ -225,28 +263,16 @@ fn suite_file(name: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn fetch_kernels(
-    args: &Args,
-    suite: &Suite,
-    cache: &Cache,
-    progress: &Progress,
-) -> Result<Vec<kernel::Image>> {
-    let names = if args.kernels.is_empty() { &suite.kernels } else { &args.kernels };
-    let mut images = Vec::new();
-    for name in names {
-        let manifest = kernel::find(name, &repository().join("kernels"))?;
-        let image = kernel::fetch(&manifest, cache, &mut |step| progress.step(step))?;
-        let missing: Vec<String> = image.missing_base().iter().map(ToString::to_string).collect();
-        if !missing.is_empty() {
-            let message = format!("kernel {name} cannot be measured: it lacks {}", missing.join(", "));
-            return Err(UsageError(message).into());
-        }
-        images.push(image);
+/// The configurations stay with the run: they tell whether it can be compared with another.
+fn keep_configs(kernels: &[kernels::Ready], run_dir: &RunDir) -> Result<()> {
+    for kernel in kernels {
+        let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else { continue };
+        let to = run_dir.config(&kernel.facts.name);
+        let copy =
+            fs::create_dir_all(to.parent().expect("in the run's folder")).and_then(|()| fs::copy(from, &to));
+        copy.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
     }
-    if images.is_empty() {
-        return Err(UsageError("the suite names no kernel".to_owned()).into());
-    }
-    Ok(images)
+    Ok(())
 }
 
 /// The guest's root for this agent and kernel.
@@ -361,15 +387,6 @@ fn now() -> String {
         .expect("formattable")
 }
 
-fn sha256(path: &Path) -> Result<String> {
+pub fn sha256(path: &Path) -> Result<String> {
     apt::sha256(path).with_context(|| format!("failed to read {}", path.display()))
-}
-
-fn kernel_facts(image: &kernel::Image) -> run::Kernel {
-    run::Kernel {
-        name: image.name.clone(),
-        arch: image.arch,
-        source: image.source.clone(),
-        image_sha256: image.sha256.clone(),
-    }
 }

@@ -2,7 +2,10 @@
 //! A kernel's configuration, and what tramplab needs of it.
 
 use crate::run::Arch;
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 use tramplab_protocol::Mechanism;
 
 /// The options that are set; `CONFIG_` is left off their names.
@@ -55,6 +58,13 @@ impl Kconfig {
     /// The value: `y`, `m`, a number or the text of a string. None when it is not set.
     pub fn get(&self, option: &str) -> Option<&str> {
         self.0.get(option).map(String::as_str)
+    }
+
+    /// Options whose values differ, with both.
+    pub fn differences<'a>(&'a self, other: &'a Kconfig) -> Vec<(&'a str, Option<&'a str>, Option<&'a str>)> {
+        let names: BTreeSet<&str> = self.0.keys().chain(other.0.keys()).map(String::as_str).collect();
+        let both = |name: &'a str| (name, self.get(name), other.get(name));
+        names.into_iter().map(both).filter(|(_, a, b)| a != b).collect()
     }
 
     /// Those of the options that are not built in.

@@ -82,6 +82,8 @@ pub struct Image {
     pub vmlinux: Option<PathBuf>,
     /// None when the manifest has none: then nothing is refused early.
     pub config: Option<Kconfig>,
+    /// Where that was read from.
+    pub config_file: Option<PathBuf>,
     /// Uncompressed modules without which the guest cannot be spoken to, in the order in which they load; mostly none.
     pub modules: Vec<PathBuf>,
     /// For the report: `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
@@ -127,6 +129,7 @@ pub fn fetch(
                 image: files.image,
                 vmlinux: None,
                 config: Some(read_config(&files.config)?),
+                config_file: Some(files.config),
                 modules: files.modules,
                 source: files.source,
                 sha256: files.sha256,
@@ -147,6 +150,7 @@ pub fn fetch(
                 image: image.clone(),
                 vmlinux: vmlinux.clone(),
                 config: config.as_deref().map(read_config).transpose()?,
+                config_file: config.clone(),
                 modules: Vec::new(),
                 source: format!("path {}", image.display()),
                 sha256: sha256.map_err(|source| KernelError::Io {
@@ -166,13 +170,15 @@ pub fn fetch(
                 download::fetch(image, &folder.join("image"))?;
                 config.as_ref().map_or(Ok(()), |config| download::fetch(config, &folder.join("config")))
             })?;
-            let config = config.as_ref().map(|_| read_config(&entry.join("config"))).transpose()?;
+            let config_file = config.as_ref().map(|_| entry.join("config"));
+            let config = config_file.as_deref().map(read_config).transpose()?;
             Image {
                 name: name.clone(),
                 arch: *arch,
                 image: entry.join("image"),
                 vmlinux: None,
                 config,
+                config_file,
                 modules: Vec::new(),
                 source: format!("url {}", image.url),
                 sha256: image.sha256.clone(),

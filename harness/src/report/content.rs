@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a report says, before it is laid out: headings, tables of text, listings, outcomes.
 
-use super::{clean::plain, spread::Spread};
+use super::{
+    clean::plain,
+    comparison::{self, Verdicts},
+    spread::Spread,
+};
 use crate::{
     branch::{Branch, Filter, Model, listing, waste},
-    run::{Accel, Arch, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, WasteCount},
+    run::{Accel, Arch, Attach, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, WasteCount},
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_protocol::{
-    Mechanism,
-    message::{AttachReply, AttachRound},
-};
+use tramplab_protocol::{Mechanism, message::AttachRound};
 
 /// What of a run is shown.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,9 @@ pub struct Document {
     pub heading: String,
     pub about: Vec<(&'static str, String)>,
     pub outcomes: Outcomes,
+    /// Base against head, and patch by patch.
+    pub verdicts: Option<Verdicts>,
+    pub walk: Option<Table>,
     /// Kernels side by side, when there are several.
     pub comparison: Vec<Table>,
     pub sections: Vec<Section>,
@@ -88,12 +92,23 @@ impl Document {
             ("QEMU", host.qemu.clone()),
             ("tramplab", run.tramplab.clone()),
         ];
+        if let Some(series) = &run.series {
+            about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
+            about.extend(series.claim.clone().map(|claim| ("claim", claim)));
+        }
         about.iter_mut().for_each(|(_, value)| *value = line(value));
+        let arch = run.cells.first().map(|cell| cell.id.arch);
+        let model = arch.map(|arch| model_of(arch, view));
+        let (verdicts, walk) = model
+            .and_then(|model| comparison::of_run(run, model))
+            .map_or((None, None), |(verdicts, walk)| (Some(verdicts), walk));
         Document {
+            verdicts,
+            walk,
             heading: format!("tramplab run {}", run.id),
             about,
             outcomes: outcomes(run),
-            comparison: comparison(&groups, view),
+            comparison: side_by_side(&groups, view),
             sections: groups.iter().map(|group| section(run, group, view)).collect(),
         }
     }
@@ -109,9 +124,13 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn model(&self, view: &View) -> Model {
-        let asked = view.model.filter(|model| model.arch() == self.arch);
-        asked.or_else(|| Model::of(self.arch).next()).expect("every architecture has a model")
+        model_of(self.arch, view)
     }
+}
+
+fn model_of(arch: Arch, view: &View) -> Model {
+    let asked = view.model.filter(|model| model.arch() == arch);
+    asked.or_else(|| Model::of(arch).next()).expect("every architecture has a model")
 }
 
 /// In the run's order of kernels.
@@ -147,6 +166,7 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
     let is_this = |k: &&crate::run::Kernel| k.name == group.kernel && k.arch == group.arch;
     if let Some(kernel) = run.kernels.iter().find(is_this) {
         about.push(("source", kernel.source.clone()));
+        about.extend(kernel.build.as_ref().map(|build| ("built", build.toolchain.clone())));
     }
     if let Some(guest) = group.cells.iter().find_map(|cell| cell.guest.as_ref()) {
         let memory = guest.memory_kib / 1024;
@@ -297,9 +317,12 @@ fn attach_table(group: &Group) -> Option<Table> {
     for cell in &group.cells {
         let Test::Attach { mechanism, functions } = cell.id.test else { continue };
         let mut row = vec![mechanism.name().to_owned(), functions.to_string()];
-        if let Some(Measurement::Attach(reply)) = &cell.measurement {
-            row.extend([reply.programs.to_string(), reply.links.to_string(), reply.rounds.len().to_string()]);
-            row.extend(PHASES.map(|phase| spread(reply, phase)));
+        if let Some(Measurement::Attach(attach)) = &cell.measurement
+            && let Some(reply) = attach.boots.first()
+        {
+            let rounds = attach.rounds().count();
+            row.extend([reply.programs.to_string(), reply.links.to_string(), rounds.to_string()]);
+            row.extend(PHASES.map(|phase| spread(attach, phase)));
             if !reply.refused.is_empty() {
                 let refused = reply.refused.len();
                 notes.push(format!("{mechanism}/{functions}: {refused} other functions were refused."));
@@ -319,12 +342,12 @@ const ATTACH_HEADER: [&str; 8] =
     ["mechanism", "functions", "programs", "links", "rounds", "load", "attach", "detach"];
 const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
 
-fn spread(reply: &AttachReply, phase: fn(&AttachRound) -> u64) -> String {
-    Spread::of_ns(reply.rounds.iter().map(phase)).map_or_else(String::new, |spread| spread.to_string())
+fn spread(attach: &Attach, phase: fn(&AttachRound) -> u64) -> String {
+    Spread::of_ns(attach.rounds().map(phase)).map_or_else(String::new, |spread| spread.to_string())
 }
 
 /// One column per kernel: `any` waste, and the median attach time.
-fn comparison(groups: &[Group], view: &View) -> Vec<Table> {
+fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     if groups.len() < 2 {
         return Vec::new();
     }
@@ -350,8 +373,8 @@ fn comparison(groups: &[Group], view: &View) -> Vec<Table> {
         for one in &group.cells {
             let Test::Attach { mechanism, functions } = one.id.test else { continue };
             let value = match &one.measurement {
-                Some(Measurement::Attach(reply)) => {
-                    let median = Spread::of_ns(reply.rounds.iter().map(|r| r.attach_ns)).map(|s| s.median);
+                Some(Measurement::Attach(attach)) => {
+                    let median = Spread::of_ns(attach.rounds().map(|r| r.attach_ns)).map(|s| s.median);
                     median.map_or_else(String::new, |median| format!("{median:.2}"))
                 }
                 _ => one.outcome.name().to_owned(),

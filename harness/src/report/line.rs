@@ -36,9 +36,9 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
             });
             points.collect::<Vec<_>>().join("; ")
         }
-        Measurement::Attach(reply) => {
+        Measurement::Attach(attach) => {
             let ms = |of: fn(&tramplab_protocol::message::AttachRound) -> u64| {
-                Spread::of_ns(reply.rounds.iter().map(of))
+                Spread::of_ns(attach.rounds().map(of))
                     .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
             };
             format!("attach {} ms, detach {} ms", ms(|r| r.attach_ns), ms(|r| r.detach_ns))

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report as GitHub Markdown, for cover letters, comments and step summaries.
 
-use super::content::{Document, Outcomes, Table, View};
+use super::{
+    comparison::Verdicts,
+    content::{Document, Outcomes, Table, View},
+};
 use crate::run::Run;
 
 pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
     let mut out = format!("# {}\n\n{}", text(&document.heading), pairs(&document.about));
+    if let Some(table) = &document.walk {
+        out += &format!("\n{}", self::table(table));
+    }
+    if let Some(verdicts) = &document.verdicts {
+        out += &format!("\n{}", render_verdicts(verdicts));
+    }
     out += &format!("\n{}", outcomes(&document.outcomes));
     if !document.comparison.is_empty() {
         out += "\n## All kernels\n";
@@ -22,6 +31,18 @@ pub fn render(run: &Run, view: &View) -> String {
         for listing in &section.listings {
             out += &format!("\n{}", details(&listing.caption, &listing.text));
         }
+    }
+    out
+}
+
+/// A comparison alone: what a cover letter needs.
+pub fn render_verdicts(verdicts: &Verdicts) -> String {
+    let mut out = format!("## {}\n\n**{}**\n", text(&verdicts.heading), text(&verdicts.summary));
+    for table in &verdicts.tables {
+        out += &format!("\n{}", self::table(table));
+    }
+    for listing in &verdicts.listings {
+        out += &format!("\n{}", details(&listing.caption, &listing.text));
     }
     out
 }

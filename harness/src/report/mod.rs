@@ -5,6 +5,7 @@
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
 mod clean;
+pub mod comparison;
 pub mod content;
 pub mod junit;
 mod line;

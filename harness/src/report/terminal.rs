@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report for a terminal, or for a file: plain text.
 
-use super::content::{Document, Outcomes, Table, View};
+use super::{
+    comparison::Verdicts,
+    content::{Document, Outcomes, Table, View},
+};
 use crate::run::Run;
 use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
@@ -17,6 +20,12 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
     let style = Style { colour };
     let mut out = style.bold(&document.heading) + "\n";
     out += &pairs(&document.about);
+    if let Some(table) = &document.walk {
+        out += &format!("\n{}", self::table(table));
+    }
+    if let Some(verdicts) = &document.verdicts {
+        out += &format!("\n{}", self::verdicts(verdicts, style));
+    }
     for section in &document.sections {
         out += &format!("\n{}\n", style.bold(&section.heading));
         out += &pairs(&section.about);
@@ -34,6 +43,22 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
         out += &format!("\n{}", self::table(table));
     }
     out += &format!("\n{}", outcomes(&document.outcomes, style));
+    out
+}
+
+/// A comparison alone.
+pub fn render_verdicts(verdicts: &Verdicts, colour: bool) -> String {
+    self::verdicts(verdicts, Style { colour })
+}
+
+fn verdicts(verdicts: &Verdicts, style: Style) -> String {
+    let mut out = format!("{}\n  {}\n", style.bold(&verdicts.heading), verdicts.summary);
+    for table in &verdicts.tables {
+        out += &format!("\n{}", self::table(table));
+    }
+    for listing in &verdicts.listings {
+        out += &format!("\n{}\n{}", listing.caption, listing.text);
+    }
     out
 }
 

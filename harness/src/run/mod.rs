@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tramplab_protocol::{Mechanism, Point, message, trace};
 
 /// Raised when a field changes its meaning; an older file is then refused with a clear message.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,7 +30,12 @@ pub struct Run {
     pub command: Vec<String>,
     pub host: Host,
     pub suite: SuiteRef,
+    pub tools: Tools,
+    pub machine: Machine,
+    pub tolerance: Tolerance,
     pub kernels: Vec<Kernel>,
+    /// The series whose base and head were measured; none of a run that compares nothing.
+    pub series: Option<Series>,
     pub cells: Vec<Cell>,
     /// Ended by Ctrl-C or a signal: the cells that are missing were not run.
     pub interrupted: bool,
@@ -54,6 +59,44 @@ pub struct SuiteRef {
     pub sha256: String,
 }
 
+/// What measured: with other tools, exact metrics need not agree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tools {
+    pub agent_sha256: String,
+    /// None where the records come from hardware.
+    pub plugin_sha256: Option<String>,
+}
+
+/// The guests' machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// QEMU's `-cpu`.
+    pub cpu: String,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    /// Added to the kernel's command line.
+    pub append: Vec<String>,
+}
+
+/// How much worse than its base a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tolerance {
+    /// Wasted branch records more than the base's.
+    pub wasted: u32,
+    /// Per cent by which a time, its whole confidence interval, may be longer.
+    pub time_percent: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        // Waste is exact. A time under TCG moves by some per cent with the layout of the code alone.
+        Tolerance { wasted: 0, time_percent: 5.0 }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
@@ -62,7 +105,71 @@ pub struct Kernel {
     pub arch: Arch,
     /// Where it came from, e.g. `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
     pub source: String,
-    pub image_sha256: String,
+    /// None of a kernel that could not be built.
+    pub image_sha256: Option<String>,
+    /// Of its configuration, where that is known; the file itself is `kernels/NAME.config` in the run's folder.
+    pub config_sha256: Option<String>,
+    pub build: Option<Build>,
+}
+
+/// How a kernel was built here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// Compiler, linker and pahole, as they name themselves.
+    pub toolchain: String,
+    /// Hash of all that went into it; the same kernel is not built twice.
+    pub key: String,
+    /// Without network, and nothing but its folder writable.
+    pub confined: bool,
+}
+
+/// A series and the kernels it makes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    pub name: String,
+    pub title: Option<String>,
+    /// Of a shipped example: what it is to show.
+    pub claim: Option<String>,
+    /// The tree has the patches: the base is made by taking them out.
+    pub reverse: bool,
+    /// In the order of the patches; the first is the base, the last the head.
+    pub steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// One of the run's kernels.
+    pub kernel: String,
+    /// How many of the patches are in.
+    pub patches: u32,
+    /// The subject of the last of them; none of the base.
+    pub subject: Option<String>,
+    pub built: Built,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Built {
+    Yes,
+    /// The compiler's first error, or what else stopped the build.
+    Failed {
+        message: String,
+    },
+    /// An earlier patch did not build.
+    NotReached,
+}
+
+impl Series {
+    pub fn base(&self) -> &Step {
+        self.steps.first().expect("a series has a base")
+    }
+
+    pub fn head(&self) -> &Step {
+        self.steps.last().expect("a series has a head")
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,6 +226,8 @@ pub enum Test {
         mechanism: Mechanism,
         functions: u32,
     },
+    /// Building the kernel: no guest is booted.
+    Build,
     /// A guest made to fail on purpose: proves that the harness notices. Never in a suite that measures.
     Fault {
         fault: message::Fault,
@@ -131,6 +240,7 @@ impl Test {
         match self {
             Test::LbrWaste { mechanism } => format!("lbr_waste/{mechanism}"),
             Test::Attach { mechanism, functions } => format!("attach/{mechanism}/{functions}"),
+            Test::Build => "build".to_owned(),
             Test::Fault { fault } => {
                 let name = serde_json::to_value(fault).expect("a unit variant serialises to its name");
                 format!("fault/{}", name.as_str().expect("a string"))
@@ -165,7 +275,20 @@ pub struct Cell {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measurement {
     LbrWaste(LbrWaste),
-    Attach(message::AttachReply),
+    Attach(Attach),
+}
+
+/// Attaching, measured in one guest after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    pub boots: Vec<message::AttachReply>,
+}
+
+impl Attach {
+    pub fn rounds(&self) -> impl Iterator<Item = &message::AttachRound> {
+        self.boots.iter().flat_map(|boot| &boot.rounds)
+    }
 }
 
 /// Where the records come from.

@@ -34,6 +34,8 @@ pub enum ErrorKind {
     Lockup,
     /// The guest's agent stopped beating.
     Silence,
+    /// The kernel could not be built.
+    Build,
     /// The agent was never heard of.
     BootTimeout,
     /// The measurement took longer than its deadline.
@@ -67,6 +69,7 @@ impl ErrorKind {
             ErrorKind::HungTask => "hung task",
             ErrorKind::Lockup => "lockup",
             ErrorKind::Silence => "silence",
+            ErrorKind::Build => "build",
             ErrorKind::BootTimeout => "boot time-out",
             ErrorKind::Timeout => "time-out",
             ErrorKind::QemuExit => "QEMU exit",

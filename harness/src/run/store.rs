@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run's folder: `run.json`, and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`, `trace-NNNN.bin`.
+//! A run's folder: `run.json`, and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`,
+//! `trace-NNNN.bin`; `kernels/NAME.config`.
 
 use super::{Cell, CellId, Run, SCHEMA};
 use std::{
@@ -38,6 +39,11 @@ impl RunDir {
 
     pub fn cell(&self, id: &CellId) -> PathBuf {
         self.0.join("cells").join(id.name())
+    }
+
+    /// A kernel's configuration, where it is known.
+    pub fn config(&self, kernel: &str) -> PathBuf {
+        self.0.join("kernels").join(format!("{kernel}.config"))
     }
 
     pub fn save(&self, run: &Run) -> Result<(), StoreError> {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs one cell: boots a guest, measures, judges, and leaves the result in the cell's folder.
+//! Runs the cells of a job: boots guests, measures, judges, and leaves each result in its cell's folder.
 
-use super::{Plan, PlannedCell, budget, plan::Parameters};
+use super::{
+    Plan, PlannedCell, budget,
+    plan::{Job, Parameters},
+};
 use crate::{
     branch::{self, Symbols},
-    run::{Arch, Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
+    run::{Arch, Attach, Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
     vm::{Deadlines, Spec, Vm, VmError},
 };
 use std::{
@@ -45,36 +48,101 @@ impl From<GuestError> for Stop {
     }
 }
 
-/// Runs the cell and writes `cell.json`, whatever happened.
-pub fn run_and_save(plan: &Plan, planned: &PlannedCell) -> Result<Cell, StoreError> {
+/// Runs the job's cells and writes their `cell.json`, whatever happened. Where a cell boots several guests, the cells
+/// take turns, in an order that is turned around each time: what drifts on the host then falls on all alike.
+pub fn run_and_save(plan: &Plan, job: &Job) -> Result<Vec<Cell>, StoreError> {
     let run_dir = RunDir::new(&plan.run_dir);
-    let folder = run_dir.cell(&planned.id);
-    let mut cell = Cell {
-        id: planned.id.clone(),
-        outcome: Outcome::Pass,
-        duration_ms: 0,
-        boot_ms: None,
-        guest: None,
-        measurement: None,
-        console_tail: Vec::new(),
-    };
-    let started = Instant::now();
-    let result = match fs::create_dir_all(&folder) {
-        Ok(()) => run(plan, planned, &folder, &mut cell),
-        Err(error) => Err(harness(format!("failed to create {}: {error}", folder.display()))),
-    };
-    cell.duration_ms = started.elapsed().as_millis() as u64;
-    cell.outcome = match result {
-        Ok(measurement) => {
-            let outcome = budget::judge(&measurement, &planned.budgets);
-            cell.measurement = Some(measurement);
-            outcome
+    let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
+    let boots = job.cells.iter().map(PlannedCell::boots).max().unwrap_or(0);
+    for boot in 0..boots {
+        let mut order: Vec<&mut Running> = cells.iter_mut().collect();
+        if boot % 2 == 1 {
+            order.reverse();
         }
-        Err(Stop::Skip(reason)) => Outcome::Skip { reason },
-        Err(Stop::Error { kind, message }) => Outcome::Error { kind, message },
-    };
-    run_dir.save_cell(&cell)?;
-    Ok(cell)
+        for running in order.into_iter().filter(|running| boot < running.planned.boots()) {
+            running.boot(plan, &run_dir, boot);
+        }
+    }
+    cells
+        .into_iter()
+        .map(|running| {
+            let cell = running.finish();
+            run_dir.save_cell(&cell)?;
+            Ok(cell)
+        })
+        .collect()
+}
+
+/// A cell between its boots.
+struct Running<'a> {
+    planned: &'a PlannedCell,
+    cell: Cell,
+    measured: Vec<Measurement>,
+    stopped: Option<Stop>,
+}
+
+impl<'a> Running<'a> {
+    fn new(planned: &'a PlannedCell) -> Running<'a> {
+        let cell = Cell {
+            id: planned.id.clone(),
+            outcome: Outcome::Pass,
+            duration_ms: 0,
+            boot_ms: None,
+            guest: None,
+            measurement: None,
+            console_tail: Vec::new(),
+        };
+        Running { planned, cell, measured: Vec::new(), stopped: None }
+    }
+
+    fn boot(&mut self, plan: &Plan, run_dir: &RunDir, boot: u32) {
+        if self.stopped.is_some() {
+            return;
+        }
+        let mut folder = run_dir.cell(&self.cell.id);
+        if self.planned.boots() > 1 {
+            folder.push(format!("boot-{}", boot + 1));
+        }
+        let started = Instant::now();
+        let result = match fs::create_dir_all(&folder) {
+            Ok(()) => run(plan, self.planned, &folder, &mut self.cell),
+            Err(error) => Err(harness(format!("failed to create {}: {error}", folder.display()))),
+        };
+        self.cell.duration_ms += started.elapsed().as_millis() as u64;
+        match result {
+            Ok(measurement) => self.measured.push(measurement),
+            Err(stop) => self.stopped = Some(stop),
+        }
+    }
+
+    fn finish(mut self) -> Cell {
+        let measurement = merged(self.measured);
+        self.cell.outcome = match (self.stopped, &measurement) {
+            (Some(Stop::Skip(reason)), _) => Outcome::Skip { reason },
+            (Some(Stop::Error { kind, message }), _) => Outcome::Error { kind, message },
+            (None, Some(measurement)) => budget::judge(measurement, &self.planned.budgets),
+            (None, None) => {
+                let message = "no guest was booted".to_owned();
+                Outcome::Error { kind: ErrorKind::Harness, message }
+            }
+        };
+        // What some boots measured before one failed is no measurement of the cell.
+        if matches!(self.cell.outcome, Outcome::Pass | Outcome::Fail { .. }) {
+            self.cell.measurement = measurement;
+        }
+        self.cell
+    }
+}
+
+/// The boots of one cell as one measurement.
+fn merged(measured: Vec<Measurement>) -> Option<Measurement> {
+    measured.into_iter().reduce(|all, next| match (all, next) {
+        (Measurement::Attach(mut all), Measurement::Attach(next)) => {
+            all.boots.extend(next.boots);
+            Measurement::Attach(all)
+        }
+        (all, _) => all,
+    })
 }
 
 fn harness(message: String) -> Stop {
@@ -132,10 +200,10 @@ fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -
         (&Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits }) => {
             lbr_waste(vm, planned.id.arch, mechanism, hits, folder).map(Measurement::LbrWaste)
         }
-        (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed }) => {
+        (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed, boots: _ }) => {
             let request = AttachRequest { mechanism, functions, rounds, seed };
             match vm.request(Command::Attach(request), ATTACH)?? {
-                Response::Attach(reply) => Ok(Measurement::Attach(reply)),
+                Response::Attach(reply) => Ok(Measurement::Attach(Attach { boots: vec![reply] })),
                 other => Err(unexpected(&other)),
             }
         }

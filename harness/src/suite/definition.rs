@@ -4,7 +4,7 @@
 use crate::{
     branch::Filter,
     config::{self, ConfigError},
-    run::Row,
+    run::{Row, Tolerance},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32, path::Path};
@@ -24,6 +24,8 @@ pub struct Suite {
     pub tests: Vec<TestGroup>,
     #[serde(default)]
     pub budgets: Vec<Budget>,
+    #[serde(default)]
+    pub tolerance: Tolerance,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -57,6 +59,8 @@ pub enum TestGroup {
         #[serde(deserialize_with = "filled")]
         functions: Vec<NonZeroU32>,
         rounds: NonZeroU32,
+        /// Guests, one after the other, each with all rounds; when base and head are compared, theirs alternate.
+        boots: Option<NonZeroU32>,
         /// Chooses the functions.
         #[serde(default)]
         seed: u64,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cells of a plan as libtest-mimic trials: what nextest lists and runs.
 
-use super::{Plan, PlannedCell, cell, plan::PLAN_ENV};
+use super::{
+    Plan, cell,
+    plan::{Job, PLAN_ENV},
+};
 use crate::run::Outcome;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
@@ -27,21 +30,24 @@ pub fn main() -> ExitCode {
 
 fn trials(plan: Plan) -> Vec<Trial> {
     let plan = Arc::new(plan);
-    plan.cells
+    plan.jobs
         .iter()
-        .map(|planned| {
-            let (shared, cell) = (Arc::clone(&plan), planned.clone());
-            Trial::test(planned.id.name(), move || run(&shared, &cell))
+        .map(|job| {
+            let (shared, job) = (Arc::clone(&plan), job.clone());
+            Trial::test(job.name.clone(), move || run(&shared, &job))
         })
         .collect()
 }
 
-/// Only pass or fail crosses the process boundary; the result itself is the cell's file.
-fn run(plan: &Plan, planned: &PlannedCell) -> Result<(), Failed> {
-    let result = cell::run_and_save(plan, planned)?;
-    match result.outcome {
-        Outcome::Pass | Outcome::Skip { .. } => Ok(()),
-        Outcome::Fail { reasons } => Err(reasons.join("; ").into()),
-        Outcome::Error { kind, message } => Err(format!("{kind}: {message}").into()),
-    }
+/// Only pass or fail crosses the process boundary; the results themselves are the cells' files.
+fn run(plan: &Plan, job: &Job) -> Result<(), Failed> {
+    let bad: Vec<String> = cell::run_and_save(plan, job)?
+        .into_iter()
+        .filter_map(|cell| match cell.outcome {
+            Outcome::Pass | Outcome::Skip { .. } => None,
+            Outcome::Fail { reasons } => Some(reasons.join("; ")),
+            Outcome::Error { kind, message } => Some(format!("{kind}: {message}")),
+        })
+        .collect();
+    if bad.is_empty() { Ok(()) } else { Err(bad.join("; ").into()) }
 }

@@ -8,4 +8,4 @@ pub mod list;
 pub mod plan;
 
 pub use definition::{Budget, Machine, Mechanisms, Suite, TestGroup, load};
-pub use plan::{Plan, PlannedCell};
+pub use plan::{Guest, Job, Plan, PlannedCell};

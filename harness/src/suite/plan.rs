@@ -24,6 +24,14 @@ pub struct Plan {
     pub qemu: QemuProgram,
     /// The TCG plugin; none where the records come from hardware.
     pub plugin: Option<PathBuf>,
+    pub jobs: Vec<Job>,
+}
+
+/// What one process does: a cell, or timed cells of several kernels that are compared and so take turns.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// The test's name for nextest.
+    pub name: String,
     pub cells: Vec<PlannedCell>,
 }
 
@@ -41,22 +49,42 @@ pub struct PlannedCell {
     pub skip: Option<String>,
 }
 
+impl PlannedCell {
+    /// Guests that the cell takes, one after the other.
+    pub fn boots(&self) -> u32 {
+        match self.parameters {
+            // One that is skipped boots none.
+            Parameters::Attach { boots, .. } if self.skip.is_none() => boots,
+            _ => 1,
+        }
+    }
+}
+
 /// What a test needs beside what its name says.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parameters {
     LbrWaste { hits: u32 },
-    Attach { rounds: u32, seed: u64 },
+    Attach { rounds: u32, boots: u32, seed: u64 },
     Fault,
 }
 
-/// Expands a suite into cells, on kernels each with its initramfs.
-pub fn cells(suite: &Suite, kernels: &[(PathBuf, kernel::Image)], accel: Accel) -> Vec<PlannedCell> {
+/// A kernel that cells run on.
+pub struct Guest<'a> {
+    pub image: &'a kernel::Image,
+    pub initrd: PathBuf,
+    /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on.
+    pub budgets_of: &'a str,
+}
+
+/// Expands a suite into cells, on kernels each with its initramfs. `compared` says whether the kernels are: then timed
+/// cells have as many boots as statistics need.
+pub fn cells(suite: &Suite, kernels: &[Guest], accel: Accel, compared: bool) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for (initrd, image) in kernels {
+    for Guest { image, initrd, budgets_of } in kernels {
         let budgets: Vec<Budget> =
-            suite.budgets.iter().filter(|budget| budget.holds_for(&image.name)).cloned().collect();
-        for (test, parameters) in suite.tests.iter().flat_map(tests) {
+            suite.budgets.iter().filter(|budget| budget.holds_for(budgets_of)).cloned().collect();
+        for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
             cells.push(PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 kernel_image: image.image.clone(),
@@ -76,21 +104,48 @@ pub fn cells(suite: &Suite, kernels: &[(PathBuf, kernel::Image)], accel: Accel) 
     cells
 }
 
-fn tests(group: &TestGroup) -> Vec<(Test, Parameters)> {
+/// One process per cell; timed cells that are compared share one, in which their guests alternate.
+pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for cell in cells {
+        let joins = |job: &&mut Job| {
+            let first = &job.cells[0].id;
+            compared
+                && matches!(cell.id.test, Test::Attach { .. })
+                && (first.arch, first.accel, &first.test) == (cell.id.arch, cell.id.accel, &cell.id.test)
+        };
+        match jobs.iter_mut().find(joins) {
+            Some(job) => job.cells.push(cell),
+            None => jobs.push(Job { name: String::new(), cells: vec![cell] }),
+        }
+    }
+    for job in &mut jobs {
+        let (first, last) = (&job.cells[0].id, &job.cells[job.cells.len() - 1].id);
+        let kernel =
+            if first == last { first.kernel.clone() } else { format!("{}..{}", first.kernel, last.kernel) };
+        job.name = CellId { kernel, ..first.clone() }.name();
+    }
+    jobs
+}
+
+/// Boots of timed cells that are compared, where the suite does not say: with fewer than four no statistics are made.
+const COMPARED_BOOTS: u32 = 6;
+
+fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
     match group {
         TestGroup::LbrWaste { mechanisms, hits } => mechanisms
             .0
             .iter()
             .map(|&mechanism| (Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits: hits.get() }))
             .collect(),
-        TestGroup::Attach { mechanisms, functions, rounds, seed } => mechanisms
-            .0
-            .iter()
-            .flat_map(|&mechanism| {
+        TestGroup::Attach { mechanisms, functions, rounds, boots, seed } => {
+            let boots = boots.map_or(if compared { COMPARED_BOOTS } else { 1 }, |boots| boots.get());
+            let parameters = Parameters::Attach { rounds: rounds.get(), boots, seed: *seed };
+            let sizes = |&mechanism: &Mechanism| {
                 functions.iter().map(move |&functions| Test::Attach { mechanism, functions: functions.get() })
-            })
-            .map(|test| (test, Parameters::Attach { rounds: rounds.get(), seed: *seed }))
-            .collect(),
+            };
+            mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters)).collect()
+        }
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
         }
@@ -100,7 +155,7 @@ fn tests(group: &TestGroup) -> Vec<(Test, Parameters)> {
 fn skip_reason(test: &Test, accel: Accel, image: &kernel::Image) -> Option<String> {
     let mechanism: Mechanism = match *test {
         Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } => mechanism,
-        Test::Fault { .. } => return None,
+        Test::Fault { .. } | Test::Build => return None,
     };
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
         return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
@@ -134,6 +189,10 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
 }
 
 impl Plan {
+    pub fn cells(&self) -> impl Iterator<Item = &PlannedCell> {
+        self.jobs.iter().flat_map(|job| &job.cells)
+    }
+
     pub fn path(run_dir: &Path) -> PathBuf {
         run_dir.join("plan.json")
     }
@@ -157,18 +216,27 @@ mod tests {
             .unwrap()
     }
 
-    fn image(name: &str, config: Option<&str>) -> (PathBuf, kernel::Image) {
-        let image = kernel::Image {
+    fn image(name: &str, config: Option<&str>) -> kernel::Image {
+        kernel::Image {
             name: name.to_owned(),
             arch: Arch::X86_64,
             image: "bzImage".into(),
             vmlinux: None,
             config: config.map(|text| Kconfig::parse(text).unwrap()),
+            config_file: None,
             modules: Vec::new(),
             source: String::new(),
             sha256: String::new(),
-        };
-        ("initrd".into(), image)
+        }
+    }
+
+    fn cells(suite: &Suite, images: &[kernel::Image], accel: Accel) -> Vec<PlannedCell> {
+        super::cells(suite, &guests(images), accel, false)
+    }
+
+    fn guests(images: &[kernel::Image]) -> Vec<Guest<'_>> {
+        let guest = |image| Guest { image, initrd: "initrd".into(), budgets_of: "a" };
+        images.iter().map(guest).collect()
     }
 
     fn names(cells: &[PlannedCell]) -> Vec<String> {
@@ -188,6 +256,39 @@ mod tests {
         };
         assert_eq!(names(&cells), [of("a"), of("b")].concat());
         assert!(cells.iter().all(|cell| cell.skip.is_none()));
+    }
+
+    #[test]
+    fn timed_cells_that_are_compared_share_a_process() {
+        let suite = suite(
+            "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  \
+             - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n  \
+             - attach: { mechanisms: [fentry], functions: [1], rounds: 2, boots: 9 }\n",
+        );
+        let images = [image("a", None), image("a+s", None)];
+        let jobs = jobs(super::cells(&suite, &guests(&images), Accel::Tcg, true), true);
+        let shape = |job: &Job| {
+            let boots = job.cells.iter().map(|cell| match cell.parameters {
+                Parameters::Attach { boots, .. } => boots,
+                _ => 1,
+            });
+            (job.name.clone(), boots.collect::<Vec<_>>())
+        };
+        let expected = [
+            ("x86_64/a/tcg/lbr_waste/fexit", vec![1]),
+            ("x86_64/a..a+s/tcg/attach/kprobe.multi/1", vec![6, 6]),
+            ("x86_64/a..a+s/tcg/attach/kprobe.multi/10", vec![6, 6]),
+            ("x86_64/a..a+s/tcg/attach/fentry/1", vec![9, 9]),
+            ("x86_64/a+s/tcg/lbr_waste/fexit", vec![1]),
+        ];
+        assert_eq!(
+            jobs.iter().map(shape).collect::<Vec<_>>(),
+            expected.map(|(name, boots)| (name.to_owned(), boots))
+        );
+        // Nothing is compared: each cell is a job of its own name.
+        let cells = cells(&suite, &images, Accel::Tcg);
+        let alone = super::jobs(cells.clone(), false);
+        assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
     }
 
     #[test]

@@ -62,16 +62,7 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
         // What the host has.
         (Arch::Arm64, Accel::Kvm) => add(&["-machine", "virt,gic-version=host"]),
     }
-    match (accel, arch) {
-        // All that TCG can do: the same on every host, and boots as fast as any. To the kernel it is an AMD CPU that needs
-        // no return thunks and no page-table isolation. Models named after real CPUs have features that TCG lacks, and
-        // bring those CPUs' mitigations, which add branches.
-        (Accel::Tcg, Arch::X86_64) => add(&["-accel", "tcg", "-cpu", "max"]),
-        // Emulating the architected pointer authentication takes most of the time.
-        (Accel::Tcg, Arch::Arm64) => add(&["-accel", "tcg", "-cpu", "max,pauth-impdef=on"]),
-        // A measurement is of this machine's CPU.
-        (Accel::Kvm, _) => add(&["-accel", "kvm", "-cpu", "host"]),
-    }
+    add(&["-accel", accel.name(), "-cpu", cpu_model(*accel, *arch)]);
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
     // The console: the kernel's log, and nothing else. Sockets are inherited: none has a name that could be left behind.
     add(&["-chardev", &format!("socket,id=console,fd={}", console.as_raw_fd())]);
@@ -121,6 +112,20 @@ fn escaped(path: &Path) -> OsString {
         }
     }
     OsString::from_vec(bytes)
+}
+
+/// QEMU's `-cpu`.
+pub fn cpu_model(accel: Accel, arch: Arch) -> &'static str {
+    match (accel, arch) {
+        // All that TCG can do: the same on every host, and boots as fast as any. To the kernel it is an AMD CPU that needs
+        // no return thunks and no page-table isolation. Models named after real CPUs have features that TCG lacks, and
+        // bring those CPUs' mitigations, which add branches.
+        (Accel::Tcg, Arch::X86_64) => "max",
+        // Emulating the architected pointer authentication takes most of the time.
+        (Accel::Tcg, Arch::Arm64) => "max,pauth-impdef=on",
+        // A measurement is of this machine's CPU.
+        (Accel::Kvm, _) => "host",
+    }
 }
 
 #[cfg(test)]

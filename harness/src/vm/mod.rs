@@ -10,7 +10,7 @@ mod machine;
 mod process;
 
 pub use death::Death;
-pub use machine::{QemuProgram, Spec};
+pub use machine::{QemuProgram, Spec, cpu_model};
 
 use crate::run::ErrorKind;
 use console::Console;

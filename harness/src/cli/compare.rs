@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask compare RUN_A RUN_B`: two stored runs, base against head.
+
+use super::{
+    UsageError, exit,
+    report::{colour, print},
+};
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use tramplab::{
+    branch::Model,
+    compare::{
+        self, Timing,
+        runs::{Measured, obstacles},
+    },
+    kernel::Kconfig,
+    report,
+    run::{Cell, Kernel, Run, RunDir},
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The base: a run's folder or run.json
+    #[arg(value_name = "RUN_A")]
+    base: PathBuf,
+    /// The head
+    #[arg(value_name = "RUN_B")]
+    head: PathBuf,
+    /// The base's kernel, where its run has several
+    #[arg(long, value_name = "KERNEL")]
+    base_kernel: Option<String>,
+    /// The head's kernel, where its run has several
+    #[arg(long, value_name = "KERNEL")]
+    head_kernel: Option<String>,
+    /// Compare although the runs are not comparable; the reasons stand in the report
+    #[arg(long)]
+    anyway: bool,
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    format: Format,
+    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<Model>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Markdown,
+}
+
+pub fn compare(args: &Args) -> Result<u8> {
+    let (base, head) = (RunDir::load(&args.base)?, RunDir::load(&args.head)?);
+    let [a, b] = kernels(&base, &head, args)?;
+    let reasons = obstacles(&measured(&base, a, &args.base), &measured(&head, b, &args.head));
+    if !reasons.is_empty() && !args.anyway {
+        let reasons: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+        let message = format!(
+            "{} and {} are not comparable (--anyway compares them all the same):{reasons}",
+            args.base.display(),
+            args.head.display()
+        );
+        return Err(UsageError(message).into());
+    }
+    let pairs = compare::pair_up(&cells(&base, a), &cells(&head, b));
+    if pairs.is_empty() {
+        let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
+        return Err(UsageError(message).into());
+    }
+    let fitting = args.model.filter(|model| model.arch() == a.arch);
+    let model = fitting.or_else(|| Model::of(a.arch).next()).expect("every architecture has a model");
+    let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
+    let one_run = base.id == head.id && base.series.is_some();
+    let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
+    let comparison =
+        compare::compare(&name(&base, a), &name(&head, b), &pairs, model, head.tolerance, timing);
+    let verdicts = report::comparison::verdicts(&comparison);
+    let text = match args.format {
+        Format::Terminal => report::terminal::render_verdicts(&verdicts, colour()),
+        Format::Markdown => report::markdown::render_verdicts(&verdicts),
+    };
+    print(text.as_bytes())?;
+    for reason in reasons {
+        eprintln!("warning: compared anyway: {reason}");
+    }
+    Ok(exit_code(&comparison))
+}
+
+fn exit_code(comparison: &compare::Comparison) -> u8 {
+    if comparison.metrics.iter().any(|compared| compared.beyond)
+        || comparison.unmatched.iter().any(|u| u.lost)
+    {
+        exit::FAIL
+    } else if comparison.metrics.is_empty() || !comparison.unmatched.is_empty() {
+        exit::NO_MEASUREMENT
+    } else {
+        exit::PASS
+    }
+}
+
+/// The kernels that are meant: named, or of the same name in both, or the only ones.
+fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
+    let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, option: &str| -> Result<&'a Kernel> {
+        let names = || run.kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(name) = named {
+            let found = run.kernels.iter().find(|kernel| kernel.name == *name);
+            return found.ok_or_else(|| {
+                UsageError(format!("run {} has no kernel `{name}`; it has: {}", run.id, names())).into()
+            });
+        }
+        let shared: Vec<&Kernel> =
+            run.kernels.iter().filter(|kernel| other.kernels.iter().any(|o| o.name == kernel.name)).collect();
+        match (&run.kernels[..], &shared[..]) {
+            ([only], _) => Ok(only),
+            (_, [shared]) => Ok(*shared),
+            _ => Err(UsageError(format!(
+                "run {} has several kernels: choose one with {option}: {}",
+                run.id,
+                names()
+            ))
+            .into()),
+        }
+    };
+    Ok([
+        choose(base, &args.base_kernel, head, "--base-kernel")?,
+        choose(head, &args.head_kernel, base, "--head-kernel")?,
+    ])
+}
+
+fn cells<'a>(run: &'a Run, kernel: &Kernel) -> Vec<&'a Cell> {
+    let is_its = |cell: &&Cell| cell.id.kernel == kernel.name && cell.id.arch == kernel.arch;
+    run.cells.iter().filter(is_its).collect()
+}
+
+fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let config = std::fs::read_to_string(RunDir::new(folder).config(&kernel.name)).ok();
+    // Without the file there are still the hashes.
+    Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers of a pair of cells, each with a name.
+
+use super::{Pair, Unmatched};
+use crate::{
+    branch::{Branch, Model},
+    run::{Attach, Cell, LbrWaste, Measurement, Outcome, Row, Test},
+};
+use std::fmt;
+use tramplab_protocol::{Mechanism, message::AttachRound};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    Wasted { row: Row, filter: Branch },
+    Time { mechanism: Mechanism, functions: u32, phase: Phase },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Load,
+    Attach,
+    Detach,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 3] = [Phase::Load, Phase::Attach, Phase::Detach];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Load => "load",
+            Phase::Attach => "attach",
+            Phase::Detach => "detach",
+        }
+    }
+
+    fn ns(self, round: &AttachRound) -> u64 {
+        match self {
+            Phase::Load => round.load_ns,
+            Phase::Attach => round.attach_ns,
+            Phase::Detach => round.detach_ns,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// None: no record touches the traced function.
+    Records(Option<u32>),
+    /// Milliseconds: the median of each boot's rounds, in the order of the boots.
+    Times(Vec<f64>),
+}
+
+impl Value {
+    /// The middle of the times.
+    pub fn median(times: &[f64]) -> f64 {
+        let mut sorted = times.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        match sorted.len() {
+            0 => f64::NAN,
+            n => f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Records(Some(records)) => f.pad(&records.to_string()),
+            Value::Records(None) => f.pad("-"),
+            Value::Times(times) => {
+                let extreme =
+                    |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+                let (min, max) = (extreme(f64::min), extreme(f64::max));
+                f.pad(&format!("{:.2} ms ({min:.2}..{max:.2})", Value::median(times)))
+            }
+        }
+    }
+}
+
+impl Metric {
+    pub fn is_time(&self) -> bool {
+        matches!(self, Metric::Time { .. })
+    }
+
+    /// The test that measures it.
+    pub fn test(&self) -> Test {
+        match *self {
+            Metric::Wasted { row, .. } => Test::LbrWaste { mechanism: row.mechanism },
+            Metric::Time { mechanism, functions, .. } => Test::Attach { mechanism, functions },
+        }
+    }
+}
+
+/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`.
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |name: &str| name.replace(['.', '/'], "_");
+        let name = match self {
+            Metric::Wasted { row, filter } => {
+                format!("lbr_waste.{}.{}", plain(&row.to_string()), filter.name())
+            }
+            Metric::Time { mechanism, functions, phase } => {
+                format!("attach.{}.{functions}.{}", plain(mechanism.name()), phase.name())
+            }
+        };
+        f.pad(&name)
+    }
+}
+
+/// All that both cells measured; or, where one has nothing, how they ended. What neither has is nothing at all.
+pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
+    match (&pair.base.measurement, &pair.head.measurement) {
+        (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) => {
+            Ok(wasted(base, head, model))
+        }
+        (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) => {
+            let Test::Attach { mechanism, functions } = pair.base.id.test else { return Err(None) };
+            let metric = |phase| Metric::Time { mechanism, functions, phase };
+            let times = |attach, phase| Value::Times(times(attach, phase));
+            Ok(Phase::ALL.map(|phase| (metric(phase), times(base, phase), times(head, phase))).to_vec())
+        }
+        _ => Err(unmatched(pair)),
+    }
+}
+
+fn unmatched(pair: &Pair) -> Option<Unmatched> {
+    let (base, head) = (&pair.base.outcome, &pair.head.outcome);
+    // Both built, or both lack the same: there is nothing to say.
+    if matches!((base, head), (Outcome::Pass, Outcome::Pass) | (Outcome::Skip { .. }, Outcome::Skip { .. })) {
+        return None;
+    }
+    Some(Unmatched {
+        test: pair.base.id.test.clone(),
+        base: ending(pair.base),
+        head: ending(pair.head),
+        lost: pair.base.measurement.is_some() && pair.head.measurement.is_none(),
+    })
+}
+
+fn ending(cell: &Cell) -> String {
+    match &cell.outcome {
+        Outcome::Pass => "pass".to_owned(),
+        Outcome::Fail { .. } => "fail".to_owned(),
+        Outcome::Error { kind, message } => format!("error: {kind}: {message}"),
+        Outcome::Skip { reason } => format!("skip: {reason}"),
+    }
+}
+
+fn wasted(base: &LbrWaste, head: &LbrWaste, model: Model) -> Vec<(Metric, Value, Value)> {
+    let mut metrics = Vec::new();
+    for a in &base.points {
+        let Some(b) = head.points.iter().find(|b| b.point == a.point) else { continue };
+        for filter in Branch::ALL {
+            let records = |point: &crate::run::CapturePoint| {
+                let count = point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
+                Value::Records(count.and_then(|count| count.wasted))
+            };
+            let row = Row { mechanism: base.mechanism, point: a.point };
+            metrics.push((Metric::Wasted { row, filter }, records(a), records(b)));
+        }
+    }
+    metrics
+}
+
+fn times(attach: &Attach, phase: Phase) -> Vec<f64> {
+    let boot = |boot: &tramplab_protocol::message::AttachReply| {
+        let rounds: Vec<f64> = boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
+        Value::median(&rounds)
+    };
+    attach.boots.iter().map(boot).collect()
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Base against head: pure functions of stored cells. What better and worse mean: `docs/comparing.md`.
+//!
+//! [`metric`] takes the numbers out of a pair of cells, [`exact`](judge_exact) and [`timed`] judge them, [`listing`] lays two
+//! branch listings beside each other, [`runs`] says whether two stored runs can be compared at all.
+
+pub mod listing;
+mod metric;
+pub mod runs;
+#[cfg(test)]
+mod tests;
+mod timed;
+
+pub use listing::{Listings, Row, Side};
+pub use metric::{Metric, Phase, Value};
+pub use timed::Ratio;
+
+use crate::{
+    branch::Model,
+    run::{Cell, Outcome, Run, Step, Test, Tolerance},
+};
+use std::fmt;
+
+/// The same test on both sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    pub base: &'a Cell,
+    pub head: &'a Cell,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The kernels' names.
+    pub base: String,
+    pub head: String,
+    pub model: Model,
+    pub metrics: Vec<Compared>,
+    /// Cells of which one side has no measurement.
+    pub unmatched: Vec<Unmatched>,
+    /// Of every row measured on both sides, in `any`.
+    pub listings: Vec<Listings>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    pub metric: Metric,
+    pub base: Value,
+    pub head: Value,
+    pub verdict: Verdict,
+    /// Worse by more than is tolerated.
+    pub beyond: bool,
+    /// Of a time that was judged.
+    pub ratio: Option<Ratio>,
+}
+
+/// A cell that was measured on one side at most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unmatched {
+    pub test: Test,
+    pub base: String,
+    pub head: String,
+    /// The head lost what the base has.
+    pub lost: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Better,
+    Worse,
+    /// An exact metric, and equal.
+    Same,
+    /// A time: the difference, if there is one, is within the noise.
+    NoDifferenceSeen,
+    NotJudged(&'static str),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Better => f.pad("better"),
+            Verdict::Worse => f.pad("worse"),
+            Verdict::Same => f.pad("same"),
+            Verdict::NoDifferenceSeen => f.pad("no difference seen"),
+            Verdict::NotJudged(reason) => f.pad(&format!("not judged: {reason}")),
+        }
+    }
+}
+
+/// How the two sides' times were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// Boot by boot, in one run.
+    Interleaved,
+    /// In runs of their own: whatever the host did meanwhile is in them.
+    Apart,
+}
+
+/// Compares two kernels' cells. `model` is the CPU whose counts are compared.
+pub fn compare(
+    base: &str,
+    head: &str,
+    pairs: &[Pair],
+    model: Model,
+    tolerance: Tolerance,
+    timing: Timing,
+) -> Comparison {
+    let mut metrics = Vec::new();
+    let mut unmatched = Vec::new();
+    let mut listings = Vec::new();
+    for pair in pairs {
+        match metric::of(pair, model) {
+            Ok(found) => metrics.extend(found),
+            Err(without) => unmatched.extend(without),
+        }
+        listings.extend(listing::side_by_side(pair, model));
+    }
+    let times = metrics.iter().filter(|(metric, ..)| metric.is_time()).count();
+    let metrics = metrics
+        .into_iter()
+        .map(|(metric, base, head)| match (&base, &head) {
+            (Value::Times(a), Value::Times(b)) => {
+                let judged = match timing {
+                    Timing::Interleaved => timed::judge(a, b, times, tolerance.time_percent),
+                    Timing::Apart => timed::Judged::not("the two runs were not interleaved"),
+                };
+                let timed::Judged { verdict, beyond, ratio } = judged;
+                Compared { metric, base, head, verdict, beyond, ratio }
+            }
+            _ => {
+                let (verdict, beyond) = judge_exact(&base, &head, tolerance.wasted);
+                Compared { metric, base, head, verdict, beyond, ratio: None }
+            }
+        })
+        .collect();
+    Comparison { base: base.to_owned(), head: head.to_owned(), model, metrics, unmatched, listings }
+}
+
+/// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.
+fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
+    let records = |value: &Value| match value {
+        Value::Records(records) => *records,
+        Value::Times(_) => None,
+    };
+    match (records(base), records(head)) {
+        (a, b) if a == b => (Verdict::Same, false),
+        (Some(a), Some(b)) if b > a => (Verdict::Worse, b - a > tolerated),
+        (Some(_), None) => (Verdict::Worse, true),
+        _ => (Verdict::Better, false),
+    }
+}
+
+impl Comparison {
+    pub fn count(&self, wanted: impl Fn(&Verdict) -> bool) -> usize {
+        self.metrics.iter().filter(|compared| wanted(&compared.verdict)).count()
+    }
+}
+
+/// Two kernels of one run, cell by cell.
+pub fn pairs<'a>(run: &'a Run, base: &str, head: &str) -> Vec<Pair<'a>> {
+    let of = |kernel: &str| {
+        let cells: Vec<&Cell> = run.cells.iter().filter(|cell| cell.id.kernel == kernel).collect();
+        cells
+    };
+    pair_up(&of(base), &of(head))
+}
+
+/// Cells of the same test, architecture and accelerator.
+pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
+    let same =
+        |a: &Cell, b: &Cell| (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test);
+    let partner = |a: &'a Cell| head.iter().find(|b| same(a, b)).map(|&b| Pair { base: a, head: b });
+    base.iter().filter_map(|&a| partner(a)).collect()
+}
+
+/// Of a run with a series: base against head.
+pub fn whole(run: &Run, model: Model) -> Option<Comparison> {
+    let series = run.series.as_ref()?;
+    Some(between(run, series.base(), series.head(), model))
+}
+
+/// Of a run with a series: each patch against what it is on.
+pub fn walk(run: &Run, model: Model) -> Vec<Comparison> {
+    let steps = run.series.as_ref().map_or(&[][..], |series| &series.steps);
+    steps.windows(2).map(|pair| between(run, &pair[0], &pair[1], model)).collect()
+}
+
+fn between(run: &Run, base: &Step, head: &Step, model: Model) -> Comparison {
+    let pairs = pairs(run, &base.kernel, &head.kernel);
+    compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved)
+}
+
+/// Turns what is worse beyond the tolerance, or lost, into failures of the cells that show it.
+pub fn judge(run: &mut Run) {
+    let Some(series) = &run.series else { return };
+    let Some(arch) = run.cells.first().map(|cell| cell.id.arch) else { return };
+    let model = Model::of(arch).next().expect("every architecture has a model");
+    let mut comparisons = walk(run, model);
+    if series.steps.len() > 2 {
+        comparisons.extend(whole(run, model));
+    }
+    for Comparison { base, head, metrics, unmatched, .. } in comparisons {
+        for Compared { metric, base: was, head: is, beyond, .. } in metrics {
+            if beyond {
+                let reason = format!("{metric} is worse than on {base}: {was} -> {is}");
+                fail(run, &head, &metric.test(), reason);
+            }
+        }
+        for Unmatched { test, base: was, head: is, lost } in unmatched {
+            if lost {
+                fail(run, &head, &test, format!("{base} measures it ({was}), {head} does not: {is}"));
+            }
+        }
+    }
+}
+
+fn fail(run: &mut Run, kernel: &str, test: &Test, reason: String) {
+    let is_this = |cell: &&mut Cell| cell.id.kernel == kernel && cell.id.test == *test;
+    let Some(cell) = run.cells.iter_mut().find(is_this) else { return };
+    match &mut cell.outcome {
+        Outcome::Fail { reasons } => reasons.push(reason),
+        // Not measured at all: more than a failure.
+        Outcome::Error { .. } => {}
+        Outcome::Pass | Outcome::Skip { .. } => cell.outcome = Outcome::Fail { reasons: vec![reason] },
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether the numbers of two stored runs can be laid beside each other.
+
+use crate::{
+    kernel::Kconfig,
+    run::{Accel, Kernel, Run},
+};
+
+/// One side: a run and one of its kernels, with the configuration kept beside the run.
+pub struct Measured<'a> {
+    pub run: &'a Run,
+    pub kernel: &'a Kernel,
+    pub config: Option<Kconfig>,
+}
+
+/// What makes the two incomparable, each a sentence; nothing if they are comparable.
+pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
+    let (a, b) = (base.run, head.run);
+    let mut found = Vec::new();
+    let mut differ = |what: &str, a: &str, b: &str| {
+        if a != b {
+            found.push(format!("{what}: {a} and {b}"));
+        }
+    };
+    differ("they ran on different architectures", base.kernel.arch.name(), head.kernel.arch.name());
+    differ("they ran under different accelerators", &accels(a), &accels(b));
+    differ("their guests had different CPU models", &a.machine.cpu, &b.machine.cpu);
+    // What `-cpu max` is, and so which code the kernel patches in, differs from QEMU to QEMU.
+    differ("they ran in different QEMUs", &a.host.qemu, &b.host.qemu);
+    if [a, b].iter().any(|run| run.cells.iter().any(|cell| cell.id.accel == Accel::Kvm)) {
+        differ(
+            "under KVM the host's CPU is the guest's, and they had different ones",
+            &a.host.cpu,
+            &b.host.cpu,
+        );
+    }
+    let size = |run: &Run| format!("{} CPUs with {} MiB", run.machine.cpus, run.machine.memory_mib);
+    differ("their guests had different machines", &size(a), &size(b));
+    let append = |run: &Run| format!("`{}`", run.machine.append.join(" "));
+    differ("their guests had different command lines", &append(a), &append(b));
+    differ(
+        "they were measured by different guest agents",
+        short(&a.tools.agent_sha256),
+        short(&b.tools.agent_sha256),
+    );
+    differ("they were recorded by different plugins", plugin(a), plugin(b));
+    let suite = |run: &Run| format!("{} ({})", run.suite.name, short(&run.suite.sha256));
+    differ("they ran different suites, whose seeds, rounds and hits may differ", &suite(a), &suite(b));
+    found.extend(configs(base, head));
+    found
+}
+
+fn plugin(run: &Run) -> &str {
+    run.tools.plugin_sha256.as_deref().map_or("none", short)
+}
+
+fn accels(run: &Run) -> String {
+    let mut names: Vec<&str> = run.cells.iter().map(|cell| cell.id.accel.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
+/// Enough of a hash to tell two apart.
+fn short(sha256: &str) -> &str {
+    sha256.get(..12).unwrap_or(sha256)
+}
+
+/// How many of the options that differ are named.
+const NAMED: usize = 6;
+
+fn configs(base: &Measured, head: &Measured) -> Option<String> {
+    let (a, b) = (base.kernel.config_sha256.as_deref()?, head.kernel.config_sha256.as_deref()?);
+    if a == b {
+        return None;
+    }
+    let mut text = format!("their kernels have different configurations: {} and {}", short(a), short(b));
+    if let (Some(a), Some(b)) = (&base.config, &head.config) {
+        let differences = a.differences(b);
+        // The two files may differ in comments and order alone.
+        if differences.is_empty() {
+            return None;
+        }
+        let all = differences.len();
+        let named: Vec<String> = differences
+            .into_iter()
+            .take(NAMED)
+            .map(|(option, a, b)| format!("CONFIG_{option} ({} and {})", a.unwrap_or("n"), b.unwrap_or("n")))
+            .collect();
+        text = format!("their kernels' configurations differ in {all} options: {}", named.join(", "));
+        if all > NAMED {
+            text += ", …";
+        }
+    }
+    Some(text)
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether two interleaved series of times differ: a confidence interval of their ratio.
+
+use super::Verdict;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+use std::fmt;
+
+/// Chance of calling any time of a comparison different when none is. It is divided among them (Bonferroni): a
+/// comparison of many must not find something each time.
+const ALPHA: f64 = 0.05;
+
+/// With fewer pairs an interval says nothing.
+const FEWEST: usize = 4;
+
+/// Head over base: geometric mean, with its confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    pub mean: f64,
+    pub low: f64,
+    pub high: f64,
+    /// Pairs of boots.
+    pub n: usize,
+}
+
+/// `+1.8 % (-0.3 .. +4.0 %, n=6)`.
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [mean, low, high] = [self.mean, self.low, self.high].map(|ratio| 100.0 * (ratio - 1.0));
+        f.pad(&format!("{mean:+.1} % ({low:+.1} .. {high:+.1} %, n={})", self.n))
+    }
+}
+
+pub struct Judged {
+    pub verdict: Verdict,
+    pub beyond: bool,
+    pub ratio: Option<Ratio>,
+}
+
+impl Judged {
+    pub fn not(reason: &'static str) -> Judged {
+        Judged { verdict: Verdict::NotJudged(reason), beyond: false, ratio: None }
+    }
+}
+
+/// Boot by boot, as they alternated: what slowed the host down for a while slowed both of a pair. `among` is the number of
+/// times that are judged together.
+pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -> Judged {
+    if base.len() != head.len() {
+        return Judged::not("the sides have not as many boots");
+    }
+    if base.len() < FEWEST {
+        return Judged::not("fewer than 4 boots of each");
+    }
+    if base.iter().chain(head).any(|&time| !time.is_finite() || time <= 0.0) {
+        return Judged::not("a time is not above 0");
+    }
+    let logs: Vec<f64> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
+    let ratio = ratio(&logs, ALPHA / among.max(1) as f64);
+    let verdict = if ratio.low > 1.0 {
+        Verdict::Worse
+    } else if ratio.high < 1.0 {
+        Verdict::Better
+    } else {
+        Verdict::NoDifferenceSeen
+    };
+    let beyond = ratio.low > 1.0 + tolerated_percent / 100.0;
+    Judged { verdict, beyond, ratio: Some(ratio) }
+}
+
+/// Student's t interval of the mean of the logarithms.
+fn ratio(logs: &[f64], alpha: f64) -> Ratio {
+    let n = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / n;
+    let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let t = StudentsT::new(0.0, 1.0, n - 1.0)
+        .expect("at least one degree of freedom")
+        .inverse_cdf(1.0 - alpha / 2.0);
+    let half = t * (variance / n).sqrt();
+    let [mean, low, high] = [mean, mean - half, mean + half].map(f64::exp);
+    Ratio { mean, low, high, n: logs.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_the_textbooks() {
+        // log ratios 0, 0.1, 0.2, 0.3: mean 0.15, s = 0.129099, t(3, 97.5 %) = 3.182446.
+        let ratio = ratio(&[0.0, 0.1, 0.2, 0.3], 0.05);
+        let half = 3.182_446 * 0.129_099_4 / 2.0;
+        for (value, log) in [(ratio.mean, 0.15), (ratio.low, 0.15 - half), (ratio.high, 0.15 + half)] {
+            assert!((value.ln() - log).abs() < 1e-5, "{value} {log}");
+        }
+    }
+
+    #[test]
+    fn verdicts() {
+        let base = [10.0, 11.0, 9.5, 10.2, 10.4, 9.9];
+        let times = |factors: [f64; 6]| base.iter().zip(factors).map(|(b, f)| b * f).collect::<Vec<_>>();
+        let noise = [1.01, 0.99, 1.02, 0.98, 1.0, 1.003];
+        let table = [
+            ("the same", times([1.0; 6]), 1, Verdict::NoDifferenceSeen, false),
+            ("noise", times(noise), 1, Verdict::NoDifferenceSeen, false),
+            ("3 % dearer, tolerated", times(noise.map(|n| n.powf(0.2) * 1.03)), 1, Verdict::Worse, false),
+            ("30 % dearer", times(noise.map(|n| n * 1.3)), 1, Verdict::Worse, true),
+            ("30 % dearer, among many", times(noise.map(|n| n * 1.3)), 100, Verdict::Worse, true),
+            ("30 % cheaper", times(noise.map(|n| n * 0.7)), 1, Verdict::Better, false),
+            ("once much dearer", times([1.0, 1.0, 1.0, 1.0, 1.0, 3.0]), 1, Verdict::NoDifferenceSeen, false),
+        ];
+        for (name, head, among, verdict, beyond) in table {
+            let judged = judge(&base, &head, among, 5.0);
+            assert_eq!((judged.verdict, judged.beyond), (verdict, beyond), "{name}: {:?}", judged.ratio);
+        }
+    }
+
+    #[test]
+    fn what_proves_nothing_is_not_judged() {
+        let table: [(&[f64], &[f64]); 4] = [
+            (&[1.0, 1.0, 1.0], &[9.0, 9.0, 9.0]),
+            (&[1.0; 4], &[9.0; 5]),
+            (&[1.0; 4], &[9.0, 9.0, 9.0, 0.0]),
+            (&[1.0; 4], &[9.0, 9.0, 9.0, f64::NAN]),
+        ];
+        for (base, head) in table {
+            let judged = judge(base, head, 1, 5.0);
+            assert!(matches!(judged.verdict, Verdict::NotJudged(_)) && !judged.beyond, "{base:?} {head:?}");
+        }
+    }
+
+    /// Two sides drawn from one distribution: seldom called different, however many are looked at together.
+    #[test]
+    fn an_unchanged_kernel_is_seldom_called_worse() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut uniform = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        };
+        let mut noisy = || 10.0 * (1.0 + 0.3 * (0..6).map(|_| uniform() - 0.5).sum::<f64>());
+        let comparisons = 400;
+        let false_alarms = (0..comparisons)
+            .filter(|_| {
+                let differs = |_| {
+                    let (a, b): (Vec<f64>, Vec<f64>) = (0..6).map(|_| (noisy(), noisy())).unzip();
+                    judge(&a, &b, 20, 0.0).verdict != Verdict::NoDifferenceSeen
+                };
+                (0..20).any(differs)
+            })
+            .count();
+        assert!(false_alarms <= comparisons / 10, "{false_alarms} of {comparisons}");
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a comparison says, before it is laid out.
+
+use super::{
+    clean::plain,
+    content::{Listing, Table},
+};
+use crate::{
+    branch::Branch,
+    compare::{self, Compared, Comparison, Listings, Metric, Side, Value, Verdict},
+    run::{Built, ErrorKind, Outcome, Row, Run, Series},
+};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug)]
+pub struct Verdicts {
+    pub heading: String,
+    /// `1 better, 0 worse, 40 same, …`.
+    pub summary: String,
+    pub tables: Vec<Table>,
+    /// Base and head side by side, where they differ.
+    pub listings: Vec<Listing>,
+}
+
+pub fn verdicts(comparison: &Comparison) -> Verdicts {
+    let tables = [changes(comparison), wasted(comparison), times(comparison), unmatched(comparison)];
+    let listings = comparison.listings.iter().filter(|listings| listings.differs());
+    Verdicts {
+        heading: format!("{} -> {}", comparison.base, comparison.head),
+        summary: summary(comparison),
+        tables: tables.into_iter().flatten().collect(),
+        listings: listings.map(|listings| side_by_side(listings, comparison)).collect(),
+    }
+}
+
+fn summary(comparison: &Comparison) -> String {
+    let count = |verdict: Verdict| comparison.count(|found| *found == verdict);
+    let beyond = comparison.metrics.iter().filter(|compared| compared.beyond).count();
+    let lost = comparison.unmatched.iter().filter(|unmatched| unmatched.lost).count();
+    let mut parts = vec![
+        format!("{} better", count(Verdict::Better)),
+        format!("{} worse", count(Verdict::Worse)),
+        format!("{} same", count(Verdict::Same)),
+        format!("{} no difference seen", count(Verdict::NoDifferenceSeen)),
+    ];
+    match comparison.count(|verdict| matches!(verdict, Verdict::NotJudged(_))) {
+        0 => {}
+        n => parts.push(format!("{n} not judged")),
+    }
+    if beyond > 0 {
+        parts.push(format!("{beyond} worse than is tolerated"));
+    }
+    if lost > 0 {
+        parts.push(format!("{lost} cells measured on the base only"));
+    }
+    parts.join(", ")
+}
+
+/// Only what is better or worse.
+fn changes(comparison: &Comparison) -> Option<Table> {
+    let changed = |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
+    let row = |compared: &Compared| {
+        let verdict = match compared.beyond {
+            true => format!("{}, not tolerated", compared.verdict),
+            false => compared.verdict.to_string(),
+        };
+        vec![
+            compared.metric.to_string(),
+            compared.base.to_string(),
+            compared.head.to_string(),
+            change(compared),
+            verdict,
+        ]
+    };
+    let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(row).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table { caption: "What changed".to_owned(), header, rows, notes: Vec::new() })
+}
+
+fn change(compared: &Compared) -> String {
+    match (&compared.base, &compared.head, &compared.ratio) {
+        (.., Some(ratio)) => ratio.to_string(),
+        (Value::Records(Some(a)), Value::Records(Some(b)), _) => {
+            format!("{:+}", i64::from(*b) - i64::from(*a))
+        }
+        _ => String::new(),
+    }
+}
+
+/// Every waste, a row per mechanism and point, a column per filter.
+fn wasted(comparison: &Comparison) -> Option<Table> {
+    let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
+    for compared in &comparison.metrics {
+        let Metric::Wasted { row, filter } = compared.metric else { continue };
+        let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
+        let column = Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
+        cells[column] = match compared.verdict {
+            Verdict::Same => compared.base.to_string(),
+            _ => format!("{} -> {}", compared.base, compared.head),
+        };
+    }
+    let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
+    let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: format!("Wasted branch records, base -> head ({})", comparison.model),
+        header: header.map(str::to_owned).collect(),
+        rows,
+        notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
+    })
+}
+
+fn times(comparison: &Comparison) -> Option<Table> {
+    let row = |compared: &Compared| {
+        let ratio = compared.ratio.map_or_else(String::new, |ratio| ratio.to_string());
+        let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
+        vec![compared.metric.to_string(), base, head, ratio, compared.verdict.to_string()]
+    };
+    let rows: Vec<_> = comparison.metrics.iter().filter(|c| c.metric.is_time()).map(row).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let notes = vec![
+        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
+         pairs of boots, with a confidence interval that holds for all times together (95 %)."
+            .to_owned(),
+    ];
+    (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
+}
+
+fn unmatched(comparison: &Comparison) -> Option<Table> {
+    let rows: Vec<_> = comparison
+        .unmatched
+        .iter()
+        .map(|unmatched| vec![unmatched.test.name(), one_line(&unmatched.base), one_line(&unmatched.head)])
+        .collect();
+    let header = ["test", "base", "head"].map(str::to_owned).to_vec();
+    let caption = "Not compared: not measured on both sides".to_owned();
+    (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
+}
+
+/// `-` marks a record that only the base has, `+` one that only the head has.
+fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
+    let text = |line: &crate::branch::listing::Line| {
+        let note = if line.modelled { " (modelled)" } else { "" };
+        format!("[#{:02}] {} -> {}{note}", line.index, line.from, line.to)
+    };
+    let rows: Vec<(&str, String, String)> = listings
+        .rows
+        .iter()
+        .map(|row| {
+            let mark = match row.side() {
+                Side::Both => " ",
+                Side::Base => "-",
+                Side::Head => "+",
+            };
+            let [base, head] = [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), text));
+            (mark, base, head)
+        })
+        .collect();
+    let width = rows.iter().map(|(_, base, _)| base.len()).max().unwrap_or(0).max(4);
+    let mut out = format!("  {:width$} | head\n", "base");
+    for (mark, base, head) in rows {
+        out += format!("{mark} {base:width$} | {head}").trim_end();
+        out.push('\n');
+    }
+    let caption =
+        format!("{}, {} ({}): base | head, - went, + came", listings.row, listings.filter, comparison.model);
+    Listing { caption, text: plain(&out) }
+}
+
+/// Patch by patch: did it build, boot and pass, and what every metric was that changed somewhere.
+pub fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Table {
+    let mut columns: Vec<Metric> = Vec::new();
+    for compared in comparisons.iter().flat_map(|comparison| &comparison.metrics) {
+        let differs = matches!(compared.verdict, Verdict::Better | Verdict::Worse);
+        if differs && !columns.contains(&compared.metric) {
+            columns.push(compared.metric);
+        }
+    }
+    let mut rows = Vec::new();
+    for (index, step) in series.steps.iter().enumerate() {
+        let name = match &step.subject {
+            Some(subject) => format!("{} {}", step.patches, one_line(subject)),
+            None => "base".to_owned(),
+        };
+        let mut row = vec![name, state(run, &step.kernel, &step.built)];
+        row.extend(columns.iter().map(|metric| {
+            // A step is the head of the comparison before it, the base of the one after.
+            let find = |comparison: &Comparison, head: bool| {
+                let compared = comparison.metrics.iter().find(|compared| compared.metric == *metric)?;
+                Some(if head { compared.head.to_string() } else { compared.base.to_string() })
+            };
+            let as_head = index.checked_sub(1).and_then(|before| find(comparisons.get(before)?, true));
+            let as_base = || comparisons.get(index).and_then(|comparison| find(comparison, false));
+            as_head.or_else(as_base).unwrap_or_default()
+        }));
+        rows.push(row);
+    }
+    let header = ["patch".to_owned(), "state".to_owned()].into_iter();
+    let notes = match columns.is_empty() {
+        true => vec!["No metric changed.".to_owned()],
+        false => Vec::new(),
+    };
+    Table {
+        caption: "Patch by patch".to_owned(),
+        header: header.chain(columns.iter().map(ToString::to_string)).collect(),
+        rows,
+        notes,
+    }
+}
+
+/// How a step of the series fared, the worst first.
+fn state(run: &Run, kernel: &str, built: &Built) -> String {
+    match built {
+        Built::Failed { .. } => return "does not build".to_owned(),
+        Built::NotReached => return "not reached".to_owned(),
+        Built::Yes => {}
+    }
+    let outcomes = || run.cells.iter().filter(|cell| cell.id.kernel == kernel).map(|cell| &cell.outcome);
+    let errors: Vec<ErrorKind> = outcomes()
+        .filter_map(|outcome| match outcome {
+            Outcome::Error { kind, .. } => Some(*kind),
+            _ => None,
+        })
+        .collect();
+    let failures = outcomes().filter(|outcome| matches!(outcome, Outcome::Fail { .. })).count();
+    let all = outcomes().count();
+    match (errors.first(), failures, all) {
+        (_, _, 0) => "not measured".to_owned(),
+        (Some(kind), ..) => format!("{} of {all} cells: {kind}", errors.len()),
+        (None, 0, _) => "pass".to_owned(),
+        (None, failures, all) => format!("{failures} of {all} cells fail"),
+    }
+}
+
+/// The verdicts of a run that has a series: the whole, and patch by patch where it was walked.
+pub fn of_run(run: &Run, model: crate::branch::Model) -> Option<(Verdicts, Option<Table>)> {
+    let series = run.series.as_ref()?;
+    let whole = verdicts(&compare::whole(run, model)?);
+    let table = (series.steps.len() > 2).then(|| walk(run, series, &compare::walk(run, model)));
+    Some((whole, table))
+}
+
+fn one_line(text: &str) -> String {
+    plain(text).split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
+}
