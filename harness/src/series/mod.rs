@@ -1,5 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Patch series: reading them as they are sent and kept, and applying them to a tree.
+//!
+//! ```text
+//! spec ─► load ─► file ─► mail ─► thread ─► Series ─► apply
+//!           │       └─ quilt, series.yaml: their own order
+//!           └─ b4 (a message-id)
+//! ```
+
+mod apply;
+mod b4;
+mod diff;
+mod file;
+mod git;
+mod load;
+mod mail;
+mod name;
+mod quilt;
+mod subject;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+pub use apply::{ApplyError, Conflict, apply};
+pub use b4::B4Error;
+pub use diff::DiffError;
+pub use load::{SeriesError, load, names};
+
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
 
 /// Patches in the order in which they are built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,14 +41,107 @@ pub struct Series {
     /// Taken out instead of put in: from the last patch to the first.
     pub reverse: bool,
     pub patches: Vec<Patch>,
+    /// What its `series.yaml` says of it, if it has one.
+    pub shipped: Option<Shipped>,
+    /// For the user: what was found and left out (an older version, a message that is no patch).
+    pub notes: Vec<String>,
+}
+
+/// A series that is described by a `series.yaml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shipped {
+    pub title: String,
+    /// What the series is said to do, in one line.
+    pub claim: String,
+    /// The name of the kernel's manifest that it applies to.
+    pub kernel: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
+    /// From 1, as the series counts.
+    pub number: usize,
     /// Without `[PATCH …]`.
     pub subject: String,
     /// For messages: the file, or the message in it, that it was read from.
     pub origin: String,
     /// The unified diff, as `git apply` takes it.
     pub diff: Vec<u8>,
+    /// How many leading folders its file names have too many: 1 but for a quilt series that says otherwise.
+    pub strip: usize,
+    /// It is kept the wrong way round (quilt's `-R`).
+    pub reversed: bool,
+}
+
+impl Series {
+    /// The patches in the order in which they are applied: the last first when the series is taken out.
+    pub fn ordered(&self) -> Vec<&Patch> {
+        let mut patches: Vec<_> = self.patches.iter().collect();
+        if self.reverse {
+            patches.reverse();
+        }
+        patches
+    }
+
+    /// Stands for what applying the series does, not for how it is named or was sent.
+    pub fn sha256(&self) -> String {
+        let mut hash = Sha256::new();
+        for patch in self.ordered() {
+            let turned = patch.reversed != self.reverse;
+            hash.update(format!("{} {turned} {}\n", patch.strip, patch.diff.len()));
+            hash.update(&patch.diff);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The patch behind a line of the patched tree, as a compiler names it: the last one applied with a hunk there.
+    /// Without one: the last that touches the file at all.
+    pub fn blame(&self, file: &Path, line: usize) -> Option<&Patch> {
+        let (mut file, mut line) = (file.to_owned(), line);
+        let mut toucher = None;
+        for patch in self.ordered().into_iter().rev() {
+            match patch.line_before(&file, line, self.reverse) {
+                diff::Before::InHunk => return Some(patch),
+                diff::Before::At(before, at) => {
+                    if toucher.is_none() && patch.files().contains(&file) {
+                        toucher = Some(patch);
+                    }
+                    (file, line) = (before, at);
+                }
+            }
+        }
+        toucher
+    }
+}
+
+impl Patch {
+    /// How errors name it.
+    pub fn label(&self) -> String {
+        format!("patch {} ({})", self.number, printable(&self.subject))
+    }
+
+    /// The files it touches, by their old names and by their new ones, each once, sorted.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let changes = diff::parse(&self.diff, self.strip).unwrap_or_default();
+        let mut files: Vec<_> =
+            changes.iter().flat_map(|change| change.old.iter().chain(&change.new)).cloned().collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    /// Whether a line of the file, as this patch leaves it, is in one of its hunks.
+    pub fn touches_line(&self, file: &Path, line: usize) -> bool {
+        matches!(self.line_before(file, line, false), diff::Before::InHunk)
+    }
+
+    fn line_before(&self, file: &Path, line: usize, reverse: bool) -> diff::Before {
+        let turned = self.reversed != reverse;
+        diff::line_before(&diff::parse(&self.diff, self.strip).unwrap_or_default(), file, line, turned)
+    }
+}
+
+/// Text from strangers, on a terminal: no control characters.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Applying a patch to a tree: wholly or not at all, and nowhere else.
+
+use super::{
+    Patch,
+    diff::{self, Change, DiffError},
+    git, printable,
+};
+use crate::host::{ChildError, child};
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::{self, BufRead},
+    os::unix::fs::symlink,
+    path::{Component, Path, PathBuf},
+};
+
+/// Lines shown of a hunk and of a tree's file, each.
+const SHOWN: usize = 40;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error("failed to {action} {patch}: it does not fit the tree{}\ngit says:\n{git}", shown(.conflicts))]
+    Conflicts { action: &'static str, patch: String, conflicts: Vec<Conflict>, git: String },
+    #[error("failed to {action} {patch}:\n{git}")]
+    Git { action: &'static str, patch: String, git: String },
+    #[error("failed to {action} {patch}: {source}")]
+    Diff { action: &'static str, patch: String, source: DiffError },
+    #[error(
+        "failed to {action} {patch}: it makes {} a link to {}; expected a link to a file inside the tree",
+        .link.display(), .target.display()
+    )]
+    Link { action: &'static str, patch: String, link: PathBuf, target: PathBuf },
+    #[error("failed to {action} {patch}: {source}")]
+    Child { action: &'static str, patch: String, source: ChildError },
+    #[error("failed to {action} {patch}: failed to keep or read the files it changes: {source}")]
+    Io { action: &'static str, patch: String, source: io::Error },
+    #[error("{error}; then failed to take back what was changed in {}: {source}; unpack that tree anew", .tree.display())]
+    HalfApplied { error: Box<ApplyError>, tree: PathBuf, source: io::Error },
+}
+
+/// Where a patch and the tree differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub file: PathBuf,
+    /// The line the hunk begins at, in the tree's file.
+    pub line: usize,
+    /// The hunk as the patch has it, from its `@@`.
+    pub hunk: String,
+    /// The tree's lines at that place, with their numbers.
+    pub there: String,
+}
+
+fn shown(conflicts: &[Conflict]) -> String {
+    conflicts.iter().map(|conflict| format!("\n{conflict}")).collect()
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conflict { file, line, hunk, there } = self;
+        let file = printable(&file.to_string_lossy());
+        write!(f, "{file}:{line}: this hunk does not fit:\n{hunk}")?;
+        if there.is_empty() {
+            write!(f, "the tree's {file} has no line {line}")
+        } else {
+            write!(f, "the tree's {file} has there:\n{}", there.trim_end())
+        }
+    }
+}
+
+/// Puts a patch into a tree, or takes it out. When that fails the tree is as it was.
+pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError> {
+    let action = if reverse { "take out" } else { "apply" };
+    let label = || patch.label();
+    let diff_error = |source| ApplyError::Diff { action, patch: label(), source };
+    let io_error = |source| ApplyError::Io { action, patch: label(), source };
+    let turned = patch.reversed != reverse;
+
+    let file = diff::to_file(&patch.diff).map_err(|source| diff_error(source.into()))?;
+    let changes = diff::check(&patch.diff, patch.strip, file.path()).map_err(diff_error)?;
+    let files: BTreeSet<_> = changes.iter().flat_map(|change| change.old.iter().chain(&change.new)).collect();
+
+    let git = |option: &str| {
+        let mut command = git::apply(tree, patch.strip, file.path().as_os_str());
+        command.args(turned.then_some("--reverse")).arg(option);
+        let (status, output) = child::finish(&mut command, git::LIMIT)
+            .map_err(|source| ApplyError::Child { action, patch: label(), source })?;
+        if status.success() {
+            return Ok(());
+        }
+        let git = printable(output.stderr.trim_end());
+        let conflicts = conflicts(&changes, tree, turned, &git);
+        if conflicts.is_empty() {
+            Err(ApplyError::Git { action, patch: label(), git })
+        } else {
+            Err(ApplyError::Conflicts { action, patch: label(), conflicts, git })
+        }
+    };
+    git("--check")?;
+    // What fails from here on fails half way: a full disk, a file that is made where another needs a folder.
+    let backup = Backup::of(tree, &files).map_err(io_error)?;
+    let result = git("--verbose").and_then(|()| match link_out(tree, &files).map_err(io_error)? {
+        None => Ok(()),
+        Some((link, target)) => Err(ApplyError::Link { action, patch: label(), link, target }),
+    });
+    result.map_err(|error| match backup.restore() {
+        Ok(()) => error,
+        Err(source) => ApplyError::HalfApplied { error: Box::new(error), tree: tree.to_owned(), source },
+    })
+}
+
+/// The hunks that git names in `error: patch failed: FILE:LINE`.
+fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Vec<Conflict> {
+    let named = git.lines().filter_map(|line| line.strip_prefix("error: patch failed: ")?.rsplit_once(':'));
+    let conflict = |(name, line): (&str, &str)| {
+        let (file, line) = (PathBuf::from(name), line.parse::<usize>().ok()?);
+        let change = changes.iter().find(|change| change.before(turned) == Some(&file))?;
+        let range = |hunk: &diffy::Hunk<'_, [u8]>| if turned { hunk.new_range() } else { hunk.old_range() };
+        let hunk = change.hunks().iter().find(|hunk| range(hunk).start() == line)?;
+        let there = lines(&tree.join(&file), line, range(hunk).len()).unwrap_or_default();
+        Some(Conflict { file, line, hunk: text(hunk), there })
+    };
+    named.filter_map(conflict).collect()
+}
+
+/// A hunk as it stands in the diff; long ones are cut.
+fn text(hunk: &diffy::Hunk<'_, [u8]>) -> String {
+    let function = hunk.function_context().map(|text| format!(" {}", line_of(text))).unwrap_or_default();
+    let mut shown = format!("@@ -{} +{} @@{function}\n", hunk.old_range(), hunk.new_range());
+    for line in hunk.lines().iter().take(SHOWN) {
+        let (sign, text) = match line {
+            diffy::Line::Context(text) => (' ', text),
+            diffy::Line::Delete(text) => ('-', text),
+            diffy::Line::Insert(text) => ('+', text),
+        };
+        shown.push_str(&format!("{sign}{}\n", line_of(text)));
+    }
+    if hunk.lines().len() > SHOWN {
+        shown.push_str(&format!("… and {} more lines\n", hunk.lines().len() - SHOWN));
+    }
+    shown
+}
+
+/// A line of some file, without its end, fit for a terminal.
+fn line_of(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&line[..line.len().min(400)]);
+    printable(text.trim_end_matches('\n'))
+}
+
+/// Lines of a tree's file, with their numbers.
+fn lines(path: &Path, first: usize, count: usize) -> io::Result<String> {
+    let mut shown = String::new();
+    let reader = io::BufReader::new(fs::File::open(path)?);
+    let lines = reader.split(b'\n').enumerate().skip(first.saturating_sub(1)).take(count.clamp(1, SHOWN));
+    for (index, line) in lines {
+        shown.push_str(&format!("{:>6}  {}\n", index + 1, line_of(&line?)));
+    }
+    Ok(shown)
+}
+
+/// A touched file that is now a link out of the tree: the build would read, or write, what it points to.
+fn link_out(tree: &Path, files: &BTreeSet<&PathBuf>) -> io::Result<Option<(PathBuf, PathBuf)>> {
+    for file in files {
+        let path = tree.join(file);
+        if !fs::symlink_metadata(&path).is_ok_and(|data| data.is_symlink()) {
+            continue;
+        }
+        let target = fs::read_link(&path)?;
+        // git has seen to it that the link's own folder is none. `..` further on could follow another link.
+        let mut depth = file.components().count().saturating_sub(1);
+        let mut climbing = true;
+        for component in target.components() {
+            let inside = match component {
+                Component::ParentDir if climbing && depth > 0 => {
+                    depth -= 1;
+                    true
+                }
+                Component::Normal(_) => {
+                    climbing = false;
+                    true
+                }
+                Component::CurDir => true,
+                _ => false,
+            };
+            if !inside {
+                return Ok(Some(((*file).clone(), target)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The files that a patch touches, as they were.
+struct Backup<'a> {
+    tree: &'a Path,
+    kept: tempfile::TempDir,
+    files: Vec<(&'a Path, Was)>,
+}
+
+enum Was {
+    /// And the first folder above it that was missing too.
+    Missing(PathBuf),
+    Link(PathBuf),
+    File,
+}
+
+impl<'a> Backup<'a> {
+    fn of(tree: &'a Path, files: &BTreeSet<&'a PathBuf>) -> io::Result<Backup<'a>> {
+        let mut backup =
+            Backup { tree, kept: tempfile::Builder::new().prefix("tramplab-").tempdir()?, files: Vec::new() };
+        for (index, file) in files.iter().enumerate() {
+            let path = tree.join(file);
+            let was = match fs::symlink_metadata(&path) {
+                Ok(data) if data.is_symlink() => Was::Link(fs::read_link(&path)?),
+                Ok(_) => {
+                    fs::copy(&path, backup.kept.path().join(index.to_string()))?;
+                    Was::File
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let missing = path.ancestors().take_while(|path| fs::symlink_metadata(path).is_err());
+                    Was::Missing(missing.last().unwrap_or(&path).to_owned())
+                }
+                Err(error) => return Err(error),
+            };
+            backup.files.push((file.as_path(), was));
+        }
+        Ok(backup)
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        let gone = |result: io::Result<()>| match result {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(())
+            }
+            result => result,
+        };
+        // First all that is new: a file can stand where a folder was.
+        for (file, was) in &self.files {
+            let path = self.tree.join(file);
+            let folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
+            if !folder {
+                gone(fs::remove_file(&path))?;
+            }
+            if let Was::Missing(top) = was {
+                // Folders that were made for it, as far as nothing else is in them.
+                let made = path.ancestors().take_while(|path| path.starts_with(top));
+                made.for_each(|folder| drop(fs::remove_dir(folder)));
+            }
+        }
+        for (index, (file, was)) in self.files.iter().enumerate() {
+            let path = self.tree.join(file);
+            if !matches!(was, Was::Missing(_))
+                && let Some(folder) = path.parent()
+            {
+                fs::create_dir_all(folder)?;
+            }
+            match was {
+                Was::Missing(_) => {}
+                Was::Link(target) => symlink(target, &path)?,
+                Was::File => fs::copy(self.kept.path().join(index.to_string()), &path).map(drop)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From what a user names to a [`Series`]. What may be named stands in `docs/series.md`.
+
+use super::{
+    Patch, Series, Shipped,
+    b4::{self, B4Error},
+    diff::{self, DiffError},
+    file::{self, FileError, Reader},
+    mail::{self, MailError, Message},
+    name, printable, quilt,
+    thread::{self, Thread, ThreadError},
+};
+use crate::config::{self, ConfigError, Spanned};
+use serde::Deserialize;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+const MANIFEST: &str = "series.yaml";
+const QUILT: &str = "series";
+
+#[derive(Debug, thiserror::Error)]
+pub enum SeriesError {
+    #[error(
+        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name a message as \
+         `ID@HOST` or by its URL on https://lore.kernel.org/",
+        printable(.spec), .shipped.join(.spec).join(MANIFEST).display(),
+        if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
+    )]
+    Unknown { spec: String, shipped: PathBuf, known: Vec<String> },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Manifest(#[from] ConfigError),
+    #[error("failed to read {origin}: {source}")]
+    Mail { origin: String, source: MailError },
+    #[error("failed to read the series {origin}: {source}")]
+    Thread { origin: String, source: ThreadError },
+    #[error("failed to read {}: {source}", .path.display())]
+    Quilt { path: PathBuf, source: quilt::NotQuilt },
+    #[error("failed to read {}: it is not text in UTF-8", .path.display())]
+    NotText { path: PathBuf },
+    #[error("failed to read {}: it lists no patch", .path.display())]
+    EmptyList { path: PathBuf },
+    #[error(
+        "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series`, a maildir's `cur` and \
+         `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
+        .0.display()
+    )]
+    EmptyFolder(PathBuf),
+    #[error("failed to read {}: it holds {found} patches; expected one patch a file of a quilt series", .path.display())]
+    NotOne { path: PathBuf, found: usize },
+    #[error("failed to read {label} of {origin}: {source}")]
+    Diff { label: String, origin: String, source: DiffError },
+    #[error(transparent)]
+    B4(#[from] B4Error),
+}
+
+impl SeriesError {
+    /// Whether the user mends it by asking for something else: no host or network is to blame.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            SeriesError::File(FileError::Read { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+            SeriesError::Diff { source, .. } => {
+                !matches!(source, DiffError::NoGit | DiffError::Child(_) | DiffError::Io(_))
+            }
+            SeriesError::B4(_) => false,
+            _ => true,
+        }
+    }
+}
+
+/// `series.yaml`. Its keys are documented in `docs/series.md`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: String,
+    claim: Spanned<String>,
+    kernel: String,
+    #[serde(default)]
+    reverse: bool,
+    patches: Spanned<Vec<String>>,
+}
+
+/// Reads a series: a shipped one by its name, a file, a folder, or the thread of a message.
+pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
+    let manifest = shipped.join(spec).join(MANIFEST);
+    let path = Path::new(spec);
+    if is_name(spec) && manifest.is_file() {
+        of_manifest(&manifest)
+    } else if path.is_dir() {
+        of_folder(path)
+    } else if path.exists() {
+        of_file(path)
+    } else if let Some(id) = b4::message_id(spec) {
+        of_message(id)
+    } else {
+        let (spec, known) = (spec.chars().take(200).collect(), names(shipped));
+        Err(SeriesError::Unknown { spec, shipped: shipped.to_owned(), known })
+    }
+}
+
+/// The series shipped in a folder, sorted.
+pub fn names(shipped: &Path) -> Vec<String> {
+    let folders = file::entries(shipped, |path| path.join(MANIFEST).is_file()).unwrap_or_default();
+    let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+    folders.iter().filter_map(name).collect()
+}
+
+fn is_name(spec: &str) -> bool {
+    name::fit(spec) == spec
+}
+
+fn of_file(path: &Path) -> Result<Series, SeriesError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.file_name().is_some_and(|name| name == QUILT) {
+        return of_quilt(path, folder);
+    }
+    if path.extension().is_some_and(|extension| extension == "yaml") {
+        return of_manifest(path);
+    }
+    let messages = messages_in(&[path.to_owned()], &mut Reader::new())?;
+    of_thread(collect(messages, path)?, Some(name::of_path(path)))
+}
+
+fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
+    let manifest = folder.join(MANIFEST);
+    if manifest.is_file() {
+        return of_manifest(&manifest);
+    }
+    let list = folder.join(QUILT);
+    if list.is_file() {
+        return of_quilt(&list, folder);
+    }
+    let (mut reader, mut files) = (Reader::new(), maildir(folder)?);
+    if files.is_empty() {
+        let known = ["patch", "eml", "diff"];
+        let wanted = |path: &Path| {
+            path.extension().is_some_and(|extension| known.iter().any(|known| extension == *known))
+        };
+        files = file::entries(folder, wanted)?;
+    }
+    if files.is_empty() {
+        return Err(SeriesError::EmptyFolder(folder.to_owned()));
+    }
+    let messages = messages_in(&files, &mut reader)?;
+    of_thread(collect(messages, folder)?, Some(name::of_path(folder)))
+}
+
+/// The messages of a maildir; none when the folder is none.
+fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let visible = |path: &Path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let mut files = Vec::new();
+    for part in ["cur", "new"].map(|part| folder.join(part)) {
+        if part.is_dir() {
+            files.extend(file::entries(&part, visible)?);
+        }
+    }
+    Ok(files)
+}
+
+fn of_message(id: &str) -> Result<Series, SeriesError> {
+    let folder = tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
+    let output = b4::fetch(id, folder.path())?;
+    let mut files = file::entries(folder.path(), |path| path.extension().is_some_and(|end| end == "cover"))?;
+    for maildir_folder in file::entries(folder.path(), Path::is_dir)? {
+        files.extend(maildir(&maildir_folder)?);
+    }
+    if files.is_empty() {
+        return Err(B4Error::Nothing { id: id.to_owned(), output: printable(output.trim()) }.into());
+    }
+    let mut messages = messages_in(&files, &mut Reader::new())?;
+    for message in &mut messages {
+        // The folder is gone when this is read.
+        message.origin = format!("{id} as b4 has it ({})", printable(&message.subject.title));
+    }
+    of_thread(collect(messages, Path::new(id))?, None)
+}
+
+fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
+    let mut reader = Reader::new();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let File { title, claim, kernel, reverse, patches } = config::parse(&text(path, &mut reader)?, path)?;
+    if patches.value.is_empty() {
+        return Err(config::invalid(path, &patches, "`patches` names no file; expected at least one").into());
+    }
+    if claim.value.trim().contains('\n') {
+        return Err(config::invalid(path, &claim, "`claim` has several lines; expected one").into());
+    }
+    let mut whole =
+        Thread { title: Some(title.clone()), base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    for entry in &patches.value {
+        let file = file::inside(folder, entry, path)?;
+        let thread = collect(messages_in(&[file.clone()], &mut reader)?, &file)?;
+        whole.base_commit = whole.base_commit.or(thread.base_commit);
+        whole.notes.extend(thread.notes);
+        whole.patches.extend(thread.patches);
+    }
+    let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel };
+    let name = name::of_path(folder);
+    Ok(Series { reverse, shipped: Some(shipped), ..of_thread(whole, Some(name))? })
+}
+
+fn of_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
+    let mut reader = Reader::new();
+    let entries = quilt::parse(&text(list, &mut reader)?)
+        .map_err(|source| SeriesError::Quilt { path: list.to_owned(), source })?;
+    if entries.is_empty() {
+        return Err(SeriesError::EmptyList { path: list.to_owned() });
+    }
+    let mut whole = Thread { title: None, base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    for entry in entries {
+        let path = file::inside(folder, &entry.file, list)?;
+        // The list counts, not what a subject says of a series it was once sent in.
+        let mut messages = messages_in(&[path.clone()], &mut reader)?;
+        messages.iter_mut().for_each(|message| message.subject.count = None);
+        let thread = collect(messages, &path)?;
+        let [patch] = <[Patch; 1]>::try_from(thread.patches)
+            .map_err(|patches| SeriesError::NotOne { path, found: patches.len() })?;
+        whole.patches.push(Patch { strip: entry.strip, reversed: entry.reversed, ..patch });
+    }
+    of_thread(whole, Some(name::of_path(folder)))
+}
+
+fn text(path: &Path, reader: &mut Reader) -> Result<String, SeriesError> {
+    String::from_utf8(reader.read(path)?).map_err(|_| SeriesError::NotText { path: path.to_owned() })
+}
+
+fn messages_in(files: &[PathBuf], reader: &mut Reader) -> Result<Vec<Message>, SeriesError> {
+    let mut messages = Vec::new();
+    for path in files {
+        let bytes = reader.read(path)?;
+        let mut read = mail::messages(&bytes, &path.display().to_string())
+            .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
+        for message in &mut read {
+            if message.subject.title.is_empty() {
+                // A bare diff: its file's name says what it is.
+                message.subject.title = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            }
+        }
+        messages.extend(read);
+    }
+    Ok(messages)
+}
+
+fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError> {
+    thread::collect(messages)
+        .map_err(|source| SeriesError::Thread { origin: origin.display().to_string(), source })
+}
+
+/// Counts the patches through and has each read by all who will.
+fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
+    let Thread { title, base_commit, mut patches, notes } = thread;
+    for (index, patch) in patches.iter_mut().enumerate() {
+        patch.number = index + 1;
+        let checked = diff::to_file(&patch.diff)
+            .map_err(DiffError::from)
+            .and_then(|file| diff::check(&patch.diff, patch.strip, file.path()).map(drop));
+        checked.map_err(|source| SeriesError::Diff {
+            label: patch.label(),
+            origin: patch.origin.clone(),
+            source,
+        })?;
+    }
+    let name = name.unwrap_or_else(|| name::fit(title.as_deref().unwrap_or(&patches[0].subject)));
+    Ok(Series { name, title, base_commit, reverse: false, patches, shipped: None, notes })
+}

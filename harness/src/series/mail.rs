@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From bytes to messages: mboxes, single mails, and bare diffs. Pure; any bytes give messages or an error.
+
+use super::subject::{self, Subject};
+use mailparse::{MailHeaderMap, MailParseError, ParsedMail};
+
+/// What one message is to a series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The file, and which message of it.
+    pub origin: String,
+    pub subject: Subject,
+    /// The unified diff with Unix line ends, from its first line on. None where there is none, and in replies.
+    pub diff: Option<Vec<u8>>,
+    /// The trailer `base-commit:`.
+    pub base_commit: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MailError {
+    #[error("it is no mail: {0}")]
+    Parse(#[from] MailParseError),
+    #[error("{0} of its parts have a diff; expected one: save the one that counts as a file")]
+    SeveralDiffs(usize),
+}
+
+/// The messages of a file: of an mbox, a mail, or a bare diff as one message without a subject.
+pub fn messages(bytes: &[u8], origin: &str) -> Result<Vec<Message>, (String, MailError)> {
+    if !bytes.starts_with(b"From ") {
+        let message = if is_mail(bytes) { mail(bytes, origin) } else { Ok(bare(bytes, origin)) };
+        return message.map(|message| vec![message]).map_err(|error| (origin.to_owned(), error));
+    }
+    let split = split(bytes);
+    let single = split.len() == 1;
+    let name = |index| if single { origin.to_owned() } else { format!("{origin}, message {}", index + 1) };
+    let read = |(index, bytes)| mail(bytes, &name(index)).map_err(|error| (name(index), error));
+    split.into_iter().enumerate().map(read).collect()
+}
+
+/// An mbox's messages, without their `From ` lines. A line of a log message that begins with `From ` has no time.
+fn split(mbox: &[u8]) -> Vec<&[u8]> {
+    let mut messages = Vec::new();
+    let (mut start, mut at) = (0, 0);
+    for line in mbox.split_inclusive(|byte| *byte == b'\n') {
+        if at == 0 || is_separator(line) {
+            messages.push(&mbox[start..at]);
+            start = at + line.len();
+        }
+        at += line.len();
+    }
+    messages.push(&mbox[start..]);
+    // In front of the first separator is nothing.
+    messages.remove(0);
+    messages
+}
+
+/// `From WHO … HH:MM:SS YEAR`: git's own test.
+fn is_separator(line: &[u8]) -> bool {
+    let Some(rest) = line.strip_prefix(b"From ") else { return false };
+    let Ok(rest) = std::str::from_utf8(rest) else { return false };
+    let words: Vec<_> = rest.split_ascii_whitespace().collect();
+    words.windows(2).any(|pair| {
+        let time = pair[0].split(':').collect::<Vec<_>>();
+        let digits = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        time.len() == 3 && time.iter().all(digits) && pair[1].len() == 4 && digits(&pair[1])
+    })
+}
+
+/// Whether it begins with a mail's header fields, with a subject among them.
+fn is_mail(bytes: &[u8]) -> bool {
+    let mut subject = false;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if line.is_empty() || line == b"\r" {
+            return subject;
+        }
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        let field = name.len() < line.len()
+            && !name.is_empty()
+            && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+        if !field && !line.starts_with(b" ") && !line.starts_with(b"\t") {
+            return false;
+        }
+        subject |= field && name.eq_ignore_ascii_case(b"subject");
+    }
+    subject
+}
+
+fn bare(bytes: &[u8], origin: &str) -> Message {
+    let diff = find_diff(bytes).map(|at| unix_lines(&bytes[at..]));
+    Message { origin: origin.to_owned(), subject: subject::parse(""), diff, base_commit: base_commit(bytes) }
+}
+
+fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
+    let mail = mailparse::parse_mail(bytes)?;
+    let subject = subject::parse(&mail.headers.get_first_value("Subject").unwrap_or_default());
+    let mut message = Message { origin: origin.to_owned(), subject, diff: None, base_commit: None };
+    // A reply's diff is a quotation or a suggestion, never the series.
+    if message.subject.reply {
+        return Ok(message);
+    }
+    let mut diffs = 0;
+    for part in mail.parts() {
+        if !part.subparts.is_empty() || matches!(&*part.ctype.mimetype, "text/html" | "message/rfc822") {
+            continue;
+        }
+        let body = body(part)?;
+        message.base_commit = message.base_commit.or_else(|| base_commit(&body));
+        if let Some(at) = find_diff(&body) {
+            diffs += 1;
+            message.diff = Some(unix_lines(&body[at..]));
+        }
+    }
+    if diffs > 1 { Err(MailError::SeveralDiffs(diffs)) } else { Ok(message) }
+}
+
+/// The bytes as they were before they were encoded for transport. As in `git am`, the character set is left alone:
+/// a diff has that of the files it changes.
+fn body(part: &ParsedMail<'_>) -> Result<Vec<u8>, MailError> {
+    let body = part.get_body_raw()?;
+    let format = part.ctype.params.get("format");
+    let flowed = format.is_some_and(|format| format.eq_ignore_ascii_case("flowed"));
+    if !flowed {
+        return Ok(body);
+    }
+    // RFC 3676: a space in front of a line that began with one; a line that ends with one goes on in the next.
+    let delete = part.ctype.params.get("delsp").is_some_and(|delete| delete.eq_ignore_ascii_case("yes"));
+    let mut whole = Vec::with_capacity(body.len());
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_prefix(b" ").unwrap_or(line);
+        let text = line.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        match text {
+            Some(text) if text.ends_with(b" ") && text != b"-- " => {
+                whole.extend_from_slice(&text[..text.len() - usize::from(delete)]);
+            }
+            _ => whole.extend_from_slice(line),
+        }
+    }
+    Ok(whole)
+}
+
+/// Where the diff begins: at `diff --git`, or at `---` and `+++` with names.
+fn find_diff(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    let mut lines = text.split_inclusive(|byte| *byte == b'\n').peekable();
+    while let Some(line) = lines.next() {
+        let plain = line.starts_with(b"--- ") && lines.peek().is_some_and(|next| next.starts_with(b"+++ "));
+        if plain || line.starts_with(b"diff --git ") {
+            return Some(at);
+        }
+        at += line.len();
+    }
+    None
+}
+
+/// A diff whose first line ends as DOS ends lines was converted as a whole. (In one that was not, a line of a DOS
+/// file keeps its end.)
+fn unix_lines(diff: &[u8]) -> Vec<u8> {
+    let lines = || diff.split_inclusive(|byte| *byte == b'\n');
+    if !lines().next().is_some_and(|first| first.ends_with(b"\r\n")) {
+        return diff.to_vec();
+    }
+    let mut unix = Vec::with_capacity(diff.len());
+    for line in lines() {
+        match line.strip_suffix(b"\r\n") {
+            Some(text) => unix.extend([text, b"\n"].concat()),
+            None => unix.extend_from_slice(line),
+        }
+    }
+    unix
+}
+
+fn base_commit(text: &[u8]) -> Option<String> {
+    text.split(|byte| *byte == b'\n').find_map(|line| {
+        let id = std::str::from_utf8(line.strip_prefix(b"base-commit:")?).ok()?.trim();
+        let fits = matches!(id.len(), 12..=64) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        fits.then(|| id.to_ascii_lowercase())
+    })
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names of series: part of a cell's name, of folders and of reports.
+
+use std::path::Path;
+
+const LONGEST: usize = 40;
+
+/// Letters, digits, `.`, `_`, `+` and `-` stay; anything else becomes one `-`.
+pub fn fit(text: &str) -> String {
+    let mut name = String::new();
+    for c in text.chars() {
+        let c = if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '-' };
+        if c != '-' || !name.ends_with('-') {
+            name.push(c);
+        }
+    }
+    let edge = |c| "._+-".contains(c);
+    let mut name = name.trim_matches(edge);
+    if name.len() > LONGEST {
+        // At a word's end where that does not lose much.
+        let cut = name[..=LONGEST].rfind(['-', '_']).filter(|cut| *cut > LONGEST / 2).unwrap_or(LONGEST);
+        name = name[..cut].trim_end_matches(edge);
+    }
+    if name.is_empty() { "series".to_owned() } else { name.to_owned() }
+}
+
+/// The name of what a file or folder holds.
+pub fn of_path(path: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let kept = ["mbx", "mbox", "patch", "eml", "diff", "maildir"];
+    let known = whole.extension().is_some_and(|extension| kept.iter().any(|kept| extension == *kept));
+    let name = if known { whole.file_stem() } else { whole.file_name() };
+    fit(&name.unwrap_or_default().to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_of_titles_and_files() {
+        for (text, expected) in [
+            ("bpf: Fix a thing", "bpf-Fix-a-thing"),
+            ("../../etc", "etc"),
+            ("-rf", "rf"),
+            ("", "series"),
+            ("ÄÖ", "series"),
+            ("a_very_long_name_of_a_series_with_many_words_in_it", "a_very_long_name_of_a_series_with_many"),
+            (&"x".repeat(60), &"x".repeat(40)),
+        ] {
+            assert_eq!(fit(text), expected, "{text:?}");
+        }
+        for (path, expected) in [
+            ("/none/v2_20200313_x.mbx", "v2_20200313_x"),
+            ("/none/0001-a.patch", "0001-a"),
+            ("/none/v6.12", "v6.12"),
+        ] {
+            assert_eq!(of_path(Path::new(path)), expected, "{path:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_name(text in any::<String>()) {
+            let name = fit(&text);
+            prop_assert!((1..=LONGEST).contains(&name.len()), "{name}");
+            prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "._+-".contains(c)), "{name}");
+            prop_assert!(name.starts_with(|c: char| c.is_ascii_alphanumeric()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a subject says of its message: `[PATCH bpf-next v3 2/5] bpf: …`.
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Without the brackets in front.
+    pub title: String,
+    /// It answers or forwards a message.
+    pub reply: bool,
+    /// It calls itself a patch: `PATCH`, `RFC` or a count in its brackets.
+    pub patch: bool,
+    /// 1 where none is named.
+    pub version: u32,
+    /// 2 of 5; the cover letter is 0.
+    pub count: Option<(usize, usize)>,
+}
+
+/// Reads a subject that is decoded already. Never fails: any text is the subject of some message.
+pub fn parse(text: &str) -> Subject {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut rest = text.as_str();
+    let mut subject = Subject { title: String::new(), reply: false, patch: false, version: 1, count: None };
+    while let Some(after) = reply(rest) {
+        subject.reply = true;
+        rest = after;
+    }
+    while let Some((inside, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        // `[PATCHv3 1/2]`, `[PATCH,v3,1/2]`
+        for word in inside.split([' ', ',', ';', '[']) {
+            let lower = word.to_ascii_lowercase();
+            let version = lower.strip_prefix("patch").unwrap_or(&lower);
+            subject.patch |= lower.starts_with("patch") || lower.starts_with("rfc");
+            if let Some(number) = version.strip_prefix('v').and_then(number) {
+                subject.version = number as u32;
+            } else if let Some((of, total)) = lower.split_once('/')
+                && let (Some(of), Some(total)) = (number(of), number(total))
+            {
+                subject.patch = true;
+                subject.count = Some((of, total));
+            }
+        }
+        rest = after.trim_start();
+    }
+    rest.clone_into(&mut subject.title);
+    subject
+}
+
+/// What follows `Re:` and its like.
+fn reply(text: &str) -> Option<&str> {
+    let (word, rest) = text.split_once(':')?;
+    ["re", "aw", "fwd", "fw", "sv", "antw"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
+        .then(|| rest.trim_start())
+}
+
+/// At most 4 digits, as the counts of real series have.
+fn number(text: &str) -> Option<usize> {
+    let digits = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_subjects_say() {
+        for (text, reply, patch, version, count, title) in [
+            ("[PATCH] one", false, true, 1, None, "one"),
+            ("[PATCH bpf-next v3 2/5] bpf: x", false, true, 3, Some((2, 5)), "bpf: x"),
+            ("[PATCHv2 00/11]  a\n b", false, true, 2, Some((0, 11)), "a b"),
+            ("[RFC,v4,1/1] [net] x [y]", false, true, 4, Some((1, 1)), "x [y]"),
+            ("[PATCH RESEND 1/2] x", false, true, 1, Some((1, 2)), "x"),
+            ("Re: [PATCH 1/2] x", true, true, 1, Some((1, 2)), "x"),
+            ("Fwd: RE: hello", true, false, 1, None, "hello"),
+            ("bpf: re: x", false, false, 1, None, "bpf: re: x"),
+            ("[bpf] x", false, false, 1, None, "x"),
+            ("[1/2] x", false, true, 1, Some((1, 2)), "x"),
+            ("[PATCH 1/99999] x", false, true, 1, None, "x"),
+            ("[PATCH 1/2 x", false, false, 1, None, "[PATCH 1/2 x"),
+            ("", false, false, 1, None, ""),
+        ] {
+            let expected = Subject { title: title.to_owned(), reply, patch, version, count };
+            assert_eq!(parse(text), expected, "{text:?}");
+        }
+    }
+}
