@@ -3,7 +3,7 @@
 
 pub mod apt;
 pub mod cache;
-mod child;
+pub(crate) mod child;
 pub mod doctor;
 mod kvm;
 pub mod qemu;
