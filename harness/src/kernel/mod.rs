@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where kernels come from: a manifest names one, [`fetch`] makes it an image on this host.
 
+pub mod build;
 mod debian;
 mod download;
 mod image;

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What files were before patches touched them, kept on disk until they are put back.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs, io,
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{PermissionsExt, symlink},
+    },
+    path::{Component, Path, PathBuf},
+    time::SystemTime,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("failed to apply the patch: `{}` leads out of the sources", .0.display())]
+    Outside(PathBuf),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    source: PathBuf,
+}
+
+/// One file as it was.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    path: PathBuf,
+    was: Was,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Was {
+    /// Also the folders that were not there: the topmost.
+    Absent { folder: Option<PathBuf> },
+    File { copy: String, modified: SystemTime, mode: u32 },
+    Link { target: PathBuf },
+}
+
+const LIST: &str = "list.json";
+
+impl Journal {
+    pub fn new(folder: PathBuf, source: PathBuf) -> Journal {
+        Journal { folder, source }
+    }
+
+    /// Keeps what the files at these paths are, unless it is kept already.
+    pub fn save(&self, paths: &BTreeSet<PathBuf>) -> Result<(), JournalError> {
+        let mut entries = self.entries()?;
+        let known: BTreeSet<_> = entries.iter().map(|entry| entry.path.clone()).collect();
+        fs::create_dir_all(&self.folder).map_err(error("make", &self.folder))?;
+        for path in paths.difference(&known) {
+            self.check(path)?;
+            let full = self.source.join(path);
+            let was = match full.symlink_metadata() {
+                Ok(meta) if meta.is_symlink() => {
+                    Was::Link { target: fs::read_link(&full).map_err(error("read", &full))? }
+                }
+                Ok(meta) if meta.is_file() => {
+                    let copy = entries.len().to_string();
+                    fs::copy(&full, self.folder.join(&copy)).map_err(error("copy", &full))?;
+                    let modified = meta.modified().map_err(error("read", &full))?;
+                    Was::File { copy, modified, mode: meta.permissions().mode() }
+                }
+                // A folder is nothing that a patch names; git refuses it.
+                Ok(_) => continue,
+                Err(_) => Was::Absent { folder: self.topmost_absent(path) },
+            };
+            entries.push(Entry { path: path.clone(), was });
+        }
+        // The list last: what it does not name has not been touched yet.
+        let list = self.folder.join(LIST);
+        let write = || -> io::Result<()> {
+            let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
+            serde_json::to_writer(&mut file, &entries)?;
+            nix::unistd::syncfs(file.as_file())?;
+            file.persist(&list)?;
+            Ok(())
+        };
+        write().map_err(error("write", &list))
+    }
+
+    /// Puts everything back. Can be begun again where it was cut short.
+    pub fn restore(&self) -> Result<(), JournalError> {
+        for entry in self.entries()? {
+            self.check(&entry.path)?;
+            let path = self.source.join(&entry.path);
+            let put_back = || -> io::Result<()> {
+                match &entry.was {
+                    Was::Absent { folder } => {
+                        absent_is_fine(fs::remove_file(&path))?;
+                        // Only those that this leaves empty; what else is in them is not ours.
+                        let stop = folder.as_ref().map(|folder| self.source.join(folder));
+                        let mut next = path.parent();
+                        while let (Some(folder), Some(stop)) = (next, &stop) {
+                            if !folder.starts_with(stop) {
+                                break;
+                            }
+                            let _ = fs::remove_dir(folder);
+                            next = folder.parent();
+                        }
+                        Ok(())
+                    }
+                    Was::File { copy, modified, mode } => {
+                        let parent = path.parent().expect("below the sources");
+                        fs::create_dir_all(parent)?;
+                        // Beside it and then renamed: never half a file with the right time.
+                        let file = tempfile::NamedTempFile::new_in(parent)?;
+                        fs::copy(self.folder.join(copy), file.path())?;
+                        file.as_file().set_permissions(fs::Permissions::from_mode(*mode))?;
+                        file.as_file().set_modified(*modified)?;
+                        file.persist(&path)?;
+                        Ok(())
+                    }
+                    Was::Link { target } => {
+                        absent_is_fine(fs::remove_file(&path))?;
+                        fs::create_dir_all(path.parent().expect("below the sources"))?;
+                        symlink(target, &path)
+                    }
+                }
+            };
+            put_back().map_err(error("put back", &path))?;
+        }
+        self.forget()
+    }
+
+    /// The list goes first: without it nothing is put back.
+    pub fn forget(&self) -> Result<(), JournalError> {
+        absent_is_fine(fs::remove_file(self.folder.join(LIST))).map_err(error("remove", &self.folder))?;
+        absent_is_fine(fs::remove_dir_all(&self.folder)).map_err(error("remove", &self.folder))
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+        let list = self.folder.join(LIST);
+        match fs::read(&list) {
+            Ok(text) => {
+                serde_json::from_slice(&text).map_err(io::Error::other).map_err(error("read", &list))
+            }
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(source) => Err(error("read", &list)(source)),
+        }
+    }
+
+    fn topmost_absent(&self, path: &Path) -> Option<PathBuf> {
+        let absent = |folder: &&Path| self.source.join(folder).symlink_metadata().is_err();
+        path.ancestors().skip(1).take_while(absent).last().map(Path::to_owned)
+    }
+
+    /// The folder in which the file is, or would be made, is within the sources, symbolic links followed.
+    fn check(&self, path: &Path) -> Result<(), JournalError> {
+        let outside = || JournalError::Outside(path.to_owned());
+        if !is_inside(path) {
+            return Err(outside());
+        }
+        let root = fs::canonicalize(&self.source).map_err(error("find", &self.source))?;
+        let full = root.join(path);
+        let there = full.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok());
+        let real = there.and_then(|folder| fs::canonicalize(folder).ok());
+        if real.is_some_and(|real| real.starts_with(&root)) { Ok(()) } else { Err(outside()) }
+    }
+}
+
+fn error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    move |source| JournalError::Io { action, path: path.to_owned(), source }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+        result => result,
+    }
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().next().is_some()
+}
+
+/// Every file that a diff may touch; rather one too many than one too few (a line of a hunk can look like a header).
+pub fn paths(diff: &[u8]) -> Result<BTreeSet<PathBuf>, JournalError> {
+    let mut found = BTreeSet::new();
+    for line in diff.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let add = |name: &[u8], found: &mut BTreeSet<PathBuf>| {
+            let name = unquoted(name);
+            if name.is_empty() || name == b"/dev/null" {
+                return;
+            }
+            found.insert(PathBuf::from(OsString::from_vec(name)));
+        };
+        let after = |prefix: &str| line.strip_prefix(prefix.as_bytes());
+        if let Some(name) = after("--- ").or(after("+++ ")) {
+            // A time may follow after a tabulator.
+            let name = name.split(|byte| *byte == b'\t').next().unwrap_or_default();
+            add(&without_side(&unquoted(name)), &mut found);
+        } else if let Some(name) = ["rename from ", "rename to ", "copy from ", "copy to "]
+            .into_iter()
+            .find_map(after)
+        {
+            add(name, &mut found);
+        } else if let Some(names) = after("diff --git ") {
+            // The only line that names an empty or binary file, or one of which only the mode changes: then both
+            // names are the same. Others have lines of their own.
+            if let Some(name) = same_name(names) {
+                add(&name, &mut found);
+            }
+        }
+    }
+    // Among what only looks like a header; what git applies there, it refuses itself.
+    found.retain(|path| is_inside(path));
+    Ok(found)
+}
+
+/// `a/x b/x` → `x`.
+fn same_name(names: &[u8]) -> Option<Vec<u8>> {
+    if names.starts_with(b"\"") {
+        let end = names.windows(3).position(|bytes| bytes == b"\" \"" || bytes == b"\" b")?;
+        return Some(without_side(&unquoted(&names[..=end])));
+    }
+    let middle = names.len() / 2;
+    let (first, second) = (names.get(..middle)?, names.get(middle + 1..)?);
+    let (first, second) = (without_side(first), without_side(second));
+    (names.get(middle) == Some(&b' ') && first == second).then_some(first)
+}
+
+/// Without `a/` or `b/`.
+fn without_side(name: &[u8]) -> Vec<u8> {
+    let at = name.iter().position(|byte| *byte == b'/');
+    at.map_or(Vec::new(), |at| if name == b"/dev/null" { Vec::new() } else { name[at + 1..].to_vec() })
+}
+
+/// As git writes names with unusual bytes: `"a/\303\244.c"`.
+fn unquoted(name: &[u8]) -> Vec<u8> {
+    let Some(inner) = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")) else {
+        return name.to_vec();
+    };
+    let mut out = Vec::new();
+    let mut bytes = inner.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        match bytes.next() {
+            Some(b'n') => out.push(b'\n'),
+            Some(b't') => out.push(b'\t'),
+            Some(b'r') => out.push(b'\r'),
+            Some(b'a') => out.push(7),
+            Some(b'b') => out.push(8),
+            Some(b'v') => out.push(11),
+            Some(b'f') => out.push(12),
+            Some(digit @ b'0'..=b'7') => {
+                let mut value = u32::from(digit - b'0');
+                for _ in 0..2 {
+                    if let Some(next) = bytes.next_if(|byte| (b'0'..=b'7').contains(byte)) {
+                        value = value * 8 + u32::from(next - b'0');
+                    }
+                }
+                out.push(value as u8);
+            }
+            Some(other) => out.push(other),
+            None => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::child;
+    use std::{process::Command, time::Duration};
+
+    #[test]
+    fn all_files_of_a_diff_are_found() {
+        for (diff, expected) in [
+            ("--- a/x/y.c\n+++ b/x/y.c\n", "x/y.c"),
+            ("--- /dev/null\n+++ b/new.c\n", "new.c"),
+            ("--- a/old.c\t2024-01-01\n+++ /dev/null\n", "old.c"),
+            ("diff --git a/p q b/p q\nold mode 100644\nnew mode 100755\n", "p q"),
+            ("diff --git a/x b/y\nrename from x\nrename to y\n", "x y"),
+            ("diff --git a/x b/y\ncopy from x\ncopy to y\n", "x y"),
+            ("--- \"a/\\303\\244\\\"\\t.c\"\n+++ \"b/\\303\\244\\\"\\t.c\"\n", "\u{e4}\"\t.c"),
+            ("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n", ""),
+            ("text\n-- a/x\n", ""),
+        ] {
+            let found = paths(diff.as_bytes()).unwrap();
+            let found: Vec<_> = found.iter().map(|path| path.to_str().unwrap()).collect();
+            assert_eq!(found.join(" "), expected, "{diff}");
+        }
+    }
+
+    /// Whatever git itself writes: names with blanks, quotes, umlauts; renames, modes, links, binary files.
+    #[test]
+    fn what_git_apply_does_is_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, journal) = (folder.path().join("src"), folder.path().join("journal"));
+        fs::create_dir_all(source.join("dir")).unwrap();
+        let git = |words: &[&str]| {
+            let mut command = Command::new("git");
+            command.args(["-c", "user.name=n", "-c", "user.email=e"]).args(words).current_dir(&source);
+            child::run(&mut command, Duration::from_secs(60)).unwrap().stdout
+        };
+        git(&["init", "-q"]);
+        let long = "a line\n".repeat(50);
+        for name in ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c", "dir/renamed.c", "mode.sh"] {
+            fs::write(source.join(name), format!("{name}\n{long}")).unwrap();
+        }
+        fs::write(source.join("binary"), [0, 1, 2, 255]).unwrap();
+        fs::write(source.join("empty"), "").unwrap();
+        symlink("plain.c", source.join("link")).unwrap();
+        git(&["add", "-A"]);
+        git(&["commit", "-q", "-m", "m"]);
+        for name in ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c"] {
+            fs::write(source.join(name), format!("{name}!\n{long}")).unwrap();
+        }
+        fs::create_dir(source.join("other")).unwrap();
+        fs::rename(source.join("dir/renamed.c"), source.join("other/re named.c")).unwrap();
+        fs::set_permissions(source.join("mode.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(source.join("binary"), [9, 0]).unwrap();
+        fs::remove_file(source.join("empty")).unwrap();
+        fs::write(source.join("new empty"), "").unwrap();
+        fs::remove_file(source.join("link")).unwrap();
+        symlink("mode.sh", source.join("link")).unwrap();
+        git(&["add", "-A"]);
+        let diff = git(&["diff", "--cached", "--binary", "-M", "HEAD"]);
+        git(&["reset", "-q", "--hard"]);
+        git(&["clean", "-qfd"]);
+        fs::create_dir_all(source.join("dir")).unwrap();
+
+        // Names, kinds, modes, times and contents of all files, git's own left out.
+        let state = || {
+            let script = "find . -path ./.git -prune -o ! -type d -printf '%p %y %m %l %T@ ' -exec sha256sum {} \\; | sort";
+            let mut command = Command::new("sh");
+            child::run(command.args(["-c", script]).current_dir(&source), Duration::from_secs(60)).unwrap().stdout
+        };
+        let before = state();
+        let keeper = Journal::new(journal.clone(), source.clone());
+        let touched = paths(diff.as_bytes()).unwrap();
+        keeper.save(&touched).unwrap();
+        fs::write(folder.path().join("diff"), &diff).unwrap();
+        git(&["apply", "--binary", "../diff"]);
+        assert_ne!(state(), before);
+        keeper.restore().unwrap();
+        let without_link_times = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with("./link ")).map(str::to_owned).collect()
+        };
+        assert_eq!(without_link_times(&state()), without_link_times(&before), "{diff}");
+        assert_eq!(fs::read_link(source.join("link")).unwrap(), Path::new("plain.c"));
+        assert!(!source.join("other").exists() && !journal.exists());
+    }
+
+    #[test]
+    fn a_path_through_a_link_out_of_the_sources_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("src");
+        fs::create_dir_all(source.join("dir")).unwrap();
+        symlink("/etc", source.join("out")).unwrap();
+        symlink("dir", source.join("in")).unwrap();
+        let journal = Journal::new(folder.path().join("journal"), source);
+        let save = |path: &str| journal.save(&BTreeSet::from([PathBuf::from(path)]));
+        for path in ["out/passwd", "out/new/deep", "../x", "/etc/passwd", "a/../../x"] {
+            let error = save(path).unwrap_err().to_string();
+            assert!(error.contains("leads out of the sources"), "{path}: {error}");
+        }
+        save("in/new.c").unwrap();
+        save("dir").unwrap();
+    }
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One run of make: its environment, its log, its progress, its end.
+
+use super::{
+    confine::{Confinement, View, folders_of},
+    toolchain::Tools,
+};
+use nix::{
+    sys::{
+        prctl,
+        signal::{self, Signal},
+    },
+    unistd::Pid,
+};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{self, Read},
+    ops::ControlFlow,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A full build takes six minutes on two cores; a distribution's configuration on a slow machine takes an hour.
+pub const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// A build of everything logs 4 MiB. What is longer is somebody's `yes`.
+const LOG_LIMIT: u64 = 64 << 20;
+
+/// How long make may take to stop its children by itself.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// ccache's folder, and whether this build may add to it.
+#[derive(Clone, Debug)]
+pub struct Ccache {
+    pub folder: PathBuf,
+    pub write: bool,
+}
+
+/// Everything about a build but its targets.
+#[derive(Clone, Debug)]
+pub struct Make<'a> {
+    pub tools: &'a Tools,
+    pub confinement: Option<&'a Confinement>,
+    pub source: &'a Path,
+    pub build: &'a Path,
+    pub ccache: Option<Ccache>,
+    /// Appended to.
+    pub log: &'a Path,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    #[error("make failed ({0})")]
+    Failed(ExitStatus),
+    #[error("make did not end within {} minutes", LIMIT.as_secs() / 60)]
+    Deadline,
+    #[error("make wrote more than {} MiB of log", LOG_LIMIT >> 20)]
+    LogTooLong,
+    #[error("interrupted")]
+    Interrupted,
+    #[error("failed to run make: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Make<'_> {
+    /// Makes the targets. `step` is called often, with the steps that are done; `Break` ends it.
+    pub fn run(
+        &self,
+        targets: &[&str],
+        step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<u64, MakeError> {
+        let log = File::options().create(true).append(true).open(self.log)?;
+        let start = log.metadata()?.len();
+        let mut command = self.command(targets);
+        command.stdout(log.try_clone()?).stderr(log);
+        let mut counter = Counter::new(File::open(self.log)?, start)?;
+        let status = supervise(&mut command, &mut |_| step(counter.read()?).to_result(), self.log, start)?;
+        let steps = counter.read()?;
+        if status.success() { Ok(steps) } else { Err(MakeError::Failed(status)) }
+    }
+
+    /// How many steps the target would take from here on, as far as make can tell without taking them. What links
+    /// vmlinux, and what is made of it, is found out only then: see `Workspace::tail`. None when make cannot tell.
+    pub fn count(&self, targets: &[&str]) -> Option<u64> {
+        let listing = tempfile::NamedTempFile::new().ok()?;
+        let mut words = vec!["--dry-run", "--keep-going"];
+        words.extend(targets);
+        let mut command = self.command(&words);
+        command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
+        let status = supervise(&mut command, &mut |_| Ok(()), listing.path(), 0).ok()?;
+        let mut text = String::new();
+        File::open(listing.path()).ok()?.take(LOG_LIMIT).read_to_string(&mut text).ok()?;
+        // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
+        let _ = status;
+        Some(text.lines().filter(|line| is_dry_step(line)).count() as u64)
+    }
+
+    fn command(&self, targets: &[&str]) -> Command {
+        let environment = self.environment();
+        let mut command = match self.confinement {
+            Some(confinement) => {
+                let mut view = View {
+                    read: vec![self.source.to_owned()],
+                    write: vec![self.build.to_owned()],
+                    environment,
+                };
+                view.read.extend(folders_of(&self.tools.programs));
+                if let Some(ccache) = &self.ccache {
+                    if ccache.write { &mut view.write } else { &mut view.read }.push(ccache.folder.clone());
+                }
+                confinement.command(&view, self.build, OsStr::new("make"))
+            }
+            None => {
+                let mut command = Command::new("make");
+                command.env_clear().envs(environment).current_dir(self.build);
+                command
+            }
+        };
+        let mut output = OsString::from("O=");
+        output.push(self.build);
+        let jobs = thread::available_parallelism().map_or(1, |cores| cores.get());
+        command
+            .arg("-C")
+            .arg(self.source)
+            // An error stays with its target's lines, however many run at once.
+            .args([format!("-j{jobs}"), "-Otarget".to_owned(), "--no-print-directory".to_owned()])
+            .arg(output)
+            .args(&self.tools.variables)
+            // Neither the tree's git nor its changes are in the kernel's name: they are in the report.
+            .arg("LOCALVERSION=")
+            .args(targets)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// All that a build knows of this host and this moment, so that the same input gives the same bits.
+    fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables: Vec<(&'static str, OsString)> = vec![
+            ("PATH", env::var_os("PATH").unwrap_or_default()),
+            ("HOME", "/nonexistent".into()),
+            ("LC_ALL", "C".into()),
+            ("TZ", "UTC".into()),
+            ("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970".into()),
+            ("KBUILD_BUILD_USER", "tramplab".into()),
+            ("KBUILD_BUILD_HOST", "tramplab".into()),
+            ("KBUILD_BUILD_VERSION", "1".into()),
+        ];
+        let config = self.build.join(CONFIG_FRAGMENT);
+        variables.push(("KCONFIG_ALLCONFIG", config.into()));
+        if let Some(Ccache { folder, write }) = &self.ccache {
+            variables.push(("CCACHE_DIR", folder.into()));
+            // Not in the folder, which may be read-only.
+            variables.push(("CCACHE_TEMPDIR", self.build.join(".ccache-tmp").into()));
+            variables.push(("CCACHE_MAXSIZE", "5G".into()));
+            // No CCACHE_BASEDIR: the paths that it makes relative are those of `__FILE__`, so it changes the image.
+            if !write {
+                variables.push(("CCACHE_READONLY", "1".into()));
+                variables.push(("CCACHE_NOSTATS", "1".into()));
+            }
+        }
+        variables
+    }
+}
+
+/// In the build folder: what `allnoconfig` takes its answers from.
+pub const CONFIG_FRAGMENT: &str = ".tramplab.config";
+
+/// A line by which kbuild says what it does: `  CC      kernel/fork.o`, two blanks and a word in capitals.
+fn is_step(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("  ") else { return false };
+    let Some((word, rest)) = rest.split_once(' ') else { return false };
+    let capital = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    !word.is_empty() && word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(capital) && {
+        let rest = rest.trim_start();
+        !rest.is_empty()
+    }
+}
+
+/// The same in a dry run, which shows the commands: `set -e;  echo '  CC      kernel/fork.o'; gcc …`.
+fn is_dry_step(line: &str) -> bool {
+    line.split_once("echo '").is_some_and(|(_, rest)| is_step(rest.split('\'').next().unwrap_or_default()))
+}
+
+/// Counts the steps in a log that grows.
+struct Counter {
+    log: File,
+    steps: u64,
+    /// A line without its end so far; longer ones are no steps.
+    partial: Vec<u8>,
+}
+
+impl Counter {
+    fn new(mut log: File, start: u64) -> io::Result<Counter> {
+        io::Seek::seek(&mut log, io::SeekFrom::Start(start))?;
+        Ok(Counter { log, steps: 0, partial: Vec::new() })
+    }
+
+    fn read(&mut self) -> io::Result<u64> {
+        const LINE: usize = 1024;
+        let mut buffer = [0; 64 << 10];
+        loop {
+            let length = self.log.read(&mut buffer)?;
+            if length == 0 {
+                return Ok(self.steps);
+            }
+            for piece in buffer[..length].split_inclusive(|byte| *byte == b'\n') {
+                let room = LINE.saturating_sub(self.partial.len());
+                self.partial.extend_from_slice(&piece[..piece.len().min(room)]);
+                if piece.ends_with(b"\n") {
+                    self.steps += u64::from(is_step(&String::from_utf8_lossy(&self.partial)));
+                    self.partial.clear();
+                }
+            }
+        }
+    }
+}
+
+trait ToResult {
+    fn to_result(self) -> Result<(), MakeError>;
+}
+
+impl ToResult for ControlFlow<()> {
+    fn to_result(self) -> Result<(), MakeError> {
+        if self.is_break() { Err(MakeError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Runs a command in a process group of its own until it ends, `tick` fails, its time is over or its log is full.
+fn supervise(
+    command: &mut Command,
+    tick: &mut dyn FnMut(()) -> Result<(), MakeError>,
+    log: &Path,
+    start: u64,
+) -> Result<ExitStatus, MakeError> {
+    command.process_group(0);
+    let parent = nix::unistd::getpid();
+    // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            // SIGTERM and not SIGKILL: make takes its children with it. bubblewrap dies of it and kills all inside.
+            prctl::set_pdeathsig(Signal::SIGTERM)?;
+            if nix::unistd::getppid() != parent {
+                return Err(io::Error::other("the parent has died"));
+            }
+            Ok(())
+        });
+    }
+    let mut group = Group { child: command.spawn()?, ended: false };
+    let end = Instant::now() + LIMIT;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = group.child.try_wait()? {
+            group.ended = true;
+            return Ok(status);
+        }
+        tick(())?;
+        if Instant::now() >= end {
+            return Err(MakeError::Deadline);
+        }
+        if fs::metadata(log)?.len().saturating_sub(start) > LOG_LIMIT {
+            return Err(MakeError::LogTooLong);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(TICK);
+    }
+}
+
+/// Killed whole and reaped when dropped.
+struct Group {
+    child: Child,
+    ended: bool,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.child.id() as i32);
+        if !self.ended {
+            let _ = signal::killpg(group, Signal::SIGTERM);
+            let end = Instant::now() + GRACE;
+            while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        // Also after a good end: what it left in the background. The group's number is not given anew while any lives.
+        let _ = signal::killpg(group, Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether the status is that of a program killed from outside, as by Ctrl-C in its own terminal.
+pub fn was_interrupted(status: ExitStatus) -> bool {
+    [status.signal(), status.code().map(|code| code - 128)]
+        .into_iter()
+        .flatten()
+        .any(|number| [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&number))
+}

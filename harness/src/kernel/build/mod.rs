@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernels built here: out of tree, from sources that somebody else brings, with patches that somebody else applies.
+//!
+//! [`build`] answers one order; a [`Builder`] the same for every patch of a series, each on top of what was built for
+//! the one before. What was built once is taken from the cache, found by everything that went into it.
+
+pub mod compiler_error;
+pub mod confine;
+mod journal;
+mod make;
+pub mod toolchain;
+mod workspace;
+
+pub use compiler_error::FirstError;
+pub use confine::{Confinement, Unconfined};
+pub use toolchain::{ToolchainError, Tools};
+pub use workspace::WorkspaceError;
+
+use super::Toolchain;
+use crate::{
+    host::cache::{Cache, CacheError},
+    kernel::Kconfig,
+    run::Arch,
+    series::Patch,
+};
+use make::{Ccache, Make, MakeError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{
+    error::Error,
+    fmt::Display,
+    fs, io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+use workspace::{BaseState, Workspace};
+
+/// Of what this program does to build; raised when the same order would give another kernel.
+const RECIPE: &str = "1";
+
+const KIND: &str = "kernel-built";
+
+/// Steps that link vmlinux and pack the image, until a build has counted them.
+const TAIL: u64 = 60;
+
+/// Which kernel is wanted.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// For messages.
+    pub name: String,
+    pub arch: Arch,
+    /// Of the sources without patches: a commit, a tarball's SHA-256.
+    pub digest: String,
+    /// For messages and reports: `git v6.12-rc1 (0123456789ab)`.
+    pub description: String,
+    /// Kernels of one lineage are built in one folder, each on top of the one before.
+    pub lineage: String,
+    pub toolchain: Toolchain,
+    /// All fragments merged; what it does not set is as in `allnoconfig`.
+    pub config: String,
+    /// In the order in which they were written.
+    pub patches: Vec<Patch>,
+    /// The patches are taken out, the last first.
+    pub reverse: bool,
+    pub confine: bool,
+}
+
+/// A kernel that is built, in the cache.
+#[derive(Clone, Debug)]
+pub struct Built {
+    pub image: PathBuf,
+    pub config: PathBuf,
+    pub log: PathBuf,
+    pub record: Record,
+    /// Nothing was made: it was there.
+    pub cached: bool,
+}
+
+/// How it was built.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub key: String,
+    pub description: String,
+    pub seconds: f64,
+    /// Of kbuild: one for each file that it made.
+    pub steps: u64,
+    pub confined: bool,
+    pub toolchain: Vec<String>,
+    /// Of the image; two with the same are the same kernel, whatever the patches say.
+    pub sha256: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// What is done now: `checking out …`.
+    Stage(String),
+    Progress { done: u64, total: u64 },
+}
+
+/// `Break` ends the build; called at least every second while make runs.
+pub type Events<'a> = dyn FnMut(Event) -> ControlFlow<()> + 'a;
+
+/// What somebody else's closure said.
+pub type Reason = Box<dyn Error + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error(transparent)]
+    Toolchain(#[from] ToolchainError),
+    #[error(transparent)]
+    Confine(#[from] Unconfined),
+    #[error(
+        "failed to configure {name}: {}; what they depend on is not there in {description}, or not set",
+        .lost.join(", ")
+    )]
+    Config { name: String, description: String, lost: Vec<String> },
+    #[error("failed to build {name}: {error}\nthe whole log is {log}", log = .log.display())]
+    Compile { name: String, error: Box<FirstError>, log: PathBuf },
+    #[error("failed to apply `{subject}` ({origin}) to {description}: {reason}")]
+    Apply { subject: String, origin: String, description: String, reason: String },
+    #[error("failed to build {name}: interrupted")]
+    Interrupted { name: String },
+    #[error("failed to build {name}: {reason}; the whole log is {log}", log = .log.display())]
+    Endless { name: String, reason: String, log: PathBuf },
+    #[error(transparent)]
+    NoRoom(CacheError),
+    #[error(transparent)]
+    Cache(CacheError),
+    #[error(transparent)]
+    Workspace(WorkspaceError),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl From<CacheError> for BuildError {
+    fn from(error: CacheError) -> BuildError {
+        match error {
+            CacheError::NoRoom { .. } | CacheError::Full { .. } => BuildError::NoRoom(error),
+            _ => BuildError::Cache(error),
+        }
+    }
+}
+
+impl From<WorkspaceError> for BuildError {
+    fn from(error: WorkspaceError) -> BuildError {
+        match error {
+            WorkspaceError::Cache(error) => error.into(),
+            error => BuildError::Workspace(error),
+        }
+    }
+}
+
+/// Builds one kernel, or finds it in the cache. make's log is written to `log`, which is replaced.
+pub fn build<C: Into<Reason>, A: Into<Reason>>(
+    order: &Order,
+    cache: &Cache,
+    checkout: impl Fn(&Path) -> Result<(), C>,
+    apply: impl Fn(&Patch, &Path) -> Result<(), A>,
+    log: &Path,
+    events: &mut Events,
+) -> Result<Built, BuildError> {
+    let mut builder = Builder::new(order, cache, checkout, apply)?;
+    builder.build(order.patches.len(), log, events)
+}
+
+/// Builds the base of a series, and the base with its first patch, its first two, and so on.
+pub struct Builder<'a, C, A> {
+    order: &'a Order,
+    cache: &'a Cache,
+    tools: Tools,
+    confinement: Option<Confinement>,
+    checkout: C,
+    apply: A,
+    open: Option<Open>,
+}
+
+/// The workspace, opened when something is to be built.
+struct Open {
+    workspace: Workspace,
+    /// How many patches are in `src/`.
+    applied: usize,
+    build: Holds,
+}
+
+/// What `build/` holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Unknown,
+    /// The base, and perhaps patches on top: what make needs to go on.
+    Series,
+}
+
+impl<'a, C, A, CE, AE> Builder<'a, C, A>
+where
+    C: Fn(&Path) -> Result<(), CE>,
+    A: Fn(&Patch, &Path) -> Result<(), AE>,
+    CE: Into<Reason>,
+    AE: Into<Reason>,
+{
+    /// Finds the toolchain, and whether builds can be confined if they are to be. Builds nothing.
+    pub fn new(
+        order: &'a Order,
+        cache: &'a Cache,
+        checkout: C,
+        apply: A,
+    ) -> Result<Builder<'a, C, A>, BuildError> {
+        let tools = toolchain::find(&order.toolchain, order.arch)?;
+        let confinement = order.confine.then(Confinement::probe).transpose()?;
+        Ok(Builder { order, cache, tools, confinement, checkout, apply, open: None })
+    }
+
+    /// By which a product is found: everything that decides what comes out.
+    pub fn key(&self, count: usize) -> String {
+        let Order { arch, digest, config, reverse, .. } = self.order;
+        let toolchain = self.tools.identity.join("\n");
+        let variables = self.tools.variables.join("\n").replace("ccache ", "");
+        let mut words = vec![RECIPE, arch.name(), digest, config, &toolchain, &variables];
+        words.push(if *reverse { "reverse" } else { "forward" });
+        let mut hasher = Hasher::default();
+        words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
+        self.patches(count).for_each(|patch| hasher.add(&patch.diff));
+        hasher.end()
+    }
+
+    /// Those that are applied when `count` are, in the order in which they are.
+    fn patches(&self, count: usize) -> impl Iterator<Item = &'a Patch> + use<'a, C, A, CE, AE> {
+        let patches = &self.order.patches;
+        let length = patches.len();
+        let reverse = self.order.reverse;
+        (0..count.min(length)).map(move |index| &patches[if reverse { length - 1 - index } else { index }])
+    }
+
+    /// The kernel with `count` patches: 0 is the base.
+    pub fn build(&mut self, count: usize, log: &Path, events: &mut Events) -> Result<Built, BuildError> {
+        let count = count.min(self.order.patches.len());
+        let key = self.key(count);
+        if let Some(entry) = self.cache.get(KIND, &key) {
+            return built(&entry, true);
+        }
+        let cache = self.cache;
+        let mut made = false;
+        let entry = cache.entry(KIND, &key, |folder| {
+            made = true;
+            self.product(count, &key, folder, log, events)
+        })?;
+        built(&entry, !made)
+    }
+
+    /// Builds into the product's folder.
+    fn product(
+        &mut self,
+        count: usize,
+        key: &str,
+        folder: &Path,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(), BuildError> {
+        let start = Instant::now();
+        fs::write(log, "").map_err(io_error("write", log))?;
+        self.open(events)?;
+        let steps = if count == 0 {
+            self.base(log, events)?
+        } else {
+            self.require_base(log, events)?;
+            self.with_patches(count, log, events)?
+        };
+        let build = self.opened().workspace.build();
+        let image = image_path(&build, self.order.arch);
+        for (from, name) in [(&image, "image"), (&build.join(".config"), "config"), (&log.to_owned(), "log")] {
+            // What a series' Makefile put there instead of the image could be a link to anything.
+            let meta = fs::symlink_metadata(from).map_err(io_error("find", from))?;
+            if !meta.is_file() {
+                return Err(io_error("copy", from)(io::Error::other("it is no regular file")));
+            }
+            fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
+        }
+        let bytes = fs::read(folder.join("image")).map_err(io_error("read", &image))?;
+        let record = Record {
+            key: key.to_owned(),
+            description: self.order.description.clone(),
+            seconds: start.elapsed().as_secs_f64(),
+            steps,
+            confined: self.confinement.is_some(),
+            toolchain: self.tools.identity.clone(),
+            sha256: hexadecimal(&Sha256::digest(&bytes)),
+        };
+        let text = serde_json::to_vec_pretty(&record).expect("plain data");
+        let path = folder.join("record.json");
+        fs::write(&path, text).map_err(io_error("write", &path))
+    }
+
+    fn opened(&mut self) -> &mut Open {
+        self.open.as_mut().expect("opened before")
+    }
+
+    fn open(&mut self, events: &mut Events) -> Result<(), BuildError> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let Order { lineage, arch, digest, description, .. } = self.order;
+        let toolchain = self.tools.identity.join("\n");
+        self.stage(events, "waiting for the build folder")?;
+        let workspace = Workspace::open(self.cache, lineage, &[arch.name(), &toolchain])?;
+        self.stage(events, &format!("checking out {description}"))?;
+        let checkout = |folder: &Path| (self.checkout)(folder).map_err(Into::into);
+        workspace.check_out::<Reason>(digest, description, checkout)?;
+        if !self.cache.reuses() {
+            workspace.forget_base()?;
+        }
+        self.open = Some(Open { workspace, applied: 0, build: Holds::Unknown });
+        Ok(())
+    }
+
+    /// The base's build folder, which may be gone although its product is in the cache.
+    fn require_base(&mut self, log: &Path, events: &mut Events) -> Result<(), BuildError> {
+        let key = self.key(0);
+        if self.opened().workspace.base_state().is_some_and(|state| state.key == key) {
+            return Ok(());
+        }
+        self.base(log, events).map(drop)
+    }
+
+    fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
+        let key = self.key(0);
+        let open = self.opened();
+        open.workspace.restore()?;
+        open.applied = 0;
+        open.build = Holds::Unknown;
+        open.workspace.begin_base()?;
+        let (steps, tail) = self.make(true, true, log, events)?;
+        self.stage(events, "keeping the base")?;
+        let open = self.opened();
+        open.workspace.keep_base(&BaseState { key, tail })?;
+        open.build = Holds::Series;
+        Ok(steps)
+    }
+
+    fn with_patches(&mut self, count: usize, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
+        if self.opened().applied > count {
+            let open = self.opened();
+            open.workspace.restore()?;
+            open.applied = 0;
+            open.build = Holds::Unknown;
+        }
+        if self.opened().build == Holds::Unknown {
+            self.stage(events, "copying the base")?;
+            let open = self.opened();
+            open.workspace.begin_series()?;
+            open.build = Holds::Series;
+        }
+        let applied = self.opened().applied;
+        let mut configure = false;
+        for patch in self.patches(count).skip(applied) {
+            self.stage(events, &format!("applying {}", patch.subject))?;
+            let apply = &self.apply;
+            let open = self.open.as_mut().expect("opened before");
+            let error = |reason: &dyn Display| BuildError::Apply {
+                subject: patch.subject.clone(),
+                origin: patch.origin.clone(),
+                description: self.order.description.clone(),
+                reason: reason.to_string(),
+            };
+            let outcome = open.workspace.patch(&patch.diff, |source| apply(patch, source));
+            // Half a patch may be in: all come out.
+            let failed = match outcome {
+                Ok(Ok(())) => None,
+                Ok(Err(reason)) => Some(error(&reason.into())),
+                Err(WorkspaceError::Journal(reason)) => Some(error(&reason)),
+                Err(other) => Some(other.into()),
+            };
+            if let Some(failed) = failed {
+                open.workspace.restore()?;
+                open.applied = 0;
+                open.build = Holds::Unknown;
+                return Err(failed);
+            }
+            open.applied += 1;
+            configure |= contains(&patch.diff, b"Kconfig") || contains(&patch.diff, b"scripts/");
+        }
+        Ok(self.make(false, configure, log, events)?.0)
+    }
+
+    /// Runs make in `build/`: the steps it took, and how many of them no dry run foresaw.
+    fn make(
+        &mut self,
+        is_base: bool,
+        configure: bool,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(u64, u64), BuildError> {
+        let ccache = if self.tools.ccache {
+            // Strangers read what the base's builds wrote, and write nothing that a base would read.
+            Some(Ccache { folder: fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?, write: is_base })
+        } else {
+            None
+        };
+        let order = self.order;
+        let open = self.open.as_mut().expect("opened before");
+        let (source, build) = (open.workspace.source(), open.workspace.build());
+        let tail = open.workspace.base_state().map_or(TAIL, |state| state.tail);
+        let make = Make {
+            tools: &self.tools,
+            confinement: self.confinement.as_ref(),
+            source: &source,
+            build: &build,
+            ccache,
+            log,
+        };
+        let mut run = |targets: &[&str], step: &mut dyn FnMut(u64) -> ControlFlow<()>| {
+            make.run(targets, step).map_err(|error| {
+                // After its end by force no file can be trusted; after an error make knows which are whole.
+                if !matches!(error, MakeError::Failed(status) if !make::was_interrupted(status)) {
+                    open.build = Holds::Unknown;
+                }
+                build_error(order, error, log)
+            })
+        };
+        let mut stage = |text: &str| match events(Event::Stage(text.to_owned())) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(BuildError::Interrupted { name: order.name.clone() }),
+        };
+        let mut before = 0;
+        if configure {
+            stage("configuring")?;
+            let fragment = build.join(make::CONFIG_FRAGMENT);
+            fs::write(&fragment, &order.config).map_err(io_error("write", &fragment))?;
+            run(&["allnoconfig"], &mut |_| ControlFlow::Continue(()))?;
+            let config = build.join(".config");
+            let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
+            let lost = lost(&order.config, &text);
+            if !lost.is_empty() {
+                let Order { name, description, .. } = order.clone();
+                return Err(BuildError::Config { name, description, lost });
+            }
+        }
+        if is_base {
+            stage("preparing")?;
+            before = run(&["prepare"], &mut |_| ControlFlow::Continue(()))?;
+        }
+        let target = image_target(order.arch);
+        let foreseen = make.count(&[target]).unwrap_or(0);
+        let total = before + foreseen + tail;
+        stage("building")?;
+        let steps = run(&[target], &mut |done| {
+            events(Event::Progress { done: (before + done).min(total), total })
+        })?;
+        // No step at all: make has nothing to do, and neither has the bar.
+        let _ = events(Event::Progress { done: total, total });
+        Ok((before + steps, steps.saturating_sub(foreseen)))
+    }
+
+    fn stage(&self, events: &mut Events, text: &str) -> Result<(), BuildError> {
+        match events(Event::Stage(text.to_owned())) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(BuildError::Interrupted { name: self.order.name.clone() }),
+        }
+    }
+}
+
+/// The sources are put back when nothing more is built; if that cannot be done, the next run does it.
+impl<C, A> Drop for Builder<'_, C, A> {
+    fn drop(&mut self) {
+        if let Some(open) = &self.open {
+            let _ = open.workspace.restore();
+        }
+    }
+}
+
+fn build_error(order: &Order, error: MakeError, log: &Path) -> BuildError {
+    let name = order.name.clone();
+    match error {
+        MakeError::Interrupted => BuildError::Interrupted { name },
+        MakeError::Failed(status) if make::was_interrupted(status) => BuildError::Interrupted { name },
+        MakeError::Failed(_) => match compiler_error::read(log) {
+            Ok(error) => BuildError::Compile { name, error: Box::new(error), log: log.to_owned() },
+            Err(source) => io_error("read", log)(source),
+        },
+        MakeError::Deadline | MakeError::LogTooLong => {
+            BuildError::Endless { name, reason: error.to_string(), log: log.to_owned() }
+        }
+        MakeError::Io(source) => io_error("run make with its log in", log)(source),
+    }
+}
+
+fn built(entry: &Path, cached: bool) -> Result<Built, BuildError> {
+    let path = entry.join("record.json");
+    let text = fs::read(&path).map_err(io_error("read", &path))?;
+    let record = serde_json::from_slice(&text)
+        .map_err(|source| io_error("read", &path)(io::Error::other(source)))?;
+    let file = |name| entry.join(name);
+    Ok(Built { image: file("image"), config: file("config"), log: file("log"), record, cached })
+}
+
+fn image_target(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "bzImage",
+        Arch::Arm64 => "Image",
+    }
+}
+
+fn image_path(build: &Path, arch: Arch) -> PathBuf {
+    match arch {
+        Arch::X86_64 => build.join("arch/x86/boot/bzImage"),
+        Arch::Arm64 => build.join("arch/arm64/boot/Image"),
+    }
+}
+
+/// Lines of the order that the configuration does not have.
+fn lost(wanted: &str, config: &str) -> Vec<String> {
+    let Ok(config) = Kconfig::parse(config) else { return vec!["all of it".to_owned()] };
+    let mut last: Vec<(&str, &str)> = Vec::new();
+    for line in wanted.lines().map(str::trim_end) {
+        let option = line.strip_prefix("CONFIG_").and_then(|rest| rest.split_once('='));
+        let unset = line.strip_prefix("# CONFIG_").and_then(|rest| rest.strip_suffix(" is not set"));
+        let Some((name, value)) = option.or(unset.map(|name| (name, "n"))) else { continue };
+        // The last word on an option counts, as for Kconfig.
+        last.retain(|(other, _)| *other != name);
+        last.push((name, value));
+    }
+    let is_lost = |(name, value): &(&str, &str)| config.get(name).unwrap_or("n") != value.trim_matches('"');
+    last.into_iter().filter(is_lost).map(|(name, value)| format!("CONFIG_{name}={value}")).collect()
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BuildError {
+    move |source| BuildError::Io { action, path: path.to_owned(), source }
+}
+
+/// Hashes words so that no two lists of words hash alike.
+#[derive(Default)]
+struct Hasher(Sha256);
+
+impl Hasher {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    fn end(self) -> String {
+        hexadecimal(&self.0.finalize())
+    }
+}
+
+fn digest<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hasher = Hasher::default();
+    words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
+    hasher.end()
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
