@@ -58,6 +58,9 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::PASS),
         Err(error) => {
             eprintln!("error: {error:#}");
+            if error.is::<cli::Interrupted>() {
+                return ExitCode::from(exit::INTERRUPTED);
+            }
             ExitCode::from(if is_usage(&error) { exit::USAGE } else { exit::NO_MEASUREMENT })
         }
     }

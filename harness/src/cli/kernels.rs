@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernels of a run: fetched, or built from sources, alone or with a series on them.
 
-use super::{UsageError, interrupt::Interrupt, progress::Progress, repository, vm_test::sha256};
+use super::{Interrupted, UsageError, interrupt::Interrupt, progress::Progress, repository, vm_test::sha256};
 use anyhow::{Context, Result};
 use std::{
+    collections::BTreeMap,
+    fs,
     ops::ControlFlow,
-    path::{Path, PathBuf},
-    time::Duration,
+    path::Path,
+    time::{Duration, Instant},
 };
 use tramplab::{
     host::Cache,
     kernel::{
-        self, Image, Manifest, Recipe, Source,
+        self, Image, KernelError, Manifest, Recipe, Source,
         build::{self, BuildError, Builder, Confinement, Order},
         kconfig, source,
     },
     run::{self, Built, ErrorKind, Outcome, RunDir, Step},
-    series::{self, Series},
+    series::{self, ApplyError, Patch, Series},
     suite::Suite,
 };
 
@@ -95,11 +97,10 @@ impl Preparing<'_> {
 
     /// One kernel from sources, without patches.
     fn built(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Ready> {
-        let mut building = Building::start(self, manifest, recipe, None)?;
-        let built = building.step(0, &manifest.name)?;
-        let image = building.image(&built, &manifest.name, &building.order.description)?;
-        check(&image)?;
-        building.ready(&built, image)
+        self.build(manifest, recipe, None, |building| {
+            let tried = building.step(0, &manifest.name)?;
+            building.ready(tried, &manifest.name)
+        })
     }
 
     fn with_series(&self, spec: &str, named: &[String]) -> Result<Prepared> {
@@ -110,24 +111,71 @@ impl Preparing<'_> {
             let message = format!("kernel {} is prebuilt: a series needs one built from sources", manifest.name);
             return Err(UsageError(message).into());
         };
-        let mut building = Building::start(self, &manifest, recipe, Some(&series))?;
-        if let (Some(wanted), false) = (&series.base_commit, series.base_commit.is_none())
-            && source::is_commit_id(&building.order.digest)
-            && !building.order.digest.starts_with(wanted.as_str())
-        {
-            let have = &building.order.digest[..12];
-            self.progress.line(&format!("warning: the series says it is for {wanted}; it goes onto {have}"));
-        }
-        building.try_patches()?;
-        building.walk(&series, self.args.each_patch)
+        self.build(&manifest, recipe, Some(&series), |building| building.walk(&series, self.args.each_patch))
     }
 
     fn kernel_of(&self, series: &Series, named: &[String]) -> Result<Manifest> {
         let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
         match (named, shipped, &self.suite.kernels[..]) {
-            ([name], ..) => find(name),
-            ([], Some(name), _) | ([], None, [name]) => find(name),
+            ([name], ..) | ([], Some(name), _) | ([], None, [name]) => find(name),
             _ => Err(UsageError("a series is compared on one kernel: name it with --kernel".to_owned()).into()),
+        }
+    }
+
+    /// Opens a tree for building.
+    fn build<T>(
+        &self,
+        manifest: &Manifest,
+        recipe: &Recipe,
+        series: Option<&Series>,
+        run: impl FnOnce(&mut Building) -> Result<T>,
+    ) -> Result<T> {
+        let step = |text: &str| self.progress.step(text);
+        let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
+        if let Some(wanted) = series.and_then(|series| series.base_commit.as_deref())
+            && source::is_commit_id(&sources.digest)
+            && sources.digest != wanted
+        {
+            let line = format!("warning: the series says it goes onto {wanted}; this is {}", sources.digest);
+            self.progress.line(&line);
+        }
+        let config = kconfig::wanted(
+            &repository().join("configs/kconfig"),
+            manifest.arch,
+            &self.suite.mechanisms(),
+            &recipe.config,
+        )?;
+        let order = Order {
+            name: manifest.name.clone(),
+            arch: manifest.arch,
+            digest: sources.digest.clone(),
+            description: sources.described.clone(),
+            lineage: sources.lineage.clone(),
+            toolchain: recipe.toolchain.clone(),
+            config,
+            patches: series.map_or_else(Vec::new, |series| series.patches.clone()),
+            reverse: series.is_some_and(|series| series.reverse),
+            confine: self.confine(),
+        };
+        let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
+        let apply = |patch: &Patch, tree: &Path| series::apply(patch, tree, order.reverse);
+        let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
+        run(&mut Building { with: self, order: &order, builder, interrupt: Interrupt::watch()? })
+    }
+
+    /// Whatever is built is confined where that is to be had.
+    fn confine(&self) -> bool {
+        if self.args.unconfined {
+            return false;
+        }
+        match Confinement::probe() {
+            Ok(_) => true,
+            Err(reason) => {
+                self.progress.line(&format!(
+                    "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs with your rights ({reason})"
+                ));
+                false
+            }
         }
     }
 }
@@ -136,9 +184,187 @@ fn find(name: &str) -> Result<Manifest> {
     Ok(kernel::find(name, &repository().join("kernels"))?)
 }
 
+type Checkout<'a> = &'a dyn Fn(&Path) -> Result<(), KernelError>;
+type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), ApplyError>;
+
 /// The kernels of one tree, built one after the other.
 struct Building<'a> {
     with: &'a Preparing<'a>,
     order: &'a Order,
-    builder: Builder<'a>,
+    builder: Builder<'a, Checkout<'a>, Apply<'a>>,
+    interrupt: Interrupt,
+}
+
+/// One build that was tried.
+struct Tried {
+    applied: usize,
+    built: Result<build::Built, BuildError>,
+    taken: Duration,
+}
+
+impl Building<'_> {
+    /// Builds with that many patches applied, as `name`. Only what is wrong with the patched sources is a result: all else is
+    /// an error of the run.
+    fn step(&mut self, applied: usize, name: &str) -> Result<Tried> {
+        let log = self.with.run_dir.build_log(name);
+        fs::create_dir_all(log.parent().expect("in the run's folder"))
+            .with_context(|| format!("failed to write {}", log.display()))?;
+        let started = Instant::now();
+        let (progress, interrupt) = (self.with.progress, &self.interrupt);
+        let built = self.builder.build(applied, &log, &mut |event| {
+            match event {
+                build::Event::Stage(text) => progress.step(&format!("{name}: {text}")),
+                build::Event::Progress { done, total } => progress.build(name, done, total),
+            }
+            if interrupt.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        progress.end_of_build();
+        match built {
+            Err(BuildError::Interrupted { .. }) => Err(Interrupted.into()),
+            Err(error) if !(applied > 0 && error.is_of_sources()) => Err(error.into()),
+            built => Ok(Tried { applied, built, taken: started.elapsed() }),
+        }
+    }
+
+    fn image(&self, built: &build::Built, name: &str) -> Result<Image> {
+        let image = Image::built(name, self.order, built)?;
+        check(&image)?;
+        Ok(image)
+    }
+
+    /// A kernel that cells can run on, or that failed to be.
+    fn ready(&self, tried: Tried, name: &str) -> Result<Ready> {
+        let arch = self.order.arch;
+        let (facts, image, outcome) = match tried.built {
+            Ok(built) => {
+                let image = self.image(&built, name)?;
+                let build = run::Build {
+                    toolchain: built.record.toolchain.join("; "),
+                    key: built.record.key.clone(),
+                    confined: built.record.confined,
+                };
+                (facts(&image, Some(build))?, Some(image), Outcome::Pass)
+            }
+            Err(error) => {
+                let facts = run::Kernel {
+                    name: name.to_owned(),
+                    arch,
+                    source: self.order.description.clone(),
+                    image_sha256: None,
+                    config_sha256: None,
+                    build: None,
+                };
+                let message = match tried.applied.checked_sub(1) {
+                    Some(last) => {
+                        let action = if self.order.reverse { "without" } else { "with" };
+                        format!("{action} {}: {error}", self.builder.patch(last).label())
+                    }
+                    None => error.to_string(),
+                };
+                (facts, None, Outcome::Error { kind: ErrorKind::Build, message })
+            }
+        };
+        let build = BuildCell { outcome, taken: tried.taken };
+        Ok(Ready { facts, image, budgets_of: self.order.name.clone(), build: Some(build) })
+    }
+
+    /// Base, head, and with `each` what is between. The first that does not build ends it.
+    fn walk(&mut self, series: &Series, each: bool) -> Result<Prepared> {
+        let all = series.patches.len();
+        self.with.progress.step("trying the patches on the sources");
+        // Whether they fit is known before anything is built.
+        self.builder.try_patches()?;
+        let names: Vec<String> = (0..=all).map(|applied| self.name(series, applied)).collect();
+        let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
+        let mut made: BTreeMap<usize, Ready> = BTreeMap::new();
+        for &applied in &applied {
+            let mut tried = self.step(applied, &names[applied])?;
+            let failed = tried.built.is_err();
+            if failed && !each {
+                tried = self.first_that_fails(tried, all, &names)?;
+            }
+            made.insert(applied, self.ready(tried, &names[applied])?);
+            if failed {
+                break;
+            }
+        }
+        if !each && made.values().any(|ready| ready.image.is_none()) {
+            // There is nothing to compare: the base alone answers no question.
+            made.values_mut().for_each(|ready| ready.image = None);
+        }
+        let mut steps: Vec<Step> = applied.iter().map(|&applied| step(series, applied, &names, &made)).collect();
+        steps.sort_by_key(|step| step.patches);
+        let mut kernels: Vec<Ready> = made.into_values().collect();
+        kernels.sort_by_key(|ready| steps.iter().position(|step| step.kernel == ready.facts.name));
+        let shipped = series.shipped.as_ref();
+        let series = run::Series {
+            name: series.name.clone(),
+            title: series.title.clone(),
+            claim: shipped.map(|shipped| shipped.claim.clone()),
+            reverse: series.reverse,
+            steps,
+        };
+        Ok(Prepared { kernels, series: Some(series) })
+    }
+
+    /// All patches together do not build: which is the first that breaks it?
+    fn first_that_fails(&mut self, together: Tried, all: usize, names: &[String]) -> Result<Tried> {
+        if all > 1 {
+            let line = format!("{} does not build; building patch by patch to name the one at fault", names[all]);
+            self.with.progress.line(&line);
+        }
+        for applied in 1..all {
+            let tried = self.step(applied, &names[applied])?;
+            if tried.built.is_err() {
+                return Ok(tried);
+            }
+        }
+        Ok(together)
+    }
+
+    /// A kernel without the patches is the kernel; with some of them it is named after them.
+    fn name(&self, series: &Series, applied: usize) -> String {
+        let (kernel, series_name, all) = (&self.order.name, &series.name, series.patches.len());
+        match (applied, patches_in(series, applied)) {
+            (0, _) => kernel.clone(),
+            (_, patches) if patches == all => format!("{kernel}+{series_name}"),
+            (_, patches) => format!("{kernel}+{series_name}.{patches}"),
+        }
+    }
+}
+
+/// How many patches are in when so many have been applied, or taken out.
+fn patches_in(series: &Series, applied: usize) -> usize {
+    if series.reverse { series.patches.len() - applied } else { applied }
+}
+
+fn step(series: &Series, applied: usize, names: &[String], made: &BTreeMap<usize, Ready>) -> Step {
+    let patches = patches_in(series, applied);
+    let subject = patches.checked_sub(1).map(|last| series.patches[last].subject.clone());
+    let built = match made.get(&applied).and_then(|ready| ready.build.as_ref()).map(|build| &build.outcome) {
+        Some(Outcome::Error { message, .. }) => Built::Failed { message: message.clone() },
+        Some(_) => Built::Yes,
+        None => Built::NotReached,
+    };
+    Step { kernel: names[applied].clone(), patches: patches as u32, subject, built }
+}
+
+/// Refuses a kernel on which nothing could be measured.
+fn check(image: &Image) -> Result<()> {
+    let missing: Vec<String> = image.missing_base().iter().map(ToString::to_string).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(UsageError(format!("kernel {} cannot be measured: it lacks {}", image.name, missing.join(", "))).into())
+}
+
+fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {
+    Ok(run::Kernel {
+        name: image.name.clone(),
+        arch: image.arch,
+        source: image.source.clone(),
+        image_sha256: Some(image.sha256.clone()),
+        config_sha256: image.config_file.as_deref().map(sha256).transpose()?,
+        build,
+    })
 }

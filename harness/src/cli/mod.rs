@@ -5,6 +5,7 @@ pub mod artifacts;
 pub mod bench;
 pub mod compare;
 pub mod doctor;
+pub mod interrupt;
 pub mod kernels;
 pub mod nextest;
 pub mod progress;
@@ -26,6 +27,11 @@ pub mod exit {
     pub const NO_MEASUREMENT: u8 = 3;
     pub const INTERRUPTED: u8 = 130;
 }
+
+/// The user stopped it.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
 
 /// The repository: `kernels/`, `configs/` and the sources of agent and plugin.
 pub fn repository() -> PathBuf {

@@ -15,7 +15,7 @@ impl Progress {
     pub fn steps() -> Progress {
         Progress::new(|| {
             let bar = ProgressBar::new_spinner();
-            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template"));
+            bar.set_style(steps_style());
             bar
         })
     }
@@ -44,6 +44,25 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.set_message(text.to_owned()),
             None => eprintln!("{text}"),
+        }
+    }
+
+    /// How far make is with a kernel.
+    pub fn build(&self, name: &str, done: u64, total: u64) {
+        let Some(bar) = &self.bar else { return };
+        if bar.length() != Some(total) {
+            let template = "{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}";
+            bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
+            bar.set_length(total);
+            bar.set_message(format!("building {name}"));
+        }
+        bar.set_position(done);
+    }
+
+    pub fn end_of_build(&self) {
+        if let Some(bar) = &self.bar {
+            bar.unset_length();
+            bar.set_style(steps_style());
         }
     }
 
@@ -79,6 +98,10 @@ impl Progress {
             bar.set_message(names.join(", "));
         }
     }
+}
+
+fn steps_style() -> ProgressStyle {
+    ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template")
 }
 
 impl Drop for Progress {

@@ -3,7 +3,7 @@
 
 use super::{
     UsageError, artifacts, exit,
-    kernels::{self, Prepared, SeriesArgs},
+    kernels::{self, Prepared, Preparing, SeriesArgs},
     nextest::{Cells, End, Event, Selection},
     progress::Progress,
     report::{self, Look},
@@ -21,7 +21,7 @@ use tramplab::{
     compare,
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
-    run::{self, Accel, Arch, Cell, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef},
+    run::{self, Accel, Arch, Cell, CellId, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
     suite::{self, Guest, Plan, PlannedCell, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
@@ -73,12 +73,24 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         host::setup(&cache, &mut |step| progress.step(step))?;
     }
     let qemu = Qemu::find(&cache, Arch::X86_64)?;
-    let Prepared { kernels, series, cells: built_cells } =
-        kernels::prepare(&args.kernels, &args.series, &suite, &cache, &progress)?;
-
     progress.step("building the plugin, the guest agent and the cells");
     let built = artifacts::build()?;
     let cells_binary = Cells::build()?;
+    let (id, run_dir) = new_run_dir(args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
+    let preparing = Preparing {
+        suite: &suite,
+        args: &args.series,
+        cache: &cache,
+        run_dir: &run_dir,
+        progress: &progress,
+    };
+    let Prepared { kernels, series } = preparing.prepare(&args.kernels).inspect_err(|_| {
+        // What make said stays.
+        if !run_dir.kernels().exists() {
+            discard(&run_dir);
+        }
+    })?;
+
     let accel = match kernels.iter().find_map(|kernel| kernel.image.as_ref()) {
         Some(first) => {
             let initrd = initramfs(&cache, &built.agent, first)?;
@@ -100,7 +112,6 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         progress.line(&format!("warning: {}: {warning}", suite_file.display()));
     }
 
-    let (id, run_dir) = new_run_dir(args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
     let plan = Plan {
         run_dir: run_dir.path().to_owned(),
         qemu: qemu.program.clone(),
@@ -141,7 +152,7 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         tolerance: suite.tolerance,
         kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
         series,
-        cells: built_cells,
+        cells: kernels.iter().filter_map(|kernel| build_cell(kernel, accel)).collect(),
         interrupted: false,
     };
     keep_configs(&kernels, &run_dir)?;
@@ -210,6 +221,20 @@ fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run:
     Ok(run)
 }
 
+/// The build of a kernel, as a cell.
+fn build_cell(kernel: &kernels::Ready, accel: Accel) -> Option<Cell> {
+    let build = kernel.build.as_ref()?;
+    Some(Cell {
+        id: CellId { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, accel, test: Test::Build },
+        outcome: build.outcome.clone(),
+        duration_ms: build.taken.as_millis() as u64,
+        boot_ms: None,
+        guest: None,
+        measurement: None,
+        console_tail: Vec::new(),
+    })
+}
+
 /// A cell whose process ended before it could say how.
 fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64) -> Cell {
     let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
@@ -238,7 +263,10 @@ pub fn exit_code(run: &Run) -> u8 {
         exit::INTERRUPTED
     } else if any(|outcome| matches!(outcome, Outcome::Fail { .. })) {
         exit::FAIL
-    } else if any(|outcome| matches!(outcome, Outcome::Error { .. })) || run.cells.is_empty() {
+    } else if any(|outcome| matches!(outcome, Outcome::Error { .. }))
+        || run.cells.iter().all(|cell| cell.id.test == Test::Build)
+    {
+        // Building a kernel measures nothing.
         exit::NO_MEASUREMENT
     } else {
         exit::PASS

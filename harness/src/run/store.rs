@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run's folder: `run.json`, and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`,
-//! `trace-NNNN.bin`; `kernels/NAME.config`.
+//! `trace-NNNN.bin`; `kernels/NAME.config` and
+//! `kernels/NAME.build.log`.
 
 use super::{Cell, CellId, Run, SCHEMA};
 use std::{
@@ -41,9 +42,19 @@ impl RunDir {
         self.0.join("cells").join(id.name())
     }
 
+    /// What is kept of the kernels.
+    pub fn kernels(&self) -> PathBuf {
+        self.0.join("kernels")
+    }
+
     /// A kernel's configuration, where it is known.
     pub fn config(&self, kernel: &str) -> PathBuf {
-        self.0.join("kernels").join(format!("{kernel}.config"))
+        self.kernels().join(format!("{kernel}.config"))
+    }
+
+    /// What make said while the kernel was built.
+    pub fn build_log(&self, kernel: &str) -> PathBuf {
+        self.kernels().join(format!("{kernel}.build.log"))
     }
 
     pub fn save(&self, run: &Run) -> Result<(), StoreError> {

@@ -7,7 +7,11 @@ use crate::{
     run::{Row, Tolerance},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, num::NonZeroU32, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    path::Path,
+};
 use tramplab_protocol::{Mechanism, message::Fault};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -121,6 +125,17 @@ pub struct Budget {
     pub kernels: Option<Vec<String>>,
     /// Most records that may be wasted, on the modelled `intel-lbr`.
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
+}
+
+impl Suite {
+    /// Those that some test measures: what a kernel that is built for the suite must be able to do.
+    pub fn mechanisms(&self) -> Vec<Mechanism> {
+        let of = |group: &TestGroup| match group {
+            TestGroup::LbrWaste { mechanisms, .. } | TestGroup::Attach { mechanisms, .. } => mechanisms.0.clone(),
+            TestGroup::Fault { .. } => Vec::new(),
+        };
+        self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()
+    }
 }
 
 impl Budget {

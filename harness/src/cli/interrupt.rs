@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ctrl-C while a kernel is built: the build is stopped and what it left is put in order, instead of dying at once.
+//! While cells run, nextest handles signals.
+
+use signal_hook::{
+    SigId,
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag, low_level,
+};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Signals are noted as long as it lives.
+pub struct Interrupt {
+    came: Arc<AtomicBool>,
+    handlers: Vec<SigId>,
+}
+
+impl Interrupt {
+    pub fn watch() -> io::Result<Interrupt> {
+        let came = Arc::new(AtomicBool::new(false));
+        let handlers = [SIGINT, SIGTERM, SIGHUP]
+            .into_iter()
+            .map(|signal| flag::register(signal, Arc::clone(&came)))
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Interrupt { came, handlers })
+    }
+
+    pub fn came(&self) -> bool {
+        self.came.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        self.handlers.drain(..).for_each(|handler| {
+            low_level::unregister(handler);
+        });
+    }
+}
