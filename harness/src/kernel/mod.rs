@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where kernels come from: a manifest names one, [`fetch`] makes it an image on this host.
 
+mod argument;
 mod debian;
 mod download;
 mod image;
 pub mod kconfig;
 mod manifest;
+mod registry;
+pub mod source;
 
+pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, find, load_manifest, names,
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, load_manifest, names,
 };
+pub use source::{Resolved, SourceError};
 
 use crate::{
     config::ConfigError,
@@ -37,6 +42,10 @@ pub enum KernelError {
         if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
     )]
     Unknown { name: String, folder: PathBuf, known: Vec<String> },
+    #[error("failed to understand the kernel `{name}`: {expected}")]
+    Argument { name: String, expected: String },
+    #[error(transparent)]
+    Source(#[from] SourceError),
     #[error("failed to use {path} as a kernel: {source}")]
     Image { path: PathBuf, source: ImageError },
     #[error("failed to read the kernel configuration {path}: {source}")]
@@ -61,9 +70,11 @@ impl KernelError {
         match self {
             KernelError::Manifest(_)
             | KernelError::Unknown { .. }
+            | KernelError::Argument { .. }
             | KernelError::Image { .. }
             | KernelError::Config { .. }
             | KernelError::Checksum { .. } => true,
+            KernelError::Source(error) => error.is_usage(),
             KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             KernelError::Download { .. }
             | KernelError::Layout { .. }
