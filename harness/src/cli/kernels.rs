@@ -15,7 +15,7 @@ use tramplab::{
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source,
         build::{self, BuildError, Builder, Confinement, Order},
-        kconfig, source,
+        source,
     },
     run::{self, Built, ErrorKind, Outcome, RunDir, Step},
     series::{self, ApplyError, Patch, Series},
@@ -139,12 +139,14 @@ impl Preparing<'_> {
             let line = format!("warning: the series says it goes onto {wanted}; this is {}", sources.digest);
             self.progress.line(&line);
         }
-        let config = kconfig::wanted(
-            &repository().join("configs/kconfig"),
-            manifest.arch,
-            &self.suite.mechanisms(),
-            &recipe.config,
-        )?;
+        let folder = repository().join("configs/kconfig");
+        let mut config = String::new();
+        for file in [folder.join("base.config"), folder.join(format!("{}.config", manifest.arch.name()))]
+            .iter()
+            .chain(&recipe.config)
+        {
+            config += &fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
+        }
         let order = Order {
             name: manifest.name.clone(),
             arch: manifest.arch,
@@ -257,7 +259,7 @@ impl Building<'_> {
                 let message = match tried.applied.checked_sub(1) {
                     Some(last) => {
                         let action = if self.order.reverse { "without" } else { "with" };
-                        format!("{action} {}: {error}", self.builder.patch(last).label())
+                        format!("{action} {}: {error}", self.builder.patch(last).map_or_else(String::new, Patch::label))
                     }
                     None => error.to_string(),
                 };
@@ -273,7 +275,13 @@ impl Building<'_> {
         let all = series.patches.len();
         self.with.progress.step("trying the patches on the sources");
         // Whether they fit is known before anything is built.
-        self.builder.try_patches()?;
+        let progress = self.with.progress;
+        self.builder.try_patches(&mut |event| {
+            if let build::Event::Stage(text) = event {
+                progress.step(&text);
+            }
+            ControlFlow::Continue(())
+        })?;
         let names: Vec<String> = (0..=all).map(|applied| self.name(series, applied)).collect();
         let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
         let mut made: BTreeMap<usize, Ready> = BTreeMap::new();

@@ -3,7 +3,7 @@
 
 pub mod apt;
 pub mod cache;
-pub(crate) mod child;
+pub mod child;
 pub mod doctor;
 mod kvm;
 pub mod qemu;

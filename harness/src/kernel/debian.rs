@@ -8,6 +8,7 @@
 use super::{
     KernelError, image,
     manifest::{Wanted, debian_architecture, release_of},
+    registry::{self, Question, regex_quoted},
 };
 use crate::{
     host::{
@@ -21,12 +22,9 @@ use std::{
     cmp::Ordering,
     fs,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
 };
 
 const KIND: &str = "kernel-debian";
-/// For so long the newest of a series is what it was.
-const ANSWER_HOLDS: Duration = Duration::from_secs(24 * 3600);
 
 /// In the order in which they load. Of these, 6.1's cloud kernel has built in none.
 const MODULES: [&str; 6] = [
@@ -94,33 +92,9 @@ fn fetch_by(
     progress: &mut dyn FnMut(&str),
     registry: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(Candidate, PathBuf), KernelError>,
 ) -> Result<Files, KernelError> {
-    let answer = Answer::of(wanted, arch);
-    let known = answer.load(cache);
-    if let Some((candidate, age)) = &known
-        && (*age < ANSWER_HOLDS || answer.is_pinned)
-        && let Some(entry) = cache.get(KIND, &candidate.key())
-    {
-        return files(&entry);
-    }
-    match registry(progress) {
-        Ok((candidate, entry)) => {
-            answer.save(cache, &candidate)?;
-            files(&entry)
-        }
-        // A full disk or a wrong checksum is not what an older kernel makes good.
-        Err(
-            error
-            @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. }) | KernelError::Cache(_)),
-        ) => Err(error),
-        Err(error) => {
-            let older =
-                known.and_then(|(candidate, age)| Some((cache.get(KIND, &candidate.key())?, candidate, age)));
-            let Some((entry, candidate, age)) = older else { return Err(error) };
-            let hours = age.as_secs() / 3600;
-            progress(&format!("using {}, the newest {hours} hours ago: {error}", candidate.source()));
-            files(&entry)
-        }
-    }
+    let here = |candidate: &Candidate| cache.get(KIND, &candidate.key());
+    let entry = question(wanted, arch).ask(cache, progress, here, Candidate::source, registry)?;
+    files(&entry)
 }
 
 fn from_registry(
@@ -129,23 +103,14 @@ fn from_registry(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Candidate, PathBuf), KernelError> {
-    let apt = Apt::open(cache, debian_architecture(arch), progress)?;
-    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<(Candidate, PathBuf), KernelError> {
-        let candidate = choose(wanted, &apt)?;
+    registry::search(cache, debian_architecture(arch), progress, |apt, progress| {
+        let candidate = choose(wanted, apt)?;
         let entry = cache.entry(KIND, &candidate.key(), |folder| {
             progress(&format!("fetching {}", candidate.source()));
-            fill(&candidate, arch, &apt, folder)
+            fill(&candidate, arch, apt, folder)
         })?;
         Ok((candidate, entry))
-    };
-    match attempt(progress) {
-        // The registry has moved on since the lists were fetched: what they name is gone, or what is wanted is new.
-        Err(KernelError::Apt(AptError::NotFound { .. } | AptError::Child(_))) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            attempt(progress)
-        }
-        result => result,
-    }
+    })
 }
 
 fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
@@ -246,12 +211,6 @@ fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
     plain && in_series
 }
 
-fn regex_quoted(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") })
-        .collect()
-}
-
 /// Downloads and unpacks, and keeps the image, its configuration and the few modules a guest may need.
 fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
     let error = |action, path: &Path| {
@@ -324,45 +283,27 @@ fn files(entry: &Path) -> Result<Files, KernelError> {
     })
 }
 
-/// What the registry last answered to one question, so that a run needs no network and a day's runs agree.
-struct Answer {
-    file: String,
-    /// The question has one answer for ever.
-    is_pinned: bool,
-}
-
-impl Answer {
-    fn of(wanted: &Wanted, arch: Arch) -> Answer {
-        let question = match wanted {
-            Wanted::Newest { series, flavour } => {
-                format!("newest-{}-{flavour}", series.as_deref().unwrap_or("any"))
-            }
-            Wanted::Package { name, version } => {
-                let version = version.as_deref().unwrap_or("newest");
-                format!("{name}={}", version.replace(['/', ':'], "_"))
-            }
-        };
-        let is_pinned = matches!(wanted, Wanted::Package { version: Some(_), .. });
-        Answer { file: format!("{KIND}-answers/{}-{question}.json", arch.name()), is_pinned }
-    }
-
-    fn load(&self, cache: &Cache) -> Option<(Candidate, Duration)> {
-        let path = cache.root().join(&self.file);
-        let age = SystemTime::now().duration_since(fs::metadata(&path).ok()?.modified().ok()?);
-        // One that cannot be read is asked for again.
-        let candidate = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
-        Some((candidate, age.unwrap_or_default()))
-    }
-
-    fn save(&self, cache: &Cache, candidate: &Candidate) -> Result<(), KernelError> {
-        Ok(cache.write(&self.file, &serde_json::to_vec_pretty(candidate).expect("plain data"))?)
-    }
+fn question(wanted: &Wanted, arch: Arch) -> Question {
+    let text = match wanted {
+        Wanted::Newest { series, flavour } => {
+            format!("newest-{}-{flavour}", series.as_deref().unwrap_or("any"))
+        }
+        Wanted::Package { name, version } => {
+            let version = version.as_deref().unwrap_or("newest");
+            format!("{name}={}", version.replace(['/', ':'], "_"))
+        }
+    };
+    let is_pinned = matches!(wanted, Wanted::Package { version: Some(_), .. });
+    Question { file: format!("{KIND}-answers/{}-{text}.json", arch.name()), is_pinned }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::{
+        cell::Cell,
+        time::{Duration, SystemTime},
+    };
 
     /// Some of what the registry held in November 2026, of bookworm, trixie, forky, sid and experimental. The signed
     /// 6.12.107 is left out on purpose: then the newest of 6.12 is an unsigned one.
@@ -485,7 +426,7 @@ linux-image-cloud-amd64 7.2.13-1
             let cache = Cache::at(folder.path(), true);
             if let Some(age) = age {
                 cached(&cache, &candidate);
-                let answer = Answer::of(wanted, Arch::X86_64);
+                let answer = question(wanted, Arch::X86_64);
                 answer.save(&cache, &candidate).unwrap();
                 let file = fs::File::options().write(true).open(folder.path().join(&answer.file)).unwrap();
                 file.set_modified(SystemTime::now() - age).unwrap();

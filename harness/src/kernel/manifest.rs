@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel manifests: `kernels/NAME.yaml` says where the kernel NAME comes from.
 
-use super::{KernelError, image};
+use super::KernelError;
 use crate::{
     config::{self, ConfigError, Spanned},
     run::Arch,
 };
 use serde::Deserialize;
 use std::{
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +71,50 @@ pub enum Compiler {
     Clang,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no toolchain `{0}`: expected gcc or clang, or one of a version such as gcc-13 or clang-19")]
+pub struct BadToolchain(String);
+
+impl Default for Toolchain {
+    fn default() -> Toolchain {
+        Toolchain { compiler: Compiler::Gcc, version: None }
+    }
+}
+
+impl FromStr for Toolchain {
+    type Err = BadToolchain;
+
+    fn from_str(text: &str) -> Result<Toolchain, BadToolchain> {
+        let error = || BadToolchain(text.to_owned());
+        let (compiler, version) = match text.split_once('-') {
+            Some((compiler, version)) => (compiler, Some(version)),
+            None => (text, None),
+        };
+        let compiler = match compiler {
+            "gcc" => Compiler::Gcc,
+            "clang" => Compiler::Clang,
+            _ => return Err(error()),
+        };
+        // It becomes a part of a program's name.
+        let is_number =
+            |text: &str| (1..=3).contains(&text.len()) && text.chars().all(|c| c.is_ascii_digit());
+        if version.is_some_and(|version| !is_number(version)) {
+            return Err(error());
+        }
+        Ok(Toolchain { compiler, version: version.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.compiler {
+            Compiler::Gcc => "gcc",
+            Compiler::Clang => "clang",
+        })?;
+        self.version.as_ref().map_or(Ok(()), |version| write!(f, "-{version}"))
+    }
+}
+
 /// Which of Debian's kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -98,6 +143,12 @@ struct ManifestFile {
     debian: Option<Spanned<DebianFields>>,
     path: Option<Spanned<PathFields>>,
     url: Option<Spanned<UrlFields>>,
+    git: Option<Spanned<GitFields>>,
+    #[serde(rename = "debian-source")]
+    debian_source: Option<Spanned<DebianSourceFields>>,
+    tarball: Option<Spanned<TarballFields>>,
+    toolchain: Option<Spanned<String>>,
+    config: Option<Spanned<Vec<PathBuf>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,9 +163,33 @@ struct DebianFields {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PathFields {
-    image: PathBuf,
-    vmlinux: Option<PathBuf>,
-    config: Option<PathBuf>,
+    image: Option<Spanned<PathBuf>>,
+    vmlinux: Option<Spanned<PathBuf>>,
+    config: Option<Spanned<PathBuf>>,
+    source: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GitFields {
+    repository: Spanned<String>,
+    #[serde(rename = "ref")]
+    reference: Spanned<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DebianSourceFields {
+    package: Spanned<String>,
+    version: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TarballFields {
+    path: Option<Spanned<PathBuf>>,
+    url: Option<Spanned<String>>,
+    sha256: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,22 +214,6 @@ pub fn load_manifest(path: &Path) -> Result<Manifest, KernelError> {
     Ok(parse(&text, path)?)
 }
 
-/// A kernel by its name in `folder`, by a manifest's path, or by an image's own path.
-pub fn find(name: &str, folder: &Path) -> Result<Manifest, KernelError> {
-    let path = Path::new(name);
-    if path.extension().is_some_and(|extension| extension == "yaml") {
-        return load_manifest(path);
-    }
-    let file = folder.join(format!("{name}.yaml"));
-    if is_name(name) && file.is_file() {
-        return load_manifest(&file);
-    }
-    if path.is_file() {
-        return of_image(path);
-    }
-    Err(KernelError::Unknown { name: name.to_owned(), folder: folder.to_owned(), known: names(folder) })
-}
-
 /// The kernels a folder has manifests of, sorted.
 pub fn names(folder: &Path) -> Vec<String> {
     let name = |path: PathBuf| {
@@ -167,73 +226,186 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The manifest that stands for an image somebody built.
-fn of_image(path: &Path) -> Result<Manifest, KernelError> {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let header = image::read(&path).map_err(|source| KernelError::Image { path: path.clone(), source })?;
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let name: String = header.release.unwrap_or_else(|| file.into_owned());
-    let name = name.chars().map(|c| if is_name_char(c) { c } else { '_' }).collect();
-    let (config, vmlinux) = beside(&path);
-    Ok(Manifest { name, arch: header.arch, source: Source::Path { image: path, vmlinux, config } })
-}
-
-/// The configuration and vmlinux of an image in a build tree (`arch/x86/boot/bzImage`) or in `/boot` (`vmlinuz-V`).
-fn beside(image: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
-    let there = |path: PathBuf| path.is_file().then_some(path);
-    let file = image.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if let Some(release) = file.strip_prefix("vmlinuz-") {
-        return (there(image.with_file_name(format!("config-{release}"))), None);
-    }
-    match image.ancestors().nth(4) {
-        Some(tree) if image.parent().is_some_and(|folder| folder.ends_with("boot")) => {
-            (there(tree.join(".config")), there(tree.join("vmlinux")))
+pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
+    let ManifestFile {
+        arch: arch_at,
+        debian,
+        path: from_path,
+        url,
+        git,
+        debian_source,
+        tarball,
+        toolchain,
+        config,
+    } = config::parse(text, path)?;
+    let arch = arch_at.value;
+    // Relative to the manifest, wherever the command is run.
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let source = match (debian, from_path, url, git, debian_source, tarball) {
+        (Some(debian), None, None, None, None, None) => {
+            Found::Prebuilt(Source::Debian { wanted: wanted(debian, arch, path)? })
         }
-        _ => (None, None),
-    }
-}
-
-fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
-    let file: ManifestFile = config::parse(text, path)?;
-    let arch = file.arch.value;
-    let source = match (file.debian, file.path, file.url) {
-        (Some(debian), None, None) => Source::Debian { wanted: wanted(debian, arch, path)? },
-        (None, Some(fields), None) => {
-            // Relative to the manifest, wherever the command is run.
-            let folder = path.parent().unwrap_or(Path::new(""));
-            let absolute = |file: PathBuf| folder.join(file);
-            let PathFields { image, vmlinux, config } = fields.value;
-            Source::Path {
-                image: absolute(image),
-                vmlinux: vmlinux.map(absolute),
-                config: config.map(absolute),
-            }
-        }
-        (None, None, Some(fields)) => {
+        (None, Some(fields), None, None, None, None) => by_path(fields, folder, path)?,
+        (None, None, Some(fields), None, None, None) => {
             let UrlFields { image, sha256, config } = fields.value;
             let config = config.map(|config| download(config.url, config.sha256, path)).transpose()?;
-            Source::Url { image: download(image, sha256, path)?, config }
+            Found::Prebuilt(Source::Url { image: download(image, sha256, path)?, config })
         }
-        (debian, from_path, url) => {
+        (None, None, None, Some(fields), None, None) => Found::Sources(git_tree(fields.value, folder, path)?),
+        (None, None, None, None, Some(fields), None) => Found::Sources(debian_tree(fields.value, path)?),
+        (None, None, None, None, None, Some(fields)) => Found::Sources(tarball_tree(fields, folder, path)?),
+        (debian, from_path, url, git, debian_source, tarball) => {
             let places = [
                 debian.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 from_path.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 url.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                git.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                debian_source.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                tarball.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
             ];
             let last = places.into_iter().flatten().last();
-            return Err(last.unwrap_or_else(|| config::invalid(path, &file.arch, EXACTLY_ONE)));
+            return Err(last.unwrap_or_else(|| config::invalid(path, &arch_at, EXACTLY_ONE)));
+        }
+    };
+    let source = match source {
+        Found::Sources(tree) => {
+            let toolchain = match toolchain {
+                Some(at) => at
+                    .value
+                    .parse()
+                    .map_err(|error: BadToolchain| config::invalid(path, &at, error.to_string()))?,
+                None => Toolchain::default(),
+            };
+            let config = config.map_or_else(Vec::new, |config| config.value);
+            Source::Built(Recipe {
+                tree,
+                toolchain,
+                config: config.into_iter().map(|file| folder.join(file)).collect(),
+            })
+        }
+        Found::Prebuilt(source) => {
+            let places = [
+                toolchain.map(|at| config::invalid(path, &at, ONLY_BUILT)),
+                config.map(|at| config::invalid(path, &at, ONLY_BUILT)),
+            ];
+            if let Some(error) = places.into_iter().flatten().next() {
+                return Err(error);
+            }
+            source
         }
     };
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     if !is_name(stem) {
         let message =
             "the file's name is the kernel's: expected letters, digits and `.`, `_`, `+`, `-` before .yaml";
-        return Err(config::invalid(path, &file.arch, message));
+        return Err(config::invalid(path, &arch_at, message));
     }
     Ok(Manifest { name: stem.to_owned(), arch, source })
 }
 
-const EXACTLY_ONE: &str = "a kernel has exactly one source, expected one of debian, path, url";
+const EXACTLY_ONE: &str =
+    "a kernel has exactly one source, expected one of debian, path, url, git, debian-source, tarball";
+const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and config only with git, debian-source, tarball, \
+                          or path with source";
+
+enum Found {
+    Prebuilt(Source),
+    Sources(Tree),
+}
+
+fn by_path(fields: Spanned<PathFields>, folder: &Path, path: &Path) -> Result<Found, ConfigError> {
+    let absolute = |file: Spanned<PathBuf>| folder.join(file.value);
+    let whole = |message: &str| Err(config::invalid(path, &fields, message));
+    match &fields.value {
+        PathFields { image: Some(_), source: None, .. } => {}
+        PathFields { image: None, source: Some(_), vmlinux: None, config: None } => {}
+        PathFields { image: None, source: Some(_), .. } => {
+            return whole("vmlinux and config are an image's: expected only source");
+        }
+        _ => return whole("expected either image (and perhaps vmlinux and config), or source"),
+    }
+    let PathFields { image, vmlinux, config, source } = fields.value;
+    Ok(match (image, source) {
+        (Some(image), _) => Found::Prebuilt(Source::Path {
+            image: absolute(image),
+            vmlinux: vmlinux.map(absolute),
+            config: config.map(absolute),
+        }),
+        (None, source) => Found::Sources(Tree::Folder(absolute(source.expect("checked above")))),
+    })
+}
+
+fn git_tree(fields: GitFields, folder: &Path, path: &Path) -> Result<Tree, ConfigError> {
+    let GitFields { repository, reference } = fields;
+    check_reference(&reference.value).map_err(|message| config::invalid(path, &reference, message))?;
+    let place = repository_of(&repository.value, folder)
+        .map_err(|message| config::invalid(path, &repository, message))?;
+    Ok(Tree::Git { repository: place, reference: reference.value })
+}
+
+fn debian_tree(fields: DebianSourceFields, path: &Path) -> Result<Tree, ConfigError> {
+    let DebianSourceFields { package, version } = fields;
+    if !is_source_package(&package.value) {
+        return Err(config::invalid(
+            path,
+            &package,
+            "expected a package with one kernel's sources, such as linux-source-6.12",
+        ));
+    }
+    if let Some(version) = &version
+        && !is_version(&version.value)
+    {
+        return Err(config::invalid(path, version, "expected a version of Debian's, such as 6.12.107-1"));
+    }
+    Ok(Tree::DebianSource { package: package.value, version: version.map(|version| version.value) })
+}
+
+fn tarball_tree(fields: Spanned<TarballFields>, folder: &Path, path: &Path) -> Result<Tree, ConfigError> {
+    match fields.value {
+        TarballFields { path: Some(file), url: None, sha256: None } => {
+            Ok(Tree::TarballFile(folder.join(file.value)))
+        }
+        TarballFields { path: None, url: Some(url), sha256: Some(sha256) } => {
+            Ok(Tree::TarballUrl(download(url, sha256, path)?))
+        }
+        TarballFields { path: None, url: Some(url), sha256: None } => {
+            Err(config::invalid(path, &url, "expected sha256 as well: what is downloaded is checked"))
+        }
+        _ => Err(config::invalid(path, &fields, "expected either path, or url and sha256")),
+    }
+}
+
+/// A repository is a folder, here made relative to nothing, or a URL.
+pub(super) fn repository_of(text: &str, folder: &Path) -> Result<String, String> {
+    const SCHEMES: [&str; 5] = ["https", "http", "git", "ssh", "file"];
+    let plain = !text.is_empty() && !text.chars().any(char::is_control);
+    match text.split_once("://") {
+        Some((scheme, rest))
+            if plain && SCHEMES.contains(&scheme) && !rest.is_empty() && !rest.starts_with('-') =>
+        {
+            Ok(text.to_owned())
+        }
+        None if plain => Ok(folder.join(text).to_str().expect("made of texts").to_owned()),
+        _ => Err(format!("expected a folder, or a URL that starts with one of {}://", SCHEMES.join("://, "))),
+    }
+}
+
+/// What is never handed to git: it would be taken for an option, or hide in a message.
+pub(super) fn check_reference(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
+        return Err("expected a branch, a tag or a commit, such as v6.12");
+    }
+    Ok(())
+}
+
+pub(super) fn is_source_package(name: &str) -> bool {
+    name.strip_prefix("linux-source-").is_some_and(is_series)
+}
+
+pub(super) fn is_version(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-".contains(c))
+}
 
 fn wanted(debian: Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wanted, ConfigError> {
     let error = |at: &Spanned<String>, message: &str| Err(config::invalid(path, at, message));
@@ -311,16 +483,16 @@ pub fn release_of(package: &str) -> Option<&str> {
     release.starts_with(|c: char| c.is_ascii_digit()).then_some(release)
 }
 
-fn is_series(text: &str) -> bool {
+pub(super) fn is_series(text: &str) -> bool {
     let number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
     text.split_once('.').is_some_and(|(major, minor)| number(major) && number(minor))
 }
 
-fn is_name_char(c: char) -> bool {
+pub(super) fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._+-".contains(c)
 }
 
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_name_char)
 }
 
@@ -385,19 +557,73 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_of_sources_is_read() {
+        let sha256 = "0".repeat(64);
+        let url = format!("tarball: {{url: https://x/y.tar.xz, sha256: {sha256}}}\n");
+        let git = |repository: &str| Tree::Git { repository: repository.into(), reference: "v6.12".into() };
+        let debian = |version: Option<&str>| Tree::DebianSource {
+            package: "linux-source-6.12".into(),
+            version: version.map(str::to_owned),
+        };
+        for (text, tree) in [
+            ("git: {repository: ../linux, ref: v6.12}\n", git("kernels/../linux")),
+            ("git: {repository: /src/linux, ref: v6.12}\n", git("/src/linux")),
+            ("git: {repository: https://x/linux, ref: v6.12}\n", git("https://x/linux")),
+            ("debian-source: {package: linux-source-6.12}\n", debian(None)),
+            (
+                "debian-source: {package: linux-source-6.12, version: 6.12.107-1}\n",
+                debian(Some("6.12.107-1")),
+            ),
+            ("tarball: {path: x.tar.xz}\n", Tree::TarballFile("kernels/x.tar.xz".into())),
+            (&url, Tree::TarballUrl(Download { url: "https://x/y.tar.xz".into(), sha256: sha256.clone() })),
+            ("path: {source: ../linux}\n", Tree::Folder("kernels/../linux".into())),
+        ] {
+            let clang = Toolchain { compiler: Compiler::Clang, version: Some("19".into()) };
+            let config = vec!["kernels/a.config".into(), "/b.config".into()];
+            for (more, toolchain, config) in [
+                ("", Toolchain::default(), vec![]),
+                ("toolchain: clang-19\nconfig: [a.config, /b.config]\n", clang, config),
+            ] {
+                let recipe = Recipe { tree: tree.clone(), toolchain, config };
+                let source = Source::Built(recipe);
+                let expected = Manifest { name: "some".into(), arch: Arch::X86_64, source };
+                assert_eq!(parsed(&format!("arch: x86_64\n{text}{more}")), Ok(expected), "{text}{more}");
+            }
+        }
+    }
+
+    #[test]
+    fn toolchains_are_read_and_shown() {
+        for text in ["gcc", "gcc-13", "clang", "clang-19"] {
+            assert_eq!(text.parse::<Toolchain>().unwrap().to_string(), text);
+        }
+        for text in ["", "GCC", "gcc-", "gcc-x", "gcc-13-1", "gcc-1300", "clang-../x"] {
+            assert_eq!(text.parse::<Toolchain>(), Err(BadToolchain(text.to_owned())));
+        }
+    }
+
+    #[test]
     fn bad_manifests_say_where_and_what_is_expected() {
         let short = "arch: x86_64\nurl: {image: https://x/bzImage, sha256: 58AB}\n";
         let file = format!("arch: x86_64\nurl: {{image: ./bzImage, sha256: {}}}\n", "0".repeat(64));
         for (text, place, words) in [
             ("", "1:1", "unexpected end of file"),
-            ("arch: x86_64\n", "1:7", "exactly one source, expected one of debian, path, url"),
+            (
+                "arch: x86_64\n",
+                "1:7",
+                "exactly one source, expected one of debian, path, url, git, debian-source, tarball",
+            ),
             (
                 "arch: x86_64\ndebian: {series: newest, flavour: amd64}\npath: {image: x}\n",
                 "3:7",
-                "exactly one source, expected one of debian, path, url",
+                "exactly one source, expected one of debian, path, url, git, debian-source, tarball",
             ),
             ("arch: mips\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
-            ("arch: x86_64\ndebain: {}\n", "2:1", "expected one of arch, debian, path, url"),
+            (
+                "arch: x86_64\ndebain: {}\n",
+                "2:1",
+                "expected one of arch, debian, path, url, git, debian-source, tarball",
+            ),
             (
                 "arch: x86_64\ndebian: {serie: newest}\n",
                 "2:10",
@@ -427,7 +653,50 @@ mod tests {
                 "2:9",
                 "expected either series and flavour, or package",
             ),
-            ("arch: x86_64\npath: {vmlinux: x}\n", "2:8", "missing field `image`"),
+            (
+                "arch: x86_64\npath: {vmlinux: x}\n",
+                "2:7",
+                "expected either image (and perhaps vmlinux and config), or source",
+            ),
+            ("arch: x86_64\npath: {source: x, config: y}\n", "2:7", "expected only source"),
+            ("arch: x86_64\npath: {source: x, image: y}\n", "2:7", "expected either image"),
+            ("arch: x86_64\ngit: {repository: ../linux}\n", "2:7", "missing field `ref`"),
+            (
+                "arch: x86_64\ngit: {repository: ../linux, ref: --all}\n",
+                "2:34",
+                "expected a branch, a tag or a commit",
+            ),
+            (
+                "arch: x86_64\ngit: {repository: ext::sh://x, ref: v1}\n",
+                "2:19",
+                "a URL that starts with one of https://",
+            ),
+            ("arch: x86_64\ndebian-source: {package: linux-source}\n", "2:26", "such as linux-source-6.12"),
+            (
+                "arch: x86_64\ndebian-source: {package: linux-source-6.12, version: ../x}\n",
+                "2:54",
+                "expected a version of Debian's",
+            ),
+            ("arch: x86_64\ntarball: {}\n", "2:10", "expected either path, or url and sha256"),
+            ("arch: x86_64\ntarball: {url: https://x/y}\n", "2:16", "expected sha256 as well"),
+            (
+                "arch: x86_64\ntarball: {path: x, sha256: y}\n",
+                "2:10",
+                "expected either path, or url and sha256",
+            ),
+            (
+                "arch: x86_64\ntoolchain: icc\npath: {source: x}\n",
+                "2:12",
+                "no toolchain `icc`: expected gcc or clang",
+            ),
+            ("arch: x86_64\ntoolchain: gcc-13/x\npath: {source: x}\n", "2:12", "no toolchain `gcc-13/x`"),
+            ("arch: x86_64\ntoolchain: gcc\npath: {image: x}\n", "2:12", "this kernel is not built here"),
+            (
+                "arch: x86_64\ndebian: {series: newest, flavour: amd64}\nconfig: [x]\n",
+                "3:9",
+                "this kernel is not built here",
+            ),
+            ("arch: x86_64\nconfig: x\npath: {source: x}\n", "2:9", ""),
             (short, "2:41", "expected a SHA-256: 64 lower-case hexadecimal digits"),
             (&file, "2:14", "expected a URL that starts with https:// or http://"),
         ] {
@@ -440,64 +709,5 @@ mod tests {
         }
         let error = parse("arch: x86_64\npath: {image: x}\n", Path::new("a b.yaml")).unwrap_err().to_string();
         assert!(error.contains("the file's name is the kernel's"), "{error}");
-    }
-
-    #[test]
-    fn kernels_are_found_by_name_by_manifest_and_by_image() {
-        let folder = tempfile::tempdir().unwrap();
-        let kernels = folder.path().join("kernels");
-        fs::create_dir(&kernels).unwrap();
-        let manifest = kernels.join("mine.yaml");
-        fs::write(&manifest, "arch: x86_64\npath: {image: bzImage}\n").unwrap();
-        fs::write(kernels.join("notes.txt"), "").unwrap();
-
-        let by_name = find("mine", &kernels).unwrap();
-        assert_eq!(find(manifest.to_str().unwrap(), Path::new("/no/such")).unwrap(), by_name);
-        let Source::Path { image, .. } = by_name.source else { panic!("{:?}", by_name.source) };
-        assert_eq!(image, kernels.join("bzImage"));
-
-        let error = find("other", &kernels).unwrap_err().to_string();
-        let file = kernels.join("other.yaml");
-        let expected = format!(
-            "failed to find the kernel `other`: no {}, and no such file; known: mine",
-            file.display()
-        );
-        assert_eq!(error, expected);
-        let error = find("../mine", &kernels.join("sub")).unwrap_err().to_string();
-        assert!(error.contains("known: none"), "{error}");
-
-        // A build tree: the image, its configuration and vmlinux.
-        let boot = folder.path().join("linux/arch/x86/boot");
-        fs::create_dir_all(&boot).unwrap();
-        for file in [".config", "vmlinux"] {
-            fs::write(folder.path().join("linux").join(file), "").unwrap();
-        }
-        let mut head = vec![0; 2048];
-        head[0x1f1] = 1;
-        head[0x202..0x206].copy_from_slice(b"HdrS");
-        head[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
-        head[0x300..0x30e].copy_from_slice(b"7.3.4-g1/dirty");
-        let image = boot.join("bzImage");
-        fs::write(&image, &head).unwrap();
-        let found = find(image.to_str().unwrap(), &kernels).unwrap();
-        assert_eq!((found.name.as_str(), found.arch), ("7.3.4-g1_dirty", Arch::X86_64));
-        let tree = folder.path().join("linux");
-        let (vmlinux, config) = (Some(tree.join("vmlinux")), Some(tree.join(".config")));
-        assert_eq!(found.source, Source::Path { image, vmlinux, config });
-
-        // As distributions install it, here without a configuration.
-        let installed = folder.path().join("vmlinuz-7.3.4");
-        fs::write(&installed, &head).unwrap();
-        let found = find(installed.to_str().unwrap(), &kernels).unwrap();
-        assert_eq!(found.source, Source::Path { image: installed.clone(), vmlinux: None, config: None });
-        let config = folder.path().join("config-7.3.4");
-        fs::write(&config, "").unwrap();
-        let found = find(installed.to_str().unwrap(), &kernels).unwrap();
-        assert_eq!(found.source, Source::Path { image: installed, vmlinux: None, config: Some(config) });
-
-        let text = folder.path().join("text");
-        fs::write(&text, "hello").unwrap();
-        let error = find(text.to_str().unwrap(), &kernels).unwrap_err().to_string();
-        assert!(error.contains("it is no kernel image"), "{error}");
     }
 }

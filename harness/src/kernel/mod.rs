@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where kernels come from: a manifest names one, [`fetch`] makes it an image on this host.
 
+mod argument;
 pub mod build;
 mod debian;
 mod download;
 mod image;
 pub mod kconfig;
 mod manifest;
+mod registry;
+pub mod source;
 
+pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, find, load_manifest, names,
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, load_manifest, names,
 };
+pub use source::{Resolved, SourceError};
 
 use crate::{
     config::ConfigError,
@@ -38,6 +43,10 @@ pub enum KernelError {
         if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
     )]
     Unknown { name: String, folder: PathBuf, known: Vec<String> },
+    #[error("failed to understand the kernel `{name}`: {expected}")]
+    Argument { name: String, expected: String },
+    #[error(transparent)]
+    Source(#[from] SourceError),
     #[error("failed to use {path} as a kernel: {source}")]
     Image { path: PathBuf, source: ImageError },
     #[error("failed to read the kernel configuration {path}: {source}")]
@@ -50,6 +59,8 @@ pub enum KernelError {
     Layout { package: String, expected: Vec<String> },
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("failed to fetch the kernel `{name}`: it is built from sources, which only vm-test does")]
+    FromSources { name: String },
     #[error(transparent)]
     Apt(#[from] AptError),
     #[error(transparent)]
@@ -62,9 +73,12 @@ impl KernelError {
         match self {
             KernelError::Manifest(_)
             | KernelError::Unknown { .. }
+            | KernelError::FromSources { .. }
+            | KernelError::Argument { .. }
             | KernelError::Image { .. }
             | KernelError::Config { .. }
             | KernelError::Checksum { .. } => true,
+            KernelError::Source(error) => error.is_usage(),
             KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             KernelError::Download { .. }
             | KernelError::Layout { .. }
@@ -93,6 +107,23 @@ pub struct Image {
 }
 
 impl Image {
+    /// One that was built here, under a name of its own.
+    pub fn built(name: &str, order: &build::Order, built: &build::Built) -> Result<Image, KernelError> {
+        image::check(&built.image, order.arch)
+            .map_err(|source| KernelError::Image { path: built.image.clone(), source })?;
+        Ok(Image {
+            name: name.to_owned(),
+            arch: order.arch,
+            image: built.image.clone(),
+            vmlinux: None,
+            config: Some(read_config(&built.config)?),
+            config_file: Some(built.config.clone()),
+            modules: Vec::new(),
+            source: order.description.clone(),
+            sha256: built.record.sha256.clone(),
+        })
+    }
+
     /// What this kernel lacks to be measured at all. Of a kernel whose configuration is unknown: nothing.
     pub fn missing_base(&self) -> Vec<Missing> {
         let Some(config) = &self.config else { return Vec::new() };
@@ -185,7 +216,7 @@ pub fn fetch(
                 sha256: image.sha256.clone(),
             }
         }
-        Source::Built(_) => todo!("kernel::build"),
+        Source::Built(_) => return Err(KernelError::FromSources { name: name.clone() }),
     };
     // Also what comes from the cache: a header is read in no time, and a guest that hangs says nothing.
     image::check(&image.image, image.arch)

@@ -133,6 +133,13 @@ pub enum BuildError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
+impl BuildError {
+    /// Whether the sources are to blame, and not this machine or what was asked of it.
+    pub fn is_of_sources(&self) -> bool {
+        matches!(self, BuildError::Compile { .. } | BuildError::Config { .. } | BuildError::Endless { .. })
+    }
+}
+
 impl From<CacheError> for BuildError {
     fn from(error: CacheError) -> BuildError {
         match error {
@@ -216,7 +223,8 @@ where
         let toolchain = self.tools.identity.join("\n");
         let variables = self.tools.variables.join("\n").replace("ccache ", "");
         let mut words = vec![RECIPE, arch.name(), digest, config, &toolchain, &variables];
-        words.push(if *reverse { "reverse" } else { "forward" });
+        // Without patches both are the same kernel.
+        words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
         self.patches(count).for_each(|patch| hasher.add(&patch.diff));
@@ -349,6 +357,32 @@ where
             open.workspace.begin_series()?;
             open.build = Holds::Series;
         }
+        let configure = self.apply_up_to(count, events)?;
+        Ok(self.make(false, configure, log, events)?.0)
+    }
+
+    /// Whether every patch fits, found out before anything is built. What is in the cache has fitted.
+    pub fn try_patches(&mut self, events: &mut Events) -> Result<(), BuildError> {
+        let all = self.order.patches.len();
+        if self.cache.get(KIND, &self.key(all)).is_some() {
+            return Ok(());
+        }
+        self.open(events)?;
+        self.apply_up_to(all, events)?;
+        let open = self.opened();
+        open.workspace.restore()?;
+        open.applied = 0;
+        open.build = Holds::Unknown;
+        Ok(())
+    }
+
+    /// The patch that is applied after `before` others.
+    pub fn patch(&self, before: usize) -> Option<&'a Patch> {
+        self.patches(before + 1).nth(before)
+    }
+
+    /// Puts in what is not in yet; says whether the configuration may be another now.
+    fn apply_up_to(&mut self, count: usize, events: &mut Events) -> Result<bool, BuildError> {
         let applied = self.opened().applied;
         let mut configure = false;
         for patch in self.patches(count).skip(applied) {
@@ -378,7 +412,7 @@ where
             open.applied += 1;
             configure |= contains(&patch.diff, b"Kconfig") || contains(&patch.diff, b"scripts/");
         }
-        Ok(self.make(false, configure, log, events)?.0)
+        Ok(configure)
     }
 
     /// Runs make in `build/`: the steps it took, and how many of them no dry run foresaw.

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Checkouts of a small tree that looks like a kernel's.
+
+use super::*;
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::{PermissionsExt, symlink},
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+struct Place {
+    folder: tempfile::TempDir,
+    cache: Cache,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache"), true);
+        Place { folder, cache }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn resolve(&self, tree: &Tree) -> Result<Resolved, String> {
+        resolve(tree, &self.cache, &mut |_| ()).map_err(|error| error.to_string())
+    }
+
+    fn checkout(&self, resolved: &Resolved, into: &Path) -> Result<(), String> {
+        resolved.checkout(into, &self.cache, &mut |_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Both, and what is in `into` then.
+    fn check_out(&self, tree: &Tree, into: &Path) -> BTreeMap<String, String> {
+        let resolved = self.resolve(tree).unwrap();
+        self.checkout(&resolved, into).unwrap();
+        contents(into)
+    }
+}
+
+fn write(root: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn kernel(root: &Path) {
+    write(
+        root,
+        &[
+            ("Makefile", "# SPDX\nVERSION = 6\nPATCHLEVEL = 12\n"),
+            ("Kbuild", "obj-y += init/\n"),
+            ("Kconfig", "source \"init/Kconfig\"\n"),
+            ("init/main.c", "int main;\n"),
+            ("init/gone.c", "int gone;\n"),
+            ("scripts/run.sh", "#!/bin/sh\n"),
+        ],
+    );
+    fs::set_permissions(root.join("scripts/run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("init/main.c", root.join("main.c")).unwrap();
+}
+
+/// Names and contents; git's own file left out.
+fn contents(root: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for entry in walkdir::WalkDir::new(root).min_depth(1) {
+        let entry = entry.unwrap();
+        let name = entry.path().strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        if name == ".git" || entry.file_type().is_dir() {
+            continue;
+        }
+        let text = match fs::read_link(entry.path()) {
+            Ok(target) => format!("-> {}", target.display()),
+            Err(_) => fs::read_to_string(entry.path()).unwrap(),
+        };
+        let executable =
+            !entry.path_is_symlink() && entry.metadata().unwrap().permissions().mode() & 0o100 != 0;
+        found.insert(name, if executable { format!("x {text}") } else { text });
+    }
+    found
+}
+
+fn run(program: &str, folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new(program);
+    // The tests may be run by git itself.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GIT_")) {
+        command.env_remove(name);
+    }
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").current_dir(folder).args(arguments);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let identity = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main"];
+    run("git", folder, &[&identity, arguments].concat())
+}
+
+fn commit(repository: &Path, message: &str) -> String {
+    git(repository, &["add", "-A"]);
+    git(repository, &["commit", "-qm", message]);
+    git(repository, &["rev-parse", "HEAD"])
+}
+
+/// A repository with a kernel in it: its folder and first commit, tagged `v1` with an annotated tag.
+fn repository(place: &Place) -> (PathBuf, String) {
+    let folder = place.path("linux");
+    fs::create_dir(&folder).unwrap();
+    kernel(&folder);
+    git(&folder, &["init", "-q"]);
+    let first = commit(&folder, "first");
+    git(&folder, &["tag", "-am", "one", "v1"]);
+    (folder, first)
+}
+
+fn at(repository: &Path, reference: &str) -> Tree {
+    Tree::Git { repository: repository.to_str().unwrap().into(), reference: reference.into() }
+}
+
+fn age(root: &Path) {
+    let old = SystemTime::now() - Duration::from_secs(1000);
+    for name in contents(root).keys().filter(|name| !root.join(name).is_symlink()) {
+        fs::File::options().append(true).open(root.join(name)).unwrap().set_modified(old).unwrap();
+    }
+}
+
+/// The files written since [`age`].
+fn written(root: &Path) -> Vec<String> {
+    let is_new = |name: &String| {
+        let age = fs::symlink_metadata(root.join(name)).unwrap().modified().unwrap().elapsed();
+        age.is_ok_and(|age| age < Duration::from_secs(900)) && !root.join(name).is_symlink()
+    };
+    contents(root).into_keys().filter(is_new).collect()
+}
+
+#[test]
+fn a_commit_is_checked_out_and_the_users_repository_stays_as_it_was() {
+    let place = Place::new();
+    let (linux, first) = repository(&place);
+    git(&linux, &["branch", "other"]);
+    write(&linux, &[("init/main.c", "stashed\n")]);
+    git(&linux, &["stash", "-q"]);
+    // A dirty checkout, a hook that would be noticed, and a worktree of the user's own.
+    write(&linux, &[("init/main.c", "changed, not committed\n"), ("new.c", "untracked\n")]);
+    fs::remove_file(linux.join("init/gone.c")).unwrap();
+    git(&linux, &["add", "init/main.c"]);
+    let hook = linux.join(".git/hooks/post-checkout");
+    write(
+        &linux,
+        &[(".git/hooks/post-checkout", "#!/bin/sh\ntouch \"$(git rev-parse --git-common-dir)/hooked\"\n")],
+    );
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let own = place.path("own");
+    git(&linux, &["-c", "core.hooksPath=/dev/null", "worktree", "add", "-q", own.to_str().unwrap(), "other"]);
+    let state = || {
+        let what: [&[&str]; 6] = [
+            &["status", "--porcelain"],
+            &["for-each-ref"],
+            &["stash", "list"],
+            &["rev-parse", "--symbolic-full-name", "HEAD"],
+            &["diff", "--cached"],
+            &["config", "--local", "--list"],
+        ];
+        what.map(|arguments| git(&linux, arguments))
+    };
+    let before = (state(), contents(&own), git(&own, &["status", "--porcelain"]));
+
+    let into = place.path("into");
+    for reference in ["v1", "main", "HEAD", &first, &first[..10]] {
+        let resolved = place.resolve(&at(&linux, reference)).unwrap();
+        assert_eq!(resolved.digest, first, "{reference}");
+        assert!(
+            resolved.described.starts_with(&format!("git {} ", linux.display())),
+            "{}",
+            resolved.described
+        );
+    }
+    let files = place.check_out(&at(&linux, "v1"), &into);
+    assert_eq!(files["init/main.c"], "int main;\n");
+    assert!(files.contains_key("init/gone.c") && !files.contains_key("new.c"), "{files:?}");
+    assert_eq!(files["scripts/run.sh"], "x #!/bin/sh\n");
+    assert_eq!(git(&into, &["rev-parse", "--abbrev-ref", "HEAD"]), "HEAD");
+
+    assert_eq!((state(), contents(&own), git(&own, &["status", "--porcelain"])), before);
+    assert!(!linux.join(".git/hooked").exists());
+    let worktrees = git(&linux, &["worktree", "list", "--porcelain"]);
+    assert!(worktrees.contains(own.to_str().unwrap()), "{worktrees}");
+
+    // The user deletes both folders: our entry goes with the next checkout, the user's stays for the user.
+    fs::remove_dir_all(&into).unwrap();
+    fs::remove_dir_all(&own).unwrap();
+    place.check_out(&at(&linux, "v1"), &place.path("second"));
+    let worktrees = git(&linux, &["worktree", "list", "--porcelain"]);
+    assert!(worktrees.contains(own.to_str().unwrap()), "{worktrees}");
+    assert!(!worktrees.contains(into.to_str().unwrap()), "{worktrees}");
+}
+
+#[test]
+fn a_reference_that_moves_changes_only_the_files_that_differ() {
+    let place = Place::new();
+    let (linux, first) = repository(&place);
+    let into = place.path("into");
+    place.check_out(&at(&linux, "main"), &into);
+    fs::remove_file(linux.join("init/gone.c")).unwrap();
+    write(&linux, &[("init/main.c", "int other;\n")]);
+    let second = commit(&linux, "second");
+
+    age(&into);
+    git(&into, &["update-index", "-q", "--refresh"]);
+    // What a series and a build there have left.
+    write(&into, &[("Kbuild", "patched\n"), ("init/main.o", "built\n"), (".gitignore", "*.o\n")]);
+    let moved = place.resolve(&at(&linux, "main")).unwrap();
+    assert_eq!(moved.digest, second);
+    assert_eq!(moved.lineage, place.resolve(&at(&linux, "v1")).unwrap().lineage);
+    place.checkout(&moved, &into).unwrap();
+    assert_eq!(contents(&into), contents(&linux));
+    assert_eq!(written(&into), ["Kbuild", "init/main.c"]);
+
+    // A run that died left the index locked, or half written; a branch of the user's is not moved.
+    let admin = linux.join(".git/worktrees/into");
+    fs::write(admin.join("index.lock"), "").unwrap();
+    place.check_out(&at(&linux, "v1"), &into);
+    fs::write(admin.join("index"), "half").unwrap();
+    git(&linux, &["branch", "mine", "main"]);
+    let files = place.check_out(&at(&linux, "v1"), &into);
+    assert!(files.contains_key("init/gone.c"), "{files:?}");
+    assert_eq!(git(&into, &["rev-parse", "HEAD"]), first);
+    assert_eq!(git(&linux, &["rev-parse", "mine"]), second);
+}
+
+#[test]
+fn what_is_no_repository_or_no_reference_is_named() {
+    let place = Place::new();
+    let (linux, _) = repository(&place);
+    git(&linux, &["tag", "tree", "HEAD^{tree}"]);
+    git(&linux, &["rm", "-qr", "--cached", "Kconfig"]);
+    git(&linux, &["commit", "-qm", "no kernel"]);
+    fs::create_dir(linux.join("within")).unwrap();
+    for (tree, words) in [
+        (at(&linux, "v2"), "failed to find `v2` in "),
+        (at(&linux, "tree"), "failed to find `tree` in "),
+        (at(&linux, "--all"), "failed to find `--all` in "),
+        (at(&linux, &"0".repeat(40)), "git -C"),
+        (at(&linux, "main"), "no Kconfig; expected Kbuild, Kconfig and a Makefile"),
+        (at(&place.path("none"), "v1"), "no such folder"),
+        // Not the repository around it.
+        (at(&linux.join("within"), "v1"), "not a git repository"),
+    ] {
+        let error = place.resolve(&tree).unwrap_err();
+        assert!(error.contains(words), "{tree:?}: {error}");
+    }
+}
+
+#[test]
+fn one_commit_of_a_url_is_fetched_alone_and_once() {
+    let place = Place::new();
+    let (linux, first) = repository(&place);
+    write(&linux, &[("init/main.c", "int second;\n")]);
+    let second = commit(&linux, "second");
+    let url = |reference: &str| at(Path::new(&format!("file://{}", linux.display())), reference);
+    let (tagged, main) = (place.resolve(&url("v1")).unwrap(), place.resolve(&url("main")).unwrap());
+    assert_eq!((&tagged.digest, &main.digest), (&first, &second));
+    assert_eq!(tagged.lineage, main.lineage);
+
+    let into = place.path("into");
+    assert_eq!(place.check_out(&url("main"), &into), contents(&linux));
+    assert_eq!(git(&into, &["rev-list", "--count", "HEAD"]), "1");
+    age(&into);
+    git(&into, &["update-index", "-q", "--refresh"]);
+    place.check_out(&url(&first), &into);
+    assert_eq!(written(&into), ["init/main.c"]);
+    // What is here needs nobody's answer.
+    fs::rename(&linux, place.path("away")).unwrap();
+    place.checkout(&main, &into).unwrap();
+    assert_eq!(contents(&into)["init/main.c"], "int second;\n");
+
+    for (reference, words) in [("v1", "failed to use file://"), ("main~1", "failed to use file://")] {
+        let error = place.resolve(&url(reference)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+    fs::rename(place.path("away"), &linux).unwrap();
+    let error = place.resolve(&url("main~1")).unwrap_err();
+    assert!(error.contains("expected a branch, a tag or a commit's whole id"), "{error}");
+}
+
+#[test]
+fn a_folder_is_copied_as_it_is_and_then_only_what_differs() {
+    let place = Place::new();
+    let linux = place.path("linux");
+    kernel(&linux);
+    write(&linux, &[(".git/HEAD", "ref\n")]);
+    let tree = Tree::Folder(linux.clone());
+    let into = place.path("into");
+    let before = place.resolve(&tree).unwrap();
+    place.checkout(&before, &into).unwrap();
+    let copied = contents(&into);
+    assert_eq!(copied["main.c"], "-> init/main.c");
+    assert!(!copied.contains_key(".git/HEAD"), "{copied:?}");
+
+    // Each of these is another state of the same folder.
+    type Change<'a> = (&'a str, &'a dyn Fn());
+    let run_sh = linux.join("scripts/run.sh");
+    let changes: [Change; 6] = [
+        ("contents", &|| write(&linux, &[("init/main.c", "int same;\n")])),
+        ("a mode", &|| fs::set_permissions(&run_sh, fs::Permissions::from_mode(0o644)).unwrap()),
+        ("a file gone", &|| fs::remove_file(linux.join("init/gone.c")).unwrap()),
+        ("a new file", &|| write(&linux, &[("mm/slab.c", "int slab;\n")])),
+        ("a link", &|| {
+            fs::remove_file(linux.join("main.c")).unwrap();
+            symlink("Kbuild", linux.join("main.c")).unwrap();
+        }),
+        ("a folder for a file", &|| {
+            fs::remove_file(&run_sh).unwrap();
+            write(&linux, &[("scripts/run.sh/a", "a\n")]);
+        }),
+    ];
+    let mut digests = vec![before.digest.clone()];
+    for (what, change) in changes {
+        change();
+        // As `cp -p` and a clock that is behind leave it: older than what was built of it.
+        age(&linux);
+        let resolved = place.resolve(&tree).unwrap();
+        assert!(!digests.contains(&resolved.digest), "{what}");
+        assert_eq!(resolved.lineage, before.lineage);
+        digests.push(resolved.digest.clone());
+        age(&into);
+        write(&into, &[("init/main.o", "built\n")]);
+        place.checkout(&resolved, &into).unwrap();
+        let mut expected = contents(&linux);
+        expected.remove(".git/HEAD");
+        assert_eq!(contents(&into), expected, "{what}");
+        let changed: &[&str] = match what {
+            "contents" => &["init/main.c"],
+            "a mode" => &["scripts/run.sh"],
+            "a new file" => &["mm/slab.c"],
+            "a folder for a file" => &["scripts/run.sh/a"],
+            _ => &[],
+        };
+        assert_eq!(written(&into), changed, "{what}");
+    }
+}
+
+#[test]
+fn folders_that_would_not_build_as_they_are_are_refused() {
+    let refused = |change: &dyn Fn(&Path)| {
+        let place = Place::new();
+        kernel(&place.path("linux"));
+        change(&place.path("linux"));
+        place.resolve(&Tree::Folder(place.path("linux"))).unwrap_err()
+    };
+    for (file, there) in [(".config", ".config"), ("include/config/auto.conf", "include/config")] {
+        let error = refused(&|linux| write(linux, &[(file, "")]));
+        assert!(error.contains(&format!("({there} is there)")) && error.contains("mrproper"), "{error}");
+    }
+    for target in ["/etc", "../../outside", "../.."] {
+        let error = refused(&|linux| symlink(target, linux.join("init/link")).unwrap());
+        assert!(error.contains("init/link is a link that leads outside"), "{error}");
+    }
+    let error = refused(&|linux| drop(std::os::unix::net::UnixListener::bind(linux.join("socket")).unwrap()));
+    assert!(error.contains("socket is neither a file nor a folder nor a link"), "{error}");
+    let error = refused(&|linux| write(linux, &[("Makefile", "all:\n")]));
+    assert!(error.contains("no version in its Makefile"), "{error}");
+}
+
+/// Packs what is in `folder`, with names as `transform` makes them.
+fn pack(place: &Place, name: &str, folder: &str, transform: &[&str]) -> PathBuf {
+    let path = place.path(name);
+    let fixed = ["--create", "--auto-compress", "--absolute-names", "--file", path.to_str().unwrap()];
+    run("tar", place.folder.path(), &[&fixed, transform, &[folder]].concat());
+    path
+}
+
+#[test]
+fn a_tarball_is_unpacked_and_put_right_again() {
+    let place = Place::new();
+    kernel(&place.path("linux-6.12"));
+    let expected = contents(&place.path("linux-6.12"));
+    for (name, folder) in [("linux-6.12.tar.gz", "linux-6.12"), ("b.tar.xz", "linux-6.12")] {
+        let tarball = pack(&place, name, folder, &[]);
+        let tree = Tree::TarballFile(tarball);
+        let into = place.path(&format!("into-{name}"));
+        assert_eq!(place.check_out(&tree, &into), expected, "{name}");
+        age(&into);
+        write(&into, &[("init/main.c", "patched\n"), ("init/main.o", "built\n")]);
+        fs::remove_file(into.join("Kbuild")).unwrap();
+        assert_eq!(place.check_out(&tree, &into), expected, "{name}");
+        assert_eq!(written(&into), ["Kbuild", "init/main.c"]);
+        assert!(!place.path(&format!("into-{name}.unpacked")).exists());
+    }
+}
+
+#[test]
+fn bad_tarballs_are_refused_and_write_nothing_outside() {
+    let place = Place::new();
+    kernel(&place.path("linux-6.12"));
+    write(&place.path("two"), &[("a/x", ""), ("b/x", "")]);
+    write(&place.path("plain"), &[("a/x", "")]);
+    kernel(&place.path("linked"));
+    symlink("/etc", place.path("linked/etc")).unwrap();
+    let outside = place.path("outside");
+    let absolute = format!("s,linux-6.12,{},", outside.display());
+    let text = place.path("text.tar.xz");
+    fs::write(&text, "hello").unwrap();
+    let whole = pack(&place, "whole.tar.gz", "linux-6.12", &[]);
+    let cut = place.path("cut.tar.gz");
+    fs::write(&cut, &fs::read(whole).unwrap()[..200]).unwrap();
+    for (tarball, words) in [
+        (
+            pack(&place, "up.tar.gz", "linux-6.12", &["--transform", "s,linux-6.12,../outside,"]),
+            "contains '..'",
+        ),
+        (pack(&place, "abs.tar.gz", "linux-6.12", &["--transform", &absolute]), "outside its own folder"),
+        (pack(&place, "two.tar.gz", "two", &["--transform", "s,two/,,"]), "expected one folder"),
+        (pack(&place, "plain.tar.gz", "plain", &[]), "no Kbuild"),
+        (pack(&place, "linked.tar.gz", "linked", &[]), "etc is a link that leads outside"),
+        (text, "failed to unpack"),
+        (cut, "failed to unpack"),
+    ] {
+        let tree = Tree::TarballFile(tarball.clone());
+        let into = place.path("into");
+        let resolved = place.resolve(&tree).unwrap();
+        let error = resolved.checkout(&into, &place.cache, &mut |_| ()).unwrap_err();
+        assert!(error.to_string().contains(words), "{}: {error}", tarball.display());
+        assert!(error.is_usage(), "{error}");
+        assert!(!outside.exists(), "{}", tarball.display());
+        assert_eq!(contents(&into), BTreeMap::new());
+    }
+    let error = place.resolve(&Tree::TarballFile(place.path("none.tar.xz"))).unwrap_err();
+    assert!(error.contains("none.tar.xz"), "{error}");
+}
+
+#[test]
+fn other_files_are_never_overwritten_and_a_checkout_that_did_not_end_is_not_complete() {
+    let place = Place::new();
+    for name in ["linux", "other"] {
+        kernel(&place.path(name));
+    }
+    let resolved = place.resolve(&Tree::Folder(place.path("linux"))).unwrap();
+    let other = place.resolve(&Tree::Folder(place.path("other"))).unwrap();
+    let mine = place.path("mine");
+    write(&mine, &[("thesis.tex", "years of work")]);
+    let error = place.checkout(&resolved, &mine).unwrap_err();
+    assert!(error.contains("it holds other files"), "{error}");
+    assert_eq!(contents(&mine).len(), 1);
+
+    let into = place.path("into");
+    place.checkout(&resolved, &into).unwrap();
+    assert!(State::load(&into).unwrap().holds(&resolved.digest, &into).unwrap());
+    let error = place.checkout(&other, &into).unwrap_err();
+    assert!(error.contains("it holds other sources"), "{error}");
+
+    // As a run that died left it.
+    State::begin(&resolved.lineage, &into).unwrap();
+    fs::remove_file(into.join("Kbuild")).unwrap();
+    assert!(!State::load(&into).unwrap().holds(&resolved.digest, &into).unwrap());
+    place.checkout(&resolved, &into).unwrap();
+    assert_eq!(contents(&into), contents(&place.path("linux")));
+
+    // The folder changes between the two.
+    write(&place.path("linux"), &[("Kbuild", "changed\n")]);
+    fs::remove_file(into.join("Kconfig")).unwrap();
+    let error = place.checkout(&resolved, &into).unwrap_err();
+    assert!(error.contains("it changed meanwhile"), "{error}");
+    assert!(!State::load(&into).unwrap().holds(&resolved.digest, &into).unwrap());
+}
