@@ -108,7 +108,8 @@ impl Preparing<'_> {
         series.notes.iter().for_each(|note| self.progress.line(note));
         let manifest = self.kernel_of(&series, named)?;
         let Source::Built(recipe) = &manifest.source else {
-            let message = format!("kernel {} is prebuilt: a series needs one built from sources", manifest.name);
+            let message =
+                format!("kernel {} is prebuilt: a series needs one built from sources", manifest.name);
             return Err(UsageError(message).into());
         };
         self.build(&manifest, recipe, Some(&series), |building| building.walk(&series, self.args.each_patch))
@@ -118,7 +119,9 @@ impl Preparing<'_> {
         let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
         match (named, shipped, &self.suite.kernels[..]) {
             ([name], ..) | ([], Some(name), _) | ([], None, [name]) => find(name),
-            _ => Err(UsageError("a series is compared on one kernel: name it with --kernel".to_owned()).into()),
+            _ => {
+                Err(UsageError("a series is compared on one kernel: name it with --kernel".to_owned()).into())
+            }
         }
     }
 
@@ -145,7 +148,8 @@ impl Preparing<'_> {
             .iter()
             .chain(&recipe.config)
         {
-            config += &fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
+            config +=
+                &fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
         }
         let order = Order {
             name: manifest.name.clone(),
@@ -180,6 +184,15 @@ impl Preparing<'_> {
             }
         }
     }
+}
+
+/// Whether anything is built from sources.
+pub fn builds(named: &[String], series: &SeriesArgs, suite: &Suite) -> Result<bool> {
+    let mut builds = series.series.is_some();
+    for name in if named.is_empty() { &suite.kernels } else { named } {
+        builds |= matches!(find(name)?.source, Source::Built(_));
+    }
+    Ok(builds)
 }
 
 fn find(name: &str) -> Result<Manifest> {
@@ -259,7 +272,10 @@ impl Building<'_> {
                 let message = match tried.applied.checked_sub(1) {
                     Some(last) => {
                         let action = if self.order.reverse { "without" } else { "with" };
-                        format!("{action} {}: {error}", self.builder.patch(last).map_or_else(String::new, Patch::label))
+                        format!(
+                            "{action} {}: {error}",
+                            self.builder.patch(last).map_or_else(String::new, Patch::label)
+                        )
                     }
                     None => error.to_string(),
                 };
@@ -300,7 +316,8 @@ impl Building<'_> {
             // There is nothing to compare: the base alone answers no question.
             made.values_mut().for_each(|ready| ready.image = None);
         }
-        let mut steps: Vec<Step> = applied.iter().map(|&applied| step(series, applied, &names, &made)).collect();
+        let mut steps: Vec<Step> =
+            applied.iter().map(|&applied| step(series, applied, &names, &made)).collect();
         steps.sort_by_key(|step| step.patches);
         let mut kernels: Vec<Ready> = made.into_values().collect();
         kernels.sort_by_key(|ready| steps.iter().position(|step| step.kernel == ready.facts.name));
@@ -318,7 +335,8 @@ impl Building<'_> {
     /// All patches together do not build: which is the first that breaks it?
     fn first_that_fails(&mut self, together: Tried, all: usize, names: &[String]) -> Result<Tried> {
         if all > 1 {
-            let line = format!("{} does not build; building patch by patch to name the one at fault", names[all]);
+            let line =
+                format!("{} does not build; building patch by patch to name the one at fault", names[all]);
             self.with.progress.line(&line);
         }
         for applied in 1..all {
@@ -363,7 +381,8 @@ fn check(image: &Image) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(UsageError(format!("kernel {} cannot be measured: it lacks {}", image.name, missing.join(", "))).into())
+    Err(UsageError(format!("kernel {} cannot be measured: it lacks {}", image.name, missing.join(", ")))
+        .into())
 }
 
 fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {

@@ -27,7 +27,7 @@ pub fn test(args: &Args) -> Result<u8> {
     let cache = Cache::open(true)?;
     let progress = Progress::steps();
     if args.setup {
-        host::setup(&cache, &mut |step| progress.step(step))?;
+        host::setup(&cache, true, &mut |step| progress.step(step))?;
     }
     let qemu = Qemu::find(&cache, Arch::X86_64)?;
     let manifest = kernel::find(TEST_KERNEL, &repository().join("kernels"))?;

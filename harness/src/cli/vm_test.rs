@@ -70,7 +70,8 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
     if args.setup {
-        host::setup(&cache, &mut |step| progress.step(step))?;
+        let builds = kernels::builds(&args.kernels, &args.series, &suite)?;
+        host::setup(&cache, builds, &mut |step| progress.step(step))?;
     }
     let qemu = Qemu::find(&cache, Arch::X86_64)?;
     progress.step("building the plugin, the guest agent and the cells");

@@ -71,7 +71,7 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
                 Check::not(requirement.name, State::Missing, detail, Some(requirement.mend()))
             }
         };
-        checks.push(check.required());
+        checks.push(if requirement.for_kernels { check } else { check.required() });
     }
     checks.push(kvm_check(kvm::probe()));
     checks.push(lbr_check(host_lbr(), kvm::guest_lbr()));

@@ -44,45 +44,75 @@ pub struct Requirement {
     pub why: &'static str,
     /// Debian's and Ubuntu's packages with it.
     pub packages: &'static [&'static str],
+    /// Only building kernels from sources takes it.
+    pub for_kernels: bool,
     detect: Detect,
 }
 
 enum Detect {
     /// All of these programs.
     Programs(&'static [&'static str]),
+    /// All of these headers.
+    Headers(&'static [&'static str]),
     Clang,
 }
 
-pub const REQUIREMENTS: [Requirement; 5] = [
+pub const REQUIREMENTS: [Requirement; 8] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
         packages: &["gcc", "libc6-dev", "make"],
+        for_kernels: false,
         detect: Detect::Programs(&["cc", "gcc", "make"]),
     },
     Requirement {
         name: "clang",
         why: "compiles the BPF programs",
         packages: &["clang"],
+        for_kernels: false,
         detect: Detect::Clang,
     },
     Requirement {
         name: "autotools",
         why: "configure the libelf in the guest agent",
         packages: &["autoconf", "automake", "autopoint", "gettext"],
+        for_kernels: false,
         detect: Detect::Programs(&["autoreconf", "aclocal", "autopoint", "msgfmt"]),
     },
     Requirement {
         name: "generators",
         why: "build the libelf in the guest agent",
         packages: &["flex", "bison", "gawk", "pkg-config"],
+        for_kernels: false,
         detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
     },
     Requirement {
         name: "apt and dpkg",
         why: "fetch Debian's kernels and QEMU",
         packages: &["apt", "dpkg"],
+        for_kernels: false,
         detect: Detect::Programs(&["apt-get", "apt-cache", "dpkg", "dpkg-deb"]),
+    },
+    Requirement {
+        name: "kernel build",
+        why: "builds kernels from sources; pahole makes their BTF",
+        packages: &["bc", "flex", "bison", "dwarves", "git", "rsync", "xz-utils", "zstd", "tar"],
+        for_kernels: true,
+        detect: Detect::Programs(&["bc", "flex", "bison", "pahole", "git", "rsync", "xz", "zstd", "tar"]),
+    },
+    Requirement {
+        name: "headers",
+        why: "objtool and the kernel's signing tools are built with them",
+        packages: &["libelf-dev", "libssl-dev"],
+        for_kernels: true,
+        detect: Detect::Headers(&["/usr/include/gelf.h", "/usr/include/openssl/ssl.h"]),
+    },
+    Requirement {
+        name: "confinement",
+        why: "keeps what a stranger's series runs at build time away from the rest of the machine",
+        packages: &["bubblewrap"],
+        for_kernels: true,
+        detect: Detect::Programs(&["bwrap"]),
     },
 ];
 
@@ -99,6 +129,10 @@ impl Requirement {
                     Err(format!("no {}", missing.join(", ")))
                 }
             }
+            Detect::Headers(headers) => match headers.iter().find(|header| !Path::new(header).is_file()) {
+                None => Ok(headers.join(", ")),
+                Some(missing) => Err(format!("no {missing}")),
+            },
             Detect::Clang => clang(),
         }
     }
@@ -110,16 +144,18 @@ impl Requirement {
 }
 
 /// Installs what is missing, or says which line does, and fetches a QEMU if the host's does not do.
-pub fn setup(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<Qemu, SetupError> {
-    let missing = missing();
+/// What only building kernels takes is left alone unless `kernels` are built.
+pub fn setup(cache: &Cache, kernels: bool, progress: &mut dyn FnMut(&str)) -> Result<Qemu, SetupError> {
+    let missing = missing(kernels);
     if !missing.is_empty() {
         install(&missing, progress)?;
     }
     Ok(Qemu::provision(cache, Arch::X86_64, progress)?)
 }
 
-fn missing() -> Vec<&'static Requirement> {
-    REQUIREMENTS.iter().filter(|requirement| requirement.check().is_err()).collect()
+fn missing(kernels: bool) -> Vec<&'static Requirement> {
+    let needed = |requirement: &&Requirement| kernels || !requirement.for_kernels;
+    REQUIREMENTS.iter().filter(needed).filter(|requirement| requirement.check().is_err()).collect()
 }
 
 fn install(missing: &[&Requirement], progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {

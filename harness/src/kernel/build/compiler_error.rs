@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From make's log the first error: what a person would scroll up for.
 
-use std::{fmt, fs::File, io::{self, Read}, path::Path};
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -31,5 +36,11 @@ pub fn read(log: &Path) -> io::Result<FirstError> {
 }
 
 pub fn find(log: &str) -> FirstError {
-    FirstError { kind: Kind::Other, file: None, line: None, message: log.lines().last().unwrap_or_default().to_owned(), context: Vec::new() }
+    FirstError {
+        kind: Kind::Other,
+        file: None,
+        line: None,
+        message: log.lines().last().unwrap_or_default().to_owned(),
+        context: Vec::new(),
+    }
 }

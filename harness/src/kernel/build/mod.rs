@@ -95,7 +95,10 @@ pub struct Record {
 pub enum Event {
     /// What is done now: `checking out …`.
     Stage(String),
-    Progress { done: u64, total: u64 },
+    Progress {
+        done: u64,
+        total: u64,
+    },
 }
 
 /// `Break` ends the build; called at least every second while make runs.
@@ -275,7 +278,8 @@ where
         };
         let build = self.opened().workspace.build();
         let image = image_path(&build, self.order.arch);
-        for (from, name) in [(&image, "image"), (&build.join(".config"), "config"), (&log.to_owned(), "log")] {
+        for (from, name) in [(&image, "image"), (&build.join(".config"), "config"), (&log.to_owned(), "log")]
+        {
             // What a series' Makefile put there instead of the image could be a link to anything.
             let meta = fs::symlink_metadata(from).map_err(io_error("find", from))?;
             if !meta.is_file() {
@@ -425,7 +429,10 @@ where
     ) -> Result<(u64, u64), BuildError> {
         let ccache = if self.tools.ccache {
             // Strangers read what the base's builds wrote, and write nothing that a base would read.
-            Some(Ccache { folder: fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?, write: is_base })
+            Some(Ccache {
+                folder: fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?,
+                write: is_base,
+            })
         } else {
             None
         };
@@ -476,9 +483,8 @@ where
         let foreseen = make.count(&[target]).unwrap_or(0);
         let total = before + foreseen + tail;
         stage("building")?;
-        let steps = run(&[target], &mut |done| {
-            events(Event::Progress { done: (before + done).min(total), total })
-        })?;
+        let steps =
+            run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
         // No step at all: make has nothing to do, and neither has the bar.
         let _ = events(Event::Progress { done: total, total });
         Ok((before + steps, steps.saturating_sub(foreseen)))
@@ -520,8 +526,8 @@ fn build_error(order: &Order, error: MakeError, log: &Path) -> BuildError {
 fn built(entry: &Path, cached: bool) -> Result<Built, BuildError> {
     let path = entry.join("record.json");
     let text = fs::read(&path).map_err(io_error("read", &path))?;
-    let record = serde_json::from_slice(&text)
-        .map_err(|source| io_error("read", &path)(io::Error::other(source)))?;
+    let record =
+        serde_json::from_slice(&text).map_err(|source| io_error("read", &path)(io::Error::other(source)))?;
     let file = |name| entry.join(name);
     Ok(Built { image: file("image"), config: file("config"), log: file("log"), record, cached })
 }
