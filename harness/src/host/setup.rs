@@ -96,9 +96,9 @@ pub const REQUIREMENTS: [Requirement; 8] = [
     Requirement {
         name: "kernel build",
         why: "builds kernels from sources; pahole makes their BTF",
-        packages: &["bc", "flex", "bison", "dwarves", "git", "rsync", "xz-utils", "zstd", "tar"],
+        packages: &["bc", "flex", "bison", "dwarves", "git", "xz-utils", "zstd", "tar"],
         for_kernels: true,
-        detect: Detect::Programs(&["bc", "flex", "bison", "pahole", "git", "rsync", "xz", "zstd", "tar"]),
+        detect: Detect::Programs(&["bc", "flex", "bison", "pahole", "git", "xz", "zstd", "tar"]),
     },
     Requirement {
         name: "headers",
@@ -325,6 +325,7 @@ mod tests {
             name: "tool",
             why: "a test",
             packages: &["tool", "tool-dev"],
+            for_kernels: false,
             detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
         };
         assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));
