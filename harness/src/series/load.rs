@@ -120,8 +120,15 @@ fn of_file(path: &Path) -> Result<Series, SeriesError> {
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return of_manifest(path);
     }
-    let messages = messages_in(&[path.to_owned()], &mut Reader::new())?;
+    let files = [path.to_owned()].into_iter().chain(cover_beside(path)).collect::<Vec<_>>();
+    let messages = messages_in(&files, &mut Reader::new())?;
     of_thread(collect(messages, path)?, Some(name::of_path(path)))
+}
+
+/// b4 puts the cover letter of NAME.mbx and of NAME.maildir into NAME.cover.
+fn cover_beside(path: &Path) -> Option<PathBuf> {
+    let b4 = path.extension().is_some_and(|extension| extension == "mbx" || extension == "maildir");
+    Some(path.with_extension("cover")).filter(|cover| b4 && cover.is_file())
 }
 
 fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
@@ -144,6 +151,7 @@ fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
     if files.is_empty() {
         return Err(SeriesError::EmptyFolder(folder.to_owned()));
     }
+    files.extend(cover_beside(folder));
     let messages = messages_in(&files, &mut reader)?;
     of_thread(collect(messages, folder)?, Some(name::of_path(folder)))
 }
@@ -163,19 +171,25 @@ fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
 fn of_message(id: &str) -> Result<Series, SeriesError> {
     let folder = tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
     let output = b4::fetch(id, folder.path())?;
-    let mut files = file::entries(folder.path(), |path| path.extension().is_some_and(|end| end == "cover"))?;
-    for maildir_folder in file::entries(folder.path(), Path::is_dir)? {
-        files.extend(maildir(&maildir_folder)?);
-    }
-    if files.is_empty() {
+    let mut messages = saved_by_b4(folder.path())?;
+    if messages.is_empty() {
         return Err(B4Error::Nothing { id: id.to_owned(), output: printable(output.trim()) }.into());
     }
-    let mut messages = messages_in(&files, &mut Reader::new())?;
     for message in &mut messages {
         // The folder is gone when this is read.
-        message.origin = format!("{id} as b4 has it ({})", printable(&message.subject.title));
+        message.origin = format!("the thread of {id}");
     }
     of_thread(collect(messages, Path::new(id))?, None)
+}
+
+/// The one thread that b4 has saved into a folder.
+pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
+    let mut files = Vec::new();
+    for saved in file::entries(folder, |path| path.extension().is_some_and(|end| end == "maildir"))? {
+        files.extend(maildir(&saved)?);
+        files.extend(cover_beside(&saved));
+    }
+    messages_in(&files, &mut Reader::new())
 }
 
 fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
