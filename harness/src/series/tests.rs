@@ -13,8 +13,6 @@ use std::{
 };
 use tempfile::TempDir;
 
-const BASE: &str = "trampoline.c's tree";
-
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/series/testdata").join(name)
 }
@@ -288,9 +286,9 @@ fn what_an_mbox_has_wrong_is_named() {
     for (messages, words) in [
         (
             &[("[PATCH 2/3] b", DIFF), ("[PATCH 0/3] c", "cover"), ("Re: [PATCH 1/3] a", DIFF)][..],
-            "patches 1, 3 are of 3 missing; get the whole thread",
+            "patches 1, 3 of 3 are missing; get the whole thread",
         ),
-        (&[("[PATCH v2 1/2] a", DIFF)], "patch 2 is of 2 missing in version 2"),
+        (&[("[PATCH v2 1/2] a", DIFF)], "patch 2 of 2 is missing in version 2"),
         (
             &[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", OTHER), ("[PATCH 1/2] a", OTHER)],
             "patch 1 is there twice with different diffs: ",
@@ -301,7 +299,7 @@ fn what_an_mbox_has_wrong_is_named() {
         ),
         (&[("[PATCH 1/1] a", DIFF), ("[PATCH 1/2] b", OTHER)], "two series in one"),
         (&[("[PATCH 3/2] a", DIFF)], "counts itself as patch 3 of 2"),
-        (&[("Re: [PATCH] a", DIFF), ("hello", "world")], "none of its 2 messages is a patch (1 are replies)"),
+        (&[("Re: [PATCH] a", DIFF), ("hello", "world")], "none of its 2 messages is a patch (replies: 1)"),
         (&[("[PATCH 0/0] a", "cover")], "none of its 1 messages is a patch"),
         (&[("[PATCH] a", &cut)], "patch 1 (a) of "),
         (&[("[PATCH] a", &cut)], "git cannot read it: "),
@@ -589,7 +587,7 @@ fn files_and_lines_that_patches_touch() {
 fn a_line_is_traced_back_to_its_patch() {
     let step = |number, diff: &str| Patch { number, ..patch(diff) };
     let series = |reverse| Series {
-        name: BASE.to_owned(),
+        name: "s".to_owned(),
         title: None,
         base_commit: None,
         reverse,
