@@ -120,9 +120,27 @@ fn of_file(path: &Path) -> Result<Series, SeriesError> {
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return of_manifest(path);
     }
-    let files = [path.to_owned()].into_iter().chain(cover_beside(path)).collect::<Vec<_>>();
-    let messages = messages_in(&files, &mut Reader::new())?;
-    of_thread(collect(messages, path)?, Some(name::of_path(path)))
+    let thread = thread_in(path, &mut Reader::new())?;
+    of_thread(thread, Some(name::of_path(path)))
+}
+
+/// The thread of one file. A single message that is no mailbox was picked out of its series on purpose.
+fn thread_in(path: &Path, reader: &mut Reader) -> Result<Thread, SeriesError> {
+    let mut messages = messages_in(&[path.to_owned()], reader)?;
+    let mailbox = path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
+    let mut picked = None;
+    if let ([message], false) = (&mut *messages, mailbox)
+        && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
+        && total > 1
+    {
+        picked = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
+    }
+    if let Some(cover) = cover_beside(path) {
+        messages.extend(messages_in(&[cover], reader)?);
+    }
+    let mut thread = collect(messages, path)?;
+    thread.notes.extend(picked);
+    Ok(thread)
 }
 
 /// b4 puts the cover letter of NAME.mbx and of NAME.maildir into NAME.cover.
@@ -206,7 +224,7 @@ fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
         Thread { title: Some(title.clone()), base_commit: None, patches: Vec::new(), notes: Vec::new() };
     for entry in &patches.value {
         let file = file::inside(folder, entry, path)?;
-        let thread = collect(messages_in(&[file.clone()], &mut reader)?, &file)?;
+        let thread = thread_in(&file, &mut reader)?;
         whole.base_commit = whole.base_commit.or(thread.base_commit);
         whole.notes.extend(thread.notes);
         whole.patches.extend(thread.patches);
@@ -263,15 +281,15 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
         .map_err(|source| SeriesError::Thread { origin: origin.display().to_string(), source })
 }
 
-/// Counts the patches through and has each read by all who will.
+/// Counts the patches through and has git read each.
 fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
     let Thread { title, base_commit, mut patches, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;
-        let checked = diff::to_file(&patch.diff)
+        let touched = diff::to_file(&patch.diff)
             .map_err(DiffError::from)
-            .and_then(|file| diff::check(&patch.diff, patch.strip, file.path()).map(drop));
-        checked.map_err(|source| SeriesError::Diff {
+            .and_then(|file| diff::touched(&patch.diff, patch.strip, file.path()));
+        patch.touched = touched.map_err(|source| SeriesError::Diff {
             label: patch.label(),
             origin: patch.origin.clone(),
             source,

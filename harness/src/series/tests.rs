@@ -74,7 +74,9 @@ fn apply_all(series: &Series, tree: &Path) {
     }
 }
 
+/// As `load` would make it if it refused nothing.
 fn patch(diff: &str) -> Patch {
+    let file = diff::to_file(diff.as_bytes()).unwrap();
     Patch {
         number: 2,
         subject: "bpf: Harm".to_owned(),
@@ -82,6 +84,7 @@ fn patch(diff: &str) -> Patch {
         diff: diff.as_bytes().to_vec(),
         strip: 1,
         reversed: false,
+        touched: diff::touched(diff.as_bytes(), 1, file.path()).unwrap_or_default(),
     }
 }
 
@@ -165,6 +168,43 @@ fn every_encoding_of_a_mail_gives_the_same_diff() {
         apply_all(&series, tree.path());
         assert_eq!(snapshot(tree.path()), expected, "{name}");
     }
+}
+
+/// `git format-patch` numbers the files of a series; one of them is a series too, and so a manifest may list them.
+#[test]
+fn a_patch_picked_out_of_its_series_stands_alone() {
+    let name = "v2-0002-bpf-Move-the-old-file.patch";
+    let series = loaded(&format!("format-patch/{name}"));
+    assert_eq!(series.patches.len(), 1);
+    assert_eq!(series.patches[0].subject, TITLES[1]);
+    let notes = series.notes.join("\n");
+    assert!(notes.ends_with(&format!("{name} is patch 2 of 4: taken alone")), "{notes}");
+
+    let shipped = shipped(&MANIFEST.replace("sub/all.mbox", name));
+    fs::copy(data("format-patch").join(name), shipped.path().join("tidy").join(name)).unwrap();
+    let subjects = load("tidy", shipped.path()).unwrap().patches;
+    let subjects: Vec<_> = subjects.into_iter().map(|patch| (patch.number, patch.subject)).collect();
+    assert_eq!(subjects, [(1, TITLES[0].to_owned()), (2, TITLES[1].to_owned())]);
+}
+
+/// What git applies and diffy does not read is touched, applied and refused like all else.
+#[test]
+fn a_diff_that_only_git_understands_is_applied() {
+    let diff = "diff --git a/include/bpf.h b/include/bpf.h\n--- a/include/bpf.h\n+++ b/include/bpf.h\n\
+                @@ -1,3 +1,3 @@\n-#define A 1\n+#define A 6\n #define B 2\n #define C 3\n\
+                --- a/kernel/bpf/Makefile\n+++ b/kernel/bpf/Makefile\n@@ -1 +0,0 @@\n-obj-y += trampoline.o\n\
+                \\ No newline at end of file\n-- \n2.47.3\n";
+    let tree = tree();
+    fs::write(tree.path().join("kernel/bpf/Makefile"), "obj-y += trampoline.o").unwrap();
+    let before = snapshot(tree.path());
+    let patch = patch(diff);
+    assert_eq!(patch.files(), [Path::new("include/bpf.h"), Path::new("kernel/bpf/Makefile")]);
+    assert!(patch.touches_line(Path::new("include/bpf.h"), 2));
+    apply(&patch, tree.path(), false).unwrap();
+    assert_eq!(fs::read(tree.path().join("kernel/bpf/Makefile")).unwrap(), b"");
+    assert!(fs::read(tree.path().join("include/bpf.h")).unwrap().starts_with(b"#define A 6"));
+    apply(&patch, tree.path(), true).unwrap();
+    assert_eq!(snapshot(tree.path()), before);
 }
 
 /// Bytes that are no UTF-8 and DOS line ends belong to the files, not to the mail.
@@ -495,7 +535,7 @@ fn hostile_patches_are_refused_and_leave_nothing() {
         ("absolute after stripping", change(&format!("/{absolute}/victim")), "which leads out of the tree"),
         ("git", file(".git/hooks/post-checkout"), "which belongs to git itself"),
         ("git below", file("tools/.GIT/config"), "which belongs to git itself"),
-        ("submodule", new_file("sub", "160000", "Subproject commit 1"), ""),
+        ("submodule", new_file("sub", "160000", &format!("Subproject commit {}", "1".repeat(40))), "it makes sub a submodule"),
         ("link to the root", through("link", "/etc/passwd"), "a link to /etc/passwd; expected"),
         ("link up", through("kernel/link", "../../victim"), "a link to ../../victim; expected"),
         ("link by a detour", through("link", "kernel/../../victim"), "a link to kernel/../../victim"),
@@ -520,8 +560,8 @@ fn hostile_patches_are_refused_and_leave_nothing() {
         ),
         (
             "a second file hidden from one reader",
-            file("seen") + "--- a/include/bpf.h\n+++ b/include/bpf.h\n@@ -1 +1 @@\n-#define A 1\n+#define A 6\n",
-            "it can be read in two ways",
+            file("seen") + "--- a/../victim\n+++ b/../victim\n@@ -1 +1 @@\n-mine\n+yours\n",
+            "`../victim`, which leads out of the tree",
         ),
         ("quoted up", file("x").replace("b/x", "\"b/\\056\\056/x\"").replace("a/x", "\"a/\\056\\056/x\""), ""),
         ("nothing", "no diff at all\n".to_owned(), "git cannot read it"),
@@ -632,7 +672,7 @@ proptest! {
     #[test]
     fn no_bytes_panic_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = mail::messages(&bytes, "x");
-        let _ = diff::parse(&bytes, 1);
+        diff::parse(&bytes, 1);
     }
 
     /// Real messages with some bytes changed or left out get further in.
@@ -651,9 +691,8 @@ proptest! {
         if let Ok(messages) = mail::messages(&bytes, "x") {
             for message in &messages {
                 let diff = message.diff.clone().unwrap_or_default();
-                let patch = Patch { diff, ..patch("") };
-                patch.files();
-                patch.touches_line(Path::new("kernel/bpf/trampoline.c"), 3);
+                let changes = diff::parse(&diff, 1);
+                diff::line_before(&changes, Path::new("kernel/bpf/trampoline.c"), 3, false);
             }
             let _ = thread::collect(messages);
         }
@@ -670,10 +709,11 @@ proptest! {
         "[ +\\\\-].{0,4}",
     ], 0..12)) {
         let diff = lines.join("\n") + "\n";
-        let patch = patch(&diff);
-        patch.files();
-        for line in [0, 1, 3, usize::MAX] {
-            patch.touches_line(Path::new("a"), line);
+        let changes = diff::parse(diff.as_bytes(), 1);
+        for file in changes.iter().filter_map(|change| change.new.clone()) {
+            for line in [0, 1, 3, usize::MAX] {
+                diff::line_before(&changes, &file, line, false);
+            }
         }
         let _ = mail::messages(diff.as_bytes(), "x");
     }

@@ -117,6 +117,7 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         diff: message.diff.unwrap_or_default(),
         strip: 1,
         reversed: false,
+        touched: Vec::new(),
     };
     let patches = patches.into_iter().enumerate().map(patch).collect();
     Ok(Thread { title, base_commit, patches, notes })
