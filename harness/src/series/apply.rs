@@ -8,7 +8,6 @@ use super::{
 };
 use crate::host::{ChildError, child};
 use std::{
-    collections::BTreeSet,
     fmt, fs,
     io::{self, BufRead},
     os::unix::fs::symlink,
@@ -27,10 +26,10 @@ pub enum ApplyError {
     #[error("failed to {action} {patch}: {source}")]
     Diff { action: &'static str, patch: String, source: DiffError },
     #[error(
-        "failed to {action} {patch}: it makes {} a link to {}; expected a link to a file inside the tree",
-        .link.display(), .target.display()
+        "failed to {action} {patch}: it makes {} {what}; expected files, and links to files, inside the tree",
+        .path.display()
     )]
-    Link { action: &'static str, patch: String, link: PathBuf, target: PathBuf },
+    NoFile { action: &'static str, patch: String, path: PathBuf, what: String },
     #[error("failed to {action} {patch}: {source}")]
     Child { action: &'static str, patch: String, source: ChildError },
     #[error("failed to {action} {patch}: failed to keep or read the files it changes: {source}")]
@@ -77,8 +76,9 @@ pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError
     let turned = patch.reversed != reverse;
 
     let file = diff::to_file(&patch.diff).map_err(|source| diff_error(source.into()))?;
-    let changes = diff::check(&patch.diff, patch.strip, file.path()).map_err(diff_error)?;
-    let files: BTreeSet<_> = changes.iter().flat_map(|change| change.old.iter().chain(&change.new)).collect();
+    // Not the files that the patch says of itself: nothing but the diff counts here.
+    let files = diff::touched(&patch.diff, patch.strip, file.path()).map_err(diff_error)?;
+    let changes = diff::parse(&patch.diff, patch.strip);
 
     let git = |option: &str| {
         let mut command = git::apply(tree, patch.strip, file.path().as_os_str());
@@ -99,9 +99,9 @@ pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError
     git("--check")?;
     // What fails from here on fails half way: a full disk, a file that is made where another needs a folder.
     let backup = Backup::of(tree, &files).map_err(io_error)?;
-    let result = git("--verbose").and_then(|()| match link_out(tree, &files).map_err(io_error)? {
+    let result = git("--verbose").and_then(|()| match no_file(tree, &files).map_err(io_error)? {
         None => Ok(()),
-        Some((link, target)) => Err(ApplyError::Link { action, patch: label(), link, target }),
+        Some((path, what)) => Err(ApplyError::NoFile { action, patch: label(), path, what }),
     });
     result.map_err(|error| match backup.restore() {
         Ok(()) => error,
@@ -158,36 +158,42 @@ fn lines(path: &Path, first: usize, count: usize) -> io::Result<String> {
     Ok(shown)
 }
 
-/// A touched file that is now a link out of the tree: the build would read, or write, what it points to.
-fn link_out(tree: &Path, files: &BTreeSet<&PathBuf>) -> io::Result<Option<(PathBuf, PathBuf)>> {
+/// A touched file that is now a submodule's folder, or a link out of the tree: the build would read, or write, what
+/// it points to.
+fn no_file(tree: &Path, files: &[PathBuf]) -> io::Result<Option<(PathBuf, String)>> {
     for file in files {
         let path = tree.join(file);
-        if !fs::symlink_metadata(&path).is_ok_and(|data| data.is_symlink()) {
-            continue;
-        }
-        let target = fs::read_link(&path)?;
-        // git has seen to it that the link's own folder is none. `..` further on could follow another link.
-        let mut depth = file.components().count().saturating_sub(1);
-        let mut climbing = true;
-        for component in target.components() {
-            let inside = match component {
-                Component::ParentDir if climbing && depth > 0 => {
-                    depth -= 1;
-                    true
+        match fs::symlink_metadata(&path) {
+            Ok(data) if data.is_dir() => return Ok(Some((file.clone(), "a submodule".to_owned()))),
+            Ok(data) if data.is_symlink() => {
+                let target = fs::read_link(&path)?;
+                if leads_out(&target, file.components().count().saturating_sub(1)) {
+                    return Ok(Some((file.clone(), format!("a link to {}", target.display()))));
                 }
-                Component::Normal(_) => {
-                    climbing = false;
-                    true
-                }
-                Component::CurDir => true,
-                _ => false,
-            };
-            if !inside {
-                return Ok(Some(((*file).clone(), target)));
             }
+            _ => {}
         }
     }
     Ok(None)
+}
+
+/// Whether a link leads out of the tree; it is so many folders deep in it.
+fn leads_out(target: &Path, mut depth: usize) -> bool {
+    // git has seen to it that the link's own folders are none. A `..` further on could follow another link.
+    let mut climbing = true;
+    let mut stays = |component| match component {
+        Component::ParentDir if climbing && depth > 0 => {
+            depth -= 1;
+            true
+        }
+        Component::Normal(_) => {
+            climbing = false;
+            true
+        }
+        Component::CurDir => true,
+        _ => false,
+    };
+    !target.components().all(&mut stays)
 }
 
 /// The files that a patch touches, as they were.
@@ -205,7 +211,7 @@ enum Was {
 }
 
 impl<'a> Backup<'a> {
-    fn of(tree: &'a Path, files: &BTreeSet<&'a PathBuf>) -> io::Result<Backup<'a>> {
+    fn of(tree: &'a Path, files: &'a [PathBuf]) -> io::Result<Backup<'a>> {
         let mut backup =
             Backup { tree, kept: tempfile::Builder::new().prefix("tramplab-").tempdir()?, files: Vec::new() };
         for (index, file) in files.iter().enumerate() {
@@ -238,9 +244,7 @@ impl<'a> Backup<'a> {
         for (file, was) in &self.files {
             let path = self.tree.join(file);
             let folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
-            if !folder {
-                gone(fs::remove_file(&path))?;
-            }
+            gone(if folder { fs::remove_dir(&path) } else { fs::remove_file(&path) })?;
             if let Was::Missing(top) = was {
                 // Folders that were made for it, as far as nothing else is in them.
                 let made = path.ancestors().take_while(|path| path.starts_with(top));

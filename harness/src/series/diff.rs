@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a unified diff changes: files, by their names, and lines.
 //!
-//! Two read it: diffy, for what errors show, and git, which applies it. A diff that they read differently is refused.
+//! Which files, is for git to say, as git applies it. diffy finds the hunks, for what errors show; where it does not
+//! understand a diff that git does, less is shown.
 
-use super::git;
+use super::{git, printable};
 use crate::host::{ChildError, child};
 use diffy::{
     Hunk,
-    patch_set::{FileMode, FileOperation, FilePatch, ParseOptions, PatchKind, PatchSet},
+    binary::BinaryPatch,
+    patch_set::{FileOperation, FilePatch, ParseOptions, PatchKind, PatchSet},
 };
 use std::{
     borrow::Cow,
     ffi::{OsStr, OsString},
     io::{self, Write},
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::ffi::OsStringExt,
     path::{Component, Path, PathBuf},
 };
 
@@ -21,15 +23,8 @@ use std::{
 pub enum DiffError {
     #[error("it is cut off: its last line, `{0}`, has no end; get it again, whole")]
     Cut(String),
-    #[error("git cannot read it: {0}")]
+    #[error("git cannot read it: {0}; expected a unified diff as `git format-patch` writes it")]
     Git(String),
-    #[error("{0}; expected a unified diff as `git format-patch` writes it")]
-    Malformed(String),
-    #[error(
-        "it can be read in two ways: git finds {}, its headers name {}; expected one `diff --git` for each file",
-        listed(.git), listed(.headers)
-    )]
-    Ambiguous { git: Vec<String>, headers: Vec<String> },
     #[error("it names `{}`, {why}; expected a path inside the tree", .path.display())]
     Unsafe { path: PathBuf, why: &'static str },
     #[error("it changes `{}` without saying to what; make it with `git format-patch --binary`", .0.display())]
@@ -40,15 +35,6 @@ pub enum DiffError {
     Child(ChildError),
     #[error("failed to hand it to git: {0}")]
     Io(#[from] io::Error),
-}
-
-fn listed(names: &[String]) -> String {
-    match names {
-        [] => "no file".to_owned(),
-        [first @ .., last] if first.is_empty() => format!("`{last}`"),
-        _ if names.len() > 8 => format!("`{}` and {} more", names[..8].join("`, `"), names.len() - 8),
-        _ => format!("`{}`", names.join("`, `")),
-    }
 }
 
 /// What a diff does to one file.
@@ -73,21 +59,20 @@ impl Change<'_> {
     }
 }
 
-/// Reads a diff.
-pub fn parse(diff: &[u8], strip: usize) -> Result<Vec<Change<'_>>, DiffError> {
-    if let Some(line) = cut_line(diff) {
-        return Err(DiffError::Cut(line));
-    }
-    let git = diff.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"diff --git "));
-    let options = if git { ParseOptions::gitdiff() } else { ParseOptions::unidiff() };
-    let files = PatchSet::parse_bytes(diff, options);
-    files
-        .map(|file| {
-            let file = file.map_err(|error| DiffError::Malformed(error.to_string()))?;
-            let (old, new) = paths(file.operation(), strip);
-            Ok(Change { old, new, file })
-        })
-        .collect()
+/// The changes to the files of a diff, as far as they can be made out.
+pub fn parse(diff: &[u8], strip: usize) -> Vec<Change<'_>> {
+    let read = |options| {
+        let files = PatchSet::parse_bytes(diff, options).flatten();
+        files
+            .map(|file| {
+                let (old, new) = paths(file.operation(), strip);
+                Change { old, new, file }
+            })
+            .collect::<Vec<_>>()
+    };
+    let (git, plain) = (read(ParseOptions::gitdiff()), read(ParseOptions::unidiff()));
+    // Somebody has added a plain diff to git's by hand: as a plain one it can be read to its end.
+    if plain.len() > git.len() { plain } else { git }
 }
 
 /// A diff's last line that has no end of line, when it can be a hunk's.
@@ -110,57 +95,48 @@ fn paths(operation: &FileOperation<'_, [u8]>, strip: usize) -> (Option<PathBuf>,
     }
 }
 
-/// Reads a diff that is to be applied: as git reads it, inside the tree, with all it needs. `file` holds the diff.
-pub fn check<'a>(diff: &'a [u8], strip: usize, file: &Path) -> Result<Vec<Change<'a>>, DiffError> {
+/// The files that a diff touches, by their old and their new names, sorted. All are inside the tree. An error says
+/// what keeps the diff from being applied to any tree. `file` holds the diff.
+pub fn touched(diff: &[u8], strip: usize, file: &Path) -> Result<Vec<PathBuf>, DiffError> {
     if let Some(line) = cut_line(diff) {
         return Err(DiffError::Cut(line));
     }
-    let git = named_by_git(strip, file)?;
-    let changes = parse(diff, strip)?;
-    let mut headers = Vec::new();
-    for change in &changes {
-        for path in change.old.iter().chain(&change.new) {
-            if let Some(why) = is_unsafe(path) {
-                return Err(DiffError::Unsafe { path: path.clone(), why });
-            }
-        }
-        let path = change.new.as_ref().or(change.old.as_ref()).cloned().unwrap_or_default();
-        let modes = [change.file.old_mode(), change.file.new_mode()];
-        if modes.contains(&Some(&FileMode::Gitlink)) {
-            return Err(DiffError::Unsafe { path, why: "a submodule, which is a repository of its own" });
-        }
-        if let PatchKind::Binary(diffy::binary::BinaryPatch::Marker) = change.file.patch() {
-            return Err(DiffError::NoContents(path));
-        }
-        headers.push(path.to_string_lossy().into_owned());
+    // Either way round it names the file that is made.
+    let mut files = named_by_git(strip, file, None)?;
+    files.extend(named_by_git(strip, file, Some("--reverse"))?);
+    files.sort();
+    files.dedup();
+    if let Some((path, why)) = files.iter().find_map(|path| Some((path, is_unsafe(path)?))) {
+        return Err(DiffError::Unsafe { path: path.clone(), why });
     }
-    // `--- a/x` and `+++ b/y` in a plain diff: git takes either name, by rules of its own.
-    let agree = git.len() == headers.len()
-        && changes.iter().zip(&git).all(|(change, git)| {
-            [&change.new, &change.old].into_iter().flatten().any(|path| path.to_string_lossy() == **git)
-        });
-    if agree && !changes.is_empty() { Ok(changes) } else { Err(DiffError::Ambiguous { git, headers }) }
+    let hollow = |change: &Change<'_>| matches!(change.file.patch(), PatchKind::Binary(BinaryPatch::Marker));
+    match parse(diff, strip).into_iter().find(hollow) {
+        Some(change) => Err(DiffError::NoContents(change.new.or(change.old).unwrap_or_default())),
+        None => Ok(files),
+    }
 }
 
-/// The files that git finds in the diff. Names that are not UTF-8 are shown with replacement characters.
-fn named_by_git(strip: usize, file: &Path) -> Result<Vec<String>, DiffError> {
+fn named_by_git(strip: usize, file: &Path, direction: Option<&str>) -> Result<Vec<PathBuf>, DiffError> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let mut command = git::apply(folder, strip, file.as_os_str());
-    let (status, output) = child::finish(command.args(["--numstat", "-z"]), git::LIMIT)
+    command.args(["--numstat", "-z"]).args(direction);
+    let (status, output) = child::finish(&mut command, git::LIMIT)
         .map_err(|error| if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) })?;
     if !status.success() {
-        // The file's name is ours and gone when this is read.
+        // The file's name is ours and gone when this is read; an option of git's helps nobody.
         let text = output.stderr.replace(&*file.to_string_lossy(), "the diff");
-        return Err(DiffError::Git(text.trim().trim_start_matches("error: ").to_owned()));
+        let text = text.replace(" (allow with \"--allow-empty\")", "");
+        return Err(DiffError::Git(printable(text.trim().trim_start_matches("error: "))));
     }
     let records = output.stdout.split('\0').filter(|record| !record.is_empty());
-    Ok(records.map(|record| record.splitn(3, '\t').last().unwrap_or_default().to_owned()).collect())
+    Ok(records.map(|record| PathBuf::from(record.splitn(3, '\t').last().unwrap_or_default())).collect())
 }
 
 /// Why a path may not be written to. git refuses these too.
 fn is_unsafe(path: &Path) -> Option<&'static str> {
-    if path.as_os_str().is_empty() || path.as_os_str().as_bytes().contains(&0) {
-        return Some("which is no file name");
+    // What is not UTF-8 has lost its bytes on the way from git.
+    if path.as_os_str().is_empty() || path.to_string_lossy().contains('\u{fffd}') {
+        return Some("which is no file name in UTF-8");
     }
     for component in path.components() {
         match component {

@@ -120,8 +120,33 @@ fn of_file(path: &Path) -> Result<Series, SeriesError> {
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return of_manifest(path);
     }
-    let messages = messages_in(&[path.to_owned()], &mut Reader::new())?;
-    of_thread(collect(messages, path)?, Some(name::of_path(path)))
+    let thread = thread_in(path, &mut Reader::new())?;
+    of_thread(thread, Some(name::of_path(path)))
+}
+
+/// The thread of one file. A single message that is no mailbox was picked out of its series on purpose.
+fn thread_in(path: &Path, reader: &mut Reader) -> Result<Thread, SeriesError> {
+    let mut messages = messages_in(&[path.to_owned()], reader)?;
+    let mailbox = path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
+    let mut picked = None;
+    if let ([message], false) = (&mut *messages, mailbox)
+        && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
+        && total > 1
+    {
+        picked = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
+    }
+    if let Some(cover) = cover_beside(path) {
+        messages.extend(messages_in(&[cover], reader)?);
+    }
+    let mut thread = collect(messages, path)?;
+    thread.notes.extend(picked);
+    Ok(thread)
+}
+
+/// b4 puts the cover letter of NAME.mbx and of NAME.maildir into NAME.cover.
+fn cover_beside(path: &Path) -> Option<PathBuf> {
+    let b4 = path.extension().is_some_and(|extension| extension == "mbx" || extension == "maildir");
+    Some(path.with_extension("cover")).filter(|cover| b4 && cover.is_file())
 }
 
 fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
@@ -144,6 +169,7 @@ fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
     if files.is_empty() {
         return Err(SeriesError::EmptyFolder(folder.to_owned()));
     }
+    files.extend(cover_beside(folder));
     let messages = messages_in(&files, &mut reader)?;
     of_thread(collect(messages, folder)?, Some(name::of_path(folder)))
 }
@@ -163,19 +189,25 @@ fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
 fn of_message(id: &str) -> Result<Series, SeriesError> {
     let folder = tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
     let output = b4::fetch(id, folder.path())?;
-    let mut files = file::entries(folder.path(), |path| path.extension().is_some_and(|end| end == "cover"))?;
-    for maildir_folder in file::entries(folder.path(), Path::is_dir)? {
-        files.extend(maildir(&maildir_folder)?);
-    }
-    if files.is_empty() {
+    let mut messages = saved_by_b4(folder.path())?;
+    if messages.is_empty() {
         return Err(B4Error::Nothing { id: id.to_owned(), output: printable(output.trim()) }.into());
     }
-    let mut messages = messages_in(&files, &mut Reader::new())?;
     for message in &mut messages {
         // The folder is gone when this is read.
-        message.origin = format!("{id} as b4 has it ({})", printable(&message.subject.title));
+        message.origin = format!("the thread of {id}");
     }
     of_thread(collect(messages, Path::new(id))?, None)
+}
+
+/// The one thread that b4 has saved into a folder.
+pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
+    let mut files = Vec::new();
+    for saved in file::entries(folder, |path| path.extension().is_some_and(|end| end == "maildir"))? {
+        files.extend(maildir(&saved)?);
+        files.extend(cover_beside(&saved));
+    }
+    messages_in(&files, &mut Reader::new())
 }
 
 fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
@@ -192,7 +224,7 @@ fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
         Thread { title: Some(title.clone()), base_commit: None, patches: Vec::new(), notes: Vec::new() };
     for entry in &patches.value {
         let file = file::inside(folder, entry, path)?;
-        let thread = collect(messages_in(&[file.clone()], &mut reader)?, &file)?;
+        let thread = thread_in(&file, &mut reader)?;
         whole.base_commit = whole.base_commit.or(thread.base_commit);
         whole.notes.extend(thread.notes);
         whole.patches.extend(thread.patches);
@@ -249,15 +281,15 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
         .map_err(|source| SeriesError::Thread { origin: origin.display().to_string(), source })
 }
 
-/// Counts the patches through and has each read by all who will.
+/// Counts the patches through and has git read each.
 fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
     let Thread { title, base_commit, mut patches, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;
-        let checked = diff::to_file(&patch.diff)
+        let touched = diff::to_file(&patch.diff)
             .map_err(DiffError::from)
-            .and_then(|file| diff::check(&patch.diff, patch.strip, file.path()).map(drop));
-        checked.map_err(|source| SeriesError::Diff {
+            .and_then(|file| diff::touched(&patch.diff, patch.strip, file.path()));
+        patch.touched = touched.map_err(|source| SeriesError::Diff {
             label: patch.label(),
             origin: patch.origin.clone(),
             source,

@@ -71,6 +71,8 @@ pub struct Patch {
     pub strip: usize,
     /// It is kept the wrong way round (quilt's `-R`).
     pub reversed: bool,
+    /// The files it touches, by their old names and by their new ones, each once, sorted.
+    pub touched: Vec<PathBuf>,
 }
 
 impl Series {
@@ -103,7 +105,7 @@ impl Series {
             match patch.line_before(&file, line, self.reverse) {
                 diff::Before::InHunk => return Some(patch),
                 diff::Before::At(before, at) => {
-                    if toucher.is_none() && patch.files().contains(&file) {
+                    if toucher.is_none() && patch.touched.contains(&file) {
                         toucher = Some(patch);
                     }
                     (file, line) = (before, at);
@@ -120,14 +122,9 @@ impl Patch {
         format!("patch {} ({})", self.number, printable(&self.subject))
     }
 
-    /// The files it touches, by their old names and by their new ones, each once, sorted.
+    /// The files it touches, by their old names and by their new ones.
     pub fn files(&self) -> Vec<PathBuf> {
-        let changes = diff::parse(&self.diff, self.strip).unwrap_or_default();
-        let mut files: Vec<_> =
-            changes.iter().flat_map(|change| change.old.iter().chain(&change.new)).cloned().collect();
-        files.sort();
-        files.dedup();
-        files
+        self.touched.clone()
     }
 
     /// Whether a line of the file, as this patch leaves it, is in one of its hunks.
@@ -137,7 +134,7 @@ impl Patch {
 
     fn line_before(&self, file: &Path, line: usize, reverse: bool) -> diff::Before {
         let turned = self.reversed != reverse;
-        diff::line_before(&diff::parse(&self.diff, self.strip).unwrap_or_default(), file, line, turned)
+        diff::line_before(&diff::parse(&self.diff, self.strip), file, line, turned)
     }
 }
 

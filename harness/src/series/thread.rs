@@ -19,13 +19,13 @@ pub struct Thread {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThreadError {
     #[error(
-        "none of its {messages} messages is a patch ({replies} are replies); expected messages with a subject \
+        "none of its {messages} messages is a patch (replies: {replies}); expected messages with a subject \
          `[PATCH …]` and a diff, as `git format-patch` writes them"
     )]
     NoPatch { messages: usize, replies: usize },
     #[error(
-        "{} of {total} missing{}; get the whole thread, with `b4 am` or as the mbox that lore.kernel.org offers",
-        numbers(.missing), of_version(*.version)
+        "{} missing{}; get the whole thread, with `b4 am` or as the mbox that lore.kernel.org offers",
+        numbers(.missing, *.total), of_version(*.version)
     )]
     Missing { version: u32, total: usize, missing: Vec<usize> },
     #[error(
@@ -45,12 +45,12 @@ pub enum ThreadError {
     TooMany(usize),
 }
 
-fn numbers(numbers: &[usize]) -> String {
+fn numbers(numbers: &[usize], total: usize) -> String {
     let shown = numbers.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let more = if numbers.len() > 8 { ", …" } else { "" };
     match numbers {
-        [_] => format!("patch {shown} is"),
-        _ => format!("patches {shown}{more} are"),
+        [_] => format!("patch {shown} of {total} is"),
+        _ => format!("patches {shown}{more} of {total} are"),
     }
 }
 
@@ -117,6 +117,7 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         diff: message.diff.unwrap_or_default(),
         strip: 1,
         reversed: false,
+        touched: Vec::new(),
     };
     let patches = patches.into_iter().enumerate().map(patch).collect();
     Ok(Thread { title, base_commit, patches, notes })
