@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel's configuration, and what tramplab needs of it.
 
+mod expression;
+mod fragment;
+mod options;
+#[cfg(test)]
+mod tests_of_trees;
+mod unmet;
+
+pub use fragment::{Conflict, Fragment, FragmentError, Fragments, Wanted, fragments};
+pub use options::{Options, Unreadable};
+pub use unmet::{Unmet, unmet};
+
 use crate::run::Arch;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -129,10 +140,10 @@ mod tests {
 
     /// The lines of Debian's cloud configurations that matter here.
     const CONFIGS: [(&str, &str); 4] = [
-        ("6.1", include_str!("testdata/6.1.config")),
-        ("6.12", include_str!("testdata/6.12.config")),
-        ("7.2", include_str!("testdata/7.2.config")),
-        ("7.3", include_str!("testdata/7.3.config")),
+        ("6.1", include_str!("../testdata/6.1.config")),
+        ("6.12", include_str!("../testdata/6.12.config")),
+        ("7.2", include_str!("../testdata/7.2.config")),
+        ("7.3", include_str!("../testdata/7.3.config")),
     ];
 
     fn missing(config: &Kconfig, options: &[&'static str]) -> Vec<String> {

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why an option that was wanted is not in the configuration that `make olddefconfig` made of it.
+
+use super::{
+    Kconfig, Wanted,
+    expression::{Expression, Tristate},
+    options::{Definition, Kind, Options, Symbol, Unreadable},
+};
+use crate::run::Arch;
+use std::{fmt, path::Path};
+
+/// Of what selects an option, so many are named.
+const NAMED: usize = 6;
+
+/// An option that did not survive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmet {
+    pub wanted: Wanted,
+    /// What it is instead; `n` when it is not set.
+    pub found: String,
+    pub why: String,
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unmet { wanted, found, why } = self;
+        write!(f, "{}: {wanted} did not survive (it is {found}): {why}", wanted.place())
+    }
+}
+
+/// What of the wanted is not in the result, with the reason. The tree's Kconfig files are read only if something is missing.
+pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Vec<Unmet> {
+    let missing: Vec<_> = wanted.iter().filter(|wanted| found(wanted, result) != wanted.plain()).collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let options = Options::read(tree, arch);
+    missing.into_iter().map(|wanted| explain(wanted, result, &options)).collect()
+}
+
+fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {
+    result.get(&wanted.option).unwrap_or("n")
+}
+
+fn explain(wanted: &Wanted, result: &Kconfig, options: &Result<Options, Unreadable>) -> Unmet {
+    let found = found(wanted, result);
+    let why = match options {
+        Ok(options) => why(wanted, found, result, options),
+        Err(error) => format!("its dependencies are not known, {error}"),
+    };
+    Unmet { wanted: wanted.clone(), found: found.to_owned(), why }
+}
+
+fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> String {
+    let option = &wanted.option;
+    let symbol = match options.symbols.get(option) {
+        // One that is only selected and nowhere defined is none.
+        Some(symbol) if !symbol.definitions.is_empty() => symbol,
+        _ => {
+            let like = similar(option, options).map(|name| format!(" (did you mean CONFIG_{name}?)"));
+            return format!("this tree has no option CONFIG_{option}{}", like.unwrap_or_default());
+        }
+    };
+    let value = wanted.plain();
+    let is_switch = matches!(value, "y" | "m" | "n") && !wanted.value.starts_with('"');
+    match symbol.kind {
+        Some(Kind::Bool) if !is_switch || value == "m" => return "it is a bool, expected y or n".to_owned(),
+        Some(Kind::Tristate) if !is_switch => return "it is a tristate, expected y, m or n".to_owned(),
+        Some(Kind::Text) if !wanted.value.starts_with('"') => {
+            return "it is a string, expected a \"text\"".to_owned();
+        }
+        Some(Kind::Number) if wanted.value.starts_with('"') || (is_switch && value != "n") => {
+            return "it is a number".to_owned();
+        }
+        _ => {}
+    }
+    let lowers = is_switch && Tristate::of(value) < Tristate::of(found);
+    if lowers {
+        why_set(option, symbol, found, result, options)
+    } else {
+        why_not_set(wanted, symbol, result, options)
+    }
+}
+
+/// Why an option is more than it is wanted to be.
+fn why_set(option: &str, symbol: &Symbol, found: &str, result: &Kconfig, options: &Options) -> String {
+    let level = Tristate::of(found);
+    let selects = |(by, conditions): &&(String, Vec<Expression>)| {
+        let by = Expression::Symbol(by.clone());
+        let is_met = |part: &Expression| part.value(result).is_none_or(|value| value >= level);
+        is_met(&by) && conditions.iter().all(is_met)
+    };
+    let active: Vec<_> = symbol.selected_by.iter().filter(selects).collect();
+    if !active.is_empty() {
+        return format!("it is selected by {}", names(active.into_iter().map(|(by, _)| by), result));
+    }
+    if symbol.definitions.iter().any(|at| at.choice.is_some()) {
+        return format!("one of its choice must be set{}", choice_of(option, symbol, options));
+    }
+    match hidden(symbol, result) {
+        Some(hidden) => format!("{hidden}, and its default is {found}"),
+        None => format!("its prompt and dependencies allow for less, and its default is {found}"),
+    }
+}
+
+/// Why an option is less than it is wanted to be, or has another value.
+fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Options) -> String {
+    // Of a bool `m` is enough.
+    let needed = match symbol.kind {
+        Some(Kind::Tristate) => Tristate::of(wanted.plain()),
+        _ => Tristate::Module,
+    };
+    let missing = |at: &Definition| -> Vec<String> {
+        let mut parts: Vec<_> = at.depends.iter().flat_map(|part| part.missing(needed, result)).collect();
+        // What surrounds it often says the same again.
+        let mut seen = std::collections::BTreeSet::new();
+        parts.retain(|part| seen.insert(part.clone()));
+        parts
+    };
+    // Where it lacks least; what has no prompt is set by others.
+    let prompted: Vec<_> = symbol.definitions.iter().filter(|at| at.prompt.is_some()).collect();
+    let places = if prompted.is_empty() { symbol.definitions.iter().collect() } else { prompted.clone() };
+    let nearest = places.into_iter().map(missing).min_by_key(Vec::len).unwrap_or_default();
+    let mut reasons = Vec::new();
+    if !nearest.is_empty() {
+        reasons.push(format!("it depends on {}", nearest.join(" and ")));
+    }
+    if prompted.is_empty() {
+        reasons.push(unasked(symbol, result));
+    } else if nearest.is_empty() {
+        if let Some(hidden) = hidden(symbol, result) {
+            reasons.push(hidden);
+        } else if let Some(other) = chosen(&wanted.option, symbol, result, options) {
+            reasons.push(format!("{other} [=y] of the same choice is set"));
+        } else if let Some(range) = symbol.definitions.iter().flat_map(|at| &at.ranges).next() {
+            reasons.push(format!("its range is {}", with_values(range, result)));
+        } else if let Some(text) = prompted.iter().find_map(|at| asked_of_tools(at, result)) {
+            reasons.push(format!("it depends on {text}, which the compiler and the other tools decide"));
+        } else {
+            reasons.push(
+                "nothing that it depends on is missing as far as can be seen here; run `make menuconfig` and search for it"
+                    .to_owned(),
+            );
+        }
+    }
+    reasons.join("; ")
+}
+
+/// A condition that turns on what the build's tools can do.
+fn asked_of_tools(at: &Definition, result: &Kconfig) -> Option<String> {
+    let conditions = at.depends.iter().chain(at.prompt.iter().flatten());
+    let mut unknown = conditions.filter(|part| part.value(result).is_none());
+    unknown.next().map(|part| part.macros().join(" and "))
+}
+
+/// `2 NR_CPUS_END [=512]`.
+fn with_values(range: &str, result: &Kconfig) -> String {
+    let shown = |word: &str| match result.get(word) {
+        Some(value) => format!("{word} [={value}]"),
+        None => word.to_owned(),
+    };
+    range.split_whitespace().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+/// Of an option without a prompt: who sets it.
+fn unasked(symbol: &Symbol, result: &Kconfig) -> String {
+    match symbol.selected_by.as_slice() {
+        [] => "it has no prompt: only its default sets it".to_owned(),
+        by => format!(
+            "it has no prompt: it is set by what selects it, {}",
+            names(by.iter().map(|(by, _)| by), result)
+        ),
+    }
+}
+
+/// That nobody is asked for it, if it is so.
+fn hidden(symbol: &Symbol, result: &Kconfig) -> Option<String> {
+    let prompts: Vec<_> = symbol.definitions.iter().filter_map(|at| at.prompt.as_ref()).collect();
+    if prompts.is_empty() {
+        return Some(unasked(symbol, result));
+    }
+    let missing = |conditions: &Vec<Expression>| -> Vec<String> {
+        conditions.iter().flat_map(|part| part.missing(Tristate::Module, result)).collect()
+    };
+    let nearest = prompts.into_iter().map(missing).min_by_key(Vec::len).unwrap_or_default();
+    (!nearest.is_empty()).then(|| format!("it can be set only with {}", nearest.join(" and ")))
+}
+
+/// Another option of the same choice that is set.
+fn chosen<'a>(option: &str, symbol: &Symbol, result: &Kconfig, options: &'a Options) -> Option<&'a String> {
+    let choices = symbol.definitions.iter().filter_map(|at| at.choice);
+    choices
+        .flat_map(|choice| &options.choices[choice])
+        .find(|other| *other != option && result.get(other) == Some("y"))
+}
+
+fn choice_of(option: &str, symbol: &Symbol, options: &Options) -> String {
+    let choices = symbol.definitions.iter().filter_map(|at| at.choice);
+    let others: Vec<_> =
+        choices.flat_map(|choice| &options.choices[choice]).filter(|other| *other != option).collect();
+    let names: Vec<_> = others.into_iter().take(NAMED).map(String::as_str).collect();
+    if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
+}
+
+fn names<'a>(options: impl Iterator<Item = &'a String>, result: &Kconfig) -> String {
+    let mut names: Vec<_> = options.collect();
+    names.dedup();
+    let shown = |name: &&String| Expression::Symbol((*name).clone()).shown(result);
+    let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
+    format!("{}{more}", names.iter().take(NAMED).map(shown).collect::<Vec<_>>().join(", "))
+}
+
+/// The option whose name is the nearest, if it is near at all.
+fn similar<'a>(option: &str, options: &'a Options) -> Option<&'a String> {
+    let defined = options.symbols.iter().filter(|(_, symbol)| !symbol.definitions.is_empty());
+    let near = defined.map(|(name, _)| (strsim::damerau_levenshtein(option, name), name));
+    let (distance, name) = near.min()?;
+    (distance <= 1 + option.len() / 4).then_some(name)
+}
