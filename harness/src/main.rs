@@ -7,7 +7,12 @@ mod cli;
 use clap::{Parser, Subcommand};
 use cli::exit;
 use std::process::ExitCode;
-use tramplab::{config, host, kernel, run};
+use tramplab::{
+    config, host,
+    kernel::{KernelError, build::BuildError},
+    run,
+    series::SeriesError,
+};
 
 /// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in QEMU.
 #[derive(Parser)]
@@ -74,7 +79,9 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::SetupError>()
             || cause.is::<host::QemuError>()
             || cause.is::<run::StoreError>()
-            || cause.downcast_ref::<kernel::KernelError>().is_some_and(kernel::KernelError::is_usage)
+            || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)
+            || cause.downcast_ref::<BuildError>().is_some_and(BuildError::is_usage)
+            || cause.downcast_ref::<SeriesError>().is_some_and(SeriesError::is_usage)
     })
 }
 

@@ -15,7 +15,7 @@ use tramplab::{
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source,
         build::{self, BuildError, Builder, Confinement, Order},
-        source,
+        kconfig, source,
     },
     run::{self, Built, ErrorKind, Outcome, RunDir, Step},
     series::{self, ApplyError, Patch, Series},
@@ -142,15 +142,11 @@ impl Preparing<'_> {
             let line = format!("warning: the series says it goes onto {wanted}; this is {}", sources.digest);
             self.progress.line(&line);
         }
-        let folder = repository().join("configs/kconfig");
-        let mut config = String::new();
-        for file in [folder.join("base.config"), folder.join(format!("{}.config", manifest.arch.name()))]
-            .iter()
-            .chain(&recipe.config)
-        {
-            config +=
-                &fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
-        }
+        let configs = repository().join("configs/kconfig");
+        let mechanisms = self.suite.mechanisms();
+        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, &recipe.config)
+            .map_err(KernelError::from)?;
+        config.conflicts.iter().for_each(|conflict| self.progress.line(&conflict.to_string()));
         let order = Order {
             name: manifest.name.clone(),
             arch: manifest.arch,

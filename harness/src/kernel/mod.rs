@@ -59,6 +59,8 @@ pub enum KernelError {
     Layout { package: String, expected: Vec<String> },
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Fragment(#[from] kconfig::FragmentError),
     #[error("failed to fetch the kernel `{name}`: it is built from sources, which only vm-test does")]
     FromSources { name: String },
     #[error(transparent)]
@@ -74,6 +76,7 @@ impl KernelError {
             KernelError::Manifest(_)
             | KernelError::Unknown { .. }
             | KernelError::FromSources { .. }
+            | KernelError::Fragment(_)
             | KernelError::Argument { .. }
             | KernelError::Image { .. }
             | KernelError::Config { .. }

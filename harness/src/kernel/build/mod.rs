@@ -19,7 +19,7 @@ pub use workspace::WorkspaceError;
 use super::Toolchain;
 use crate::{
     host::cache::{Cache, CacheError},
-    kernel::Kconfig,
+    kernel::kconfig::{self, Fragments, Kconfig, Unmet},
     run::Arch,
     series::Patch,
 };
@@ -57,8 +57,8 @@ pub struct Order {
     /// Kernels of one lineage are built in one folder, each on top of the one before.
     pub lineage: String,
     pub toolchain: Toolchain,
-    /// All fragments merged; what it does not set is as in `allnoconfig`.
-    pub config: String,
+    /// What it does not set is as in `allnoconfig`.
+    pub config: Fragments,
     /// In the order in which they were written.
     pub patches: Vec<Patch>,
     /// The patches are taken out, the last first.
@@ -114,10 +114,10 @@ pub enum BuildError {
     #[error(transparent)]
     Confine(#[from] Unconfined),
     #[error(
-        "failed to configure {name}: {}; what they depend on is not there in {description}, or not set",
-        .lost.join(", ")
+        "failed to configure {name} from {description}:\n{}",
+        .unmet.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     )]
-    Config { name: String, description: String, lost: Vec<String> },
+    Config { name: String, description: String, unmet: Vec<Unmet> },
     #[error("failed to build {name}: {error}\nthe whole log is {log}", log = .log.display())]
     Compile { name: String, error: Box<FirstError>, log: PathBuf },
     #[error("failed to apply `{subject}` ({origin}) to {description}: {reason}")]
@@ -137,6 +137,11 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    /// Whether the user mends it by asking for something else, or by installing what is missing.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, BuildError::Toolchain(_) | BuildError::Config { .. } | BuildError::Apply { .. })
+    }
+
     /// Whether the sources are to blame, and not this machine or what was asked of it.
     pub fn is_of_sources(&self) -> bool {
         matches!(self, BuildError::Compile { .. } | BuildError::Config { .. } | BuildError::Endless { .. })
@@ -225,7 +230,8 @@ where
         let Order { arch, digest, config, reverse, .. } = self.order;
         let toolchain = self.tools.identity.join("\n");
         let variables = self.tools.variables.join("\n").replace("ccache ", "");
-        let mut words = vec![RECIPE, arch.name(), digest, config, &toolchain, &variables];
+        let config = config.text();
+        let mut words = vec![RECIPE, arch.name(), digest, &config, &toolchain, &variables];
         // Without patches both are the same kernel.
         words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
         let mut hasher = Hasher::default();
@@ -465,14 +471,16 @@ where
         if configure {
             stage("configuring")?;
             let fragment = build.join(make::CONFIG_FRAGMENT);
-            fs::write(&fragment, &order.config).map_err(io_error("write", &fragment))?;
+            fs::write(&fragment, order.config.text()).map_err(io_error("write", &fragment))?;
             run(&["allnoconfig"], &mut |_| ControlFlow::Continue(()))?;
             let config = build.join(".config");
             let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
-            let lost = lost(&order.config, &text);
-            if !lost.is_empty() {
+            let result =
+                Kconfig::parse(&text).map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
+            let unmet = kconfig::unmet(&order.config.wanted, &result, &source, order.arch);
+            if !unmet.is_empty() {
                 let Order { name, description, .. } = order.clone();
-                return Err(BuildError::Config { name, description, lost });
+                return Err(BuildError::Config { name, description, unmet });
             }
         }
         if is_base {
@@ -544,22 +552,6 @@ fn image_path(build: &Path, arch: Arch) -> PathBuf {
         Arch::X86_64 => build.join("arch/x86/boot/bzImage"),
         Arch::Arm64 => build.join("arch/arm64/boot/Image"),
     }
-}
-
-/// Lines of the order that the configuration does not have.
-fn lost(wanted: &str, config: &str) -> Vec<String> {
-    let Ok(config) = Kconfig::parse(config) else { return vec!["all of it".to_owned()] };
-    let mut last: Vec<(&str, &str)> = Vec::new();
-    for line in wanted.lines().map(str::trim_end) {
-        let option = line.strip_prefix("CONFIG_").and_then(|rest| rest.split_once('='));
-        let unset = line.strip_prefix("# CONFIG_").and_then(|rest| rest.strip_suffix(" is not set"));
-        let Some((name, value)) = option.or(unset.map(|name| (name, "n"))) else { continue };
-        // The last word on an option counts, as for Kconfig.
-        last.retain(|(other, _)| *other != name);
-        last.push((name, value));
-    }
-    let is_lost = |(name, value): &(&str, &str)| config.get(name).unwrap_or("n") != value.trim_matches('"');
-    last.into_iter().filter(is_lost).map(|(name, value)| format!("CONFIG_{name}={value}")).collect()
 }
 
 fn contains(text: &[u8], word: &[u8]) -> bool {

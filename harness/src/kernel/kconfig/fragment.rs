@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fragments of configurations: what a kernel that is built here is to have.
 
-use super::{Options, required_for};
+use super::{can_be_asked_for, required_for};
 use crate::run::Arch;
 use std::{
     collections::BTreeMap,
@@ -185,18 +185,17 @@ impl Fragments {
 }
 
 /// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, what the mechanisms take
-/// and this tree knows and lets be set (what it does not know makes the mechanism's cells a skip), and the manifest's own.
+/// and a configuration can ask for, and the manifest's own. The tree is not looked at: what is built is known without it.
 pub fn fragments(
     configs: &Path,
     arch: Arch,
     mechanisms: &[Mechanism],
-    options: &Options,
     extra: &[PathBuf],
 ) -> Result<Fragments, FragmentError> {
     let mut all = Fragment::read(&configs.join("base.config"))?;
     all.extend(Fragment::read(&configs.join(format!("{}.config", arch.name())))?);
     for mechanism in mechanisms {
-        let settable = required_for(*mechanism).iter().filter(|option| options.is_settable(option));
+        let settable = required_for(*mechanism).iter().filter(|option| can_be_asked_for(option));
         all.extend(settable.map(|option| Wanted {
             option: (*option).to_owned(),
             value: "y".to_owned(),

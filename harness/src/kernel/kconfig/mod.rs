@@ -134,6 +134,14 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
     }
 }
 
+/// What the kernel sets by itself when it can has no prompt: a fragment that sets it is not heard.
+fn can_be_asked_for(option: &str) -> bool {
+    !matches!(
+        option,
+        "DYNAMIC_FTRACE_WITH_DIRECT_CALLS" | "HAVE_SINGLE_FTRACE_DIRECT_OPS" | "KRETPROBES" | "TRACEPOINTS"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -291,7 +291,6 @@ fn fragments_are_read_and_bad_lines_are_named() {
 #[test]
 fn later_fragments_win_and_mechanisms_ask_for_what_can_be_set() {
     let tree = tree();
-    let options = Options::read(tree.path(), Arch::X86_64).unwrap();
     let configs = tree.path().join("configs");
     write(&configs, &[("base.config", "CONFIG_A=y\nCONFIG_FPROBE=y\n"), ("x86_64.config", "CONFIG_B=1\n")]);
     let extra = [configs.join("mine.config"), configs.join("more.config")];
@@ -300,10 +299,10 @@ fn later_fragments_win_and_mechanisms_ask_for_what_can_be_set() {
         &[("mine.config", "# CONFIG_A is not set\nCONFIG_B=1\n"), ("more.config", "CONFIG_C=\"c\"\n")],
     );
     let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
-    let merged = fragments(&configs, Arch::X86_64, &mechanisms, &options, &extra).unwrap();
-    // This tree has no kprobes, and nobody is asked for tracepoints.
-    let expected =
-        "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_FUNCTION_TRACER=y\nCONFIG_C=\"c\"\n";
+    let merged = fragments(&configs, Arch::X86_64, &mechanisms, &extra).unwrap();
+    // Nobody is asked for tracepoints: they have no prompt.
+    let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\n\
+                    CONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
     assert_eq!(merged.text(), expected);
     let place = |name: &str| configs.join(name).display().to_string();
     let conflicts: Vec<_> = merged.conflicts.iter().map(ToString::to_string).collect();
@@ -313,9 +312,9 @@ fn later_fragments_win_and_mechanisms_ask_for_what_can_be_set() {
     assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
 
     let none = [PathBuf::from("/no/such.config")];
-    let error = fragments(&configs, Arch::X86_64, &[], &options, &none).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::X86_64, &[], &none).unwrap_err().to_string();
     assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
-    let error = fragments(&configs, Arch::Arm64, &[], &options, &[]).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::Arm64, &[], &[]).unwrap_err().to_string();
     assert!(error.contains("arm64.config"), "{error}");
 }
 
@@ -324,7 +323,7 @@ fn later_fragments_win_and_mechanisms_ask_for_what_can_be_set() {
 fn our_own_fragments_can_be_read() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/kconfig");
     for arch in [Arch::X86_64, Arch::Arm64] {
-        let merged = fragments(&configs, arch, &Mechanism::ALL, &Options::default(), &[]).unwrap();
+        let merged = fragments(&configs, arch, &Mechanism::ALL, &[]).unwrap();
         assert_eq!(merged.conflicts, []);
         assert!(merged.text().contains("CONFIG_FPROBE=y\n"));
     }
