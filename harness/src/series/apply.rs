@@ -17,6 +17,9 @@ use std::{
 /// Lines shown of a hunk and of a tree's file, each.
 const SHOWN: usize = 40;
 
+/// Shown of one patch; git's own message names all.
+const MOST_CONFLICTS: usize = 8;
+
 /// Of a tree's file; the kernel has few that are longer, and none by hand.
 const MOST_SEARCHED: u64 = 8 << 20;
 
@@ -123,7 +126,7 @@ fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Ve
         let there = there(&tree.join(&file), &expected(hunk, turned), line).unwrap_or_default();
         Some(Conflict { file, line, hunk: text(hunk), there })
     };
-    named.filter_map(conflict).collect()
+    named.filter_map(conflict).take(MOST_CONFLICTS).collect()
 }
 
 /// A hunk as it stands in the diff; long ones are cut.
