@@ -9,13 +9,19 @@ use super::{
 use crate::host::{ChildError, child};
 use std::{
     fmt, fs,
-    io::{self, BufRead},
+    io::{self, Read},
     os::unix::fs::symlink,
     path::{Component, Path, PathBuf},
 };
 
 /// Lines shown of a hunk and of a tree's file, each.
 const SHOWN: usize = 40;
+
+/// Shown of one patch; git's own message names all.
+const MOST_CONFLICTS: usize = 8;
+
+/// Of a tree's file; the kernel has few that are longer, and none by hand.
+const MOST_SEARCHED: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -46,7 +52,7 @@ pub struct Conflict {
     pub line: usize,
     /// The hunk as the patch has it, from its `@@`.
     pub hunk: String,
-    /// The tree's lines at that place, with their numbers.
+    /// The tree's lines at the place most like it, with their numbers; `!` marks those that differ.
     pub there: String,
 }
 
@@ -60,9 +66,9 @@ impl fmt::Display for Conflict {
         let file = printable(&file.to_string_lossy());
         write!(f, "{file}:{line}: this hunk does not fit:\n{hunk}")?;
         if there.is_empty() {
-            write!(f, "the tree's {file} has no line {line}")
+            write!(f, "the tree's {file} has no line like these")
         } else {
-            write!(f, "the tree's {file} has there:\n{}", there.trim_end())
+            write!(f, "the tree's {file} has (`!` where it differs):\n{}", there.trim_end())
         }
     }
 }
@@ -117,10 +123,10 @@ fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Ve
         let change = changes.iter().find(|change| change.before(turned) == Some(&file))?;
         let range = |hunk: &diffy::Hunk<'_, [u8]>| if turned { hunk.new_range() } else { hunk.old_range() };
         let hunk = change.hunks().iter().find(|hunk| range(hunk).start() == line)?;
-        let there = lines(&tree.join(&file), line, range(hunk).len()).unwrap_or_default();
+        let there = there(&tree.join(&file), &expected(hunk, turned), line).unwrap_or_default();
         Some(Conflict { file, line, hunk: text(hunk), there })
     };
-    named.filter_map(conflict).collect()
+    named.filter_map(conflict).take(MOST_CONFLICTS).collect()
 }
 
 /// A hunk as it stands in the diff; long ones are cut.
@@ -147,13 +153,40 @@ fn line_of(line: &[u8]) -> String {
     printable(text.trim_end_matches('\n'))
 }
 
-/// Lines of a tree's file, with their numbers.
-fn lines(path: &Path, first: usize, count: usize) -> io::Result<String> {
+/// The lines that a hunk is to find.
+fn expected<'a>(hunk: &diffy::Hunk<'a, [u8]>, turned: bool) -> Vec<&'a [u8]> {
+    let line = |line: &diffy::Line<'a, [u8]>| match line {
+        diffy::Line::Context(text) => Some(*text),
+        diffy::Line::Delete(text) => (!turned).then_some(*text),
+        diffy::Line::Insert(text) => turned.then_some(*text),
+    };
+    hunk.lines().iter().filter_map(line).map(bare).collect()
+}
+
+fn bare(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\n").unwrap_or(line)
+}
+
+/// The place of a tree's file that is most like what a hunk expects, of equals the one nearest to its line.
+fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<String> {
+    let mut content = Vec::new();
+    fs::File::open(path)?.take(MOST_SEARCHED).read_to_end(&mut content)?;
+    let lines: Vec<_> = content.split_inclusive(|byte| *byte == b'\n').map(bare).collect();
+    let expected = &expected[..expected.len().min(SHOWN)];
+    // Blank lines and lone braces are everywhere.
+    let alike = |start: &usize| {
+        let pairs = lines[*start..].iter().zip(expected);
+        pairs.filter(|(there, expected)| there == expected && expected.trim_ascii().len() > 1).count()
+    };
+    let starts = 0..lines.len();
+    let best =
+        starts.max_by_key(|start| (alike(start), std::cmp::Reverse(start.abs_diff(line.saturating_sub(1)))));
     let mut shown = String::new();
-    let reader = io::BufReader::new(fs::File::open(path)?);
-    let lines = reader.split(b'\n').enumerate().skip(first.saturating_sub(1)).take(count.clamp(1, SHOWN));
-    for (index, line) in lines {
-        shown.push_str(&format!("{:>6}  {}\n", index + 1, line_of(&line?)));
+    for (index, wanted) in expected.iter().enumerate() {
+        let number = best.unwrap_or(0) + index;
+        let Some(text) = lines.get(number) else { break };
+        let mark = if text == wanted { ' ' } else { '!' };
+        shown.push_str(&format!("{:>6}{mark} {}\n", number + 1, line_of(text)));
     }
     Ok(shown)
 }

@@ -180,7 +180,7 @@ pub fn line_before(changes: &[Change<'_>], file: &Path, line: usize, turned: boo
             }
             // An empty range names the line before it.
             if post.end() + usize::from(post.is_empty()) <= line {
-                before = (before + pre.len()).saturating_sub(post.len());
+                before = before.saturating_add(pre.len()).saturating_sub(post.len());
             }
         }
         if let Some(name) = change.before(turned) {

@@ -245,7 +245,7 @@ fn of_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
     for entry in entries {
         let path = file::inside(folder, &entry.file, list)?;
         // The list counts, not what a subject says of a series it was once sent in.
-        let mut messages = messages_in(&[path.clone()], &mut reader)?;
+        let mut messages = messages_in(std::slice::from_ref(&path), &mut reader)?;
         messages.iter_mut().for_each(|message| message.subject.count = None);
         let thread = collect(messages, &path)?;
         let [patch] = <[Patch; 1]>::try_from(thread.patches)

@@ -474,14 +474,23 @@ fn a_patch_that_does_not_fit_shows_its_hunk_and_the_tree_and_leaves_nothing() {
          kernel/bpf/trampoline.c:28: this hunk does not fit:\n\
          @@ -28,7 +28,7 @@ int line_26;\n int line_27;\n int line_28;\n int line_29;\n-int line_30;\n\
          +int line_thirty;\n int line_31;\n int line_32;\n int line_33;\n\
-         the tree's kernel/bpf/trampoline.c has there:\n\
-         \u{20}   28  int line_27;\n    29  int line_28;\n    30  int line_29;\n    31  int\u{fffd}[31m line_XXX;\n\
+         the tree's kernel/bpf/trampoline.c has (`!` where it differs):\n\
+         \u{20}   28  int line_27;\n    29  int line_28;\n    30  int line_29;\n    31! int\u{fffd}[31m line_XXX;\n\
          \u{20}   32  int line_31;\n    33  int line_32;\n    34  int line_33;\n\
          git says:\nerror: patch failed: kernel/bpf/trampoline.c:28\n\
          error: kernel/bpf/trampoline.c: patch does not apply",
         TITLES[0],
     );
     assert_eq!(error.to_string(), expected);
+
+    // Where the code has moved to, it is shown. (A hunk at a file's first line is not looked for further on.)
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, "// more\n\n".repeat(50) + &text.replace("int line_3;", "int LINE_3;")).unwrap();
+    let error = apply(&series.patches[0], tree.path(), false).unwrap_err().to_string();
+    let shown =
+        "differs):\n   101  // trampoline\n   102  int line_1;\n   103  int line_2;\n   104! int LINE_3;\n";
+    assert!(error.contains(shown), "{error}");
+    fs::write(&file, text).unwrap();
 
     // Taken out where it is not in, a file that is missing, one that is there already.
     let error = apply(&series.patches[0], tree.path(), true).unwrap_err().to_string();
@@ -656,6 +665,7 @@ fn a_line_is_traced_back_to_its_patch() {
         ("g", 15, Some(2)),
         ("h", 1, Some(3)),
         ("h", 2, Some(3)),
+        ("h", usize::MAX, Some(3)),
         ("f", 10, Some(1)),
         ("i", 1, None),
     ] {
