@@ -27,6 +27,8 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Both,
+    /// Both, but one end is another function: what it was in has been inlined, split or renamed.
+    Moved,
     /// It went.
     Base,
     /// It came.
@@ -38,6 +40,7 @@ impl Row {
         match (&self.base, &self.head) {
             (Some(_), None) => Side::Base,
             (None, Some(_)) => Side::Head,
+            (Some(base), Some(head)) if key(base) != key(head) => Side::Moved,
             _ => Side::Both,
         }
     }
@@ -77,26 +80,43 @@ pub fn beside(
     let mut new = listing::lines(head_point, &head.function, model, filter);
     old.reverse();
     new.reverse();
-    let keys = |lines: &[Line]| lines.iter().map(key).collect::<Vec<_>>();
-    let mut rows = Vec::new();
-    let one = |lines: &[Line], index: usize| Some(lines[index].clone());
-    for change in capture_diff_slices(Algorithm::Myers, &keys(&old), &keys(&new)) {
-        let (tag, before, after) = change.as_tag_tuple();
-        if tag == DiffTag::Equal {
-            rows.extend(before.zip(after).map(|(a, b)| Row { base: one(&old, a), head: one(&new, b) }));
-        } else {
-            rows.extend(before.map(|a| Row { base: one(&old, a), head: None }));
-            rows.extend(after.map(|b| Row { base: None, head: one(&new, b) }));
-        }
-    }
-    Listings { row, filter, rows }
+    Listings { row, filter, rows: align(&old, &new, &KEYS) }
 }
 
-/// What makes two records the same although the code around them was built anew: offsets move, BTF ids are given anew.
-fn key(line: &Line) -> (String, String, bool) {
-    let function = |place: &str| {
-        let name = place.rsplit_once('+').map_or(place, |(name, _)| name);
-        stable_name(name)
+/// What makes two records the same, although the code around them was built anew: offsets move, BTF ids are given anew. First
+/// both ends; of what is left over between two such records, those that still share one end belong together.
+const KEYS: [fn(&Line) -> Key; 3] =
+    [key, |line| Key { from: String::new(), ..key(line) }, |line| Key { to: String::new(), ..key(line) }];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    from: String,
+    to: String,
+    modelled: bool,
+}
+
+fn key(line: &Line) -> Key {
+    let function = |place: &str| stable_name(place.rsplit_once('+').map_or(place, |(name, _)| name));
+    Key { from: function(&line.from), to: function(&line.to), modelled: line.modelled }
+}
+
+fn align(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
+    let went = |line: &Line| Row { base: Some(line.clone()), head: None };
+    let came = |line: &Line| Row { base: None, head: Some(line.clone()) };
+    let Some((key, weaker)) = keys.split_first() else {
+        return old.iter().map(went).chain(new.iter().map(came)).collect();
     };
-    (function(&line.from), function(&line.to), line.modelled)
+    let keys = |lines: &[Line]| lines.iter().map(key).collect::<Vec<_>>();
+    let mut rows = Vec::new();
+    for change in capture_diff_slices(Algorithm::Myers, &keys(old), &keys(new)) {
+        let (tag, before, after) = change.as_tag_tuple();
+        let (before, after) = (&old[before], &new[after]);
+        if tag == DiffTag::Equal {
+            let both = |(a, b): (&Line, &Line)| Row { base: Some(a.clone()), head: Some(b.clone()) };
+            rows.extend(before.iter().zip(after).map(both));
+        } else {
+            rows.extend(align(before, after, weaker));
+        }
+    }
+    rows
 }

@@ -136,7 +136,7 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
 }
 
-/// `-` marks a record that only the base has, `+` one that only the head has.
+/// `-` marks a record that only the base has, `+` one that only the head has, `~` one with another end.
 fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
     let text = |line: &crate::branch::listing::Line| {
         let note = if line.modelled { " (modelled)" } else { "" };
@@ -148,6 +148,7 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
         .map(|row| {
             let mark = match row.side() {
                 Side::Both => " ",
+                Side::Moved => "~",
                 Side::Base => "-",
                 Side::Head => "+",
             };
@@ -161,8 +162,10 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
         out += format!("{mark} {base:width$} | {head}").trim_end();
         out.push('\n');
     }
-    let caption =
-        format!("{}, {} ({}): base | head, - went, + came", listings.row, listings.filter, comparison.model);
+    let caption = format!(
+        "{}, {} ({}): base | head; - went, + came, ~ from or to another function",
+        listings.row, listings.filter, comparison.model
+    );
     Listing { caption, text: plain(&out) }
 }
 
