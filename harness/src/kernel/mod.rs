@@ -46,6 +46,10 @@ pub enum KernelError {
     Argument { name: String, expected: String },
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error(transparent)]
+    Fragment(#[from] kconfig::FragmentError),
+    #[error("failed to configure the kernel as it is wanted:{}", .0.iter().map(|unmet| format!("\n{unmet}")).collect::<String>())]
+    Unmet(Vec<kconfig::Unmet>),
     #[error("failed to use {path} as a kernel: {source}")]
     Image { path: PathBuf, source: ImageError },
     #[error("failed to read the kernel configuration {path}: {source}")]
@@ -71,6 +75,8 @@ impl KernelError {
             KernelError::Manifest(_)
             | KernelError::Unknown { .. }
             | KernelError::Argument { .. }
+            | KernelError::Fragment(_)
+            | KernelError::Unmet(_)
             | KernelError::Image { .. }
             | KernelError::Config { .. }
             | KernelError::Checksum { .. } => true,
