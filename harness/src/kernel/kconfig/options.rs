@@ -80,7 +80,7 @@ impl Options {
         let tree = tree.to_owned();
         let read = move || {
             let variables = HashMap::from([("SRCARCH", source_arch)]);
-            let top = tree.join("Kconfig");
+            let top = PathBuf::from("Kconfig");
             let file = KconfigFile::new_with_vars(tree, top, &variables, &HashMap::new());
             let text = file.read_to_string().map_err(|error| Unreadable(error.to_string()))?;
             let (rest, kconfig) = parse_kconfig(KconfigInput::new_extra(&text, file)).map_err(|error| {

@@ -208,7 +208,7 @@ fn an_option_that_did_not_survive_is_named_with_what_it_lacks() {
         (
             "STACKPROTECTOR=y",
             "",
-            "it is n): it depends on $(cc-option,-fstack-protector), which the compiler and the other tools decide",
+            "it is n): it depends on $(cc-option, -fstack-protector), which the compiler and the other tools decide",
         ),
     ] {
         let found = explained(tree.path(), &format!("\nCONFIG_{wanted}\n"), &format!("{usual}{result}\n"));
@@ -237,10 +237,10 @@ fn a_tree_that_cannot_be_read_is_said_to_be_so() {
         ("Kconfig", "source \"Kconfig\"\n", "files deep"),
         ("Kconfig", "source \"../../etc/passwd\"\n", "leads outside the tree"),
         ("Kconfig", "source \"/etc/passwd\"\n", "leads outside the tree"),
-        ("Kconfig", "source \"none/Kconfig\"\n", "at Kconfig"),
+        ("Kconfig", "source \"none/Kconfig\"\n", "at Kconfig:1"),
         ("Kconfig", deep.as_str(), "nest too deep"),
         ("Kconfig", blocks.as_str(), "nest too deep"),
-        ("kernel/trace/Kconfig", "config A\n\tboolean? \"a\"\n", "kernel/trace/Kconfig:2"),
+        ("kernel/trace/Kconfig", "config A\n\tbool\n\twhatever\n", "kernel/trace/Kconfig:3"),
     ] {
         let tree = tree();
         write(tree.path(), &[(name, text)]);

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Series on a real kernel that is built here: what the shipped ones are to show, and what is wrong with bad ones. The first
+//! run builds 6.12 whole (minutes); after that only what a patch touches.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+use tramplab::{
+    branch::{Branch, Model},
+    compare::{self, Comparison, Metric, Value, Verdict},
+    run::{Built, Cell, ErrorKind, Outcome, Row, Run, RunDir, Test},
+};
+
+const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
+                     - lbr_waste: { mechanisms: [fexit, kretprobe.multi] }\n";
+
+fn tramplab() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    command
+}
+
+fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
+    fs::write(dir.join("suite.yaml"), suite).unwrap();
+    let mut command = tramplab();
+    command.args(["vm-test", "--accel", "tcg", "--suite"]).arg(dir.join("suite.yaml"));
+    command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn stored(dir: &Path) -> Run {
+    RunDir::load(&dir.join("runs/latest")).unwrap()
+}
+
+/// The patches that were made to be bad: 1 adds a record, 2 panics at boot, 3 does not compile.
+fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad-series");
+    let mut patches: Vec<_> = fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()).collect();
+    patches.sort();
+    let folder = dir.join("bad");
+    fs::create_dir(&folder).unwrap();
+    // As a quilt series: `git format-patch` numbered them as a whole.
+    let mut series = String::new();
+    for number in numbers {
+        let patch = &patches[number - 1];
+        let name = patch.file_name().unwrap().to_str().unwrap();
+        fs::copy(patch, folder.join(name)).unwrap();
+        series += &format!("{name}\n");
+    }
+    fs::write(folder.join("series"), series).unwrap();
+    folder
+}
+
+/// Wasted records of `row` in `filter`: base and head.
+fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
+    let row: Row = row.parse().unwrap();
+    let metric = Metric::Wasted { row, filter };
+    let compared = comparison.metrics.iter().find(|compared| compared.metric == metric).unwrap();
+    [&compared.base, &compared.head].map(|value| match value {
+        Value::Records(Some(records)) => *records,
+        other => panic!("{metric}: {other}"),
+    })
+}
+
+fn less(comparison: &Comparison, row: &str, filter: Branch) -> i64 {
+    let [base, head] = wasted(comparison, row, filter);
+    i64::from(base) - i64::from(head)
+}
+
+#[test]
+fn the_shipped_series_show_what_they_claim() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(dir.path());
+    let comparison = compare::whole(&run, Model::IntelLbr).unwrap();
+    assert_eq!(less(&comparison, "kretprobe.multi", Branch::Any), 1, "{}", said(&output));
+    assert_eq!(less(&comparison, "fexit", Branch::Any), 0);
+    // The record that went is named.
+    assert!(said(&output).contains("- [#"), "{}", said(&output));
+    assert!(said(&output).contains("kprobe_multi_link_exit_handler+"), "{}", said(&output));
+    let inlined = RunDir::new(fs::canonicalize(dir.path().join("runs/latest")).unwrap());
+
+    let output =
+        vm_test(dir.path(), SUITE, &["--series", "lbr-helpers", "--each-patch", "--format", "markdown"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(dir.path());
+    let comparison = compare::whole(&run, Model::IntelLbr).unwrap();
+    for row in ["fexit", "kretprobe.multi"] {
+        assert_eq!(less(&comparison, row, Branch::Any), 3, "{row}: {}", said(&output));
+        assert_eq!(less(&comparison, row, Branch::AnyReturn), 1, "{row}");
+    }
+    // In two steps: the helper's call and its return, then the call of the other helper.
+    let steps = compare::walk(&run, Model::IntelLbr);
+    let each: Vec<i64> = steps.iter().map(|step| less(step, "fexit", Branch::Any)).collect();
+    assert_eq!(each, [2, 1]);
+    assert!(said(&output).contains("### Patch by patch"), "{}", said(&output));
+    // Everything that was built is told to be, and how.
+    assert!(run.kernels.iter().all(|kernel| kernel.build.is_some() && kernel.image_sha256.is_some()));
+
+    // The two runs' stored forms are compared without a guest: the heads are different kernels of one tree.
+    let compare = |extra: &[&str]| {
+        let latest = dir.path().join("runs/latest");
+        tramplab().arg("compare").arg(inlined.path()).arg(latest).args(extra).output().unwrap()
+    };
+    let kernels = ["--base-kernel", "6.12-source+kprobe-multi-inline", "--head-kernel", "6.12-source"];
+    let output = compare(&kernels);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("lbr_waste.kretprobe_multi.any"), "{}", said(&output));
+    let output = compare(&[kernels[0], kernels[1], "--head-kernel", "6.12-source+kprobe"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    // Measured by another agent: refused, unless told to go on.
+    let mut other = RunDir::load(inlined.path()).unwrap();
+    other.tools.agent_sha256 = "0".repeat(64);
+    inlined.save(&other).unwrap();
+    let output = compare(&kernels);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("different guest agents: 000000000000 and "), "{}", said(&output));
+    let output = compare(&[&kernels[..], &["--anyway"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+}
+
+#[test]
+fn each_bad_patch_is_found_with_its_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = bad(dir.path(), &[1, 2, 3]);
+    let suite = SUITE.replace(", kretprobe.multi", "");
+    let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap(), "--each-patch"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(dir.path());
+    let steps = &run.series.as_ref().unwrap().steps;
+    let cell = |step: usize, test: &str| -> &Cell {
+        let is_it = |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
+        run.cells.iter().find(is_it).unwrap_or_else(|| panic!("step {step} has no {test}: {}", said(&output)))
+    };
+    // The base is as it should be.
+    assert_eq!(cell(0, "lbr_waste/fexit").outcome, Outcome::Pass);
+    // 1: one record more, and the record is the jump that was put in.
+    let Outcome::Fail { reasons } = &cell(1, "lbr_waste/fexit").outcome else { panic!("{}", said(&output)) };
+    assert!(reasons.iter().any(|reason| reason.contains("lbr_waste.fexit.any is worse")), "{reasons:?}");
+    let added = &compare::walk(&run, Model::IntelLbr)[0];
+    assert_eq!(less(added, "fexit", Branch::Any), -1);
+    assert!(added.metrics.iter().all(|compared| compared.verdict != Verdict::Better));
+    // 2: it builds, and does not boot.
+    assert_eq!(cell(2, "build").outcome, Outcome::Pass);
+    let Outcome::Error { kind: ErrorKind::Panic, message } = &cell(2, "lbr_waste/fexit").outcome else {
+        panic!("{}", said(&output))
+    };
+    assert!(message.contains("this kernel is not to boot"), "{message}");
+    // 3: it does not build; the compiler's word stands beside the patch.
+    let Outcome::Error { kind: ErrorKind::Build, message } = &cell(3, "build").outcome else {
+        panic!("{}", said(&output))
+    };
+    for words in ["patch 3", "Call what is not there", "kernel/bpf/trampoline.c", "tramplab_no_such_function"]
+    {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    assert!(matches!(steps[3].built, Built::Failed { .. }));
+    assert!(!run.cells.iter().any(|c| c.id.kernel == steps[3].kernel && c.id.test != Test::Build));
+    for words in ["does not build", "1 of 2 cells fail", "panic"] {
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    }
+}
+
+#[test]
+fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = bad(dir.path(), &[1, 3]);
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("patch 2 (bpf: Call what is not there)"), "{}", said(&output));
+    let run = stored(dir.path());
+    // Nothing is measured: there is nothing to compare with. What make said is kept.
+    assert!(run.cells.iter().all(|cell| cell.id.test == Test::Build), "{:?}", run.cells);
+    let head = &run.series.as_ref().unwrap().head().kernel;
+    let log = RunDir::new(dir.path().join("runs/latest")).build_log(head);
+    assert!(fs::read_to_string(log).unwrap().contains("tramplab_no_such_function"));
+}
+
+#[test]
+fn a_patch_that_does_not_apply_stops_the_run_and_shows_the_hunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = bad(dir.path(), &[1, 1]);
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    for words in ["patch 2", "kernel/bpf/trampoline.c", "@@ ", "migrate_disable();", "git says"] {
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    }
+    assert!(!dir.path().join("runs/latest").exists());
+}
+
+#[test]
+fn a_series_that_cannot_be_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, words) in [
+        (&["--series", "no-such"][..], "failed to find the series `no-such`"),
+        (&["--series", "lbr-helpers", "--kernel", "6.12"], "prebuilt"),
+        (&["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"], "name it with --kernel"),
+        (&["--each-patch"], "--series"),
+    ] {
+        let output = vm_test(dir.path(), SUITE, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+        assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
+        let kept = fs::read_dir(dir.path().join("runs")).map_or(0, Iterator::count);
+        assert_eq!(kept, 0, "{arguments:?}");
+    }
+}
