@@ -6,9 +6,9 @@ use super::{
     content::{Listing, Table},
 };
 use crate::{
-    branch::Branch,
+    branch::{Branch, Model},
     compare::{self, Compared, Comparison, Listings, Metric, Side, Value, Verdict},
-    run::{Built, ErrorKind, Outcome, Row, Run, Series},
+    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step},
 };
 use std::collections::BTreeMap;
 
@@ -169,55 +169,58 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
     Listing { caption, text: plain(&out) }
 }
 
-/// Patch by patch: did it build, boot and pass, and what every metric was that changed somewhere.
-pub fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Table {
-    let mut columns: Vec<Metric> = Vec::new();
+/// Patch by patch: did it build, boot and pass; and every metric that changed somewhere.
+pub fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
+    let patch = |step: &Step| match &step.subject {
+        Some(subject) => vec![step.patches.to_string(), one_line(subject), state(run, step)],
+        None => vec!["0".to_owned(), "base".to_owned(), state(run, step)],
+    };
+    let mut tables = vec![Table {
+        caption: "Patch by patch".to_owned(),
+        header: ["#", "patch", "state"].map(str::to_owned).to_vec(),
+        rows: series.steps.iter().map(patch).collect(),
+        notes: Vec::new(),
+    }];
+    let mut changed: Vec<Metric> = Vec::new();
     for compared in comparisons.iter().flat_map(|comparison| &comparison.metrics) {
         let differs = matches!(compared.verdict, Verdict::Better | Verdict::Worse);
-        if differs && !columns.contains(&compared.metric) {
-            columns.push(compared.metric);
+        if differs && !changed.contains(&compared.metric) {
+            changed.push(compared.metric);
         }
     }
-    let mut rows = Vec::new();
-    for (index, step) in series.steps.iter().enumerate() {
-        let name = match &step.subject {
-            Some(subject) => format!("{} {}", step.patches, one_line(subject)),
-            None => "base".to_owned(),
-        };
-        let mut row = vec![name, state(run, &step.kernel, &step.built)];
-        row.extend(columns.iter().map(|metric| {
-            // A step is the head of the comparison before it, the base of the one after.
-            let find = |comparison: &Comparison, head: bool| {
-                let compared = comparison.metrics.iter().find(|compared| compared.metric == *metric)?;
-                Some(if head { compared.head.to_string() } else { compared.base.to_string() })
-            };
-            let as_head = index.checked_sub(1).and_then(|before| find(comparisons.get(before)?, true));
-            let as_base = || comparisons.get(index).and_then(|comparison| find(comparison, false));
-            as_head.or_else(as_base).unwrap_or_default()
-        }));
-        rows.push(row);
+    if changed.is_empty() {
+        tables[0].notes.push("No metric changed.".to_owned());
+        return tables;
     }
-    let header = ["patch".to_owned(), "state".to_owned()].into_iter();
-    let notes = match columns.is_empty() {
-        true => vec!["No metric changed.".to_owned()],
-        false => Vec::new(),
+    // A step is the head of the comparison before it, and the base of the one after.
+    let value = |metric: &Metric, step: usize| {
+        let find =
+            |index: usize| comparisons.get(index)?.metrics.iter().find(|found| found.metric == *metric);
+        let as_head = step.checked_sub(1).and_then(find).map(|compared| compared.head.to_string());
+        as_head.or_else(|| find(step).map(|compared| compared.base.to_string())).unwrap_or_default()
     };
-    Table {
-        caption: "Patch by patch".to_owned(),
-        header: header.chain(columns.iter().map(ToString::to_string)).collect(),
-        rows,
-        notes,
-    }
+    let row = |metric: &Metric| {
+        let values = (0..series.steps.len()).map(|step| value(metric, step));
+        std::iter::once(metric.to_string()).chain(values).collect()
+    };
+    let numbers = series.steps.iter().map(|step| format!("#{}", step.patches));
+    tables.push(Table {
+        caption: "What changed, patch by patch".to_owned(),
+        header: std::iter::once("metric".to_owned()).chain(numbers).collect(),
+        rows: changed.iter().map(row).collect(),
+        notes: Vec::new(),
+    });
+    tables
 }
 
 /// How a step of the series fared, the worst first.
-fn state(run: &Run, kernel: &str, built: &Built) -> String {
-    match built {
+fn state(run: &Run, step: &Step) -> String {
+    match step.built {
         Built::Failed { .. } => return "does not build".to_owned(),
         Built::NotReached => return "not reached".to_owned(),
         Built::Yes => {}
     }
-    let outcomes = || run.cells.iter().filter(|cell| cell.id.kernel == kernel).map(|cell| &cell.outcome);
+    let outcomes = || run.cells.iter().filter(|cell| cell.id.kernel == step.kernel).map(|cell| &cell.outcome);
     let errors: Vec<ErrorKind> = outcomes()
         .filter_map(|outcome| match outcome {
             Outcome::Error { kind, .. } => Some(*kind),
@@ -235,11 +238,12 @@ fn state(run: &Run, kernel: &str, built: &Built) -> String {
 }
 
 /// The verdicts of a run that has a series: the whole, and patch by patch where it was walked.
-pub fn of_run(run: &Run, model: crate::branch::Model) -> Option<(Verdicts, Option<Table>)> {
+pub fn of_run(run: &Run, model: Model) -> Option<(Verdicts, Vec<Table>)> {
     let series = run.series.as_ref()?;
     let whole = verdicts(&compare::whole(run, model)?);
-    let table = (series.steps.len() > 2).then(|| walk(run, series, &compare::walk(run, model)));
-    Some((whole, table))
+    let tables =
+        if series.steps.len() > 2 { walk(run, series, &compare::walk(run, model)) } else { Vec::new() };
+    Some((whole, tables))
 }
 
 fn one_line(text: &str) -> String {

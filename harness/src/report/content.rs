@@ -29,7 +29,7 @@ pub struct Document {
     pub outcomes: Outcomes,
     /// Base against head, and patch by patch.
     pub verdicts: Option<Verdicts>,
-    pub walk: Option<Table>,
+    pub walk: Vec<Table>,
     /// Kernels side by side, when there are several.
     pub comparison: Vec<Table>,
     pub sections: Vec<Section>,
@@ -101,7 +101,7 @@ impl Document {
         let model = arch.map(|arch| model_of(arch, view));
         let (verdicts, walk) = model
             .and_then(|model| comparison::of_run(run, model))
-            .map_or((None, None), |(verdicts, walk)| (Some(verdicts), walk));
+            .map_or((None, Vec::new()), |(verdicts, walk)| (Some(verdicts), walk));
         Document {
             verdicts,
             walk,

@@ -10,7 +10,7 @@ use crate::run::Run;
 pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
     let mut out = format!("# {}\n\n{}", text(&document.heading), pairs(&document.about));
-    if let Some(table) = &document.walk {
+    for table in &document.walk {
         out += &format!("\n{}", self::table(table));
     }
     if let Some(verdicts) = &document.verdicts {

@@ -20,7 +20,7 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
     let style = Style { colour };
     let mut out = style.bold(&document.heading) + "\n";
     out += &pairs(&document.about);
-    if let Some(table) = &document.walk {
+    for table in &document.walk {
         out += &format!("\n{}", self::table(table));
     }
     if let Some(verdicts) = &document.verdicts {

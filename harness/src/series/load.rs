@@ -120,27 +120,39 @@ fn of_file(path: &Path) -> Result<Series, SeriesError> {
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return of_manifest(path);
     }
-    let thread = thread_in(path, &mut Reader::new())?;
+    let thread = thread_in(path, &mut Reader::new(), Picked::Named)?;
     of_thread(thread, Some(name::of_path(path)))
 }
 
-/// The thread of one file. A single message that is no mailbox was picked out of its series on purpose.
-fn thread_in(path: &Path, reader: &mut Reader) -> Result<Thread, SeriesError> {
+/// The thread of one file. A single message that is no mailbox was picked out of its series on purpose; `picked` gets a note
+/// of it where nobody said so.
+fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread, SeriesError> {
     let mut messages = messages_in(&[path.to_owned()], reader)?;
     let mailbox = path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
-    let mut picked = None;
+    let mut note = None;
     if let ([message], false) = (&mut *messages, mailbox)
         && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
         && total > 1
     {
-        picked = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
+        note = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
     }
     if let Some(cover) = cover_beside(path) {
         messages.extend(messages_in(&[cover], reader)?);
     }
     let mut thread = collect(messages, path)?;
-    thread.notes.extend(picked);
+    if picked == Picked::Named {
+        thread.notes.extend(note);
+    }
     Ok(thread)
+}
+
+/// How a file came to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Picked {
+    /// On the command line: it may be meant to be the whole series.
+    Named,
+    /// By a list, which says what belongs together.
+    Listed,
 }
 
 /// b4 puts the cover letter of NAME.mbx and of NAME.maildir into NAME.cover.
@@ -224,7 +236,7 @@ fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
         Thread { title: Some(title.clone()), base_commit: None, patches: Vec::new(), notes: Vec::new() };
     for entry in &patches.value {
         let file = file::inside(folder, entry, path)?;
-        let thread = thread_in(&file, &mut reader)?;
+        let thread = thread_in(&file, &mut reader, Picked::Listed)?;
         whole.base_commit = whole.base_commit.or(thread.base_commit);
         whole.notes.extend(thread.notes);
         whole.patches.extend(thread.patches);
