@@ -116,7 +116,8 @@ fn arguments(view: &View, cwd: &Path) -> Vec<OsString> {
 /// The folders to show for programs outside the system's folders: `/opt/llvm` for `/opt/llvm/bin/clang`.
 pub fn folders_of(programs: &[PathBuf]) -> Vec<PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from);
-    let mut folders: Vec<_> = programs.iter().filter_map(|program| folder_of(program, home.as_deref())).collect();
+    let mut folders: Vec<_> =
+        programs.iter().filter_map(|program| folder_of(program, home.as_deref())).collect();
     folders.sort();
     folders.dedup();
     folders
@@ -211,8 +212,7 @@ mod tests {
     /// The script's output and whether it ended well. Each hostile act is also done outside, where it succeeds.
     fn sh(confinement: &Confinement, view: &View, cwd: &Path, script: &str) -> (bool, String) {
         let mut command = confinement.command(view, cwd, OsStr::new("sh"));
-        let (status, output) =
-            child::finish(command.args(["-c", script]), Duration::from_secs(60)).unwrap();
+        let (status, output) = child::finish(command.args(["-c", script]), Duration::from_secs(60)).unwrap();
         (status.success(), output.stdout + &output.stderr)
     }
 
@@ -251,7 +251,8 @@ mod tests {
             "echo x > /usr/tramplab-was-here".to_owned(),
             format!("mount -o remount,rw,bind {root}/src && echo x > {root}/src/file"),
             "mount -o remount,rw,bind /usr && echo x > /usr/tramplab-was-here".to_owned(),
-            "unshare -Urm sh -c 'mount -o remount,rw,bind /usr' && echo x > /usr/tramplab-was-here".to_owned(),
+            "unshare -Urm sh -c 'mount -o remount,rw,bind /usr' && echo x > /usr/tramplab-was-here"
+                .to_owned(),
             "ls /dev/vda || ls /dev/sda || ls /dev/mem || ls /dev/kvm".to_owned(),
         ] {
             let (well, output) = sh(&script);
@@ -277,12 +278,15 @@ mod tests {
             OsStr::new("bash"),
         );
         command.env("TRAMPLAB_SECRET", "hunter2");
-        let script = format!("env; ls /sys/class/net /proc/net/dev; cat /proc/net/dev; echo /proc/[0-9]*; {connect}");
-        let (status, output) =
-            child::finish(command.args(["-c", &script]), Duration::from_secs(20)).unwrap();
+        let script =
+            format!("env; ls /sys/class/net /proc/net/dev; cat /proc/net/dev; echo /proc/[0-9]*; {connect}");
+        let (status, output) = child::finish(command.args(["-c", &script]), Duration::from_secs(20)).unwrap();
         assert!(!status.success(), "{output:?}");
         assert!(output.stderr.contains("127.0.0.1"), "{output:?}");
-        assert!(!output.stdout.contains("hunter2") && output.stdout.contains("PATH=/usr/bin:/bin"), "{output:?}");
+        assert!(
+            !output.stdout.contains("hunter2") && output.stdout.contains("PATH=/usr/bin:/bin"),
+            "{output:?}"
+        );
         let own = format!("/proc/{} ", std::process::id());
         assert!(output.stdout.contains("/proc/1 ") && !output.stdout.contains(&own), "{output:?}");
     }

@@ -38,9 +38,17 @@ struct Entry {
 #[derive(Debug, Serialize, Deserialize)]
 enum Was {
     /// Also the folders that were not there: the topmost.
-    Absent { folder: Option<PathBuf> },
-    File { copy: String, modified: SystemTime, mode: u32 },
-    Link { target: PathBuf },
+    Absent {
+        folder: Option<PathBuf>,
+    },
+    File {
+        copy: String,
+        modified: SystemTime,
+        mode: u32,
+    },
+    Link {
+        target: PathBuf,
+    },
 }
 
 const LIST: &str = "list.json";
@@ -139,9 +147,7 @@ impl Journal {
     fn entries(&self) -> Result<Vec<Entry>, JournalError> {
         let list = self.folder.join(LIST);
         match fs::read(&list) {
-            Ok(text) => {
-                serde_json::from_slice(&text).map_err(io::Error::other).map_err(error("read", &list))
-            }
+            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other).map_err(error("read", &list)),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(source) => Err(error("read", &list)(source)),
         }
@@ -172,7 +178,9 @@ fn error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Journal
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(())
+        }
         result => result,
     }
 }
@@ -198,9 +206,8 @@ pub fn paths(diff: &[u8]) -> Result<BTreeSet<PathBuf>, JournalError> {
             // A time may follow after a tabulator.
             let name = name.split(|byte| *byte == b'\t').next().unwrap_or_default();
             add(&without_side(&unquoted(name)), &mut found);
-        } else if let Some(name) = ["rename from ", "rename to ", "copy from ", "copy to "]
-            .into_iter()
-            .find_map(after)
+        } else if let Some(name) =
+            ["rename from ", "rename to ", "copy from ", "copy to "].into_iter().find_map(after)
         {
             add(name, &mut found);
         } else if let Some(names) = after("diff --git ") {
@@ -308,7 +315,9 @@ mod tests {
         };
         git(&["init", "-q"]);
         let long = "a line\n".repeat(50);
-        for name in ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c", "dir/renamed.c", "mode.sh"] {
+        for name in
+            ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c", "dir/renamed.c", "mode.sh"]
+        {
             fs::write(source.join(name), format!("{name}\n{long}")).unwrap();
         }
         fs::write(source.join("binary"), [0, 1, 2, 255]).unwrap();
@@ -337,7 +346,9 @@ mod tests {
         let state = || {
             let script = "find . -path ./.git -prune -o ! -type d -printf '%p %y %m %l %T@ ' -exec sha256sum {} \\; | sort";
             let mut command = Command::new("sh");
-            child::run(command.args(["-c", script]).current_dir(&source), Duration::from_secs(60)).unwrap().stdout
+            child::run(command.args(["-c", script]).current_dir(&source), Duration::from_secs(60))
+                .unwrap()
+                .stdout
         };
         let before = state();
         let keeper = Journal::new(journal.clone(), source.clone());

@@ -95,7 +95,10 @@ pub struct Record {
 pub enum Event {
     /// What is done now: `checking out …`.
     Stage(String),
-    Progress { done: u64, total: u64 },
+    Progress {
+        done: u64,
+        total: u64,
+    },
 }
 
 /// `Break` ends the build; called at least every second while make runs.
@@ -267,7 +270,8 @@ where
         };
         let build = self.opened().workspace.build();
         let image = image_path(&build, self.order.arch);
-        for (from, name) in [(&image, "image"), (&build.join(".config"), "config"), (&log.to_owned(), "log")] {
+        for (from, name) in [(&image, "image"), (&build.join(".config"), "config"), (&log.to_owned(), "log")]
+        {
             // What a series' Makefile put there instead of the image could be a link to anything.
             let meta = fs::symlink_metadata(from).map_err(io_error("find", from))?;
             if !meta.is_file() {
@@ -391,7 +395,10 @@ where
     ) -> Result<(u64, u64), BuildError> {
         let ccache = if self.tools.ccache {
             // Strangers read what the base's builds wrote, and write nothing that a base would read.
-            Some(Ccache { folder: fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?, write: is_base })
+            Some(Ccache {
+                folder: fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?,
+                write: is_base,
+            })
         } else {
             None
         };
@@ -413,7 +420,7 @@ where
                 if !matches!(error, MakeError::Failed(status) if !make::was_interrupted(status)) {
                     open.build = Holds::Unknown;
                 }
-                build_error(order, error, log)
+                build_error(order, error, &source, log)
             })
         };
         let mut stage = |text: &str| match events(Event::Stage(text.to_owned())) {
@@ -442,9 +449,8 @@ where
         let foreseen = make.count(&[target]).unwrap_or(0);
         let total = before + foreseen + tail;
         stage("building")?;
-        let steps = run(&[target], &mut |done| {
-            events(Event::Progress { done: (before + done).min(total), total })
-        })?;
+        let steps =
+            run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
         // No step at all: make has nothing to do, and neither has the bar.
         let _ = events(Event::Progress { done: total, total });
         Ok((before + steps, steps.saturating_sub(foreseen)))
@@ -467,12 +473,12 @@ impl<C, A> Drop for Builder<'_, C, A> {
     }
 }
 
-fn build_error(order: &Order, error: MakeError, log: &Path) -> BuildError {
+fn build_error(order: &Order, error: MakeError, source: &Path, log: &Path) -> BuildError {
     let name = order.name.clone();
     match error {
         MakeError::Interrupted => BuildError::Interrupted { name },
         MakeError::Failed(status) if make::was_interrupted(status) => BuildError::Interrupted { name },
-        MakeError::Failed(_) => match compiler_error::read(log) {
+        MakeError::Failed(_) => match compiler_error::read(log, source) {
             Ok(error) => BuildError::Compile { name, error: Box::new(error), log: log.to_owned() },
             Err(source) => io_error("read", log)(source),
         },
@@ -486,8 +492,8 @@ fn build_error(order: &Order, error: MakeError, log: &Path) -> BuildError {
 fn built(entry: &Path, cached: bool) -> Result<Built, BuildError> {
     let path = entry.join("record.json");
     let text = fs::read(&path).map_err(io_error("read", &path))?;
-    let record = serde_json::from_slice(&text)
-        .map_err(|source| io_error("read", &path)(io::Error::other(source)))?;
+    let record =
+        serde_json::from_slice(&text).map_err(|source| io_error("read", &path)(io::Error::other(source)))?;
     let file = |name| entry.join(name);
     Ok(Built { image: file("image"), config: file("config"), log: file("log"), record, cached })
 }

@@ -112,8 +112,7 @@ pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
             variables.push(("CC", compiler.clone()));
             variables.push(("HOSTCC", host_compiler.clone()));
             programs.push(need(compiler.clone(), of(format!("gcc{suffix}"))));
-            let binutils =
-                if native { "binutils".to_owned() } else { format!("binutils-{target}") };
+            let binutils = if native { "binutils".to_owned() } else { format!("binutils-{target}") };
             for tool in ["ld", "as", "ar", "nm", "objcopy", "objdump", "readelf", "strip"] {
                 programs.push(need(format!("{prefix}{tool}"), binutils.clone()));
             }
@@ -229,7 +228,13 @@ mod tests {
         let gcc = |version| toolchain(Compiler::Gcc, version);
         let clang = |version| toolchain(Compiler::Clang, version);
         for (toolchain, arch, host, variables, packages) in [
-            (gcc(None), Arch::X86_64, "x86_64", "ARCH=x86_64 CC=ccache gcc HOSTCC=ccache gcc", "gcc binutils"),
+            (
+                gcc(None),
+                Arch::X86_64,
+                "x86_64",
+                "ARCH=x86_64 CC=ccache gcc HOSTCC=ccache gcc",
+                "gcc binutils",
+            ),
             (
                 gcc(Some("13")),
                 Arch::X86_64,

@@ -77,7 +77,8 @@ impl Workspace {
     /// Waits until no other run builds there, and repairs what a run that died has left. `identity` is what one
     /// folder cannot serve two of.
     pub fn open(cache: &Cache, lineage: &str, identity: &[&str]) -> Result<Workspace, WorkspaceError> {
-        let short: String = lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
+        let short: String =
+            lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
         let short: String = short.trim_start_matches(['.', '-']).chars().take(40).collect();
         let mut words = vec![lineage];
         words.extend(identity);
@@ -125,11 +126,10 @@ impl Workspace {
         let incoming = self.folder.join("src.new");
         remove(&incoming)?;
         fs::create_dir(&incoming).map_err(io_error("make", &incoming))?;
-        checkout(&incoming).map_err(|error| WorkspaceError::Checkout {
-            what: what.to_owned(),
-            reason: error.to_string(),
-        })?;
-        keep_times(&source, &incoming).map_err(io_error("compare the sources with those before in", &incoming))?;
+        checkout(&incoming)
+            .map_err(|error| WorkspaceError::Checkout { what: what.to_owned(), reason: error.to_string() })?;
+        keep_times(&source, &incoming)
+            .map_err(io_error("compare the sources with those before in", &incoming))?;
         remove_file(&state_file)?;
         remove(&source)?;
         fs::rename(&incoming, &source).map_err(io_error("rename", &incoming))?;
@@ -316,7 +316,11 @@ fn keep_times(old: &Path, new: &Path) -> io::Result<()> {
         let before = old.join(path.strip_prefix(new).expect("below it"));
         let time = match fs::symlink_metadata(&before) {
             Ok(other) if other.is_file() && other.len() == meta.len() && other.mode() == meta.mode() => {
-                if fs::read(&before)? == fs::read(path)? { other.modified()? } else { now }
+                if fs::read(&before)? == fs::read(path)? {
+                    other.modified()?
+                } else {
+                    now
+                }
             }
             _ => now,
         };
