@@ -295,7 +295,9 @@ mod tests {
     use super::*;
 
     /// All logs were recorded, by breaking sources, killing compilers and writing to `/dev/full`.
-    const LOGS: &[(&str, &str, Kind, Option<&str>, Option<u32>, &str)] = &[
+    type Case = (&'static str, &'static str, Kind, Option<&'static str>, Option<u32>, &'static str);
+
+    const LOGS: &[Case] = &[
         (
             "gcc-member",
             include_str!("testdata/gcc-member.log"),

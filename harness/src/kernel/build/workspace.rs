@@ -19,7 +19,9 @@ use crate::host::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use std::{
-    fs, io,
+    collections::{BTreeSet, HashSet},
+    fs,
+    io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
@@ -194,7 +196,7 @@ impl Workspace {
         apply: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<Result<(), E>, WorkspaceError> {
         let journal = self.journal();
-        let touched = journal::paths(diff)?;
+        let touched = journal::paths(diff);
         journal.save(&touched)?;
         let result = apply(&self.source());
         // Newer than anything that was built, whatever times the patch's tool sets.
@@ -207,6 +209,26 @@ impl Workspace {
             }
         }
         Ok(result)
+    }
+
+    /// How many of the files that make has made depend on these sources, by what kbuild wrote down beside each.
+    pub fn affected(&self, touched: &BTreeSet<PathBuf>) -> u64 {
+        let source = self.source();
+        let touched: HashSet<Vec<u8>> =
+            touched.iter().map(|path| source.join(path).into_os_string().into_encoded_bytes()).collect();
+        let mut count = 0;
+        // Only for the progress: what cannot be read is not counted.
+        let _ = walk(&self.build(), &mut |path, meta| {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            if meta.is_file() && name.starts_with(b".") && name.ends_with(b".cmd") {
+                let mut text = Vec::new();
+                fs::File::open(path)?.take(MIB).read_to_end(&mut text)?;
+                let mut words = text.split(|byte| byte.is_ascii_whitespace());
+                count += u64::from(words.any(|word| touched.contains(word)));
+            }
+            Ok(())
+        });
+        count
     }
 
     /// Takes all patches out of the sources. Sources that are not again what they were are given up: the next
@@ -490,6 +512,22 @@ deleted file mode 100644
         workspace.begin_base().unwrap();
         assert_eq!(fs::read_dir(workspace.build()).unwrap().count(), 0);
         assert!(!workspace.base().exists());
+    }
+
+    #[test]
+    fn what_depends_on_a_source_is_counted() {
+        let (_folder, cache) = workspace();
+        let workspace = open(&cache);
+        workspace.begin_base().unwrap();
+        let source = workspace.source();
+        for (object, depends) in [("a", "one.c dir/two.h"), ("b", "dir/two.h"), ("c", "dir/two.hpp")] {
+            let lines: String =
+                depends.split(' ').map(|path| format!("  {} \\\n", source.join(path).display())).collect();
+            fs::write(workspace.build().join(format!(".{object}.o.cmd")), lines).unwrap();
+        }
+        for (touched, expected) in [("one.c", 1), ("dir/two.h", 2), ("two.h", 0)] {
+            assert_eq!(workspace.affected(&BTreeSet::from([touched.into()])), expected, "{touched}");
+        }
     }
 
     #[test]
