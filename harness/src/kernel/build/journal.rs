@@ -4,12 +4,8 @@
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
-    ffi::OsString,
     fs, io,
-    os::unix::{
-        ffi::OsStringExt,
-        fs::{PermissionsExt, symlink},
-    },
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Component, Path, PathBuf},
     time::SystemTime,
 };
@@ -189,118 +185,11 @@ fn is_inside(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().next().is_some()
 }
 
-/// Every file that a diff may touch; rather one too many than one too few (a line of a hunk can look like a header).
-pub fn paths(diff: &[u8]) -> Result<BTreeSet<PathBuf>, JournalError> {
-    let mut found = BTreeSet::new();
-    for line in diff.split(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let add = |name: &[u8], found: &mut BTreeSet<PathBuf>| {
-            let name = unquoted(name);
-            if name.is_empty() || name == b"/dev/null" {
-                return;
-            }
-            found.insert(PathBuf::from(OsString::from_vec(name)));
-        };
-        let after = |prefix: &str| line.strip_prefix(prefix.as_bytes());
-        if let Some(name) = after("--- ").or(after("+++ ")) {
-            // A time may follow after a tabulator.
-            let name = name.split(|byte| *byte == b'\t').next().unwrap_or_default();
-            add(&without_side(&unquoted(name)), &mut found);
-        } else if let Some(name) =
-            ["rename from ", "rename to ", "copy from ", "copy to "].into_iter().find_map(after)
-        {
-            add(name, &mut found);
-        } else if let Some(names) = after("diff --git ") {
-            // The only line that names an empty or binary file, or one of which only the mode changes: then both
-            // names are the same. Others have lines of their own.
-            if let Some(name) = same_name(names) {
-                add(&name, &mut found);
-            }
-        }
-    }
-    // Among what only looks like a header; what git applies there, it refuses itself.
-    found.retain(|path| is_inside(path));
-    Ok(found)
-}
-
-/// `a/x b/x` → `x`.
-fn same_name(names: &[u8]) -> Option<Vec<u8>> {
-    if names.starts_with(b"\"") {
-        let end = names.windows(3).position(|bytes| bytes == b"\" \"" || bytes == b"\" b")?;
-        return Some(without_side(&unquoted(&names[..=end])));
-    }
-    let middle = names.len() / 2;
-    let (first, second) = (names.get(..middle)?, names.get(middle + 1..)?);
-    let (first, second) = (without_side(first), without_side(second));
-    (names.get(middle) == Some(&b' ') && first == second).then_some(first)
-}
-
-/// Without `a/` or `b/`.
-fn without_side(name: &[u8]) -> Vec<u8> {
-    let at = name.iter().position(|byte| *byte == b'/');
-    at.map_or(Vec::new(), |at| if name == b"/dev/null" { Vec::new() } else { name[at + 1..].to_vec() })
-}
-
-/// As git writes names with unusual bytes: `"a/\303\244.c"`.
-fn unquoted(name: &[u8]) -> Vec<u8> {
-    let Some(inner) = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")) else {
-        return name.to_vec();
-    };
-    let mut out = Vec::new();
-    let mut bytes = inner.iter().copied().peekable();
-    while let Some(byte) = bytes.next() {
-        if byte != b'\\' {
-            out.push(byte);
-            continue;
-        }
-        match bytes.next() {
-            Some(b'n') => out.push(b'\n'),
-            Some(b't') => out.push(b'\t'),
-            Some(b'r') => out.push(b'\r'),
-            Some(b'a') => out.push(7),
-            Some(b'b') => out.push(8),
-            Some(b'v') => out.push(11),
-            Some(b'f') => out.push(12),
-            Some(digit @ b'0'..=b'7') => {
-                let mut value = u32::from(digit - b'0');
-                for _ in 0..2 {
-                    if let Some(next) = bytes.next_if(|byte| (b'0'..=b'7').contains(byte)) {
-                        value = value * 8 + u32::from(next - b'0');
-                    }
-                }
-                out.push(value as u8);
-            }
-            Some(other) => out.push(other),
-            None => {}
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::host::child;
     use std::{process::Command, time::Duration};
-
-    #[test]
-    fn all_files_of_a_diff_are_found() {
-        for (diff, expected) in [
-            ("--- a/x/y.c\n+++ b/x/y.c\n", "x/y.c"),
-            ("--- /dev/null\n+++ b/new.c\n", "new.c"),
-            ("--- a/old.c\t2024-01-01\n+++ /dev/null\n", "old.c"),
-            ("diff --git a/p q b/p q\nold mode 100644\nnew mode 100755\n", "p q"),
-            ("diff --git a/x b/y\nrename from x\nrename to y\n", "x y"),
-            ("diff --git a/x b/y\ncopy from x\ncopy to y\n", "x y"),
-            ("--- \"a/\\303\\244\\\"\\t.c\"\n+++ \"b/\\303\\244\\\"\\t.c\"\n", "\u{e4}\"\t.c"),
-            ("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n", ""),
-            ("text\n-- a/x\n", ""),
-        ] {
-            let found = paths(diff.as_bytes()).unwrap();
-            let found: Vec<_> = found.iter().map(|path| path.to_str().unwrap()).collect();
-            assert_eq!(found.join(" "), expected, "{diff}");
-        }
-    }
 
     /// Whatever git itself writes: names with blanks, quotes, umlauts; renames, modes, links, binary files.
     #[test]
@@ -338,6 +227,8 @@ mod tests {
         symlink("mode.sh", source.join("link")).unwrap();
         git(&["add", "-A"]);
         let diff = git(&["diff", "--cached", "--binary", "-M", "HEAD"]);
+        let names = git(&["diff", "--cached", "--name-only", "-z", "--no-renames", "HEAD"]);
+        let touched: BTreeSet<PathBuf> = names.split_terminator('\0').map(PathBuf::from).collect();
         git(&["reset", "-q", "--hard"]);
         git(&["clean", "-qfd"]);
         fs::create_dir_all(source.join("dir")).unwrap();
@@ -352,7 +243,6 @@ mod tests {
         };
         let before = state();
         let keeper = Journal::new(journal.clone(), source.clone());
-        let touched = paths(diff.as_bytes()).unwrap();
         keeper.save(&touched).unwrap();
         fs::write(folder.path().join("diff"), &diff).unwrap();
         git(&["apply", "--binary", "../diff"]);

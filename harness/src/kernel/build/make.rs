@@ -5,6 +5,7 @@ use super::{
     confine::{Confinement, View, folders_of},
     toolchain::Tools,
 };
+use crate::host::cache::{self, CacheError};
 use nix::{
     sys::{
         prctl,
@@ -32,6 +33,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// A build of everything logs 4 MiB. What is longer is somebody's `yes`.
 const LOG_LIMIT: u64 = 64 << 20;
+
+/// What a build leaves free on its disk: a stranger's Makefile does not fill it.
+const RESERVE: u64 = 1 << 30;
 
 /// How long make may take to stop its children by itself.
 const GRACE: Duration = Duration::from_secs(3);
@@ -65,6 +69,9 @@ pub enum MakeError {
     LogTooLong,
     #[error("interrupted")]
     Interrupted,
+    /// Found by looking, before everybody else on the disk finds it.
+    #[error(transparent)]
+    NoRoom(#[from] CacheError),
     #[error("failed to run make: {0}")]
     Io(#[from] io::Error),
 }
@@ -115,7 +122,9 @@ impl Make<'_> {
                 if let Some(ccache) = &self.ccache {
                     if ccache.write { &mut view.write } else { &mut view.read }.push(ccache.folder.clone());
                 }
-                confinement.command(&view, self.build, OsStr::new("make"))
+                let mut command = confinement.command(&view, self.build, OsStr::new("make"));
+                command.current_dir(self.build);
+                command
             }
             None => {
                 let mut command = Command::new("make");
@@ -129,8 +138,8 @@ impl Make<'_> {
         command
             .arg("-C")
             .arg(self.source)
-            // An error stays with its target's lines, however many run at once.
-            .args([format!("-j{jobs}"), "-Otarget".to_owned(), "--no-print-directory".to_owned()])
+            // No --output-sync: make keeps what a target prints in a file in /tmp, where no limit of ours sees it.
+            .args([format!("-j{jobs}"), "--no-print-directory".to_owned()])
             .arg(output)
             .args(&self.tools.variables)
             // Neither the tree's git nor its changes are in the kernel's name: they are in the report.
@@ -202,13 +211,15 @@ impl Counter {
         Ok(Counter { log, steps: 0, partial: Vec::new() })
     }
 
+    /// Reads what is there now: the end of a log that grows faster than it is read is never reached.
     fn read(&mut self) -> io::Result<u64> {
         const LINE: usize = 1024;
         let mut buffer = [0; 64 << 10];
-        loop {
+        let end = self.log.metadata()?.len();
+        while io::Seek::stream_position(&mut self.log)? < end {
             let length = self.log.read(&mut buffer)?;
             if length == 0 {
-                return Ok(self.steps);
+                break;
             }
             for piece in buffer[..length].split_inclusive(|byte| *byte == b'\n') {
                 let room = LINE.saturating_sub(self.partial.len());
@@ -219,6 +230,7 @@ impl Counter {
                 }
             }
         }
+        Ok(self.steps)
     }
 }
 
@@ -260,13 +272,18 @@ fn supervise(
             group.ended = true;
             return Ok(status);
         }
-        tick(())?;
+        // The limits first: they bound what the tick has to read.
         if Instant::now() >= end {
             return Err(MakeError::Deadline);
+        }
+        cache::require_room(log.parent().unwrap_or(Path::new("/")), RESERVE)?;
+        if let Some(build) = command.get_current_dir() {
+            cache::require_room(build, RESERVE)?;
         }
         if fs::metadata(log)?.len().saturating_sub(start) > LOG_LIMIT {
             return Err(MakeError::LogTooLong);
         }
+        tick(())?;
         thread::sleep(pause);
         pause = (pause * 2).min(TICK);
     }
@@ -300,4 +317,108 @@ pub fn was_interrupted(status: ExitStatus) -> bool {
         .into_iter()
         .flatten()
         .any(|number| [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Tree(tempfile::TempDir, Tools);
+
+    impl Tree {
+        fn new(makefile: &str) -> Tree {
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["src", "build"] {
+                fs::create_dir(folder.path().join(name)).unwrap();
+            }
+            fs::write(folder.path().join("src/Makefile"), makefile).unwrap();
+            let tools =
+                Tools { variables: vec!["CC=cc".into()], identity: vec![], programs: vec![], ccache: false };
+            Tree(folder, tools)
+        }
+
+        fn run(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> (Result<u64, MakeError>, String) {
+            let path = |name: &str| self.0.path().join(name);
+            let (source, build, log) = (path("src"), path("build"), path("log"));
+            let make = Make {
+                tools: &self.1,
+                confinement: None,
+                source: &source,
+                build: &build,
+                ccache: None,
+                log: &log,
+            };
+            let result = make.run(&["all"], step);
+            let mut text = String::new();
+            File::open(&log).unwrap().take(4096).read_to_string(&mut text).unwrap();
+            (result, text)
+        }
+    }
+
+    fn go_on(_: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    #[test]
+    fn steps_are_counted_and_failures_told() {
+        let steps = "\t@echo '  CC      a.o'; echo '  CC [M]  b.o'; echo '  AR      built-in.a'; echo ' no'; echo '  no step'\n";
+        let tree = Tree::new(&format!("all:\n{steps}"));
+        let mut seen = 0;
+        let (result, log) = tree.run(&mut |done| {
+            seen = done;
+            go_on(done)
+        });
+        assert_eq!(result.unwrap(), 3, "{log}");
+        assert!(seen <= 3);
+        // The log is appended to, and earlier steps are not counted again.
+        assert_eq!(tree.run(&mut go_on).0.unwrap(), 3);
+        let (result, log) = Tree::new("all:\n\t@echo why >&2; exit 3\n").run(&mut go_on);
+        assert!(matches!(result, Err(MakeError::Failed(status)) if !was_interrupted(status)));
+        assert!(log.contains("why\n"), "{log}");
+    }
+
+    #[test]
+    fn nothing_of_the_caller_is_in_the_environment() {
+        let (result, log) = Tree::new("all:\n\t@env\n").run(&mut go_on);
+        result.unwrap();
+        assert!(log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/nonexistent"), "{log}");
+        // Cargo sets this for tests.
+        assert!(env::var_os("CARGO_MANIFEST_DIR").is_some() && !log.contains("CARGO_MANIFEST_DIR"), "{log}");
+    }
+
+    #[test]
+    fn an_interrupted_make_leaves_no_process() {
+        let beat = "while :; do date +%N > $(O)/beat; sleep 0.02; done";
+        let tree = Tree::new(&format!("all:\n\t@trap '' TERM; ({beat}) & {beat}\n"));
+        let file = tree.0.path().join("build/beat");
+        let (result, _) = tree.run(&mut |_| {
+            if file.exists() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(result, Err(MakeError::Interrupted)), "{result:?}");
+        let last = fs::read(&file).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(fs::read(&file).unwrap(), last);
+    }
+
+    #[test]
+    fn an_endless_log_ends_the_build() {
+        let (result, _) = Tree::new("all:\n\t@exec yes\n").run(&mut go_on);
+        assert!(matches!(result, Err(MakeError::LogTooLong)), "{result:?}");
+    }
+
+    #[test]
+    fn steps_are_kbuilds_lines() {
+        for (line, is) in [
+            ("  CC      kernel/fork.o", true),
+            ("  LD [M]  a.ko", true),
+            ("  AR", false),
+            ("  cc      x", false),
+            (" CC x", false),
+            ("make[1]: Entering", false),
+            ("", false),
+        ] {
+            assert_eq!(is_step(line), is, "{line}");
+            assert_eq!(is_dry_step(&format!("set -e;  echo '{line}'; gcc -c x.c")), is, "{line}");
+        }
+    }
 }

@@ -27,6 +27,7 @@ use make::{Ccache, Make, MakeError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeSet,
     error::Error,
     fmt::Display,
     fs, io,
@@ -43,6 +44,9 @@ const KIND: &str = "kernel-built";
 
 /// Steps that link vmlinux and pack the image, until a build has counted them.
 const TAIL: u64 = 60;
+
+/// The same when a series is built: the link, and what kbuild does every time.
+const SERIES_TAIL: u64 = 42;
 
 /// Which kernel is wanted.
 #[derive(Clone, Debug)]
@@ -196,6 +200,8 @@ struct Open {
     /// How many patches are in `src/`.
     applied: usize,
     build: Holds,
+    /// Steps of a series' build that are no object's, as the last one had them.
+    series_tail: u64,
 }
 
 /// What `build/` holds.
@@ -236,7 +242,10 @@ where
         words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
-        self.patches(count).for_each(|patch| hasher.add(&patch.diff));
+        for patch in self.patches(count) {
+            hasher.add(&[u8::from(patch.reversed), patch.strip.min(255) as u8]);
+            hasher.add(&patch.diff);
+        }
         hasher.end()
     }
 
@@ -255,6 +264,8 @@ where
         if let Some(entry) = self.cache.get(KIND, &key) {
             return built(&entry, true);
         }
+        // Before the entry's lock, always in this order: two runs that wait for each other's would wait for ever.
+        self.open(events)?;
         let cache = self.cache;
         let mut made = false;
         let entry = cache.entry(KIND, &key, |folder| {
@@ -284,13 +295,13 @@ where
         };
         let build = self.opened().workspace.build();
         let image = image_path(&build, self.order.arch);
-        for (from, name) in [(&image, "image"), (&build.join(".config"), "config"), (&log.to_owned(), "log")]
-        {
-            // What a series' Makefile put there instead of the image could be a link to anything.
-            let meta = fs::symlink_metadata(from).map_err(io_error("find", from))?;
-            if !meta.is_file() {
-                return Err(io_error("copy", from)(io::Error::other("it is no regular file")));
+        let config = build.join(".config");
+        for path in [&image, &config] {
+            if !is_own(path, &build).map_err(io_error("find", path))? {
+                return Err(io_error("copy", path)(io::Error::other("it is a link, or no file")));
             }
+        }
+        for (from, name) in [(image.as_path(), "image"), (&config, "config"), (log, "log")] {
             fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
         }
         let bytes = fs::read(folder.join("image")).map_err(io_error("read", &image))?;
@@ -326,7 +337,7 @@ where
         if !self.cache.reuses() {
             workspace.forget_base()?;
         }
-        self.open = Some(Open { workspace, applied: 0, build: Holds::Unknown });
+        self.open = Some(Open { workspace, applied: 0, build: Holds::Unknown, series_tail: SERIES_TAIL });
         Ok(())
     }
 
@@ -346,7 +357,7 @@ where
         open.applied = 0;
         open.build = Holds::Unknown;
         open.workspace.begin_base()?;
-        let (steps, tail) = self.make(true, true, log, events)?;
+        let (steps, tail) = self.make(None, true, log, events)?;
         self.stage(events, "keeping the base")?;
         let open = self.opened();
         open.workspace.keep_base(&BaseState { key, tail })?;
@@ -367,8 +378,8 @@ where
             open.workspace.begin_series()?;
             open.build = Holds::Series;
         }
-        let configure = self.apply_up_to(count, events)?;
-        Ok(self.make(false, configure, log, events)?.0)
+        let (touched, configure) = self.apply_up_to(count, events)?;
+        Ok(self.make(Some(&touched), configure, log, events)?.0)
     }
 
     /// Whether every patch fits, found out before anything is built. What is in the cache has fitted.
@@ -391,10 +402,15 @@ where
         self.patches(before + 1).nth(before)
     }
 
-    /// Puts in what is not in yet; says whether the configuration may be another now.
-    fn apply_up_to(&mut self, count: usize, events: &mut Events) -> Result<bool, BuildError> {
+    /// Puts in what is not in yet; says which files that touched, and whether the configuration may be another now.
+    fn apply_up_to(
+        &mut self,
+        count: usize,
+        events: &mut Events,
+    ) -> Result<(BTreeSet<PathBuf>, bool), BuildError> {
         let applied = self.opened().applied;
         let mut configure = false;
+        let mut touched = BTreeSet::new();
         for patch in self.patches(count).skip(applied) {
             self.stage(events, &format!("applying {}", patch.subject))?;
             let apply = &self.apply;
@@ -405,7 +421,8 @@ where
                 description: self.order.description.clone(),
                 reason: reason.to_string(),
             };
-            let outcome = open.workspace.patch(&patch.diff, |source| apply(patch, source));
+            let outcome =
+                open.workspace.patch(&patch.files().into_iter().collect(), |source| apply(patch, source));
             // Half a patch may be in: all come out.
             let failed = match outcome {
                 Ok(Ok(())) => None,
@@ -420,19 +437,22 @@ where
                 return Err(failed);
             }
             open.applied += 1;
+            touched.extend(patch.files());
             configure |= contains(&patch.diff, b"Kconfig") || contains(&patch.diff, b"scripts/");
         }
-        Ok(configure)
+        Ok((touched, configure))
     }
 
-    /// Runs make in `build/`: the steps it took, and how many of them no dry run foresaw.
+    /// Runs make in `build/`: the steps it took, and how many of them were not foreseen. `touched`: what a series'
+    /// patches have changed since the last time; none for the base.
     fn make(
         &mut self,
-        is_base: bool,
+        touched: Option<&BTreeSet<PathBuf>>,
         configure: bool,
         log: &Path,
         events: &mut Events,
     ) -> Result<(u64, u64), BuildError> {
+        let is_base = touched.is_none();
         let ccache = if self.tools.ccache {
             // Strangers read what the base's builds wrote, and write nothing that a base would read.
             Some(Ccache {
@@ -445,7 +465,10 @@ where
         let order = self.order;
         let open = self.open.as_mut().expect("opened before");
         let (source, build) = (open.workspace.source(), open.workspace.build());
-        let tail = open.workspace.base_state().map_or(TAIL, |state| state.tail);
+        let base_tail = open.workspace.base_state().map_or(TAIL, |state| state.tail);
+        // A dry run of little takes as long as one of everything, and counts what then turns out to be up to date.
+        let affected = touched.map(|touched| open.workspace.affected(touched));
+        let tail = if is_base { base_tail } else { open.series_tail };
         let make = Make {
             tools: &self.tools,
             confinement: self.confinement.as_ref(),
@@ -460,7 +483,7 @@ where
                 if !matches!(error, MakeError::Failed(status) if !make::was_interrupted(status)) {
                     open.build = Holds::Unknown;
                 }
-                build_error(order, error, log)
+                build_error(order, error, &source, log)
             })
         };
         let mut stage = |text: &str| match events(Event::Stage(text.to_owned())) {
@@ -471,7 +494,7 @@ where
         if configure {
             stage("configuring")?;
             let fragment = build.join(make::CONFIG_FRAGMENT);
-            fs::write(&fragment, order.config.text()).map_err(io_error("write", &fragment))?;
+            write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
             run(&["allnoconfig"], &mut |_| ControlFlow::Continue(()))?;
             let config = build.join(".config");
             let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
@@ -488,14 +511,18 @@ where
             before = run(&["prepare"], &mut |_| ControlFlow::Continue(()))?;
         }
         let target = image_target(order.arch);
-        let foreseen = make.count(&[target]).unwrap_or(0);
+        let foreseen = affected.unwrap_or_else(|| make.count(&[target]).unwrap_or(0));
         let total = before + foreseen + tail;
         stage("building")?;
         let steps =
             run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
         // No step at all: make has nothing to do, and neither has the bar.
         let _ = events(Event::Progress { done: total, total });
-        Ok((before + steps, steps.saturating_sub(foreseen)))
+        let unforeseen = steps.saturating_sub(foreseen);
+        if !is_base {
+            self.opened().series_tail = unforeseen;
+        }
+        Ok((before + steps, unforeseen))
     }
 
     fn stage(&self, events: &mut Events, text: &str) -> Result<(), BuildError> {
@@ -515,12 +542,13 @@ impl<C, A> Drop for Builder<'_, C, A> {
     }
 }
 
-fn build_error(order: &Order, error: MakeError, log: &Path) -> BuildError {
+fn build_error(order: &Order, error: MakeError, source: &Path, log: &Path) -> BuildError {
     let name = order.name.clone();
     match error {
         MakeError::Interrupted => BuildError::Interrupted { name },
+        MakeError::NoRoom(error) => error.into(),
         MakeError::Failed(status) if make::was_interrupted(status) => BuildError::Interrupted { name },
-        MakeError::Failed(_) => match compiler_error::read(log) {
+        MakeError::Failed(_) => match compiler_error::read(log, source) {
             Ok(error) => BuildError::Compile { name, error: Box::new(error), log: log.to_owned() },
             Err(source) => io_error("read", log)(source),
         },
@@ -554,6 +582,20 @@ fn image_path(build: &Path, arch: Arch) -> PathBuf {
     }
 }
 
+/// Writes a file where a series' Makefile may have planted a link that leads out of the confinement.
+fn write_anew(path: &Path, text: &str) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    io::Write::write_all(&mut fs::File::create_new(path)?, text.as_bytes())
+}
+
+/// A file that make wrote, and no link to another.
+fn is_own(path: &Path, build: &Path) -> io::Result<bool> {
+    Ok(fs::symlink_metadata(path)?.is_file() && fs::canonicalize(path)?.starts_with(fs::canonicalize(build)?))
+}
+
 fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|window| window == word)
 }
@@ -585,4 +627,173 @@ fn digest<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Changes the one line of `one.c`.
+    fn patch(from: &str, to: &str) -> Patch {
+        Patch {
+            number: 1,
+            subject: format!("one: {to}"),
+            origin: "some.patch".into(),
+            diff: format!("--- a/one.c\n+++ b/one.c\n@@ -1 +1 @@\n-{from}\n+{to}\n").into(),
+            strip: 1,
+            reversed: false,
+            touched: vec!["one.c".into()],
+        }
+    }
+
+    fn config(text: &str) -> Fragments {
+        Fragments::merge(kconfig::Fragment::parse(text, Path::new("a.config")).unwrap())
+    }
+
+    #[test]
+    fn a_planted_link_is_neither_written_through_nor_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let (build, outside) = (folder.path().join("build"), folder.path().join("outside"));
+        fs::create_dir(&build).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("secret"), "secret").unwrap();
+        let link = build.join("fragment");
+        std::os::unix::fs::symlink(outside.join("secret"), &link).unwrap();
+        assert!(!is_own(&link, &build).unwrap());
+        write_anew(&link, "text").unwrap();
+        assert!(is_own(&link, &build).unwrap());
+        assert_eq!(fs::read_to_string(&link).unwrap(), "text");
+        assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
+        std::os::unix::fs::symlink(&outside, build.join("boot")).unwrap();
+        assert!(!is_own(&build.join("boot/secret"), &build).unwrap());
+    }
+
+    /// Any host that builds kernels: the key needs nothing but versions.
+    #[test]
+    fn everything_that_decides_what_comes_out_is_in_the_key() {
+        let patch = |diff: &str| Patch { diff: diff.into(), ..patch("", "") };
+        let order = Order {
+            name: "n".into(),
+            arch: Arch::X86_64,
+            digest: "d".into(),
+            description: "x".into(),
+            lineage: "l".into(),
+            toolchain: Toolchain { compiler: crate::kernel::Compiler::Gcc, version: None },
+            config: config("CONFIG_A=y\n"),
+            patches: vec![patch("a"), patch("b")],
+            reverse: false,
+            confine: false,
+        };
+        let cache = Cache::at("/nonexistent", true);
+        let keys = |order: &Order| -> Option<Vec<String>> {
+            let nothing = |_: &Path| Ok::<_, io::Error>(());
+            match Builder::new(order, &cache, nothing, |_: &Patch, _: &Path| Ok::<_, io::Error>(())) {
+                Ok(builder) => Some((0..=2).map(|count| builder.key(count)).collect()),
+                Err(BuildError::Toolchain(error)) => {
+                    eprintln!("skipped: {error}");
+                    None
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let Some(first) = keys(&order) else { return };
+        assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 3);
+        let named = Order { name: "m".into(), description: "y".into(), lineage: "k".into(), ..order.clone() };
+        assert_eq!(keys(&named).unwrap(), first);
+        for other in [
+            Order { digest: "e".into(), ..order.clone() },
+            Order { config: config("CONFIG_A=n\n"), ..order.clone() },
+        ] {
+            assert!(keys(&other).unwrap().iter().all(|key| !first.contains(key)));
+        }
+        let swapped = keys(&Order { patches: vec![patch("b"), patch("a")], ..order.clone() }).unwrap();
+        assert!(swapped[0] == first[0] && swapped[1] != first[1] && swapped[2] != first[2]);
+        let reversed = keys(&Order { reverse: true, ..order.clone() }).unwrap();
+        // Without patches it is the same kernel.
+        assert_eq!(reversed[0], first[0]);
+        assert!(reversed[1..].iter().all(|key| !first.contains(key)) && reversed[1] != swapped[1]);
+        let joined = keys(&Order { patches: vec![patch("ab")], ..order.clone() }).unwrap();
+        assert_ne!(joined[1], first[2]);
+    }
+
+    /// Three targets stand for Linux's; make, compiler, git, workspace, cache and confinement are the real ones.
+    const MAKEFILE: &str = "\
+allnoconfig:\n\tcp $(KCONFIG_ALLCONFIG) $(O)/.config
+prepare:\n\t@echo '  GEN     prepared'
+bzImage: $(O)/arch/x86/boot/bzImage
+$(O)/arch/x86/boot/bzImage: $(O)/one.o\n\t@echo '  BUILD   bzImage'; mkdir -p $(@D); cp $< $@
+$(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
+";
+
+    #[test]
+    fn a_series_is_built_patch_by_patch_and_each_kernel_once() {
+        let (one, two, three) = ("int a = 1;", "int a = 2;", "int a = x;");
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache"), true);
+        let log = folder.path().join("log");
+        let mut order = Order {
+            name: "n".into(),
+            arch: Arch::X86_64,
+            digest: "d".into(),
+            description: "x".into(),
+            lineage: "l".into(),
+            toolchain: Toolchain { compiler: crate::kernel::Compiler::Gcc, version: None },
+            config: config("CONFIG_A=y\n"),
+            patches: vec![patch(one, two), patch(two, one), patch(one, three), patch("no such line", two)],
+            reverse: false,
+            confine: Confinement::probe().is_ok(),
+        };
+        let checkout = |folder: &Path| -> io::Result<()> {
+            fs::write(folder.join("Makefile"), MAKEFILE)?;
+            fs::write(folder.join("one.c"), format!("{one}\n"))
+        };
+        let apply = |patch: &Patch, source: &Path| -> io::Result<()> {
+            let file = folder.path().join("diff");
+            fs::write(&file, &patch.diff)?;
+            let mut command = std::process::Command::new("git");
+            command.arg("apply").arg(&file).current_dir(source);
+            let done = crate::host::child::run(&mut command, std::time::Duration::from_secs(60));
+            done.map(drop).map_err(io::Error::other)
+        };
+        let mut builder = match Builder::new(&order, &cache, checkout, apply) {
+            Ok(builder) => builder,
+            Err(BuildError::Toolchain(error)) => return eprintln!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        };
+        let mut last = Event::Progress { done: 0, total: 0 };
+        let mut events = |event: Event| {
+            last = event;
+            ControlFlow::Continue(())
+        };
+        let first = builder.build(1, &log, &mut events).unwrap();
+        let base = builder.build(0, &log, &mut events).unwrap();
+        let second = builder.build(2, &log, &mut events).unwrap();
+        assert!(!first.cached && !base.cached && !second.cached);
+        assert_ne!(first.record.sha256, base.record.sha256);
+        // The second patch takes back the first: another order, the same kernel.
+        assert_eq!(second.record.sha256, base.record.sha256);
+        assert_ne!(second.record.key, base.record.key);
+        assert_eq!(fs::read_to_string(&base.config).unwrap(), "CONFIG_A=y\n");
+        assert!(builder.build(1, &log, &mut events).unwrap().cached);
+        assert!(matches!(last, Event::Progress { done, total } if done == total));
+
+        let error = builder.build(3, &log, &mut |_| ControlFlow::Continue(())).unwrap_err();
+        let BuildError::Compile { error, .. } = error else { panic!("{error}") };
+        assert_eq!((error.file.as_deref(), error.line), (Some("one.c"), Some(1)), "{error}");
+        let error = builder.build(4, &log, &mut |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(matches!(error, BuildError::Apply { .. }), "{error}");
+        assert!(
+            error.to_string().starts_with("failed to apply `one: int a = 2;` (some.patch) to x: "),
+            "{error}"
+        );
+        // After the failures the next is built from what the base was.
+        fs::remove_dir_all(first.image.parent().unwrap()).unwrap();
+        let again = builder.build(1, &log, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!((again.cached, &again.record.sha256), (false, &first.record.sha256));
+        drop(builder);
+
+        order.config = config("CONFIG_A=y\nCONFIG_B=y\n");
+        let stop = build(&order, &cache, checkout, apply, &log, &mut |_| ControlFlow::Break(()));
+        assert!(matches!(stop, Err(BuildError::Interrupted { .. })), "{stop:?}");
+    }
 }

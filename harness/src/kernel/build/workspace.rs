@@ -19,7 +19,9 @@ use crate::host::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use std::{
-    fs, io,
+    collections::{BTreeSet, HashSet},
+    fs,
+    io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
@@ -108,8 +110,8 @@ impl Workspace {
         Journal::new(self.folder.join("journal"), self.source())
     }
 
-    /// Brings the sources, if they are not those already. Files that stay the same keep their times, so that make
-    /// sees only what has changed.
+    /// Brings the sources, if they are not those already. `checkout` may find in the folder what it put there before, of
+    /// this lineage; it then writes only what differs, so that make sees only what has changed.
     pub fn check_out<E: std::fmt::Display>(
         &self,
         digest: &str,
@@ -123,16 +125,11 @@ impl Workspace {
             return Ok(());
         }
         cache::require_room(&self.folder, ROOM_FOR_ALL)?;
-        let incoming = self.folder.join("src.new");
-        remove(&incoming)?;
-        fs::create_dir(&incoming).map_err(io_error("make", &incoming))?;
-        checkout(&incoming)
-            .map_err(|error| WorkspaceError::Checkout { what: what.to_owned(), reason: error.to_string() })?;
-        keep_times(&source, &incoming)
-            .map_err(io_error("compare the sources with those before in", &incoming))?;
+        // Until it is whole again.
         remove_file(&state_file)?;
-        remove(&source)?;
-        fs::rename(&incoming, &source).map_err(io_error("rename", &incoming))?;
+        fs::create_dir_all(&source).map_err(io_error("make", &source))?;
+        checkout(&source)
+            .map_err(|error| WorkspaceError::Checkout { what: what.to_owned(), reason: error.to_string() })?;
         let listing = listing(&source).map_err(io_error("list", &source))?;
         write_state(&state_file, &SourceState { digest: digest.to_owned(), listing })
     }
@@ -187,18 +184,17 @@ impl Workspace {
         Ok(())
     }
 
-    /// Applies a diff by `apply`; what it touches can be put back, whatever happens meanwhile.
+    /// Has `apply` change these files of the sources; they can be put back, whatever happens meanwhile.
     pub fn patch<E>(
         &self,
-        diff: &[u8],
+        touched: &BTreeSet<PathBuf>,
         apply: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<Result<(), E>, WorkspaceError> {
         let journal = self.journal();
-        let touched = journal::paths(diff)?;
-        journal.save(&touched)?;
+        journal.save(touched)?;
         let result = apply(&self.source());
         // Newer than anything that was built, whatever times the patch's tool sets.
-        for path in &touched {
+        for path in touched {
             let path = self.source().join(path);
             if path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
                 let file = fs::File::open(&path);
@@ -207,6 +203,26 @@ impl Workspace {
             }
         }
         Ok(result)
+    }
+
+    /// How many of the files that make has made depend on these sources, by what kbuild wrote down beside each.
+    pub fn affected(&self, touched: &BTreeSet<PathBuf>) -> u64 {
+        let source = self.source();
+        let touched: HashSet<Vec<u8>> =
+            touched.iter().map(|path| source.join(path).into_os_string().into_encoded_bytes()).collect();
+        let mut count = 0;
+        // Only for the progress: what cannot be read is not counted.
+        let _ = walk(&self.build(), &mut |path, meta| {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            if meta.is_file() && name.starts_with(b".") && name.ends_with(b".cmd") {
+                let mut text = Vec::new();
+                fs::File::open(path)?.take(MIB).read_to_end(&mut text)?;
+                let mut words = text.split(|byte| byte.is_ascii_whitespace());
+                count += u64::from(words.any(|word| touched.contains(word)));
+            }
+            Ok(())
+        });
+        count
     }
 
     /// Takes all patches out of the sources. Sources that are not again what they were are given up: the next
@@ -306,53 +322,13 @@ fn listing(source: &Path) -> io::Result<String> {
     Ok(super::hexadecimal(&hasher.finalize()))
 }
 
-/// Gives the files in `new` that are as in `old` their times there, and all others the present.
-fn keep_times(old: &Path, new: &Path) -> io::Result<()> {
-    let now = SystemTime::now();
-    walk(new, &mut |path, meta| {
-        if !meta.is_file() {
-            return Ok(());
-        }
-        let before = old.join(path.strip_prefix(new).expect("below it"));
-        let time = match fs::symlink_metadata(&before) {
-            Ok(other) if other.is_file() && other.len() == meta.len() && other.mode() == meta.mode() => {
-                if fs::read(&before)? == fs::read(path)? {
-                    other.modified()?
-                } else {
-                    now
-                }
-            }
-            _ => now,
-        };
-        // A file of mode 0444 can be opened for reading only, which is enough to set its time.
-        fs::File::open(path)?.set_modified(time)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const DIFF: &str = "\
-diff --git a/one.c b/one.c
---- a/one.c
-+++ b/one.c
-@@ -1 +1 @@
--one
-+uno
-diff --git a/new/deep/three.c b/new/deep/three.c
-new file mode 100644
---- /dev/null
-+++ b/new/deep/three.c
-@@ -0,0 +1 @@
-+three
-diff --git a/dir/two.h b/dir/two.h
-deleted file mode 100644
---- a/dir/two.h
-+++ /dev/null
-@@ -1 +0,0 @@
--two
-";
+    fn touched() -> BTreeSet<PathBuf> {
+        ["one.c", "new/deep/three.c", "dir/two.h"].map(PathBuf::from).into()
+    }
 
     fn checkout(folder: &Path) -> io::Result<()> {
         fs::write(folder.join("one.c"), "one\n")?;
@@ -384,12 +360,10 @@ deleted file mode 100644
         let workspace = open(&cache);
         workspace.check_out("d1", "some", checkout).unwrap();
         let before = listing(&workspace.source()).unwrap();
-        workspace.patch(DIFF.as_bytes(), apply).unwrap().unwrap();
+        workspace.patch(&touched(), apply).unwrap().unwrap();
         // A second patch on the same file does not overwrite what it was at first.
         workspace
-            .patch(b"--- a/one.c\n+++ b/one.c\n@@ -1 +1 @@\n-uno\n+eins\n", |source| {
-                fs::write(source.join("one.c"), "eins\n")
-            })
+            .patch(&[PathBuf::from("one.c")].into(), |source| fs::write(source.join("one.c"), "eins\n"))
             .unwrap()
             .unwrap();
         assert_ne!(listing(&workspace.source()).unwrap(), before);
@@ -412,7 +386,7 @@ deleted file mode 100644
             fs::write(source.join("one.c"), "u")?;
             fs::create_dir(source.join("new"))
         };
-        workspace.patch(DIFF.as_bytes(), died).unwrap().unwrap();
+        workspace.patch(&touched(), died).unwrap().unwrap();
         drop(workspace);
         let workspace = open(&cache);
         assert_eq!(listing(&workspace.source()).unwrap(), before);
@@ -428,7 +402,12 @@ deleted file mode 100644
         fs::write(workspace.source().join("dir/extra.h"), "").unwrap();
         drop(workspace);
         let workspace = open(&cache);
-        workspace.check_out("d1", "some", checkout).unwrap();
+        let anew = |folder: &Path| -> io::Result<()> {
+            fs::remove_dir_all(folder)?;
+            fs::create_dir(folder)?;
+            checkout(folder)
+        };
+        workspace.check_out("d1", "some", anew).unwrap();
         assert!(!workspace.source().join("dir/extra.h").exists());
         // Also when the checkout fails, nothing half-way counts.
         let error = workspace
@@ -438,26 +417,10 @@ deleted file mode 100644
             })
             .unwrap_err();
         assert_eq!(error.to_string(), "failed to check out the sources of the other: no network");
-        workspace.check_out("d1", "some", |_| Err(io::Error::other("again"))).unwrap();
+        let half = fs::read_to_string(workspace.source().join("one.c")).unwrap();
+        assert_eq!(half, "half");
+        workspace.check_out("d1", "some", anew).unwrap();
         assert_eq!(fs::read_to_string(workspace.source().join("one.c")).unwrap(), "one\n");
-    }
-
-    #[test]
-    fn other_sources_of_the_lineage_leave_the_times_of_what_stays_the_same() {
-        let (_folder, cache) = workspace();
-        let workspace = open(&cache);
-        workspace.check_out("d1", "some", checkout).unwrap();
-        let time = |name: &str| fs::metadata(workspace.source().join(name)).unwrap().modified().unwrap();
-        let before = (time("one.c"), time("dir/two.h"));
-        let newer = |folder: &Path| -> io::Result<()> {
-            checkout(folder)?;
-            fs::write(folder.join("one.c"), "ein\n")?;
-            // As a tarball: long ago.
-            fs::File::options().write(true).open(folder.join("one.c"))?.set_modified(SystemTime::UNIX_EPOCH)
-        };
-        workspace.check_out("d2", "some", newer).unwrap();
-        assert_eq!(time("dir/two.h"), before.1);
-        assert!(time("one.c") > before.0);
     }
 
     #[test]
@@ -490,6 +453,22 @@ deleted file mode 100644
         workspace.begin_base().unwrap();
         assert_eq!(fs::read_dir(workspace.build()).unwrap().count(), 0);
         assert!(!workspace.base().exists());
+    }
+
+    #[test]
+    fn what_depends_on_a_source_is_counted() {
+        let (_folder, cache) = workspace();
+        let workspace = open(&cache);
+        workspace.begin_base().unwrap();
+        let source = workspace.source();
+        for (object, depends) in [("a", "one.c dir/two.h"), ("b", "dir/two.h"), ("c", "dir/two.hpp")] {
+            let lines: String =
+                depends.split(' ').map(|path| format!("  {} \\\n", source.join(path).display())).collect();
+            fs::write(workspace.build().join(format!(".{object}.o.cmd")), lines).unwrap();
+        }
+        for (touched, expected) in [("one.c", 1), ("dir/two.h", 2), ("two.h", 0)] {
+            assert_eq!(workspace.affected(&BTreeSet::from([touched.into()])), expected, "{touched}");
+        }
     }
 
     #[test]
