@@ -335,8 +335,8 @@ impl Building<'_> {
                 format!("{} does not build; building patch by patch to name the one at fault", names[all]);
             self.with.progress.line(&line);
         }
-        for applied in 1..all {
-            let tried = self.step(applied, &names[applied])?;
+        for (applied, name) in names.iter().enumerate().take(all).skip(1) {
+            let tried = self.step(applied, name)?;
             if tried.built.is_err() {
                 return Ok(tried);
             }

@@ -80,7 +80,17 @@ pub fn beside(
     let mut new = listing::lines(head_point, &head.function, model, filter);
     old.reverse();
     new.reverse();
-    Listings { row, filter, rows: align(&old, &new, &KEYS) }
+    // The transfer into the snapshot, record #00 of a filter that has calls, is the same event on both sides.
+    let is_call = [Branch::Any, Branch::AnyCall, Branch::Call].map(Filter::of).contains(&filter);
+    let last = match (old.last(), new.last()) {
+        (Some(a), Some(b)) if is_call && (a.index, b.index) == (0, 0) => {
+            Some(Row { base: old.pop(), head: new.pop() })
+        }
+        _ => None,
+    };
+    let mut rows = align(&old, &new, &KEYS);
+    rows.extend(last);
+    Listings { row, filter, rows }
 }
 
 /// What makes two records the same, although the code around them was built anew: offsets move, BTF ids are given anew. First

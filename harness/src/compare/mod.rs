@@ -8,7 +8,7 @@ pub mod listing;
 mod metric;
 pub mod runs;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod timed;
 
 pub use listing::{Listings, Row, Side};

@@ -4,7 +4,8 @@
 use super::{content::View, junit, markdown, terminal};
 use crate::{
     branch::{Filter, Model, waste},
-    run::{Accel, ErrorKind, Measurement, Outcome, Run},
+    compare::tests::recorded,
+    run::{Accel, Built, ErrorKind, Measurement, Outcome, Run},
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
@@ -43,6 +44,39 @@ fn colour_adds_escapes_and_nothing_else() {
 #[test]
 fn markdown_text() {
     insta::assert_snapshot!(markdown::render(&run(), &with_listings()));
+}
+
+/// Patch by patch, base against head, listings side by side.
+#[test]
+fn terminal_text_of_a_series() {
+    insta::assert_snapshot!(terminal::render(&recorded(), &View::default(), false));
+}
+
+#[test]
+fn markdown_text_of_a_series() {
+    insta::assert_snapshot!(markdown::render(&recorded(), &View::default()));
+}
+
+/// A walk that ended early: what was not built or not reached is told, and an error is no number.
+#[test]
+fn a_series_that_breaks_is_told_patch_by_patch() {
+    let mut run = recorded();
+    let series = run.series.as_mut().unwrap();
+    series.steps[1].built = Built::Failed { message: "oh".to_owned() };
+    series.steps[2].built = Built::NotReached;
+    let kernels = [series.steps[1].kernel.clone(), series.steps[2].kernel.clone()];
+    run.cells.retain(|cell| !kernels.contains(&cell.id.kernel));
+    run.cells[1].outcome = Outcome::Error { kind: ErrorKind::Panic, message: "ah".to_owned() };
+    let text = terminal::render(&run, &View::default(), false);
+    let table = text.split("Patch by patch").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+    for (words, line) in
+        ["1 of 5 cells: panic", "does not build", "not reached"].iter().zip(table.lines().skip(3))
+    {
+        assert!(line.ends_with(words), "{words}: {table}");
+    }
+    assert!(table.ends_with("No metric changed."), "{table}");
+    assert!(markdown::render(&run, &View::default()).contains("not reached"));
+    parse(&junit::render(&run).unwrap());
 }
 
 #[test]
@@ -102,7 +136,8 @@ fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
 #[test]
 fn every_field_and_variant_is_documented() {
     let mut names = BTreeSet::new();
-    for text in [documented_example(), include_str!("testdata/run.json")] {
+    let series = include_str!("../compare/testdata/lbr-helpers.json");
+    for text in [documented_example(), include_str!("testdata/run.json"), series] {
         let run: Run = serde_json::from_str(text).unwrap();
         keys(&serde_json::to_value(&run).unwrap(), &mut names);
     }
