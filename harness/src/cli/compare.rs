@@ -62,7 +62,7 @@ pub fn compare(args: &Args) -> Result<u8> {
         return Err(UsageError(message).into());
     }
     let pairs = compare::pair_up(&cells(&base, a), &cells(&head, b));
-    if pairs.is_empty() {
+    if pairs.iter().all(|pair| pair.head.is_none()) {
         let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(UsageError(message).into());
     }

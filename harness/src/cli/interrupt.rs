@@ -2,6 +2,7 @@
 //! Ctrl-C while a kernel is built: the build is stopped and what it left is put in order, instead of dying at once.
 //! While cells run, nextest handles signals.
 
+use super::exit;
 use signal_hook::{
     SigId,
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -24,10 +25,16 @@ pub struct Interrupt {
 impl Interrupt {
     pub fn watch() -> io::Result<Interrupt> {
         let came = Arc::new(AtomicBool::new(false));
-        let handlers = [SIGINT, SIGTERM, SIGHUP]
-            .into_iter()
-            .map(|signal| flag::register(signal, Arc::clone(&came)))
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut handlers = Vec::new();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // The second one ends the program where it is: what it waits for may never come.
+            handlers.push(flag::register_conditional_shutdown(
+                signal,
+                exit::INTERRUPTED.into(),
+                Arc::clone(&came),
+            )?);
+            handlers.push(flag::register(signal, Arc::clone(&came))?);
+        }
         Ok(Interrupt { came, handlers })
     }
 

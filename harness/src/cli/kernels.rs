@@ -231,16 +231,27 @@ impl Building<'_> {
         });
         progress.end_of_build();
         match built {
-            Err(BuildError::Interrupted { .. }) => Err(Interrupted.into()),
+            // Whatever failed then: the signal reached its children as well.
+            Err(_) if self.interrupt.came() => Err(Interrupted.into()),
             Err(error) if !(applied > 0 && error.is_of_sources()) => Err(error.into()),
             built => Ok(Tried { applied, built, taken: started.elapsed() }),
         }
     }
 
-    fn image(&self, built: &build::Built, name: &str) -> Result<Image> {
-        let image = Image::built(name, self.order, built)?;
+    fn image(&self, built: &build::Built, name: &str, applied: usize) -> Result<Image> {
+        let image = Image { source: self.source(applied), ..Image::built(name, self.order, built)? };
         check(&image)?;
         Ok(image)
+    }
+
+    /// For the report: the sources, and what was done to them.
+    fn source(&self, applied: usize) -> String {
+        let Order { description, patches, reverse, .. } = self.order;
+        let done = if *reverse { "taken out" } else { "applied" };
+        match applied {
+            0 => description.clone(),
+            _ => format!("{description}, {applied} of {} patches {done}", patches.len()),
+        }
     }
 
     /// A kernel that cells can run on, or that failed to be.
@@ -248,7 +259,7 @@ impl Building<'_> {
         let arch = self.order.arch;
         let (facts, image, outcome) = match tried.built {
             Ok(built) => {
-                let image = self.image(&built, name)?;
+                let image = self.image(&built, name, tried.applied)?;
                 let build = run::Build {
                     toolchain: built.record.toolchain.join("; "),
                     key: built.record.key.clone(),
@@ -260,7 +271,7 @@ impl Building<'_> {
                 let facts = run::Kernel {
                     name: name.to_owned(),
                     arch,
-                    source: self.order.description.clone(),
+                    source: self.source(tried.applied),
                     image_sha256: None,
                     config_sha256: None,
                     build: None,
@@ -287,13 +298,17 @@ impl Building<'_> {
         let all = series.patches.len();
         self.with.progress.step("trying the patches on the sources");
         // Whether they fit is known before anything is built.
-        let progress = self.with.progress;
-        self.builder.try_patches(&mut |event| {
+        let (progress, interrupt) = (self.with.progress, &self.interrupt);
+        let tried = self.builder.try_patches(&mut |event| {
             if let build::Event::Stage(text) = event {
                 progress.step(&text);
             }
-            ControlFlow::Continue(())
-        })?;
+            if interrupt.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if interrupt.came() {
+            return Err(Interrupted.into());
+        }
+        tried?;
         let names: Vec<String> = (0..=all).map(|applied| self.name(series, applied)).collect();
         let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
         let mut made: BTreeMap<usize, Ready> = BTreeMap::new();

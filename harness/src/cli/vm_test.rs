@@ -18,6 +18,7 @@ use std::{
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
+    branch::Model,
     compare,
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
@@ -266,12 +267,20 @@ pub fn exit_code(run: &Run) -> u8 {
         exit::FAIL
     } else if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || run.cells.iter().all(|cell| cell.id.test == Test::Build)
+        || compares_nothing(run)
     {
-        // Building a kernel measures nothing.
+        // Building a kernel measures nothing, and two kernels that skip everything were not compared.
         exit::NO_MEASUREMENT
     } else {
         exit::PASS
     }
+}
+
+/// Whether there is a series, and no number of its base has one of its head beside it.
+fn compares_nothing(run: &Run) -> bool {
+    let arch = run.cells.first().map_or(Arch::X86_64, |cell| cell.id.arch);
+    let model = Model::of(arch).next().expect("every architecture has a model");
+    compare::whole(run, model).is_some_and(|comparison| comparison.is_empty())
 }
 
 fn suite_file(name: &str) -> Result<PathBuf> {

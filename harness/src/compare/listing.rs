@@ -55,7 +55,7 @@ impl Listings {
 /// `any` for every capture point that both sides have, and another filter where only that shows a difference.
 pub fn side_by_side(pair: &Pair, model: Model) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
-        (&pair.base.measurement, &pair.head.measurement)
+        (&pair.base.measurement, pair.head.and_then(|head| head.measurement.as_ref()))
     else {
         return Vec::new();
     };

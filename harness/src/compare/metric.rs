@@ -109,7 +109,8 @@ impl fmt::Display for Metric {
 
 /// All that both cells measured; or, where one has nothing, how they ended. What neither has is nothing at all.
 pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
-    match (&pair.base.measurement, &pair.head.measurement) {
+    let head = pair.head.and_then(|head| head.measurement.as_ref());
+    match (&pair.base.measurement, head) {
         (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) => {
             Ok(wasted(base, head, model))
         }
@@ -124,17 +125,26 @@ pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Opti
 }
 
 fn unmatched(pair: &Pair) -> Option<Unmatched> {
-    let (base, head) = (&pair.base.outcome, &pair.head.outcome);
+    let base = pair.base;
+    let Some(head) = pair.head else {
+        let head = "not in the run".to_owned();
+        let measured = base.measurement.is_some();
+        return measured.then(|| Unmatched {
+            test: base.id.test.clone(),
+            base: ending(base),
+            head,
+            lost: false,
+        });
+    };
     // Both built, or both lack the same: there is nothing to say.
-    if matches!((base, head), (Outcome::Pass, Outcome::Pass) | (Outcome::Skip { .. }, Outcome::Skip { .. })) {
+    if matches!(
+        (&base.outcome, &head.outcome),
+        (Outcome::Pass, Outcome::Pass) | (Outcome::Skip { .. }, Outcome::Skip { .. })
+    ) {
         return None;
     }
-    Some(Unmatched {
-        test: pair.base.id.test.clone(),
-        base: ending(pair.base),
-        head: ending(pair.head),
-        lost: pair.base.measurement.is_some() && pair.head.measurement.is_none(),
-    })
+    let lost = base.measurement.is_some() && head.measurement.is_none();
+    Some(Unmatched { test: base.id.test.clone(), base: ending(base), head: ending(head), lost })
 }
 
 fn ending(cell: &Cell) -> String {

@@ -25,7 +25,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub base: &'a Cell,
-    pub head: &'a Cell,
+    /// None where the head's run has no such cell: it was not selected, or the run ended before it.
+    pub head: Option<&'a Cell>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -150,6 +151,11 @@ fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
 }
 
 impl Comparison {
+    /// Whether there is any number that both sides have.
+    pub fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
     pub fn count(&self, wanted: impl Fn(&Verdict) -> bool) -> usize {
         self.metrics.iter().filter(|compared| wanted(&compared.verdict)).count()
     }
@@ -168,8 +174,8 @@ pub fn pairs<'a>(run: &'a Run, base: &str, head: &str) -> Vec<Pair<'a>> {
 pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
     let same =
         |a: &Cell, b: &Cell| (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test);
-    let partner = |a: &'a Cell| head.iter().find(|b| same(a, b)).map(|&b| Pair { base: a, head: b });
-    base.iter().filter_map(|&a| partner(a)).collect()
+    let partner = |a: &'a Cell| Pair { base: a, head: head.iter().copied().find(|b| same(a, b)) };
+    base.iter().map(|&a| partner(a)).collect()
 }
 
 /// Of a run with a series: base against head.

@@ -132,6 +132,19 @@ fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error(
 }
 
 #[test]
+fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
+    let mut run = recorded();
+    run.cells.retain(|cell| cell.id.kernel != "6.12-source" || cell.id.test.name() != "lbr_waste/fexit");
+    let comparison = whole(&run, MODEL).unwrap();
+    let names: Vec<_> =
+        comparison.unmatched.iter().map(|u| (u.test.name(), u.head.as_str(), u.lost)).collect();
+    assert_eq!(names, [("lbr_waste/fexit".to_owned(), "not in the run", false)]);
+    assert!(!comparison.is_empty());
+    run.cells.retain(|cell| cell.id.kernel != "6.12-source");
+    assert!(whole(&run, MODEL).unwrap().is_empty());
+}
+
+#[test]
 fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
     let mut run = recorded();
     let waste = waste_of(&mut run, "6.12-source", "lbr_waste/fexit");

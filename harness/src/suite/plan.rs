@@ -27,7 +27,8 @@ pub struct Plan {
     pub jobs: Vec<Job>,
 }
 
-/// What one process does: a cell, or timed cells of several kernels that are compared and so take turns.
+/// What one process does: a cell, or the cells of one test on several kernels that are compared. These belong together: no filter and no
+/// shard may part them, and timed ones take turns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The test's name for nextest.
@@ -104,15 +105,13 @@ pub fn cells(suite: &Suite, kernels: &[Guest], accel: Accel, compared: bool) -> 
     cells
 }
 
-/// One process per cell; timed cells that are compared share one, in which their guests alternate.
+/// One process per cell, or where kernels are compared per test.
 pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for cell in cells {
         let joins = |job: &&mut Job| {
             let first = &job.cells[0].id;
-            compared
-                && matches!(cell.id.test, Test::Attach { .. })
-                && (first.arch, first.accel, &first.test) == (cell.id.arch, cell.id.accel, &cell.id.test)
+            compared && (first.arch, first.accel, &first.test) == (cell.id.arch, cell.id.accel, &cell.id.test)
         };
         match jobs.iter_mut().find(joins) {
             Some(job) => job.cells.push(cell),
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn timed_cells_that_are_compared_share_a_process() {
+    fn cells_that_are_compared_share_a_process() {
         let suite = suite(
             "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  \
              - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n  \
@@ -275,11 +274,10 @@ mod tests {
             (job.name.clone(), boots.collect::<Vec<_>>())
         };
         let expected = [
-            ("x86_64/a/tcg/lbr_waste/fexit", vec![1]),
+            ("x86_64/a..a+s/tcg/lbr_waste/fexit", vec![1, 1]),
             ("x86_64/a..a+s/tcg/attach/kprobe.multi/1", vec![6, 6]),
             ("x86_64/a..a+s/tcg/attach/kprobe.multi/10", vec![6, 6]),
             ("x86_64/a..a+s/tcg/attach/fentry/1", vec![9, 9]),
-            ("x86_64/a+s/tcg/lbr_waste/fexit", vec![1]),
         ];
         assert_eq!(
             jobs.iter().map(shape).collect::<Vec<_>>(),

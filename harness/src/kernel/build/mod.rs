@@ -327,18 +327,33 @@ where
         if self.open.is_some() {
             return Ok(());
         }
-        let Order { lineage, arch, digest, description, .. } = self.order;
+        let Order { lineage, arch, description, .. } = self.order;
         let toolchain = self.tools.identity.join("\n");
         self.stage(events, "waiting for the build folder")?;
         let workspace = Workspace::open(self.cache, lineage, &[arch.name(), &toolchain])?;
         self.stage(events, &format!("checking out {description}"))?;
-        let checkout = |folder: &Path| (self.checkout)(folder).map_err(Into::into);
-        workspace.check_out::<Reason>(digest, description, checkout)?;
+        self.check_out(&workspace)?;
         if !self.cache.reuses() {
             workspace.forget_base()?;
         }
         self.open = Some(Open { workspace, applied: 0, build: Holds::Unknown, series_tail: SERIES_TAIL });
         Ok(())
+    }
+
+    fn check_out(&self, workspace: &Workspace) -> Result<(), BuildError> {
+        let Order { digest, description, .. } = self.order;
+        let checkout = |folder: &Path| (self.checkout)(folder).map_err(Into::into);
+        Ok(workspace.check_out::<Reason>(digest, description, checkout)?)
+    }
+
+    /// Takes all patches out. Sources that cannot be put back are brought anew: nothing is ever built from others.
+    fn take_out(&mut self) -> Result<(), BuildError> {
+        let open = self.opened();
+        open.applied = 0;
+        open.build = Holds::Unknown;
+        open.workspace.restore()?;
+        let open = self.open.as_ref().expect("opened before");
+        self.check_out(&open.workspace)
     }
 
     /// The base's build folder, which may be gone although its product is in the cache.
@@ -352,11 +367,8 @@ where
 
     fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
         let key = self.key(0);
-        let open = self.opened();
-        open.workspace.restore()?;
-        open.applied = 0;
-        open.build = Holds::Unknown;
-        open.workspace.begin_base()?;
+        self.take_out()?;
+        self.opened().workspace.begin_base()?;
         let (steps, tail) = self.make(None, true, log, events)?;
         self.stage(events, "keeping the base")?;
         let open = self.opened();
@@ -367,10 +379,7 @@ where
 
     fn with_patches(&mut self, count: usize, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
         if self.opened().applied > count {
-            let open = self.opened();
-            open.workspace.restore()?;
-            open.applied = 0;
-            open.build = Holds::Unknown;
+            self.take_out()?;
         }
         if self.opened().build == Holds::Unknown {
             self.stage(events, "copying the base")?;
@@ -390,11 +399,7 @@ where
         }
         self.open(events)?;
         self.apply_up_to(all, events)?;
-        let open = self.opened();
-        open.workspace.restore()?;
-        open.applied = 0;
-        open.build = Holds::Unknown;
-        Ok(())
+        self.take_out()
     }
 
     /// The patch that is applied after `before` others.
@@ -431,9 +436,7 @@ where
                 Err(other) => Some(other.into()),
             };
             if let Some(failed) = failed {
-                open.workspace.restore()?;
-                open.applied = 0;
-                open.build = Holds::Unknown;
+                self.take_out()?;
                 return Err(failed);
             }
             open.applied += 1;
@@ -497,6 +500,10 @@ where
             write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
             run(&["allnoconfig"], &mut |_| ControlFlow::Continue(()))?;
             let config = build.join(".config");
+            // A series' Makefile runs by now: a FIFO there would be read for ever.
+            if !is_own(&config, &build).map_err(io_error("find", &config))? {
+                return Err(io_error("read", &config)(io::Error::other("it is a link, or no file")));
+            }
             let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
             let result =
                 Kconfig::parse(&text).map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
