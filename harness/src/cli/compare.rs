@@ -6,7 +6,10 @@ use super::{
     report::{colour, print},
 };
 use anyhow::Result;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 use tramplab::{
     branch::Model,
     compare::{
@@ -97,7 +100,7 @@ fn exit_code(comparison: &compare::Comparison) -> u8 {
     }
 }
 
-/// The kernels that are meant: named, or of the same name in both, or the only ones.
+/// The kernels that are meant: named, or the only ones, or a series' head.
 fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
     let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, option: &str| -> Result<&'a Kernel> {
         let names = || run.kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -107,11 +110,22 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
                 UsageError(format!("run {} has no kernel `{name}`; it has: {}", run.id, names())).into()
             });
         }
-        let shared: Vec<&Kernel> =
-            run.kernels.iter().filter(|kernel| other.kernels.iter().any(|o| o.name == kernel.name)).collect();
-        match (&run.kernels[..], &shared[..]) {
-            ([only], _) => Ok(only),
-            (_, [shared]) => Ok(*shared),
+        let of = |run: &Run| run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>();
+        match &run.kernels[..] {
+            [only] => Ok(only),
+            // Of a series the head is what somebody wants to know of, unless both runs have the same kernels.
+            all if run.series.is_some() && of(run) != of(other) => {
+                let head = run.series.as_ref().expect("just seen").head();
+                all.iter().find(|kernel| kernel.name == head.kernel).ok_or_else(|| {
+                    UsageError(format!(
+                        "run {} has not built its head {}: choose with {option}: {}",
+                        run.id,
+                        head.kernel,
+                        names()
+                    ))
+                    .into()
+                })
+            }
             _ => Err(UsageError(format!(
                 "run {} has several kernels: choose one with {option}: {}",
                 run.id,

@@ -65,6 +65,7 @@ pub struct Preparing<'a> {
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,
     pub progress: &'a Progress,
+    pub interrupt: &'a Interrupt,
 }
 
 impl Preparing<'_> {
@@ -136,10 +137,10 @@ impl Preparing<'_> {
         let step = |text: &str| self.progress.step(text);
         let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
         if let Some(wanted) = series.and_then(|series| series.base_commit.as_deref())
-            && source::is_commit_id(&sources.digest)
-            && sources.digest != wanted
+            && let Some(commit) = sources.commit()
+            && commit != wanted
         {
-            let line = format!("warning: the series says it goes onto {wanted}; this is {}", sources.digest);
+            let line = format!("warning: the series says it goes onto {wanted}; this is {commit}");
             self.progress.line(&line);
         }
         let configs = repository().join("configs/kconfig");
@@ -162,7 +163,7 @@ impl Preparing<'_> {
         let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
         let apply = |patch: &Patch, tree: &Path| series::apply(patch, tree, order.reverse);
         let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
-        run(&mut Building { with: self, order: &order, builder, interrupt: Interrupt::watch()? })
+        run(&mut Building { with: self, order: &order, builder })
     }
 
     /// Whatever is built is confined where that is to be had.
@@ -203,7 +204,6 @@ struct Building<'a> {
     with: &'a Preparing<'a>,
     order: &'a Order,
     builder: Builder<'a, Checkout<'a>, Apply<'a>>,
-    interrupt: Interrupt,
 }
 
 /// One build that was tried.
@@ -221,18 +221,19 @@ impl Building<'_> {
         fs::create_dir_all(log.parent().expect("in the run's folder"))
             .with_context(|| format!("failed to write {}", log.display()))?;
         let started = Instant::now();
-        let (progress, interrupt) = (self.with.progress, &self.interrupt);
+        let (progress, interrupt) = (self.with.progress, self.with.interrupt);
         let built = self.builder.build(applied, &log, &mut |event| {
             match event {
                 build::Event::Stage(text) => progress.step(&format!("{name}: {text}")),
                 build::Event::Progress { done, total } => progress.build(name, done, total),
+                build::Event::Waiting => {}
             }
             if interrupt.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         progress.end_of_build();
         match built {
             // Whatever failed then: the signal reached its children as well.
-            Err(_) if self.interrupt.came() => Err(Interrupted.into()),
+            Err(_) if interrupt.came() => Err(Interrupted.into()),
             Err(error) if !(applied > 0 && error.is_of_sources()) => Err(error.into()),
             built => Ok(Tried { applied, built, taken: started.elapsed() }),
         }
@@ -298,7 +299,7 @@ impl Building<'_> {
         let all = series.patches.len();
         self.with.progress.step("trying the patches on the sources");
         // Whether they fit is known before anything is built.
-        let (progress, interrupt) = (self.with.progress, &self.interrupt);
+        let (progress, interrupt) = (self.with.progress, self.with.interrupt);
         let tried = self.builder.try_patches(&mut |event| {
             if let build::Event::Stage(text) = event {
                 progress.step(&text);

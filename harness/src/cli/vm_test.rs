@@ -2,7 +2,8 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    UsageError, artifacts, exit,
+    Interrupted, UsageError, artifacts, exit,
+    interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, SeriesArgs},
     nextest::{Cells, End, Event, Selection},
     progress::Progress,
@@ -79,12 +80,14 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let built = artifacts::build()?;
     let cells_binary = Cells::build()?;
     let (id, run_dir) = new_run_dir(args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
+    let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
         suite: &suite,
         args: &args.series,
         cache: &cache,
         run_dir: &run_dir,
         progress: &progress,
+        interrupt: &interrupt,
     };
     let Prepared { kernels, series } = preparing.prepare(&args.kernels).inspect_err(|_| {
         // What make said stays.
@@ -122,10 +125,20 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     };
     plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
     drop(progress);
+    // From here on nextest hears signals.
+    if interrupt.came() {
+        return Err(Interrupted.into());
+    }
+    drop(interrupt);
     if args.list {
         let listed = cells_binary.run(&Plan::path(run_dir.path()), &args.selection, true, |_| ());
+        listed?;
+        if kernels.iter().any(|kernel| kernel.image.is_none()) {
+            eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
+            return Ok(exit::NO_MEASUREMENT);
+        }
         discard(&run_dir);
-        return listed.map(|_| exit::PASS);
+        return Ok(exit::PASS);
     }
 
     let run = Run {

@@ -46,6 +46,15 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     differ("they were recorded by different plugins", plugin(a), plugin(b));
     let suite = |run: &Run| format!("{} ({})", run.suite.name, short(&run.suite.sha256));
     differ("they ran different suites, whose seeds, rounds and hits may differ", &suite(a), &suite(b));
+    let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
+    if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
+        differ("their kernels were built by different toolchains", &a, &b);
+    }
+    for run in [a, b] {
+        if run.interrupted || run.finished.is_none() {
+            found.push(format!("the run {} did not come to its end", run.id));
+        }
+    }
     found.extend(configs(base, head));
     found
 }
@@ -70,7 +79,14 @@ fn short(sha256: &str) -> &str {
 const NAMED: usize = 6;
 
 fn configs(base: &Measured, head: &Measured) -> Option<String> {
-    let (a, b) = (base.kernel.config_sha256.as_deref()?, head.kernel.config_sha256.as_deref()?);
+    let (a, b) = match (base.kernel.config_sha256.as_deref(), head.kernel.config_sha256.as_deref()) {
+        (Some(a), Some(b)) => (a, b),
+        (None, None) => return None,
+        (a, _) => {
+            let unknown = if a.is_none() { base } else { head };
+            return Some(format!("the configuration of {} is not known", unknown.kernel.name));
+        }
+    };
     if a == b {
         return None;
     }

@@ -23,8 +23,8 @@ const MARKER: &str = ".complete";
 const UNFINISHED: &str = ".unfinished";
 const LOCK: &str = ".lock";
 
-/// Longer than any fill: whoever holds a lock for so long hangs.
-const LOCK_LIMIT: Duration = Duration::from_secs(45 * 60);
+/// Longer than any fill (a series of kernels is one): whoever holds a lock for so long hangs.
+const LOCK_LIMIT: Duration = Duration::from_secs(12 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -45,8 +45,8 @@ pub enum CacheError {
     )]
     NoRoom { folder: PathBuf, needed: u64, free: u64 },
     #[error(
-        "another run ({holder}) has held {lock} for {} minutes; end it, or set TRAMPLAB_CACHE to another folder",
-        LOCK_LIMIT.as_secs() / 60
+        "another run ({holder}) has held {lock} for {} hours; end it, or set TRAMPLAB_CACHE to another folder",
+        LOCK_LIMIT.as_secs() / 3600
     )]
     Locked { lock: PathBuf, holder: String },
 }

@@ -61,6 +61,9 @@ pub fn run_and_save(plan: &Plan, job: &Job) -> Result<Vec<Cell>, StoreError> {
         }
         for running in order.into_iter().filter(|running| boot < running.planned.boots()) {
             running.boot(plan, &run_dir, boot);
+            if boot + 1 < running.planned.boots() {
+                run_dir.save_cell(&running.unfinished())?;
+            }
         }
     }
     cells
@@ -113,6 +116,14 @@ impl<'a> Running<'a> {
             Ok(measurement) => self.measured.push(measurement),
             Err(stop) => self.stopped = Some(stop),
         }
+    }
+
+    /// What there is if no other boot ends: it is kept, and no result.
+    fn unfinished(&self) -> Cell {
+        let (done, all) = (self.measured.len(), self.planned.boots());
+        let message = format!("ended after {done} of {all} boots");
+        let outcome = Outcome::Error { kind: ErrorKind::Harness, message };
+        Cell { outcome, measurement: merged(self.measured.clone()), ..self.cell.clone() }
     }
 
     fn finish(mut self) -> Cell {

@@ -127,8 +127,10 @@ pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
     jobs
 }
 
-/// Boots of timed cells that are compared, where the suite does not say: with fewer than four no statistics are made.
+/// Boots of timed cells that are compared, where the suite does not say.
 const COMPARED_BOOTS: u32 = 6;
+/// With fewer no statistics are made: nothing would be judged, and that would look like a pass.
+const FEWEST_BOOTS: u32 = 4;
 
 fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
     match group {
@@ -138,7 +140,12 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             .map(|&mechanism| (Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits: hits.get() }))
             .collect(),
         TestGroup::Attach { mechanisms, functions, rounds, boots, seed } => {
-            let boots = boots.map_or(if compared { COMPARED_BOOTS } else { 1 }, |boots| boots.get());
+            let boots = match (boots, compared) {
+                (Some(boots), false) => boots.get(),
+                (Some(boots), true) => boots.get().max(FEWEST_BOOTS),
+                (None, false) => 1,
+                (None, true) => COMPARED_BOOTS,
+            };
             let parameters = Parameters::Attach { rounds: rounds.get(), boots, seed: *seed };
             let sizes = |&mechanism: &Mechanism| {
                 functions.iter().map(move |&functions| Test::Attach { mechanism, functions: functions.get() })

@@ -95,13 +95,13 @@ impl Make<'_> {
 
     /// How many steps the target would take from here on, as far as make can tell without taking them. What links
     /// vmlinux, and what is made of it, is found out only then: see `Workspace::tail`. None when make cannot tell.
-    pub fn count(&self, targets: &[&str]) -> Option<u64> {
+    pub fn count(&self, targets: &[&str], tick: &mut dyn FnMut() -> ControlFlow<()>) -> Option<u64> {
         let listing = tempfile::NamedTempFile::new().ok()?;
         let mut words = vec!["--dry-run", "--keep-going"];
         words.extend(targets);
         let mut command = self.command(&words);
         command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
-        let status = supervise(&mut command, &mut |_| Ok(()), listing.path(), 0).ok()?;
+        let status = supervise(&mut command, &mut |_| tick().to_result(), listing.path(), 0).ok()?;
         let mut text = String::new();
         File::open(listing.path()).ok()?.take(LOG_LIMIT).read_to_string(&mut text).ok()?;
         // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.

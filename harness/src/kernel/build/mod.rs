@@ -11,7 +11,7 @@ mod make;
 pub mod toolchain;
 mod workspace;
 
-pub use compiler_error::FirstError;
+pub use compiler_error::{FirstError, Kind};
 pub use confine::{Confinement, Unconfined};
 pub use toolchain::{ToolchainError, Tools};
 pub use workspace::WorkspaceError;
@@ -103,6 +103,8 @@ pub enum Event {
         done: u64,
         total: u64,
     },
+    /// Something of unknown length goes on.
+    Waiting,
 }
 
 /// `Break` ends the build; called at least every second while make runs.
@@ -130,6 +132,9 @@ pub enum BuildError {
     Interrupted { name: String },
     #[error("failed to build {name}: {reason}; the whole log is {log}", log = .log.display())]
     Endless { name: String, reason: String, log: PathBuf },
+    /// On the way to a patched kernel.
+    #[error("failed to build what the patches are put on: {0}")]
+    Base(Box<BuildError>),
     #[error(transparent)]
     NoRoom(CacheError),
     #[error(transparent)]
@@ -148,7 +153,11 @@ impl BuildError {
 
     /// Whether the sources are to blame, and not this machine or what was asked of it.
     pub fn is_of_sources(&self) -> bool {
-        matches!(self, BuildError::Compile { .. } | BuildError::Config { .. } | BuildError::Endless { .. })
+        match self {
+            BuildError::Compile { error, .. } => !matches!(error.kind, Kind::Killed | Kind::DiskFull),
+            BuildError::Config { .. } | BuildError::Endless { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -297,9 +306,7 @@ where
         let image = image_path(&build, self.order.arch);
         let config = build.join(".config");
         for path in [&image, &config] {
-            if !is_own(path, &build).map_err(io_error("find", path))? {
-                return Err(io_error("copy", path)(io::Error::other("it is a link, or no file")));
-            }
+            require_own(path, &build)?;
         }
         for (from, name) in [(image.as_path(), "image"), (&config, "config"), (log, "log")] {
             fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
@@ -362,7 +369,11 @@ where
         if self.opened().workspace.base_state().is_some_and(|state| state.key == key) {
             return Ok(());
         }
-        self.base(log, events).map(drop)
+        match self.base(log, events) {
+            Ok(_) => Ok(()),
+            Err(error @ BuildError::Interrupted { .. }) => Err(error),
+            Err(error) => Err(BuildError::Base(Box::new(error))),
+        }
     }
 
     fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
@@ -489,21 +500,19 @@ where
                 build_error(order, error, &source, log)
             })
         };
-        let mut stage = |text: &str| match events(Event::Stage(text.to_owned())) {
+        let stage = |events: &mut Events, text: &str| match events(Event::Stage(text.to_owned())) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(BuildError::Interrupted { name: order.name.clone() }),
         };
         let mut before = 0;
         if configure {
-            stage("configuring")?;
+            stage(events, "configuring")?;
             let fragment = build.join(make::CONFIG_FRAGMENT);
             write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
-            run(&["allnoconfig"], &mut |_| ControlFlow::Continue(()))?;
+            run(&["allnoconfig"], &mut |_| events(Event::Waiting))?;
             let config = build.join(".config");
             // A series' Makefile runs by now: a FIFO there would be read for ever.
-            if !is_own(&config, &build).map_err(io_error("find", &config))? {
-                return Err(io_error("read", &config)(io::Error::other("it is a link, or no file")));
-            }
+            require_own(&config, &build)?;
             let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
             let result =
                 Kconfig::parse(&text).map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
@@ -514,13 +523,14 @@ where
             }
         }
         if is_base {
-            stage("preparing")?;
-            before = run(&["prepare"], &mut |_| ControlFlow::Continue(()))?;
+            stage(events, "preparing")?;
+            before = run(&["prepare"], &mut |_| events(Event::Waiting))?;
         }
         let target = image_target(order.arch);
-        let foreseen = affected.unwrap_or_else(|| make.count(&[target]).unwrap_or(0));
+        let foreseen =
+            affected.unwrap_or_else(|| make.count(&[target], &mut || events(Event::Waiting)).unwrap_or(0));
         let total = before + foreseen + tail;
-        stage("building")?;
+        stage(events, "building")?;
         let steps =
             run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
         // No step at all: make has nothing to do, and neither has the bar.
@@ -596,6 +606,18 @@ fn write_anew(path: &Path, text: &str) -> io::Result<()> {
         _ => {}
     }
     io::Write::write_all(&mut fs::File::create_new(path)?, text.as_bytes())
+}
+
+/// No kernel's image or configuration is larger; what a series' Makefile puts in their place may be.
+const LARGEST: u64 = 512 << 20;
+
+fn require_own(path: &Path, build: &Path) -> Result<(), BuildError> {
+    let error = |why: &str| io_error("use", path)(io::Error::other(why.to_owned()));
+    if !is_own(path, build).map_err(io_error("find", path))? {
+        return Err(error("it is a link, or no file"));
+    }
+    let length = fs::metadata(path).map_err(io_error("find", path))?.len();
+    if length > LARGEST { Err(error("it is larger than any kernel")) } else { Ok(()) }
 }
 
 /// A file that make wrote, and no link to another.

@@ -246,11 +246,21 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Work
     move |source| WorkspaceError::Io { action, path: path.to_owned(), source }
 }
 
+/// A series' Makefile can leave folders that nobody may write to, or more of them in each other than a process can open.
 fn remove(path: &Path) -> Result<(), WorkspaceError> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(io_error("remove", path)),
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(_) => {}
     }
+    let run = |program: &str, words: [&str; 2]| {
+        let mut command = Command::new(program);
+        command.args(words).arg("--").arg(path);
+        child::run(&mut command, COPY_LIMIT).map_err(io::Error::other)
+    };
+    // Links are not followed by either.
+    let _ = run("chmod", ["-R", "u+rwx"]);
+    run("rm", ["-r", "-f"]).map(drop).map_err(io_error("remove", path))
 }
 
 fn remove_file(path: &Path) -> Result<(), WorkspaceError> {
@@ -311,9 +321,18 @@ fn listing(source: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     walk(source, &mut |path, meta| {
         let path = path.strip_prefix(source).expect("below it");
-        let fields = [u64::from(meta.mode()), meta.len(), meta.mtime() as u64, meta.mtime_nsec() as u64];
+        // A link that is put back is made anew, with a time of its own; what counts is where it leads.
+        let [seconds, nanoseconds] = match meta.is_symlink() {
+            true => [0, 0],
+            false => [meta.mtime() as u64, meta.mtime_nsec() as u64],
+        };
+        let fields = [u64::from(meta.mode()), meta.len(), seconds, nanoseconds];
         hasher.update(path.as_os_str().as_encoded_bytes());
         hasher.update([0]);
+        if meta.is_symlink() {
+            hasher.update(fs::read_link(source.join(path))?.as_os_str().as_encoded_bytes());
+            hasher.update([0]);
+        }
         for field in fields {
             hasher.update(field.to_le_bytes());
         }
@@ -391,6 +410,42 @@ mod tests {
         let workspace = open(&cache);
         assert_eq!(listing(&workspace.source()).unwrap(), before);
         assert!(!workspace.source().join("new").exists());
+    }
+
+    #[test]
+    fn a_link_that_is_put_back_is_the_same_link() {
+        let (_folder, cache) = workspace();
+        let workspace = open(&cache);
+        let with_link = |folder: &Path| -> io::Result<()> {
+            checkout(folder)?;
+            std::os::unix::fs::symlink("one.c", folder.join("a-link"))
+        };
+        workspace.check_out("d1", "some", with_link).unwrap();
+        let link = workspace.source().join("a-link");
+        let other = |_: &Path| -> io::Result<()> {
+            fs::remove_file(&link)?;
+            std::os::unix::fs::symlink("dir", &link)
+        };
+        workspace.patch(&[PathBuf::from("a-link")].into(), other).unwrap().unwrap();
+        workspace.restore().unwrap();
+        // Not given up, and so not brought again.
+        workspace.check_out("d1", "some", |_| Err(io::Error::other("again"))).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("one.c"));
+    }
+
+    /// Root may write anywhere: there, only the depth is a hindrance.
+    #[test]
+    fn what_a_hostile_build_leaves_can_be_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let build = folder.path().join("build");
+        let script = "mkdir -p build/shut build/$(printf 'd/%.0s' $(seq 1500)) && touch build/shut/x";
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).current_dir(folder.path());
+        child::run(&mut command, COPY_LIMIT).unwrap();
+        let mut command = Command::new("chmod");
+        child::run(command.args(["000"]).arg(build.join("shut")), COPY_LIMIT).unwrap();
+        remove(&build).unwrap();
+        assert!(!build.exists());
     }
 
     /// A patch's tool that touches what the diff does not name, or somebody's editor.

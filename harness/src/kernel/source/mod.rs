@@ -225,6 +225,11 @@ impl Resolved {
         State::complete(&self.lineage, &self.digest, into)
     }
 
+    /// The commit, where the sources are one.
+    pub fn commit(&self) -> Option<&str> {
+        self.is_git().then_some(&self.digest)
+    }
+
     fn is_git(&self) -> bool {
         matches!(self.origin, Origin::Repository(_) | Origin::RepositoryUrl(_))
     }
