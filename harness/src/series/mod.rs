@@ -38,7 +38,7 @@ pub struct Series {
     pub title: Option<String>,
     /// The commit the series says it applies to.
     pub base_commit: Option<String>,
-    /// Taken out instead of put in: from the last patch to the first.
+    /// The tree has the patches: the base is made by taking them out, from the last to the first.
     pub reverse: bool,
     pub patches: Vec<Patch>,
     /// What its `series.yaml` says of it, if it has one.
