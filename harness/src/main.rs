@@ -62,13 +62,22 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::PASS),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", told(&error));
             if error.is::<cli::Interrupted>() {
                 return ExitCode::from(exit::INTERRUPTED);
             }
             ExitCode::from(if is_usage(&error) { exit::USAGE } else { exit::NO_MEASUREMENT })
         }
     }
+}
+
+/// The error and its causes, but for those that have already been quoted by the error above them.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.contains(&cause) {
+        true => told,
+        false if told.is_empty() => cause,
+        false => format!("{told}: {cause}"),
+    })
 }
 
 /// Errors that the user mends by changing what was asked, or by installing what is missing.

@@ -129,7 +129,7 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
     let rows: Vec<_> = comparison
         .unmatched
         .iter()
-        .map(|unmatched| vec![unmatched.test.name(), one_line(&unmatched.base), one_line(&unmatched.head)])
+        .map(|unmatched| vec![unmatched.test.name(), short(&unmatched.base), short(&unmatched.head)])
         .collect();
     let header = ["test", "base", "head"].map(str::to_owned).to_vec();
     let caption = "Not compared: not measured on both sides".to_owned();
@@ -244,6 +244,13 @@ pub fn of_run(run: &Run, model: Model) -> Option<(Verdicts, Vec<Table>)> {
     let tables =
         if series.steps.len() > 2 { walk(run, series, &compare::walk(run, model)) } else { Vec::new() };
     Some((whole, tables))
+}
+
+/// How a cell ended; the whole of it stands with the outcomes.
+fn short(ending: &str) -> String {
+    const WIDTH: usize = 72;
+    let line = one_line(ending.lines().next().unwrap_or_default());
+    if line.chars().count() <= WIDTH { line } else { line.chars().take(WIDTH).chain(['…']).collect() }
 }
 
 fn one_line(text: &str) -> String {

@@ -444,11 +444,16 @@ fn outcomes(run: &Run) -> Outcomes {
         match &cell.outcome {
             Outcome::Pass => {}
             Outcome::Fail { reasons } => failures.push((name, reasons.iter().map(|r| line(r)).collect())),
-            Outcome::Error { kind, message } => errors.push(Failed {
-                cell: name,
-                message: format!("{kind}: {}", line(message)),
-                console: cell.console_tail.iter().map(|l| line(l)).collect(),
-            }),
+            Outcome::Error { kind, message } => {
+                // A compiler says more than a line: the rest stands where otherwise the console does.
+                let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
+                let console = rest.lines().chain(cell.console_tail.iter().map(String::as_str));
+                errors.push(Failed {
+                    cell: name,
+                    message: format!("{kind}: {}", line(first)),
+                    console: console.map(line).collect(),
+                });
+            }
             Outcome::Skip { reason } => {
                 let reason = line(reason);
                 match skips.iter_mut().find(|(known, _)| *known == reason) {

@@ -76,7 +76,7 @@ fn outcomes(outcomes: &Outcomes) -> String {
     for failed in &outcomes.errors {
         out += &format!("\n- error: `{}`: {}\n", failed.cell, text(&failed.message));
         if !failed.console.is_empty() {
-            out += &format!("\n{}", details("Last lines of the console", &failed.console.join("\n")));
+            out += &format!("\n{}", details("What it said last", &failed.console.join("\n")));
         }
     }
     for (reason, cells) in &outcomes.skips {
