@@ -17,7 +17,7 @@ use tramplab::{
         runs::{Measured, obstacles},
     },
     kernel::Kconfig,
-    report,
+    report::{self, comparison::Verdicts},
     run::{Cell, Kernel, Run, RunDir},
 };
 
@@ -76,15 +76,12 @@ pub fn compare(args: &Args) -> Result<u8> {
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
     let comparison =
         compare::compare(&name(&base, a), &name(&head, b), &pairs, model, head.tolerance, timing);
-    let verdicts = report::comparison::verdicts(&comparison);
+    let verdicts = Verdicts { overlooked: reasons, ..report::comparison::verdicts(&comparison) };
     let text = match args.format {
         Format::Terminal => report::terminal::render_verdicts(&verdicts, colour()),
         Format::Markdown => report::markdown::render_verdicts(&verdicts),
     };
     print(text.as_bytes())?;
-    for reason in reasons {
-        eprintln!("warning: compared anyway: {reason}");
-    }
     Ok(exit_code(&comparison))
 }
 

@@ -36,7 +36,8 @@ pub struct Args {
     /// What to run: a name in configs/suites/ or a file
     #[arg(long, value_name = "SUITE", default_value = "quick")]
     suite: String,
-    /// Run on these kernels instead of the suite's: names in kernels/, manifests, or images; repeatable
+    /// Run on these kernels instead of the suite's: names in kernels/, manifests, images, or sources to build (a
+    /// folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
     #[arg(long = "kernel", value_name = "KERNEL")]
     kernels: Vec<String>,
     #[command(flatten)]

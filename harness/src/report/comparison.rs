@@ -17,6 +17,8 @@ pub struct Verdicts {
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
     pub summary: String,
+    /// What speaks against comparing the two, and was overlooked on demand.
+    pub overlooked: Vec<String>,
     pub tables: Vec<Table>,
     /// Base and head side by side, where they differ.
     pub listings: Vec<Listing>,
@@ -28,6 +30,7 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
     Verdicts {
         heading: format!("{} -> {}", comparison.base, comparison.head),
         summary: summary(comparison),
+        overlooked: Vec::new(),
         tables: tables.into_iter().flatten().collect(),
         listings: listings.map(|listings| side_by_side(listings, comparison)).collect(),
     }

@@ -38,6 +38,7 @@ pub fn render(run: &Run, view: &View) -> String {
 /// A comparison alone: what a cover letter needs.
 pub fn render_verdicts(verdicts: &Verdicts) -> String {
     let mut out = format!("## {}\n\n**{}**\n", text(&verdicts.heading), text(&verdicts.summary));
+    out.extend(verdicts.overlooked.iter().map(|why| format!("\n- compared although {}\n", text(why))));
     for table in &verdicts.tables {
         out += &format!("\n{}", self::table(table));
     }

@@ -53,6 +53,9 @@ pub fn render_verdicts(verdicts: &Verdicts, colour: bool) -> String {
 
 fn verdicts(verdicts: &Verdicts, style: Style) -> String {
     let mut out = format!("{}\n  {}\n", style.bold(&verdicts.heading), verdicts.summary);
+    out.extend(
+        verdicts.overlooked.iter().map(|why| format!("  {} {why}\n", style.yellow("compared although"))),
+    );
     for table in &verdicts.tables {
         out += &format!("\n{}", self::table(table));
     }
