@@ -58,6 +58,44 @@ pub struct BuildCell {
     pub taken: Duration,
 }
 
+/// What was asked for, read and understood: nothing has been fetched or built yet.
+pub struct Wanted {
+    manifests: Vec<Manifest>,
+    series: Option<Series>,
+}
+
+impl Wanted {
+    /// `named` replaces the suite's own kernels.
+    pub fn new(named: &[String], args: &SeriesArgs, suite: &Suite) -> Result<Wanted> {
+        let Some(spec) = &args.series else {
+            let names = if named.is_empty() { &suite.kernels } else { named };
+            let manifests = names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
+            return Ok(Wanted { manifests, series: None });
+        };
+        let series = series::load(spec, &repository().join("kernels/patches"))?;
+        let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
+        let name = match (named, shipped, &suite.kernels[..]) {
+            ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
+            _ => {
+                let message = "a series is compared on one kernel: name it with --kernel";
+                return Err(UsageError(message.to_owned()).into());
+            }
+        };
+        let manifest = find(name)?;
+        if !matches!(manifest.source, Source::Built(_)) {
+            let message =
+                format!("kernel {} is prebuilt: a series needs one built from sources", manifest.name);
+            return Err(UsageError(message).into());
+        }
+        Ok(Wanted { manifests: vec![manifest], series: Some(series) })
+    }
+
+    /// Whether anything is built from sources.
+    pub fn builds(&self) -> bool {
+        self.manifests.iter().any(|manifest| matches!(manifest.source, Source::Built(_)))
+    }
+}
+
 /// Where kernels come from, and where what making them says goes.
 pub struct Preparing<'a> {
     pub suite: &'a Suite,
@@ -69,22 +107,20 @@ pub struct Preparing<'a> {
 }
 
 impl Preparing<'_> {
-    /// Brings every kernel of the run to this host. `named` replaces the suite's own.
-    pub fn prepare(&self, named: &[String]) -> Result<Prepared> {
-        if let Some(spec) = &self.args.series {
-            return self.with_series(spec, named);
-        }
-        let names = if named.is_empty() { &self.suite.kernels } else { named };
+    /// Brings every kernel of the run to this host.
+    pub fn prepare(&self, wanted: &Wanted) -> Result<Prepared> {
+        let series = wanted.series.as_ref();
+        series.into_iter().flat_map(|series| &series.notes).for_each(|note| self.progress.line(note));
         let mut prepared = Prepared::default();
-        for name in names {
-            let manifest = find(name)?;
-            prepared.kernels.push(match &manifest.source {
-                Source::Built(recipe) => self.built(&manifest, recipe)?,
-                _ => self.fetched(&manifest)?,
-            });
-        }
-        if prepared.kernels.is_empty() {
-            return Err(UsageError("the suite names no kernel".to_owned()).into());
+        for manifest in &wanted.manifests {
+            match (&manifest.source, series) {
+                (Source::Built(recipe), Some(series)) => {
+                    let walk = |building: &mut Building| building.walk(series, self.args.each_patch);
+                    return self.build(manifest, recipe, Some(series), walk);
+                }
+                (Source::Built(recipe), None) => prepared.kernels.push(self.built(manifest, recipe)?),
+                _ => prepared.kernels.push(self.fetched(manifest)?),
+            }
         }
         Ok(prepared)
     }
@@ -102,28 +138,6 @@ impl Preparing<'_> {
             let tried = building.step(0, &manifest.name)?;
             building.ready(tried, &manifest.name)
         })
-    }
-
-    fn with_series(&self, spec: &str, named: &[String]) -> Result<Prepared> {
-        let series = series::load(spec, &repository().join("kernels/patches"))?;
-        series.notes.iter().for_each(|note| self.progress.line(note));
-        let manifest = self.kernel_of(&series, named)?;
-        let Source::Built(recipe) = &manifest.source else {
-            let message =
-                format!("kernel {} is prebuilt: a series needs one built from sources", manifest.name);
-            return Err(UsageError(message).into());
-        };
-        self.build(&manifest, recipe, Some(&series), |building| building.walk(&series, self.args.each_patch))
-    }
-
-    fn kernel_of(&self, series: &Series, named: &[String]) -> Result<Manifest> {
-        let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
-        match (named, shipped, &self.suite.kernels[..]) {
-            ([name], ..) | ([], Some(name), _) | ([], None, [name]) => find(name),
-            _ => {
-                Err(UsageError("a series is compared on one kernel: name it with --kernel".to_owned()).into())
-            }
-        }
     }
 
     /// Opens a tree for building.
@@ -181,15 +195,6 @@ impl Preparing<'_> {
             }
         }
     }
-}
-
-/// Whether anything is built from sources.
-pub fn builds(named: &[String], series: &SeriesArgs, suite: &Suite) -> Result<bool> {
-    let mut builds = series.series.is_some();
-    for name in if named.is_empty() { &suite.kernels } else { named } {
-        builds |= matches!(find(name)?.source, Source::Built(_));
-    }
-    Ok(builds)
 }
 
 fn find(name: &str) -> Result<Manifest> {

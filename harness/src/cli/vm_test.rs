@@ -4,7 +4,7 @@
 use super::{
     Interrupted, UsageError, artifacts, exit,
     interrupt::Interrupt,
-    kernels::{self, Prepared, Preparing, SeriesArgs},
+    kernels::{self, Prepared, Preparing, SeriesArgs, Wanted},
     nextest::{Cells, End, Event, Selection},
     progress::Progress,
     report::{self, Look},
@@ -72,9 +72,9 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let suite = suite::load(&suite_file)?;
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
+    let wanted = Wanted::new(&args.kernels, &args.series, &suite)?;
     if args.setup {
-        let builds = kernels::builds(&args.kernels, &args.series, &suite)?;
-        host::setup(&cache, builds, &mut |step| progress.step(step))?;
+        host::setup(&cache, wanted.builds(), &mut |step| progress.step(step))?;
     }
     let qemu = Qemu::find(&cache, Arch::X86_64)?;
     progress.step("building the plugin, the guest agent and the cells");
@@ -90,7 +90,7 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         progress: &progress,
         interrupt: &interrupt,
     };
-    let Prepared { kernels, series } = preparing.prepare(&args.kernels).inspect_err(|_| {
+    let Prepared { kernels, series } = preparing.prepare(&wanted).inspect_err(|_| {
         // What make said stays.
         if !run_dir.kernels().exists() {
             discard(&run_dir);

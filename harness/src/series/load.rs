@@ -65,7 +65,7 @@ impl SeriesError {
             SeriesError::Diff { source, .. } => {
                 !matches!(source, DiffError::NoGit | DiffError::Child(_) | DiffError::Io(_))
             }
-            SeriesError::B4(_) => false,
+            SeriesError::B4(error) => matches!(error, B4Error::Missing(_)),
             _ => true,
         }
     }
