@@ -201,7 +201,7 @@ fn a_series_that_cannot_be_is_refused() {
     for (arguments, words) in [
         (&["--series", "no-such"][..], "failed to find the series `no-such`"),
         (&["--series", "lbr-helpers", "--kernel", "6.12"], "prebuilt"),
-        (&["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"], "name it with --kernel"),
+        (&["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"], "name it with one --kernel"),
         (&["--each-patch"], "--series"),
     ] {
         let output = vm_test(dir.path(), SUITE, arguments);

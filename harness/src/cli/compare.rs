@@ -82,6 +82,9 @@ pub fn compare(args: &Args) -> Result<u8> {
         Format::Markdown => report::markdown::render_verdicts(&verdicts),
     };
     print(text.as_bytes())?;
+    if !comparison.unmatched.is_empty() {
+        eprintln!("{} tests are not measured on both sides", comparison.unmatched.len());
+    }
     Ok(exit_code(&comparison))
 }
 

@@ -77,7 +77,7 @@ impl Wanted {
         let name = match (named, shipped, &suite.kernels[..]) {
             ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
             _ => {
-                let message = "a series is compared on one kernel: name it with --kernel";
+                let message = "a series is compared on one kernel: name it with one --kernel";
                 return Err(UsageError(message.to_owned()).into());
             }
         };
@@ -240,6 +240,10 @@ impl Building<'_> {
             // Whatever failed then: the signal reached its children as well.
             Err(_) if interrupt.came() => Err(Interrupted.into()),
             Err(error) if !(applied > 0 && error.is_of_sources()) => Err(error.into()),
+            Err(error) => {
+                let built = Err(error.of_kernel(name));
+                Ok(Tried { applied, built, taken: started.elapsed() })
+            }
             built => Ok(Tried { applied, built, taken: started.elapsed() }),
         }
     }

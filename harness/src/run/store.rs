@@ -6,6 +6,7 @@
 use super::{Cell, CellId, Run, SCHEMA};
 use std::{
     fs, io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -102,7 +103,9 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreErr
     let error = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
     let folder = path.parent().expect("a file in the run's folder");
     fs::create_dir_all(folder).map_err(error)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(error)?;
+    // Readable as any other file of the run; temporary files are not by default.
+    let readable = fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(folder).map_err(error)?;
     serde_json::to_writer_pretty(&mut file, value).map_err(|e| error(e.into()))?;
     io::Write::write_all(&mut file, b"\n").map_err(error)?;
     file.persist(path).map_err(|e| error(e.error))?;

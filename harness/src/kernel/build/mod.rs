@@ -146,6 +146,17 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    /// The same of one of an order's kernels, which has a name of its own.
+    pub fn of_kernel(mut self, kernel: &str) -> BuildError {
+        if let BuildError::Compile { name, .. }
+        | BuildError::Config { name, .. }
+        | BuildError::Endless { name, .. } = &mut self
+        {
+            kernel.clone_into(name);
+        }
+        self
+    }
+
     /// Whether the user mends it by asking for something else, or by installing what is missing.
     pub fn is_usage(&self) -> bool {
         matches!(self, BuildError::Toolchain(_) | BuildError::Config { .. } | BuildError::Apply { .. })
