@@ -121,6 +121,12 @@ impl Model {
         Model::ALL.into_iter().filter(move |model| model.arch() == arch)
     }
 
+    /// The one that is asked for, if it is of the architecture; else the architecture's first.
+    pub fn choose(asked: Option<Model>, arch: Arch) -> Model {
+        let fitting = asked.filter(|model| model.arch() == arch);
+        fitting.or_else(|| Model::of(arch).next()).expect("every architecture has a model")
+    }
+
     /// The depths its CPUs come with; the last is the usual one of those that tracers meet.
     pub fn depths(self) -> &'static [u32] {
         match self {

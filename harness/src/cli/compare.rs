@@ -69,8 +69,7 @@ pub fn compare(args: &Args) -> Result<u8> {
         let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(UsageError(message).into());
     }
-    let fitting = args.model.filter(|model| model.arch() == a.arch);
-    let model = fitting.or_else(|| Model::of(a.arch).next()).expect("every architecture has a model");
+    let model = Model::choose(args.model, a.arch);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && base.series.is_some();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };

@@ -10,6 +10,7 @@ use signal_hook::{
 };
 use std::{
     io,
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,6 +37,11 @@ impl Interrupt {
             handlers.push(flag::register(signal, Arc::clone(&came))?);
         }
         Ok(Interrupt { came, handlers })
+    }
+
+    /// For what is to be stopped by it.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     pub fn came(&self) -> bool {

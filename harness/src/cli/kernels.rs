@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use std::{
     collections::BTreeMap,
     fs,
-    ops::ControlFlow,
     path::Path,
     time::{Duration, Instant},
 };
@@ -170,9 +169,9 @@ impl Preparing<'_> {
             lineage: sources.lineage.clone(),
             toolchain: recipe.toolchain.clone(),
             config,
-            patches: series.map_or_else(Vec::new, |series| series.patches.clone()),
+            patches: series.map_or_else(Vec::new, |series| series.ordered().into_iter().cloned().collect()),
             reverse: series.is_some_and(|series| series.reverse),
-            confine: self.confine(),
+            confinement: self.confinement(),
         };
         let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
         let apply = |patch: &Patch, tree: &Path| series::apply(patch, tree, order.reverse);
@@ -181,19 +180,17 @@ impl Preparing<'_> {
     }
 
     /// Whatever is built is confined where that is to be had.
-    fn confine(&self) -> bool {
+    fn confinement(&self) -> Option<Confinement> {
         if self.args.unconfined {
-            return false;
+            return None;
         }
-        match Confinement::probe() {
-            Ok(_) => true,
-            Err(reason) => {
-                self.progress.line(&format!(
-                    "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs with your rights ({reason})"
-                ));
-                false
-            }
+        let probed = Confinement::probe();
+        if let Err(reason) = &probed {
+            self.progress.line(&format!(
+                "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs with your rights ({reason})"
+            ));
         }
+        probed.ok()
     }
 }
 
@@ -233,18 +230,17 @@ impl Building<'_> {
                 build::Event::Progress { done, total } => progress.build(name, done, total),
                 build::Event::Waiting => {}
             }
-            if interrupt.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            interrupt.flow()
         });
         progress.end_of_build();
         match built {
             // Whatever failed then: the signal reached its children as well.
             Err(_) if interrupt.came() => Err(Interrupted.into()),
             Err(error) if !(applied > 0 && error.is_of_sources()) => Err(error.into()),
-            Err(error) => {
-                let built = Err(error.of_kernel(name));
+            built => {
+                let built = built.map_err(|error| error.of_kernel(name));
                 Ok(Tried { applied, built, taken: started.elapsed() })
             }
-            built => Ok(Tried { applied, built, taken: started.elapsed() }),
         }
     }
 
@@ -313,7 +309,7 @@ impl Building<'_> {
             if let build::Event::Stage(text) = event {
                 progress.step(&text);
             }
-            if interrupt.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            interrupt.flow()
         });
         if interrupt.came() {
             return Err(Interrupted.into());

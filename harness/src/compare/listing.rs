@@ -3,16 +3,15 @@
 
 use super::Pair;
 use crate::{
-    branch::{Branch, Filter, Model, capture::stable_name, listing, listing::Line},
+    branch::{Branch, Model, capture::stable_name, listing, listing::Line},
     run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow},
 };
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 
-/// One waste row's listings.
+/// One waste row's listings, in `any`: there every record of every other filter is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listings {
     pub row: WasteRow,
-    pub filter: Filter,
     /// Oldest first.
     pub rows: Vec<Row>,
 }
@@ -52,7 +51,7 @@ impl Listings {
     }
 }
 
-/// `any` for every capture point that both sides have, and another filter where only that shows a difference.
+/// Of every capture point that both sides have.
 pub fn side_by_side(pair: &Pair, model: Model) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
         (&pair.base.measurement, pair.head.and_then(|head| head.measurement.as_ref()))
@@ -63,34 +62,28 @@ pub fn side_by_side(pair: &Pair, model: Model) -> Vec<Listings> {
     for point in &base.points {
         let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else { continue };
         let row = WasteRow { mechanism: base.mechanism, point: point.point };
-        all.push(beside((base, point), (head, partner), row, model, Branch::Any.into()));
+        all.push(Listings { row, rows: beside((base, point), (head, partner), model) });
     }
     all
 }
 
-/// Both listings for one filter.
-pub fn beside(
+fn beside(
     (base, base_point): (&LbrWaste, &CapturePoint),
     (head, head_point): (&LbrWaste, &CapturePoint),
-    row: WasteRow,
     model: Model,
-    filter: Filter,
-) -> Listings {
-    let mut old = listing::lines(base_point, &base.function, model, filter);
-    let mut new = listing::lines(head_point, &head.function, model, filter);
+) -> Vec<Row> {
+    let mut old = listing::lines(base_point, &base.function, model, Branch::Any.into());
+    let mut new = listing::lines(head_point, &head.function, model, Branch::Any.into());
     old.reverse();
     new.reverse();
-    // The transfer into the snapshot, record #00 of a filter that has calls, is the same event on both sides.
-    let is_call = [Branch::Any, Branch::AnyCall, Branch::Call].map(Filter::of).contains(&filter);
+    // The transfer into the snapshot, record #00, is the same event on both sides.
     let last = match (old.last(), new.last()) {
-        (Some(a), Some(b)) if is_call && (a.index, b.index) == (0, 0) => {
-            Some(Row { base: old.pop(), head: new.pop() })
-        }
+        (Some(a), Some(b)) if (a.index, b.index) == (0, 0) => Some(Row { base: old.pop(), head: new.pop() }),
         _ => None,
     };
     let mut rows = align(&old, &new, &KEYS);
     rows.extend(last);
-    Listings { row, filter, rows }
+    rows
 }
 
 /// What makes two records the same, although the code around them was built anew: offsets move, BTF ids are given anew. First

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: pure functions of stored cells. What better and worse mean: `docs/comparing.md`.
 //!
-//! [`metric`] takes the numbers out of a pair of cells, [`exact`](judge_exact) and [`timed`] judge them, [`listing`] lays two
+//! [`metric`] takes the numbers out of a pair of cells, [`judge_exact`] and [`timed`] judge them, [`listing`] lays two
 //! branch listings beside each other, [`runs`] says whether two stored runs can be compared at all.
 
 pub mod listing;
@@ -163,10 +163,8 @@ impl Comparison {
 
 /// Two kernels of one run, cell by cell.
 pub fn pairs<'a>(run: &'a Run, base: &str, head: &str) -> Vec<Pair<'a>> {
-    let of = |kernel: &str| {
-        let cells: Vec<&Cell> = run.cells.iter().filter(|cell| cell.id.kernel == kernel).collect();
-        cells
-    };
+    let of =
+        |kernel: &str| -> Vec<&Cell> { run.cells.iter().filter(|cell| cell.id.kernel == kernel).collect() };
     pair_up(&of(base), &of(head))
 }
 
@@ -199,7 +197,7 @@ fn between(run: &Run, base: &Step, head: &Step, model: Model) -> Comparison {
 pub fn judge(run: &mut Run) {
     let Some(series) = &run.series else { return };
     let Some(arch) = run.cells.first().map(|cell| cell.id.arch) else { return };
-    let model = Model::of(arch).next().expect("every architecture has a model");
+    let model = Model::choose(None, arch);
     let mut comparisons = walk(run, model);
     if series.steps.len() > 2 {
         comparisons.extend(whole(run, model));

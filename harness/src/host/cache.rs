@@ -162,16 +162,7 @@ impl Cache {
 
     /// Writes a small file, whole or not at all.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
-        let path = self.root.join(name);
-        let folder = path.parent().expect("a file in the cache");
-        let write = || -> io::Result<()> {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            io::Write::write_all(&mut file, bytes)?;
-            file.persist(&path)?;
-            Ok(())
-        };
-        write().map_err(|source| self.write_error(source))
+        write_whole(&self.root.join(name), bytes).map_err(|source| self.write_error(source))
     }
 
     fn is_current(&self, path: &Path) -> bool {
@@ -224,6 +215,17 @@ impl Cache {
             error
         }
     }
+}
+
+/// Writes a file, whole or not at all, also when the power fails.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().expect("a file in a folder");
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    io::Write::write_all(&mut file, bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Asked before what is known to be large: apt was seen to wait for ever on a disk that filled up under it.

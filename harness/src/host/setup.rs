@@ -275,7 +275,8 @@ pub fn in_path(name: &str) -> Option<PathBuf> {
     find_program(name, &env::var_os("PATH")?)
 }
 
-fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
+/// The same on another path.
+pub fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
     let runs = |path: &Path| -> io::Result<bool> {
         let file = path.metadata()?;
         Ok(file.is_file() && file.permissions().mode() & 0o111 != 0)

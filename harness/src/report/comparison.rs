@@ -166,8 +166,8 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
         out.push('\n');
     }
     let caption = format!(
-        "{}, {} ({}): base | head; - went, + came, ~ from or to another function",
-        listings.row, listings.filter, comparison.model
+        "{}, any ({}): base | head; - went, + came, ~ from or to another function",
+        listings.row, comparison.model
     );
     Listing { caption, text: plain(&out) }
 }

@@ -98,7 +98,7 @@ impl Document {
         }
         about.iter_mut().for_each(|(_, value)| *value = line(value));
         let arch = run.cells.first().map(|cell| cell.id.arch);
-        let model = arch.map(|arch| model_of(arch, view));
+        let model = arch.map(|arch| Model::choose(view.model, arch));
         let (verdicts, walk) = model
             .and_then(|model| comparison::of_run(run, model))
             .map_or((None, Vec::new()), |(verdicts, walk)| (Some(verdicts), walk));
@@ -124,13 +124,8 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn model(&self, view: &View) -> Model {
-        model_of(self.arch, view)
+        Model::choose(view.model, self.arch)
     }
-}
-
-fn model_of(arch: Arch, view: &View) -> Model {
-    let asked = view.model.filter(|model| model.arch() == arch);
-    asked.or_else(|| Model::of(arch).next()).expect("every architecture has a model")
 }
 
 /// In the run's order of kernels.

@@ -24,7 +24,7 @@ pub fn cell_line(cell: &Cell) -> String {
 fn measured(cell: &Cell, measurement: &Measurement) -> String {
     match measurement {
         Measurement::LbrWaste(measured) => {
-            let model = Model::of(cell.id.arch).next().expect("every architecture has a model");
+            let model = Model::choose(None, cell.id.arch);
             let points = measured.points.iter().map(|capture| {
                 let row = Row { mechanism: measured.mechanism, point: capture.point };
                 let counts = [Branch::Any, Branch::AnyReturn].map(|branch| {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What files were before patches touched them, kept on disk until they are put back.
 
+use crate::host::cache;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
@@ -80,14 +81,10 @@ impl Journal {
         }
         // The list last: what it does not name has not been touched yet.
         let list = self.folder.join(LIST);
-        let write = || -> io::Result<()> {
-            let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-            serde_json::to_writer(&mut file, &entries)?;
-            nix::unistd::syncfs(file.as_file())?;
-            file.persist(&list)?;
-            Ok(())
-        };
-        write().map_err(error("write", &list))
+        let json = serde_json::to_vec(&entries).expect("plain data");
+        // Not before the copies are on the disk.
+        let synced = fs::File::open(&self.folder).and_then(|folder| Ok(nix::unistd::syncfs(folder)?));
+        synced.and_then(|()| cache::write_whole(&list, &json)).map_err(error("write", &list))
     }
 
     /// Puts everything back. Can be begun again where it was cut short.

@@ -88,7 +88,7 @@ impl Make<'_> {
         let mut command = self.command(targets);
         command.stdout(log.try_clone()?).stderr(log);
         let mut counter = Counter::new(File::open(self.log)?, start)?;
-        let status = supervise(&mut command, &mut |_| step(counter.read()?).to_result(), self.log, start)?;
+        let status = supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
         let steps = counter.read()?;
         if status.success() { Ok(steps) } else { Err(MakeError::Failed(status)) }
     }
@@ -101,11 +101,10 @@ impl Make<'_> {
         words.extend(targets);
         let mut command = self.command(&words);
         command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
-        let status = supervise(&mut command, &mut |_| tick().to_result(), listing.path(), 0).ok()?;
+        // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
+        supervise(&mut command, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
         let mut text = String::new();
         File::open(listing.path()).ok()?.take(LOG_LIMIT).read_to_string(&mut text).ok()?;
-        // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
-        let _ = status;
         Some(text.lines().filter(|line| is_dry_step(line)).count() as u64)
     }
 
@@ -234,20 +233,14 @@ impl Counter {
     }
 }
 
-trait ToResult {
-    fn to_result(self) -> Result<(), MakeError>;
-}
-
-impl ToResult for ControlFlow<()> {
-    fn to_result(self) -> Result<(), MakeError> {
-        if self.is_break() { Err(MakeError::Interrupted) } else { Ok(()) }
-    }
+fn unless_broken(flow: ControlFlow<()>) -> Result<(), MakeError> {
+    if flow.is_break() { Err(MakeError::Interrupted) } else { Ok(()) }
 }
 
 /// Runs a command in a process group of its own until it ends, `tick` fails, its time is over or its log is full.
 fn supervise(
     command: &mut Command,
-    tick: &mut dyn FnMut(()) -> Result<(), MakeError>,
+    tick: &mut dyn FnMut() -> Result<(), MakeError>,
     log: &Path,
     start: u64,
 ) -> Result<ExitStatus, MakeError> {
@@ -283,7 +276,7 @@ fn supervise(
         if fs::metadata(log)?.len().saturating_sub(start) > LOG_LIMIT {
             return Err(MakeError::LogTooLong);
         }
-        tick(())?;
+        tick()?;
         thread::sleep(pause);
         pause = (pause * 2).min(TICK);
     }

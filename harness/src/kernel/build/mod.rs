@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels built here: out of tree, from sources that somebody else brings, with patches that somebody else applies.
 //!
-//! [`build`] answers one order; a [`Builder`] the same for every patch of a series, each on top of what was built for
-//! the one before. What was built once is taken from the cache, found by everything that went into it.
+//! A [`Builder`] answers one order: the kernel without its patches, with the first, with the first two, each on top of what
+//! was built for the one before. What was built once is taken from the cache, found by everything that went into it.
 
 pub mod compiler_error;
 pub mod confine;
@@ -18,7 +18,10 @@ pub use workspace::WorkspaceError;
 
 use super::Toolchain;
 use crate::{
-    host::cache::{Cache, CacheError},
+    host::{
+        apt::hex,
+        cache::{Cache, CacheError},
+    },
     kernel::kconfig::{self, Fragments, Kconfig, Unmet},
     run::Arch,
     series::Patch,
@@ -63,11 +66,21 @@ pub struct Order {
     pub toolchain: Toolchain,
     /// What it does not set is as in `allnoconfig`.
     pub config: Fragments,
-    /// In the order in which they were written.
+    /// In the order in which they are applied, or taken out.
     pub patches: Vec<Patch>,
-    /// The patches are taken out, the last first.
+    /// They are taken out.
     pub reverse: bool,
-    pub confine: bool,
+    /// None: the build may do all that the user may.
+    pub confinement: Option<Confinement>,
+}
+
+impl Order {
+    fn stage(&self, events: &mut Events, text: &str) -> Result<(), BuildError> {
+        match events(Event::Stage(text.to_owned())) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(BuildError::Interrupted { name: self.name.clone() }),
+        }
+    }
 }
 
 /// A kernel that is built, in the cache.
@@ -117,8 +130,6 @@ pub type Reason = Box<dyn Error + Send + Sync>;
 pub enum BuildError {
     #[error(transparent)]
     Toolchain(#[from] ToolchainError),
-    #[error(transparent)]
-    Confine(#[from] Unconfined),
     #[error(
         "failed to configure {name} from {description}:\n{}",
         .unmet.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -190,25 +201,11 @@ impl From<WorkspaceError> for BuildError {
     }
 }
 
-/// Builds one kernel, or finds it in the cache. make's log is written to `log`, which is replaced.
-pub fn build<C: Into<Reason>, A: Into<Reason>>(
-    order: &Order,
-    cache: &Cache,
-    checkout: impl Fn(&Path) -> Result<(), C>,
-    apply: impl Fn(&Patch, &Path) -> Result<(), A>,
-    log: &Path,
-    events: &mut Events,
-) -> Result<Built, BuildError> {
-    let mut builder = Builder::new(order, cache, checkout, apply)?;
-    builder.build(order.patches.len(), log, events)
-}
-
 /// Builds the base of a series, and the base with its first patch, its first two, and so on.
 pub struct Builder<'a, C, A> {
     order: &'a Order,
     cache: &'a Cache,
     tools: Tools,
-    confinement: Option<Confinement>,
     checkout: C,
     apply: A,
     open: Option<Open>,
@@ -239,7 +236,7 @@ where
     CE: Into<Reason>,
     AE: Into<Reason>,
 {
-    /// Finds the toolchain, and whether builds can be confined if they are to be. Builds nothing.
+    /// Finds the toolchain. Builds nothing.
     pub fn new(
         order: &'a Order,
         cache: &'a Cache,
@@ -247,8 +244,7 @@ where
         apply: A,
     ) -> Result<Builder<'a, C, A>, BuildError> {
         let tools = toolchain::find(&order.toolchain, order.arch)?;
-        let confinement = order.confine.then(Confinement::probe).transpose()?;
-        Ok(Builder { order, cache, tools, confinement, checkout, apply, open: None })
+        Ok(Builder { order, cache, tools, checkout, apply, open: None })
     }
 
     /// By which a product is found: everything that decides what comes out.
@@ -262,19 +258,11 @@ where
         words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
-        for patch in self.patches(count) {
+        for patch in self.order.patches.iter().take(count) {
             hasher.add(&[u8::from(patch.reversed), patch.strip.min(255) as u8]);
             hasher.add(&patch.diff);
         }
         hasher.end()
-    }
-
-    /// Those that are applied when `count` are, in the order in which they are.
-    fn patches(&self, count: usize) -> impl Iterator<Item = &'a Patch> + use<'a, C, A, CE, AE> {
-        let patches = &self.order.patches;
-        let length = patches.len();
-        let reverse = self.order.reverse;
-        (0..count.min(length)).map(move |index| &patches[if reverse { length - 1 - index } else { index }])
     }
 
     /// The kernel with `count` patches: 0 is the base.
@@ -328,9 +316,9 @@ where
             description: self.order.description.clone(),
             seconds: start.elapsed().as_secs_f64(),
             steps,
-            confined: self.confinement.is_some(),
+            confined: self.order.confinement.is_some(),
             toolchain: self.tools.identity.clone(),
-            sha256: hexadecimal(&Sha256::digest(&bytes)),
+            sha256: hex(&Sha256::digest(&bytes)),
         };
         let text = serde_json::to_vec_pretty(&record).expect("plain data");
         let path = folder.join("record.json");
@@ -347,9 +335,9 @@ where
         }
         let Order { lineage, arch, description, .. } = self.order;
         let toolchain = self.tools.identity.join("\n");
-        self.stage(events, "waiting for the build folder")?;
+        self.order.stage(events, "waiting for the build folder")?;
         let workspace = Workspace::open(self.cache, lineage, &[arch.name(), &toolchain])?;
-        self.stage(events, &format!("checking out {description}"))?;
+        self.order.stage(events, &format!("checking out {description}"))?;
         self.check_out(&workspace)?;
         if !self.cache.reuses() {
             workspace.forget_base()?;
@@ -358,6 +346,7 @@ where
         Ok(())
     }
 
+    /// The sources as they are without patches.
     fn check_out(&self, workspace: &Workspace) -> Result<(), BuildError> {
         let Order { digest, description, .. } = self.order;
         let checkout = |folder: &Path| (self.checkout)(folder).map_err(Into::into);
@@ -369,7 +358,6 @@ where
         let open = self.opened();
         open.applied = 0;
         open.build = Holds::Unknown;
-        open.workspace.restore()?;
         let open = self.open.as_ref().expect("opened before");
         self.check_out(&open.workspace)
     }
@@ -392,7 +380,7 @@ where
         self.take_out()?;
         self.opened().workspace.begin_base()?;
         let (steps, tail) = self.make(None, true, log, events)?;
-        self.stage(events, "keeping the base")?;
+        self.order.stage(events, "keeping the base")?;
         let open = self.opened();
         open.workspace.keep_base(&BaseState { key, tail })?;
         open.build = Holds::Series;
@@ -404,7 +392,7 @@ where
             self.take_out()?;
         }
         if self.opened().build == Holds::Unknown {
-            self.stage(events, "copying the base")?;
+            self.order.stage(events, "copying the base")?;
             let open = self.opened();
             open.workspace.begin_series()?;
             open.build = Holds::Series;
@@ -426,7 +414,7 @@ where
 
     /// The patch that is applied after `before` others.
     pub fn patch(&self, before: usize) -> Option<&'a Patch> {
-        self.patches(before + 1).nth(before)
+        self.order.patches.get(before)
     }
 
     /// Puts in what is not in yet; says which files that touched, and whether the configuration may be another now.
@@ -438,8 +426,8 @@ where
         let applied = self.opened().applied;
         let mut configure = false;
         let mut touched = BTreeSet::new();
-        for patch in self.patches(count).skip(applied) {
-            self.stage(events, &format!("applying {}", patch.subject))?;
+        for patch in &self.order.patches[applied..count] {
+            self.order.stage(events, &format!("applying {}", patch.subject))?;
             let apply = &self.apply;
             let open = self.open.as_mut().expect("opened before");
             let error = |reason: &dyn Display| BuildError::Apply {
@@ -496,7 +484,7 @@ where
         let tail = if is_base { base_tail } else { open.series_tail };
         let make = Make {
             tools: &self.tools,
-            confinement: self.confinement.as_ref(),
+            confinement: order.confinement.as_ref(),
             source: &source,
             build: &build,
             ccache,
@@ -511,13 +499,9 @@ where
                 build_error(order, error, &source, log)
             })
         };
-        let stage = |events: &mut Events, text: &str| match events(Event::Stage(text.to_owned())) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(BuildError::Interrupted { name: order.name.clone() }),
-        };
         let mut before = 0;
         if configure {
-            stage(events, "configuring")?;
+            order.stage(events, "configuring")?;
             let fragment = build.join(make::CONFIG_FRAGMENT);
             write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
             run(&["allnoconfig"], &mut |_| events(Event::Waiting))?;
@@ -534,14 +518,14 @@ where
             }
         }
         if is_base {
-            stage(events, "preparing")?;
+            order.stage(events, "preparing")?;
             before = run(&["prepare"], &mut |_| events(Event::Waiting))?;
         }
         let target = image_target(order.arch);
         let foreseen =
             affected.unwrap_or_else(|| make.count(&[target], &mut || events(Event::Waiting)).unwrap_or(0));
         let total = before + foreseen + tail;
-        stage(events, "building")?;
+        order.stage(events, "building")?;
         let steps =
             run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
         // No step at all: make has nothing to do, and neither has the bar.
@@ -551,13 +535,6 @@ where
             self.opened().series_tail = unforeseen;
         }
         Ok((before + steps, unforeseen))
-    }
-
-    fn stage(&self, events: &mut Events, text: &str) -> Result<(), BuildError> {
-        match events(Event::Stage(text.to_owned())) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(BuildError::Interrupted { name: self.order.name.clone() }),
-        }
     }
 }
 
@@ -655,7 +632,7 @@ impl Hasher {
     }
 
     fn end(self) -> String {
-        hexadecimal(&self.0.finalize())
+        hex(&self.0.finalize())
     }
 }
 
@@ -663,10 +640,6 @@ fn digest<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let mut hasher = Hasher::default();
     words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
     hasher.end()
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -683,6 +656,21 @@ mod tests {
             strip: 1,
             reversed: false,
             touched: vec!["one.c".into()],
+        }
+    }
+
+    fn order(patches: Vec<Patch>) -> Order {
+        Order {
+            name: "n".into(),
+            arch: Arch::X86_64,
+            digest: "d".into(),
+            description: "x".into(),
+            lineage: "l".into(),
+            toolchain: Toolchain { compiler: crate::kernel::Compiler::Gcc, version: None },
+            config: config("CONFIG_A=y\n"),
+            patches,
+            reverse: false,
+            confinement: None,
         }
     }
 
@@ -712,18 +700,7 @@ mod tests {
     #[test]
     fn everything_that_decides_what_comes_out_is_in_the_key() {
         let patch = |diff: &str| Patch { diff: diff.into(), ..patch("", "") };
-        let order = Order {
-            name: "n".into(),
-            arch: Arch::X86_64,
-            digest: "d".into(),
-            description: "x".into(),
-            lineage: "l".into(),
-            toolchain: Toolchain { compiler: crate::kernel::Compiler::Gcc, version: None },
-            config: config("CONFIG_A=y\n"),
-            patches: vec![patch("a"), patch("b")],
-            reverse: false,
-            confine: false,
-        };
+        let order = order(vec![patch("a"), patch("b")]);
         let cache = Cache::at("/nonexistent", true);
         let keys = |order: &Order| -> Option<Vec<String>> {
             let nothing = |_: &Path| Ok::<_, io::Error>(());
@@ -772,16 +749,8 @@ $(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
         let cache = Cache::at(folder.path().join("cache"), true);
         let log = folder.path().join("log");
         let mut order = Order {
-            name: "n".into(),
-            arch: Arch::X86_64,
-            digest: "d".into(),
-            description: "x".into(),
-            lineage: "l".into(),
-            toolchain: Toolchain { compiler: crate::kernel::Compiler::Gcc, version: None },
-            config: config("CONFIG_A=y\n"),
-            patches: vec![patch(one, two), patch(two, one), patch(one, three), patch("no such line", two)],
-            reverse: false,
-            confine: Confinement::probe().is_ok(),
+            confinement: Confinement::probe().ok(),
+            ..order(vec![patch(one, two), patch(two, one), patch(one, three), patch("no such line", two)])
         };
         let checkout = |folder: &Path| -> io::Result<()> {
             fs::write(folder.join("Makefile"), MAKEFILE)?;
@@ -833,7 +802,8 @@ $(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
         drop(builder);
 
         order.config = config("CONFIG_A=y\nCONFIG_B=y\n");
-        let stop = build(&order, &cache, checkout, apply, &log, &mut |_| ControlFlow::Break(()));
+        let mut builder = Builder::new(&order, &cache, checkout, apply).unwrap();
+        let stop = builder.build(order.patches.len(), &log, &mut |_| ControlFlow::Break(()));
         assert!(matches!(stop, Err(BuildError::Interrupted { .. })), "{stop:?}");
     }
 }

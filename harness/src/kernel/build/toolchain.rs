@@ -2,20 +2,11 @@
 //! From `gcc-13` to make's variables, and what exactly that compiler is.
 
 use crate::{
-    host::child,
+    host::{child, setup::find_program},
     kernel::{Compiler, Toolchain},
     run::Arch,
 };
-use std::{
-    collections::BTreeSet,
-    env,
-    ffi::OsStr,
-    fmt, fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::{collections::BTreeSet, env, ffi::OsStr, fmt, fs, path::PathBuf, process::Command, time::Duration};
 
 /// `--version` answers at once; a compiler on a network disk takes a moment.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -70,18 +61,6 @@ fn list<T: fmt::Display>(names: impl Iterator<Item = T>) -> String {
 fn packages(missing: &[Need]) -> String {
     let sorted: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
     sorted.into_iter().collect::<Vec<_>>().join(" ")
-}
-
-/// As manifests write it.
-pub fn name(toolchain: &Toolchain) -> String {
-    let compiler = match toolchain.compiler {
-        Compiler::Gcc => "gcc",
-        Compiler::Clang => "clang",
-    };
-    match &toolchain.version {
-        Some(version) => format!("{compiler}-{version}"),
-        None => compiler.to_owned(),
-    }
 }
 
 /// What a toolchain takes to build for `arch` on a machine of the architecture `host` (as Rust names it).
@@ -185,7 +164,7 @@ pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> 
         }
     }
     if !missing.is_empty() {
-        return Err(ToolchainError::Missing { toolchain: name(toolchain), missing });
+        return Err(ToolchainError::Missing { toolchain: toolchain.to_string(), missing });
     }
     let ccache = which("ccache", &path);
     let identity = needs.identity.iter().map(|program| version(program)).collect::<Result<_, _>>()?;
@@ -208,16 +187,14 @@ fn version(program: &str) -> Result<String, ToolchainError> {
 
 /// A program on the path, symbolic links resolved.
 fn which(name: &str, path: &OsStr) -> Option<PathBuf> {
-    let executable = |file: &Path| {
-        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    let found = env::split_paths(path).map(|folder| folder.join(name)).find(|file| executable(file))?;
+    let found = find_program(name, path)?;
     Some(fs::canonicalize(&found).unwrap_or(found))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn toolchain(compiler: Compiler, version: Option<&str>) -> Toolchain {
         Toolchain { compiler, version: version.map(str::to_owned) }

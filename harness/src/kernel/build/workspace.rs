@@ -13,6 +13,7 @@
 
 use super::journal::{self, Journal};
 use crate::host::{
+    apt,
     cache::{self, Cache, CacheError, Lock},
     child::{self, ChildError},
 };
@@ -27,6 +28,7 @@ use std::{
     process::Command,
     time::{Duration, SystemTime},
 };
+use walkdir::WalkDir;
 
 const KIND: &str = "kernel-build";
 
@@ -275,18 +277,12 @@ fn read_state<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Whole or not at all, and only once what it vouches for is on the disk.
+/// Only once what it vouches for is on the disk.
 fn write_state<T: Serialize>(path: &Path, state: &T) -> Result<(), WorkspaceError> {
-    let folder = path.parent().expect("in the workspace");
-    let write = || -> io::Result<()> {
-        nix::unistd::syncfs(fs::File::open(folder)?)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer(&mut file, state)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
-    };
-    write().map_err(io_error("write", path))
+    let json = serde_json::to_vec(state).expect("plain data");
+    let synced = fs::File::open(path.parent().expect("in the workspace"))
+        .and_then(|folder| Ok(nix::unistd::syncfs(folder)?));
+    synced.and_then(|()| cache::write_whole(path, &json)).map_err(io_error("write", path))
 }
 
 /// Files that each link of vmlinux writes anew: a third of what a build weighs.
@@ -304,14 +300,10 @@ fn prune(build: &Path) -> Result<(), WorkspaceError> {
 
 /// Every file below a folder in order, symbolic links not followed.
 fn walk(folder: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<()>) -> io::Result<()> {
-    let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let (path, meta) = (entry.path(), entry.metadata()?);
-        if meta.is_dir() {
-            walk(&path, each)?;
-        } else {
-            each(&path, &meta)?;
+    for entry in WalkDir::new(folder).sort_by_file_name() {
+        let entry = entry?;
+        if !entry.file_type().is_dir() {
+            each(entry.path(), &entry.metadata()?)?;
         }
     }
     Ok(())
@@ -338,7 +330,7 @@ fn listing(source: &Path) -> io::Result<String> {
         }
         Ok(())
     })?;
-    Ok(super::hexadecimal(&hasher.finalize()))
+    Ok(apt::hex(&hasher.finalize()))
 }
 
 #[cfg(test)]

@@ -105,11 +105,6 @@ impl Options {
         thread.join().unwrap_or_else(|_| Err(Unreadable("the parser has a bug".to_owned())))
     }
 
-    /// Whether an option is known and somebody can be asked for it.
-    pub fn is_settable(&self, option: &str) -> bool {
-        self.symbols.get(option).is_some_and(|symbol| symbol.definitions.iter().any(|at| at.prompt.is_some()))
-    }
-
     fn add(&mut self, entries: Vec<Entry>, around: &Surrounding) {
         for entry in entries {
             match entry {

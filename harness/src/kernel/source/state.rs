@@ -2,6 +2,7 @@
 //! What a checkout says about itself, in a file beside its folder: the folder holds nothing but sources.
 
 use super::{KernelError, io_error, tree};
+use crate::host::cache;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -49,13 +50,7 @@ impl State {
     fn save(&self, into: &Path) -> Result<(), KernelError> {
         let path = file(into);
         let json = serde_json::to_vec_pretty(self).expect("plain data");
-        let write = || {
-            let mut temporary = tempfile::NamedTempFile::new_in(path.parent().expect("beside a folder"))?;
-            std::io::Write::write_all(&mut temporary, &json)?;
-            temporary.persist(&path)?;
-            Ok(())
-        };
-        write().map_err(io_error("write", &path))
+        cache::write_whole(&path, &json).map_err(io_error("write", &path))
     }
 }
 
