@@ -9,6 +9,7 @@ pub mod compare;
 pub mod config;
 pub mod host;
 pub mod kernel;
+pub mod profile;
 pub mod report;
 pub mod run;
 pub mod series;

@@ -7,12 +7,12 @@ use crate::{
     run::{Attach, Cell, LbrWaste, Measurement, Outcome, Row, Test},
 };
 use std::fmt;
-use tramplab_protocol::{Mechanism, message::AttachRound};
+use tramplab_protocol::{Functions, Mechanism, message::AttachRound};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     Wasted { row: Row, filter: Branch },
-    Time { mechanism: Mechanism, functions: u32, phase: Phase },
+    Time { mechanism: Mechanism, functions: Functions, phase: Phase },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::{
     run::{Accel, Arch, Attach, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, WasteCount},
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_protocol::{Mechanism, message::AttachRound};
+use tramplab_protocol::{Functions, Mechanism, message::AttachRound};
 
 /// What of a run is shown.
 #[derive(Clone, Debug, Default)]
@@ -347,7 +347,7 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
         return Vec::new();
     }
     let mut wasted: BTreeMap<(Mechanism, String), Vec<String>> = BTreeMap::new();
-    let mut attach: BTreeMap<(Mechanism, u32), Vec<String>> = BTreeMap::new();
+    let mut attach: BTreeMap<(Mechanism, Functions), Vec<String>> = BTreeMap::new();
     fn cell<K: Ord>(
         rows: &mut BTreeMap<K, Vec<String>>,
         key: K,

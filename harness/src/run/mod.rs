@@ -11,7 +11,7 @@ pub use store::{RunDir, StoreError};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tramplab_protocol::{Mechanism, Point, message, trace};
+use tramplab_protocol::{Functions, Mechanism, Point, message, trace};
 
 /// Raised when a field changes its meaning; an older file is then refused with a clear message.
 pub const SCHEMA: u32 = 2;
@@ -224,7 +224,7 @@ pub enum Test {
     },
     Attach {
         mechanism: Mechanism,
-        functions: u32,
+        functions: Functions,
     },
     /// Building the kernel: no guest is booted.
     Build,

@@ -212,7 +212,7 @@ fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -
             lbr_waste(vm, planned.id.arch, mechanism, hits, folder).map(Measurement::LbrWaste)
         }
         (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed, boots: _ }) => {
-            let request = AttachRequest { mechanism, functions, rounds, seed };
+            let request = AttachRequest { mechanism, functions, rounds, seed, seconds: None };
             match vm.request(Command::Attach(request), ATTACH)?? {
                 Response::Attach(reply) => Ok(Measurement::Attach(Attach { boots: vec![reply] })),
                 other => Err(unexpected(&other)),

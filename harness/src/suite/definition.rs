@@ -12,7 +12,7 @@ use std::{
     num::NonZeroU32,
     path::Path,
 };
-use tramplab_protocol::{Mechanism, message::Fault};
+use tramplab_protocol::{Functions, Mechanism, message::Fault};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,7 +61,7 @@ pub enum TestGroup {
     Attach {
         mechanisms: Mechanisms,
         #[serde(deserialize_with = "filled")]
-        functions: Vec<NonZeroU32>,
+        functions: Vec<Functions>,
         rounds: NonZeroU32,
         /// Guests, one after the other, each with all rounds; when base and head are compared, theirs alternate.
         boots: Option<NonZeroU32>,

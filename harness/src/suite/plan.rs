@@ -148,7 +148,7 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             };
             let parameters = Parameters::Attach { rounds: rounds.get(), boots, seed: *seed };
             let sizes = |&mechanism: &Mechanism| {
-                functions.iter().map(move |&functions| Test::Attach { mechanism, functions: functions.get() })
+                functions.iter().map(move |&functions| Test::Attach { mechanism, functions })
             };
             mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters)).collect()
         }

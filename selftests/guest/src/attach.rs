@@ -13,6 +13,7 @@ use crate::method::{List, Method, Target};
 use crate::waste;
 use nix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, OwnedFd};
+use tramplab_protocol::Functions;
 use tramplab_protocol::message::{AttachReply, AttachRequest, AttachRound, GuestError, Refusal};
 
 /// Targets in use, and those that replace refused ones.
@@ -58,8 +59,8 @@ fn now_ns() -> u64 {
 }
 
 pub fn measure(request: &AttachRequest, btf: &KernelBtf) -> Result<AttachReply, GuestError> {
-    if request.functions == 0 || request.rounds == 0 {
-        return Err(failed("an attach request needs at least one function and one round"));
+    if request.rounds == 0 {
+        return Err(failed("an attach request needs at least one round"));
     }
     let mechanism = request.mechanism;
     let method = Method::new(mechanism, btf)?;
@@ -72,7 +73,11 @@ pub fn measure(request: &AttachRequest, btf: &KernelBtf) -> Result<AttachReply, 
         let available = functions::available().map_err(failed)?;
         functions::candidates(mechanism, &available, &functions::injectable(), btf, &kallsyms)
     };
-    let mut targets = Targets::choose(candidates, request.functions as usize, request.seed)?;
+    let wanted = match request.functions {
+        Functions::Count(count) => count.get() as usize,
+        Functions::All => candidates.len(),
+    };
+    let mut targets = Targets::choose(candidates, wanted, request.seed)?;
     let mut rounds = Vec::new();
     if mechanism.is_multi() {
         remove_offenders(method, &mut targets)?;
@@ -85,7 +90,7 @@ pub fn measure(request: &AttachRequest, btf: &KernelBtf) -> Result<AttachReply, 
             rounds.extend(single_round(method, &mut targets)?);
         }
     }
-    let count = request.functions;
+    let count = targets.chosen.len() as u32;
     Ok(AttachReply {
         mechanism,
         functions: targets.chosen.into_iter().map(|t| t.name).collect(),
@@ -93,6 +98,7 @@ pub fn measure(request: &AttachRequest, btf: &KernelBtf) -> Result<AttachReply, 
         programs: if method.program_per_target() { count } else { 1 },
         links: if mechanism.is_multi() { 1 } else { count },
         rounds,
+        stopped: None,
     })
 }
 
@@ -104,7 +110,12 @@ fn list_round(method: Method, any: &Target, list: &List) -> Result<AttachRound, 
     let link = method.link_list(program.as_fd(), list)?;
     let attached = now_ns();
     drop(link);
-    Ok(AttachRound { load_ns: loaded - start, attach_ns: attached - loaded, detach_ns: now_ns() - attached })
+    Ok(AttachRound {
+        load_ns: loaded - start,
+        attach_ns: attached - loaded,
+        detach_ns: now_ns() - attached,
+        memory_kib: 0,
+    })
 }
 
 /// A link for every target. None when the kernel refused one: the times are then not those of the final list.
@@ -140,8 +151,12 @@ fn single_round(method: Method, targets: &mut Targets) -> Result<Option<AttachRo
     let attached = now_ns();
     drop(links);
     let detached = now_ns();
-    let round =
-        AttachRound { load_ns: loaded - start, attach_ns: attached - before, detach_ns: detached - attached };
+    let round = AttachRound {
+        load_ns: loaded - start,
+        attach_ns: attached - before,
+        detach_ns: detached - attached,
+        memory_kib: 0,
+    };
     Ok(clean.then_some(round))
 }
 

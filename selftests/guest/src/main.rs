@@ -136,6 +136,9 @@ impl Agent {
                 self.attached = None;
                 Response::Attach(attach::measure(&request, self.btf()?)?)
             }
+            Command::Explain(_) | Command::Trigger(_) => {
+                return Err(GuestError::Unsupported("not yet".to_owned()));
+            }
             Command::Inject(fault) => match inject::inject(fault, &self.events)? {
                 inject::After::Answer => Response::Done,
                 inject::After::FallSilent => return Ok(Outcome::Silence),

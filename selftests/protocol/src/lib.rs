@@ -5,10 +5,13 @@
 //! - [`magic`]: the instructions by which the agent arms and disarms the TCG plugin.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
+mod functions;
+
 pub mod frame;
 pub mod magic;
 pub mod mechanism;
 pub mod message;
 pub mod trace;
 
+pub use functions::Functions;
 pub use mechanism::{Mechanism, Point};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
-use crate::{Mechanism, Point};
+use crate::{Functions, Mechanism, Point};
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// The agent beats at least this often (milliseconds of guest time), also while it measures.
@@ -32,6 +32,12 @@ pub enum Command {
     Release,
     /// Measures attach and detach times.
     Attach(AttachRequest),
+    /// One more round of attach and detach, with what shows where its time goes. Resolves as `LbrWaste` does: the names
+    /// are those of the moment when everything was attached.
+    Explain(ExplainRequest),
+    /// Attaches the empty program and triggers it: recorder armed for the cost of a hit, and then against the clock.
+    /// What is attached stays, as after `LbrWaste`.
+    Trigger(TriggerRequest),
     /// Makes the guest fail in a chosen way: how the harness' own tests prove that it notices.
     Inject(Fault),
     /// Powers the guest off; answered before it happens.
@@ -51,11 +57,43 @@ pub struct LbrWasteRequest {
 pub struct AttachRequest {
     pub mechanism: Mechanism,
     /// How many functions (or tracepoints) to attach to.
-    pub functions: u32,
+    pub functions: Functions,
     /// Measured rounds of load, attach, detach.
     pub rounds: u32,
     /// Chooses the functions: the same seed and kernel give the same list.
     pub seed: u64,
+    /// Guest time that attaching, and that detaching, may take where every function has a link of its own; what was
+    /// done by then is the measurement.
+    pub seconds: Option<u32>,
+}
+
+/// How the time of a round is explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Explain {
+    /// The plugin counts instructions by call path: a `Profile` magic around each phase.
+    Exact,
+    /// The guest's own clock interrupts samples call chains, and BPF programs on `sched_switch` time the waiting.
+    Sampled,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainRequest {
+    /// Mechanism, functions and seed; `rounds` of attach and detach are explained as one.
+    pub attach: AttachRequest,
+    pub how: Explain,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriggerRequest {
+    pub mechanism: Mechanism,
+    /// Triggers while armed, each a hit of its own in the trace.
+    pub hits: u32,
+    /// Triggers before arming.
+    pub warmup: u32,
+    /// Triggers per timed round, and how many rounds, attached and not in turns.
+    pub timed: u32,
+    pub rounds: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -99,6 +137,8 @@ pub enum Response {
     LbrWaste(LbrWasteReply),
     Resolve { symbols: Vec<Option<Symbol>> },
     Attach(AttachReply),
+    Explain(ExplainReply),
+    Trigger(TriggerReply),
     Done,
 }
 
@@ -173,6 +213,20 @@ pub struct AttachReply {
     pub programs: u32,
     pub links: u32,
     pub rounds: Vec<AttachRound>,
+    /// Where the time budget ended it before all functions were attached.
+    pub stopped: Option<Stopped>,
+}
+
+/// A measurement that its time budget ended: it is one of fewer functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Functions asked for.
+    pub wanted: u32,
+    /// Of these attached within the budget, and of those detached again.
+    pub attached: u32,
+    pub detached: u32,
+    /// The budget, seconds of guest time.
+    pub seconds: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,4 +244,72 @@ pub struct AttachRound {
     pub attach_ns: u64,
     /// The same for closing them.
     pub detach_ns: u64,
+    /// Memory that the links took (programs not included): what was available less after attaching than before.
+    pub memory_kib: i64,
+}
+
+/// A round in two phases. Addresses are the kernel's; `Resolve` names them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainReply {
+    pub functions: u32,
+    pub links: u32,
+    pub attach: PhaseReply,
+    pub detach: PhaseReply,
+}
+
+/// What one phase did. Which parts are there depends on how it was explained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseReply {
+    pub wall_ns: u64,
+    /// Time on a CPU by the scheduler's accounts of the thread (interrupts included).
+    pub cpu_ns: u64,
+    /// Times off the CPU, by kernel stack.
+    pub waits: Vec<Wait>,
+    pub samples: Option<Samples>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Innermost first.
+    pub stack: Vec<u64>,
+    pub ns: u64,
+    pub count: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Samples {
+    /// The event that sampled: `cycles` or `cpu-clock`.
+    pub event: String,
+    /// Events between two samples: cycles, or nanoseconds of `cpu-clock`.
+    pub period: u64,
+    /// Samples the kernel dropped.
+    pub lost: u64,
+    /// All threads on the CPU that measures, equal stacks put together.
+    pub stacks: Vec<Sample>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    pub command: String,
+    pub pid: u32,
+    /// Whether it is the thread that attaches.
+    pub measured: bool,
+    /// Innermost first; empty in user space.
+    pub stack: Vec<u64>,
+    pub count: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriggerReply {
+    pub mechanism: Mechanism,
+    /// As of [`LbrWasteReply`].
+    pub function: Symbol,
+    pub points: Vec<Point>,
+    /// The program that is attached, as kallsyms names it.
+    pub program: Symbol,
+    pub hits: u32,
+    /// Guest nanoseconds of `timed` triggers, round by round.
+    pub attached_ns: Vec<u64>,
+    pub detached_ns: Vec<u64>,
+    pub timed: u32,
 }
