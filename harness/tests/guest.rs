@@ -13,7 +13,7 @@ use std::{
 };
 use tramplab::{
     branch,
-    run::{Accel, Arch, ErrorKind, LbrWaste},
+    run::{Accel, Arch, Clock, ErrorKind, LbrWaste},
     vm::{Deadlines, QemuProgram, Spec, Vm, VmError, initramfs},
 };
 use tramplab_protocol::{
@@ -33,6 +33,7 @@ fn spec(dir: &Path) -> Spec {
         qemu: QemuProgram { program: from_env("TRAMPLAB_QEMU"), arguments: vec![], environment: vec![] },
         arch: Arch::X86_64,
         accel: Accel::Tcg,
+        clock: Clock::Free,
         kernel: from_env("TRAMPLAB_TEST_KERNEL"),
         initrd,
         cpus: 1,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab::{
-    run::{Accel, Arch, ErrorKind},
+    run::{Accel, Arch, Clock, ErrorKind},
     vm::{Deadlines, QemuProgram, Spec, Vm, VmError},
 };
 use tramplab_protocol::{
@@ -64,6 +64,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         },
         arch: Arch::X86_64,
         accel: Accel::Tcg,
+        clock: Clock::Free,
         kernel: "none".into(),
         initrd: "none".into(),
         cpus: 1,

@@ -39,8 +39,28 @@ pub struct Info {
     pub max_vcpus: c_int,
 }
 
+#[repr(C)]
+pub struct RegisterHandle([u8; 0]);
+
+/// `qemu_plugin_reg_descriptor`.
+#[repr(C)]
+pub struct RegisterDescriptor {
+    pub handle: *mut RegisterHandle,
+    pub name: *const c_char,
+    pub feature: *const c_char,
+}
+
+/// GLib's `GArray` and `GByteArray`, which are laid out alike.
+#[repr(C)]
+pub struct GArray {
+    pub data: *mut u8,
+    pub length: c_uint,
+}
+
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub const NO_REGISTERS: c_int = 0;
+/// `QEMU_PLUGIN_CB_R_REGS`: the callback reads registers.
+pub const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub const INLINE_STORE: c_int = 1;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`, and on x86 the one of the two kinds that carries the right addresses.
@@ -73,8 +93,41 @@ unsafe extern "C" {
         field: ScoreboardField,
         value: u64,
     );
+    pub fn qemu_plugin_get_registers() -> *mut GArray;
+    /// A length, or from interface 6 on whether it worked: only what is in `to` afterwards counts.
+    pub fn qemu_plugin_read_register(handle: *mut RegisterHandle, to: *mut GArray) -> c_int;
+    pub fn qemu_plugin_read_memory_vaddr(address: u64, to: *mut GArray, length: usize) -> bool;
+    // Of GLib, which QEMU brings along.
+    fn g_byte_array_new() -> *mut GArray;
+    fn g_byte_array_set_size(array: *mut GArray, length: c_uint) -> *mut GArray;
+    fn g_byte_array_unref(array: *mut GArray);
+    fn g_array_free(array: *mut GArray, with_data: c_int) -> *mut c_char;
     pub fn qemu_plugin_scoreboard_new(size: usize) -> *mut Scoreboard;
     pub fn qemu_plugin_scoreboard_find(scoreboard: *mut Scoreboard, vcpu: c_uint) -> *mut c_void;
+}
+
+/// Lets QEMU fill a byte array; what it holds then, if it is that long.
+pub fn with_bytes<const LENGTH: usize>(fill: impl FnOnce(*mut GArray) -> bool) -> Option<[u8; LENGTH]> {
+    // SAFETY: the array is ours until it is given back.
+    unsafe {
+        let array = g_byte_array_new();
+        g_byte_array_set_size(array, 0);
+        let filled = fill(array) && (*array).length as usize == LENGTH;
+        let bytes = filled.then(|| {
+            let mut bytes = [0; LENGTH];
+            std::ptr::copy_nonoverlapping((*array).data, bytes.as_mut_ptr(), LENGTH);
+            bytes
+        });
+        g_byte_array_unref(array);
+        bytes
+    }
+}
+
+/// # Safety
+/// `array` came from `qemu_plugin_get_registers` and is not used again.
+pub unsafe fn free_registers(array: *mut GArray) {
+    // SAFETY: the caller's promise.
+    unsafe { g_array_free(array, 1) };
 }
 
 type RegisterDiscontinuity = unsafe extern "C" fn(PluginId, c_int, DiscontinuityCallback);

@@ -1,32 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A QEMU TCG plugin that records every taken branch of the guest between two magic instructions: a virtual LBR of
-//! unlimited depth.
+//! A QEMU TCG plugin that looks at the guest between two magic instructions: it records every taken branch, a virtual LBR of
+//! unlimited depth, or counts instructions by call path.
 //!
 //!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS]
 //!
 //! While idle nothing is instrumented but the blocks that hold a magic instruction, which are found when they are
 //! translated. Arming throws all translated code away, and from the next block on every block and instruction of
-//! every vCPU is instrumented. Disarming stops that, and writes `DIR/trace-NNNN.bin` while all vCPUs stand still:
-//! the file is complete when the block after the magic instruction starts. A guest can do so as often as it likes.
+//! every vCPU is instrumented. Disarming stops that, and writes `DIR/trace-NNNN.bin` or `DIR/counts-NNNN.bin` while all
+//! vCPUs stand still: the file is complete when the block after the magic instruction starts. A guest can do so as often as
+//! it likes.
 
 mod api;
 mod decode;
+mod flow;
+mod guest_state;
 mod output;
+mod profiler;
 mod recorder;
 
 use decode::Guest;
-use recorder::{Block, Recorder};
+use flow::Block;
+use guest_state::Registers;
+use profiler::{Parked, Profiler};
+use recorder::Recorder;
+use rustc_hash::FxHashMap;
 use std::{
     cell::UnsafeCell,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     path::PathBuf,
     sync::{
-        Mutex, OnceLock, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, ThreadId},
 };
-use tramplab_protocol::{magic::Magic, trace::Trace};
+use tramplab_protocol::{
+    counts::{self, Counts, Setup},
+    magic::Magic,
+    trace::{self, Trace},
+};
 
 /// Records kept per vCPU unless told otherwise: 24 MiB.
 const RING: usize = 1 << 20;
@@ -41,18 +53,41 @@ struct Plugin {
     begun: api::ScoreboardField,
     vcpus: Vec<Vcpu>,
     discontinuities: bool,
-    /// Whether newly translated blocks are instrumented. Changes only while all vCPUs stand still.
+    /// For what newly translated blocks are instrumented. Changes only while all vCPUs stand still.
+    mode: Mutex<Mode>,
+    /// Whether it is for anything: what the vCPUs ask at every block.
     armed: AtomicBool,
     /// A change is asked for, and takes place when all vCPUs stand still.
-    changing: AtomicBool,
+    changing: Mutex<Option<Mode>>,
+    /// The function that switches threads; 0 while nobody asks.
+    switch_to: AtomicU64,
+    /// Calls of the threads that do not run, while they are followed.
+    parked: Mutex<FxHashMap<u64, Parked>>,
     traces: AtomicU64,
+    counts: AtomicU64,
     /// What instrumented code points at; freed when that code is thrown away.
     #[expect(clippy::vec_box, reason = "translated code holds the addresses")]
     blocks: Mutex<Vec<Box<Block>>>,
 }
 
-/// Touched by its own vCPU's thread, or while all stand still.
-struct Vcpu(UnsafeCell<Option<Recorder>>);
+/// What the vCPUs are looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Idle,
+    /// Branches are recorded.
+    Record,
+    /// Instructions are counted by call path; of interest is the thread that asked, on this vCPU.
+    Profile { setup: Setup, vcpu: u32 },
+}
+
+/// Touched by its own vCPU's thread, or while all stand still. What it points at lives until then.
+struct Vcpu(UnsafeCell<Option<Watch>>, OnceLock<Registers>);
+
+/// What looks at a vCPU.
+enum Watch {
+    Recorder(Recorder<'static>),
+    Profiler(Box<Profiler<'static>>),
+}
 
 // SAFETY: see `Vcpu`; the scoreboard's pointer is QEMU's and lives as long as the plugin.
 unsafe impl Sync for Plugin {}
@@ -63,6 +98,7 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 /// What a magic instruction's callback is given.
 static ARM: Magic = Magic::Arm;
 static DISARM: Magic = Magic::Disarm;
+static PROFILE: Magic = Magic::Profile;
 
 fn plugin() -> &'static Plugin {
     PLUGIN.get().expect("installed before any callback")
@@ -127,11 +163,15 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         dir,
         ring,
         begun: api::ScoreboardField { scoreboard, offset: 0 },
-        vcpus: (0..info.max_vcpus.max(1)).map(|_| Vcpu(UnsafeCell::new(None))).collect(),
+        vcpus: (0..info.max_vcpus.max(1)).map(|_| Vcpu(UnsafeCell::new(None), OnceLock::new())).collect(),
         discontinuities: api::register_discontinuity().is_some(),
+        mode: Mutex::new(Mode::Idle),
         armed: AtomicBool::new(false),
-        changing: AtomicBool::new(false),
+        changing: Mutex::new(None),
+        switch_to: AtomicU64::new(0),
+        parked: Mutex::default(),
         traces: AtomicU64::new(0),
+        counts: AtomicU64::new(0),
         blocks: Mutex::new(Vec::new()),
     };
     PLUGIN.set(plugin).map_err(|_| "loaded twice")?;
@@ -170,12 +210,20 @@ extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
             }
         }
         if armed && count > 0 {
-            let first = api::qemu_plugin_tb_get_insn(tb, 0);
-            let block = describe(plugin.guest, first, api::qemu_plugin_tb_get_insn(tb, count - 1));
-            let block = Box::new(block);
+            let block = Box::new(describe(plugin.guest, tb, count));
+            let start = block.start;
             let data = std::ptr::from_ref(&*block).cast_mut().cast();
-            plugin.blocks.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+            locked(&plugin.blocks).push(block);
             api::qemu_plugin_register_vcpu_tb_exec_cb(tb, block_started, api::NO_REGISTERS, data);
+            if start == plugin.switch_to.load(Ordering::Relaxed) && start != 0 {
+                let first = api::qemu_plugin_tb_get_insn(tb, 0);
+                api::qemu_plugin_register_vcpu_insn_exec_cb(
+                    first,
+                    switched,
+                    api::READS_REGISTERS,
+                    std::ptr::null_mut(),
+                );
+            }
         }
     }
 }
@@ -185,7 +233,7 @@ extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
 /// Where several vCPUs share a thread (`thread=single`, `-icount`), QEMU 9.2 to 10.0 at least translates as if there
 /// were only one: callbacks are told the vCPU that translated, not the one that runs, and the inline stores of all
 /// instructions but a block's first go beside the scoreboard. Nothing true could be recorded.
-extern "C" fn vcpu_started(_: api::PluginId, _: c_uint) {
+extern "C" fn vcpu_started(_: api::PluginId, vcpu: c_uint) {
     static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
     let this = thread::current().id();
@@ -198,6 +246,18 @@ extern "C" fn vcpu_started(_: api::PluginId, _: c_uint) {
         unsafe { libc::_exit(1) };
     }
     threads.push(this);
+    let plugin = plugin();
+    if let Some(Vcpu(_, registers)) = plugin.vcpus.get(vcpu as usize) {
+        // SAFETY: this vCPU's thread, in a callback.
+        if let Some(found) = unsafe { Registers::find(plugin.guest) } {
+            let _ = registers.set(found);
+        }
+    }
+}
+
+/// What a panic left behind a lock is as good as before it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// # Safety
@@ -217,56 +277,109 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
         let magic = match guest.magic(bytes(insn, &mut buffer)) {
             Some(Magic::Arm) => &ARM,
             Some(Magic::Disarm) => &DISARM,
+            Some(Magic::Profile) => &PROFILE,
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();
-        api::qemu_plugin_register_vcpu_insn_exec_cb(insn, magic_executed, api::NO_REGISTERS, data);
+        api::qemu_plugin_register_vcpu_insn_exec_cb(insn, magic_executed, api::READS_REGISTERS, data);
     }
 }
 
 /// # Safety
-/// Both are valid instructions of one block.
-unsafe fn describe(guest: Guest, first: *const api::Insn, last: *const api::Insn) -> Block {
+/// `tb` is valid and has `count` instructions, at least one.
+unsafe fn describe(guest: Guest, tb: *const api::Tb, count: usize) -> Block {
     let mut buffer = [0; LONGEST];
     // SAFETY: the caller's promise.
     unsafe {
-        let address = api::qemu_plugin_insn_vaddr(last);
+        let address = |index| api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(tb, index));
+        let start = address(0);
+        let last = api::qemu_plugin_tb_get_insn(tb, count - 1);
+        let at = api::qemu_plugin_insn_vaddr(last);
         Block {
-            start: api::qemu_plugin_insn_vaddr(first),
-            last: address,
-            end: address.wrapping_add(api::qemu_plugin_insn_size(last) as u64),
-            tail: guest.tail(bytes(last, &mut buffer), address),
+            start,
+            last: at,
+            end: at.wrapping_add(api::qemu_plugin_insn_size(last) as u64),
+            tail: guest.tail(bytes(last, &mut buffer), at),
+            // A block is shorter than two pages.
+            offsets: (0..count).map(|index| address(index).wrapping_sub(start) as u16).collect(),
         }
     }
 }
 
 extern "C" fn block_started(vcpu: c_uint, data: *mut c_void) {
     let plugin = plugin();
-    let Some(slot) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Some(Vcpu(watch, _)) = plugin.vcpus.get(vcpu as usize) else { return };
     // SAFETY: this vCPU's own thread; `data` is a block that lives as long as the code that calls us.
     unsafe {
         let block = &*data.cast::<Block>();
         let begun = *api::qemu_plugin_scoreboard_find(plugin.begun.scoreboard, vcpu).cast::<u64>();
-        (*slot.0.get()).get_or_insert_with(|| Recorder::new(plugin.ring)).block(block, begun);
+        match (*watch.get()).get_or_insert_with(|| plugin.watch(vcpu)) {
+            Watch::Recorder(recorder) => recorder.block(block, begun),
+            Watch::Profiler(profiler) => profiler.block(block, begun),
+        }
+    }
+}
+
+impl Plugin {
+    /// What looks at a vCPU from its first instrumented block on.
+    fn watch(&self, vcpu: c_uint) -> Watch {
+        match *locked(&self.mode) {
+            Mode::Profile { setup, vcpu: asked } => {
+                Watch::Profiler(Box::new(Profiler::new(setup, vcpu == asked)))
+            }
+            Mode::Record | Mode::Idle => Watch::Recorder(Recorder::new(self.ring)),
+        }
+    }
+}
+
+/// The function that switches threads is entered.
+extern "C" fn switched(vcpu: c_uint, _: *mut c_void) {
+    let plugin = plugin();
+    let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Mode::Profile { setup, .. } = *locked(&plugin.mode) else { return };
+    // SAFETY: this vCPU's own thread, in a callback that reads registers.
+    unsafe {
+        let Some(Watch::Profiler(profiler)) = &mut *watch.get() else { return };
+        let Some((previous, next)) = registers.get().and_then(|r| r.switched(&setup)) else { return };
+        profiler.switch(&previous, &next, &mut locked(&plugin.parked));
     }
 }
 
 extern "C" fn discontinuity(_: api::PluginId, vcpu: c_uint, _: c_int, from: u64, to: u64) {
-    let Some(slot) = plugin().vcpus.get(vcpu as usize) else { return };
+    let Some(Vcpu(watch, _)) = plugin().vcpus.get(vcpu as usize) else { return };
     // SAFETY: this vCPU's own thread.
-    if let Some(recorder) = unsafe { &mut *slot.0.get() } {
-        recorder.discontinuity(from, to);
+    match unsafe { &mut *watch.get() } {
+        Some(Watch::Recorder(recorder)) => recorder.discontinuity(from, to),
+        Some(Watch::Profiler(profiler)) => profiler.discontinuity(from, to),
+        None => {}
     }
 }
 
 /// The change itself waits until all vCPUs stand still; this one reaches that point at the end of the block.
-extern "C" fn magic_executed(_: c_uint, data: *mut c_void) {
+extern "C" fn magic_executed(vcpu: c_uint, data: *mut c_void) {
     let plugin = plugin();
-    // SAFETY: `data` is one of the two statics.
-    let arm = matches!(unsafe { &*data.cast::<Magic>() }, Magic::Arm);
-    if plugin.armed.load(Ordering::Relaxed) == arm || plugin.changing.swap(true, Ordering::Relaxed) {
+    // SAFETY: `data` is one of the statics.
+    let wanted = match unsafe { &*data.cast::<Magic>() } {
+        Magic::Arm => Mode::Record,
+        Magic::Disarm => Mode::Idle,
+        Magic::Profile => {
+            let registers = plugin.vcpus.get(vcpu as usize).and_then(|Vcpu(_, registers)| registers.get());
+            // SAFETY: this vCPU's thread, in a callback that reads registers.
+            let setup = registers.and_then(|registers| unsafe { registers.setup() });
+            if setup.is_none() {
+                eprintln!("tramplab-plugin: a profile without a readable setup: all is counted as one thread's");
+            }
+            Mode::Profile { setup: setup.unwrap_or_default(), vcpu }
+        }
+    };
+    let armed = plugin.armed.load(Ordering::Relaxed);
+    let mut changing = locked(&plugin.changing);
+    // One thing at a time: what is armed ends before something else begins.
+    if (wanted == Mode::Idle) != armed || changing.is_some() {
         return;
     }
+    *changing = Some(wanted);
+    drop(changing);
     // SAFETY: called from a vCPU's thread.
     unsafe { api::qemu_plugin_reset(ID.load(Ordering::Relaxed), change) };
 }
@@ -274,29 +387,64 @@ extern "C" fn magic_executed(_: c_uint, data: *mut c_void) {
 /// All vCPUs stand still, all translated code and all callbacks are gone.
 extern "C" fn change(id: api::PluginId) {
     let plugin = plugin();
-    let arm = !plugin.armed.load(Ordering::Relaxed);
-    plugin.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    // SAFETY: nothing else touches the recorders now.
-    let recorders = plugin.vcpus.iter().map(|vcpu| unsafe { (*vcpu.0.get()).take() });
-    let vcpus: Vec<_> = recorders.enumerate().filter_map(|(i, r)| Some(r?.finish(i as u32))).collect();
-    if !arm {
-        let number = plugin.traces.fetch_add(1, Ordering::Relaxed);
-        let trace = Trace { discontinuities: plugin.discontinuities, vcpus };
-        if let Err(error) = output::write(&plugin.dir, number, &trace) {
-            // The guest goes on; its host finds no trace, and this line in QEMU's log.
-            eprintln!(
-                "tramplab-plugin: failed to write trace {number} into {}: {error}",
-                plugin.dir.display()
-            );
-        }
+    let wanted = locked(&plugin.changing).take().unwrap_or(Mode::Idle);
+    let was = std::mem::replace(&mut *locked(&plugin.mode), wanted);
+    // SAFETY: nothing else touches them now.
+    let watches = plugin.vcpus.iter().map(|Vcpu(watch, _)| unsafe { (*watch.get()).take() });
+    let watches: Vec<Option<Watch>> = watches.collect();
+    match was {
+        Mode::Idle => {}
+        Mode::Record => plugin.write_trace(watches),
+        Mode::Profile { .. } => plugin.write_counts(watches),
     }
-    plugin.armed.store(arm, Ordering::Relaxed);
-    plugin.changing.store(false, Ordering::Relaxed);
+    locked(&plugin.blocks).clear();
+    locked(&plugin.parked).clear();
+    let switch_to = match wanted {
+        Mode::Profile { setup, .. } => setup.switch_to,
+        Mode::Record | Mode::Idle => 0,
+    };
+    plugin.switch_to.store(switch_to, Ordering::Relaxed);
+    let armed = wanted != Mode::Idle;
+    plugin.armed.store(armed, Ordering::Relaxed);
     // SAFETY: the id QEMU gave; a reset plugin registers anew.
     unsafe {
         api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-        if arm && let Some(register) = api::register_discontinuity() {
+        if armed && let Some(register) = api::register_discontinuity() {
             register(id, api::DISCONTINUITY_INTERRUPT, discontinuity);
+        }
+    }
+}
+
+impl Plugin {
+    fn write_trace(&self, watches: Vec<Option<Watch>>) {
+        let finish = |(index, watch)| match watch {
+            Some(Watch::Recorder(recorder)) => Some(recorder.finish(index as u32)),
+            _ => None,
+        };
+        let vcpus = watches.into_iter().enumerate().filter_map(finish).collect();
+        let number = self.traces.fetch_add(1, Ordering::Relaxed);
+        let trace = Trace { discontinuities: self.discontinuities, vcpus };
+        output::write(&trace::file_name(&self.dir, number), &trace.encode());
+    }
+
+    fn write_counts(&self, watches: Vec<Option<Watch>>) {
+        let finish = |(index, watch): (usize, Option<Watch>)| match watch {
+            Some(Watch::Profiler(profiler)) => {
+                let index = index as u32;
+                // SAFETY: all vCPUs stand still.
+                let begun = unsafe {
+                    *api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast::<u64>()
+                };
+                Some(profiler.finish(index, begun))
+            }
+            _ => None,
+        };
+        let vcpus = watches.into_iter().enumerate().filter_map(finish).collect();
+        let number = self.counts.fetch_add(1, Ordering::Relaxed);
+        let counts = Counts { discontinuities: self.discontinuities, vcpus };
+        match counts.encode() {
+            Ok(bytes) => output::write(&counts::file_name(&self.dir, number), &bytes),
+            Err(error) => eprintln!("tramplab-plugin: failed to encode counts {number}: {error}"),
         }
     }
 }

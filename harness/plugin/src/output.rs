@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The trace file: written beside and renamed, so that a reader sees all of it or nothing.
+//! A file for the host: written beside and renamed, so that a reader sees all of it or nothing.
 
-use std::{fs, io, path::Path};
-use tramplab_protocol::trace::{self, Trace};
+use std::{fs, path::Path};
 
-pub fn write(dir: &Path, number: u64, trace: &Trace) -> io::Result<()> {
-    let name = trace::file_name(dir, number);
-    let unfinished = name.with_extension("part");
-    let result = fs::write(&unfinished, trace.encode()).and_then(|()| fs::rename(&unfinished, &name));
-    if result.is_err() {
+/// When it fails the guest goes on; its host finds no file, and this line in QEMU's log.
+pub fn write(path: &Path, bytes: &[u8]) {
+    let unfinished = path.with_extension("part");
+    if let Err(error) = fs::write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, path)) {
         let _ = fs::remove_file(&unfinished);
+        eprintln!("tramplab-plugin: failed to write {}: {error}", path.display());
     }
-    result
 }

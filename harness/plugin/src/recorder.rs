@@ -1,43 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From the blocks a vCPU runs to the branches it takes. Pure: no QEMU here.
-//!
-//! Each time a block starts, what is known of the one before decides how control came here: which block it was, the
-//! last of its instructions that was begun, and the transfer it ends in. A branch is recorded only if its instruction
-//! was begun and the new block lies where it can lead.
-//!
-//! QEMU before 10.2 does not tell of interrupts and exceptions. They show as a block that starts where the last one
-//! cannot lead. Two things are not decidable then, and are documented in `docs/branch-records.md`: an interrupt right
-//! after a return, an indirect or a far transfer is taken for its target (the host knows handlers by name), and
-//! whether an instruction at a block's end faulted or was interrupted after, until the handler returns.
+//! The branches a vCPU takes, the newest of them kept. Pure: no QEMU here.
 
+use crate::flow::{self, Block, Step};
 use std::collections::VecDeque;
 use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
-
-/// The transfer a block ends in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
-    /// No branch: the block ended for the emulator's reasons.
-    Next { may_fault: bool },
-    /// Taken or not.
-    Cond { target: u64 },
-    /// Always taken, to a known place.
-    Direct { kind: Kind, target: u64 },
-    /// Always taken; where to is known when it happened.
-    Indirect { kind: Kind },
-    /// Raises an exception by definition (`ud2`).
-    Trap,
-}
-
-/// A translated block.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Block {
-    pub start: u64,
-    /// Address of the last instruction.
-    pub last: u64,
-    /// One past the last instruction.
-    pub end: u64,
-    pub tail: Tail,
-}
 
 /// An interrupt that was inferred, and what its return will decide.
 struct Inferred {
@@ -60,28 +26,20 @@ struct Slot {
 }
 
 /// The branches of one vCPU, the newest `capacity` of them.
-pub struct Recorder {
+pub struct Recorder<'a> {
     ring: Vec<Slot>,
     capacity: usize,
     total: u64,
     /// How many of them are void, those included that the ring dropped.
     void: u64,
-    previous: Option<Previous>,
+    previous: Option<&'a Block>,
     /// Interrupts QEMU told of since the last block started.
     told: Vec<(u64, u64)>,
     open: VecDeque<Inferred>,
 }
 
-#[derive(Clone, Copy)]
-struct Previous {
-    start: u64,
-    last: u64,
-    end: u64,
-    tail: Tail,
-}
-
-impl Recorder {
-    pub fn new(capacity: usize) -> Recorder {
+impl<'a> Recorder<'a> {
+    pub fn new(capacity: usize) -> Recorder<'a> {
         Recorder {
             ring: Vec::new(),
             capacity,
@@ -94,17 +52,14 @@ impl Recorder {
     }
 
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
-    pub fn block(&mut self, block: &Block, begun: u64) {
-        let start = block.start;
+    pub fn block(&mut self, block: &'a Block, begun: u64) {
         if let Some(previous) = self.previous {
-            if self.told.is_empty() {
-                self.flow(previous, begun, start);
-            } else {
-                self.told_flow(previous, begun, start);
-            }
+            let told = std::mem::take(&mut self.told);
+            flow::between(previous, begun, &told, block.start, |step| self.step(step));
+            self.told = told;
+            self.told.clear();
         }
-        self.told.clear();
-        self.previous = Some(Previous { start, last: block.last, end: block.end, tail: block.tail });
+        self.previous = Some(block);
     }
 
     /// QEMU tells of an interrupt or exception, before the block at `to` starts.
@@ -112,80 +67,24 @@ impl Recorder {
         self.told.push((from, to));
     }
 
-    fn flow(&mut self, p: Previous, begun: u64, start: u64) {
-        if begun != p.last {
-            // The block was left in its middle: an access to a device is done again outside of it and a new
-            // block goes on behind; anything else is an exception.
-            if !(p.start..p.end).contains(&start) {
-                self.interrupt(begun, start, None, [begun; 3]);
-            }
-            return;
-        }
-        match p.tail {
-            Tail::Next { .. } | Tail::Cond { .. } if start == p.end => {}
-            // `rep` goes on, or an instruction at the end is done again.
-            Tail::Next { .. } if start == p.last => {}
-            Tail::Next { may_fault } => {
-                let from = if may_fault { p.last } else { p.end };
-                self.interrupt(from, start, None, [p.last, p.end, p.end]);
-            }
-            Tail::Cond { target } if start == target => self.push(p.last, target, Kind::Cond),
-            Tail::Cond { target } => {
-                let trial = self.total;
-                self.push(p.last, target, Kind::Cond);
-                self.interrupt(p.end, start, Some(trial), [p.end, target, p.end]);
-            }
-            Tail::Direct { kind, target } => {
-                self.push(p.last, target, kind);
-                if start != target {
-                    self.interrupt(target, start, None, [target; 3]);
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Branch(record) => {
+                self.push(record);
+                if record.kind == Kind::Iret {
+                    self.returned(record.to);
                 }
             }
-            Tail::Indirect { kind } => {
-                self.push(p.last, start, kind);
-                if kind == Kind::Iret {
-                    self.returned(start);
-                }
-            }
-            Tail::Trap => self.push(p.last, start, Kind::Interrupt),
-        }
-    }
-
-    /// The same where QEMU says where the flow was broken.
-    fn told_flow(&mut self, p: Previous, begun: u64, start: u64) {
-        let told = std::mem::take(&mut self.told);
-        let (first, _) = told[0];
-        // The last instruction was done if the interrupt came after it.
-        if begun == p.last && first != p.last {
-            match p.tail {
-                Tail::Next { .. } | Tail::Trap => {}
-                Tail::Cond { target } if first == target && target != p.end => {
-                    self.push(p.last, target, Kind::Cond);
-                }
-                Tail::Cond { .. } => {}
-                Tail::Direct { kind, target } => self.push(p.last, target, kind),
-                Tail::Indirect { kind: Kind::Int } => {}
-                Tail::Indirect { kind } => self.push(p.last, first, kind),
+            Step::Interrupt { from, to, resume, on_trial } => {
+                let trial = on_trial.then(|| self.total - 1);
+                self.interrupt(from, to, trial, resume);
             }
         }
-        for &(from, to) in &told {
-            // A software interrupt is an instruction: `from` is its address, not the next one's.
-            match p.tail {
-                Tail::Indirect { kind: Kind::Int }
-                    if begun == p.last && (from == p.last || from == p.end) =>
-                {
-                    self.push(p.last, to, Kind::Int);
-                }
-                _ => self.push(from, to, Kind::Interrupt),
-            }
-        }
-        self.told = told;
-        debug_assert_eq!(self.told.last().map(|&(_, to)| to), Some(start));
     }
 
     fn interrupt(&mut self, from: u64, to: u64, trial: Option<u64>, resume: [u64; 3]) {
         let interrupt = self.total;
-        self.push(from, to, Kind::Interrupt);
+        self.push(Record { from, to, kind: Kind::Interrupt });
         if self.open.len() == OPEN {
             self.give_up_oldest();
         }
@@ -226,8 +125,8 @@ impl Recorder {
         kept.then(|| &mut self.ring[(number % self.capacity as u64) as usize])
     }
 
-    fn push(&mut self, from: u64, to: u64, kind: Kind) {
-        let slot = Slot { record: Record { from, to, kind }, void: false };
+    fn push(&mut self, record: Record) {
+        let slot = Slot { record, void: false };
         if self.ring.len() < self.capacity {
             self.ring.push(slot);
         } else {
@@ -252,11 +151,13 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::Tail;
 
     const V: u64 = 0xf000;
 
     fn block(start: u64, last: u64, end: u64, tail: Tail) -> Block {
-        Block { start, last, end, tail }
+        let offsets = (0..=last - start).step_by(4).map(|at| at as u16).collect();
+        Block { start, last, end, tail, offsets }
     }
 
     /// A block of three instructions at 0x100, 0x104, 0x108.
@@ -282,17 +183,17 @@ mod tests {
     fn run(capacity: usize, steps: Vec<Step>) -> Vec<(u64, u64, Kind)> {
         let mut recorder = Recorder::new(capacity);
         let mut begun = 0;
-        for step in steps {
+        for step in &steps {
             match step {
                 Whole(block) => {
-                    recorder.block(&block, begun);
+                    recorder.block(block, begun);
                     begun = block.last;
                 }
                 Left(block, at) => {
-                    recorder.block(&block, begun);
-                    begun = at;
+                    recorder.block(block, begun);
+                    begun = *at;
                 }
-                Told(from, to) => recorder.discontinuity(from, to),
+                Told(from, to) => recorder.discontinuity(*from, *to),
             }
         }
         recorder.finish(0).records.iter().map(|r| (r.from, r.to, r.kind)).collect()
@@ -418,11 +319,11 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_newest_and_counts_all() {
         let mut recorder = Recorder::new(3);
+        let blocks: Vec<Block> = (1..=8).map(|i| at(0x1000 * i, RET)).collect();
         let mut begun = 0;
-        for i in 0..8 {
-            let start = 0x1000 * (i + 1);
-            recorder.block(&at(start, RET), begun);
-            begun = start + 8;
+        for block in &blocks {
+            recorder.block(block, begun);
+            begun = block.last;
         }
         let trace = recorder.finish(1);
         assert_eq!((trace.index, trace.total), (1, 7));
@@ -432,12 +333,14 @@ mod tests {
 
     #[test]
     fn a_branch_on_trial_that_left_the_ring_is_not_counted() {
+        let blocks =
+            [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
         let mut recorder = Recorder::new(2);
-        recorder.block(&at(0x100, COND), 0);
-        recorder.block(&at(V, CALL), 0x108);
-        recorder.block(&at(0x200, RET), V + 8);
-        recorder.block(&at(V + 12, IRET), 0x208);
-        recorder.block(&at(0x10c, NEXT), V + 20);
+        let mut begun = 0;
+        for block in &blocks {
+            recorder.block(block, begun);
+            begun = block.last;
+        }
         let trace = recorder.finish(0);
         let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();
         assert_eq!((trace.total, &kinds[..]), (4, &[Kind::Ret, Kind::Iret][..]));

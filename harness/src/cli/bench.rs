@@ -10,7 +10,7 @@ use std::{
 use tramplab::{
     host::{Cache, Qemu},
     kernel,
-    run::{Accel, Arch},
+    run::{Accel, Arch, Clock},
     vm::{Deadlines, Spec, Vm},
 };
 use tramplab_protocol::{
@@ -44,6 +44,7 @@ pub fn bench(args: &Args) -> Result<u8> {
             qemu: qemu.program.clone(),
             arch: image.arch,
             accel: Accel::Tcg,
+            clock: Clock::Free,
             kernel: image.image.clone(),
             initrd: initrd.clone(),
             cpus: 1,

@@ -23,7 +23,7 @@ use tramplab::{
     compare,
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
-    run::{self, Accel, Arch, Cell, CellId, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
+    run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
     suite::{self, Guest, Plan, PlannedCell, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
@@ -369,6 +369,7 @@ fn choose_accel(
             qemu: qemu.clone(),
             arch: image.arch,
             accel: Accel::Kvm,
+            clock: Clock::Free,
             kernel: image.image.clone(),
             initrd: initrd.to_owned(),
             cpus: 1,

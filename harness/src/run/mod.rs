@@ -172,6 +172,17 @@ impl Series {
     }
 }
 
+/// What a guest's clock counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clock {
+    /// The host's time.
+    #[default]
+    Free,
+    /// The guest's own instructions (QEMU's `-icount`): the same at every boot.
+    Exact,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Arch {
     #[serde(rename = "x86_64")]

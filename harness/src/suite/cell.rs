@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     branch::{self, Symbols},
-    run::{Arch, Attach, Cell, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
+    run::{Arch, Attach, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
     vm::{Deadlines, Spec, Vm, VmError},
 };
 use std::{
@@ -168,6 +168,7 @@ fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Re
         qemu: plan.qemu.clone(),
         arch: planned.id.arch,
         accel: planned.id.accel,
+        clock: Clock::Free,
         kernel: planned.kernel_image.clone(),
         initrd: planned.initrd.clone(),
         cpus: planned.cpus,

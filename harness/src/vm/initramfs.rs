@@ -11,6 +11,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
 };
+use tramplab_protocol::message::{Command, ORDERS};
 
 /// Writes a newc archive; the same files give the same bytes. `modules` are for the agent to load, in this order.
 pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
@@ -42,6 +43,19 @@ pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
         // The agent loads them by name.
         add(&format!("modules/{index:02}-{file}"), ModeFileType::Regular, 0o644, (0, 0), &read(module)?)?;
     }
+    newc::trailer(&mut archive)?;
+    fs::write(out, archive)
+}
+
+/// The same root with orders for the agent in a second archive behind it, which the kernel unpacks as well.
+pub fn with_orders(root: &Path, orders: &[Command], out: &Path) -> io::Result<()> {
+    let mut archive = read(root)?;
+    let bytes = serde_json::to_vec(orders)?;
+    let name = ORDERS.trim_start_matches('/');
+    let entry = NewcBuilder::new(name).ino(1).mode(0o644).set_mode_file_type(ModeFileType::Regular).nlink(1);
+    let mut entry = entry.write(&mut archive, u32::try_from(bytes.len()).map_err(io::Error::other)?);
+    entry.write_all(&bytes)?;
+    entry.finish()?;
     newc::trailer(&mut archive)?;
     fs::write(out, archive)
 }

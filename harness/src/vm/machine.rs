@@ -2,7 +2,7 @@
 //! QEMU's command line.
 
 use super::Deadlines;
-use crate::run::{Accel, Arch};
+use crate::run::{Accel, Arch, Clock};
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
@@ -29,6 +29,7 @@ pub struct Spec {
     pub qemu: QemuProgram,
     pub arch: Arch,
     pub accel: Accel,
+    pub clock: Clock,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub cpus: u32,
@@ -44,7 +45,7 @@ pub struct Spec {
 
 /// QEMU's arguments; the sockets are inherited under their numbers.
 pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
-    let Spec { qemu: _, arch, accel, kernel, initrd, cpus, memory_mib, append, plugin, dir, deadlines: _ } =
+    let Spec { qemu: _, arch, accel, clock, kernel, initrd, cpus, memory_mib, append, plugin, dir, deadlines: _ } =
         spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
@@ -55,21 +56,30 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
     // QEMU runs what we boot, which may be anything: it may start no process and gain no rights.
     add(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
     match (arch, accel) {
-        // The least that still has PCIe and ACPI power-off: `microvm` boots nothing under TCG. The ports of VMware and a
-        // USB controller would only be probed.
-        (Arch::X86_64, _) => add(&["-machine", "q35,usb=off,vmport=off"]),
+        // The least that still has PCIe and ACPI power-off: `microvm` boots nothing under TCG. The ports of VMware, a USB
+        // and an SMBus controller would only be probed; a disk controller moreover answers the firmware from a thread of
+        // its own, and no two boots would be the same even with the exact clock.
+        (Arch::X86_64, _) => add(&["-machine", "q35,usb=off,vmport=off,sata=off,smbus=off"]),
         (Arch::Arm64, Accel::Tcg) => add(&["-machine", "virt,gic-version=3"]),
         // What the host has.
         (Arch::Arm64, Accel::Kvm) => add(&["-machine", "virt,gic-version=host"]),
     }
     add(&["-accel", accel.name(), "-cpu", cpu_model(*accel, *arch)]);
+    if *clock == Clock::Exact {
+        // Guest time is counted in instructions, 1 ns each; an idle guest jumps to its next timer. What else is random
+        // or comes from the host's clock is fixed.
+        add(&["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2000-01-01,clock=vm"]);
+    }
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
     // The console: the kernel's log, and nothing else. Sockets are inherited: none has a name that could be left behind.
     add(&["-chardev", &format!("socket,id=console,fd={}", console.as_raw_fd())]);
     add(&["-serial", "chardev:console"]);
     // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
     add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
-    add(&["-device", "virtio-serial-pci"]);
+    // The guest's notifications are handled at once, on the vCPU's thread: handled beside it, their effects would come at
+    // any time.
+    let ioeventfd = if *clock == Clock::Exact { ",ioeventfd=off" } else { "" };
+    add(&["-device", &format!("virtio-serial-pci{ioeventfd}")]);
     add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
     // Booted without a disk or a boot loader.
     argv.extend(["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into()]);
@@ -137,6 +147,7 @@ mod tests {
             qemu: QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] },
             arch,
             accel,
+            clock: Clock::Free,
             kernel: "k".into(),
             initrd: "i".into(),
             cpus: 2,

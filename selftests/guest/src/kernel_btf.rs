@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the kernel's BTF says of itself: functions, tracepoints, and the attach types it was built with.
 
-use libbpf_rs::btf::{Btf, BtfKind, BtfType, types};
+use libbpf_rs::btf::types::{self, MemberAttr};
+use libbpf_rs::btf::{Btf, BtfKind, BtfType};
 use std::collections::{HashMap, HashSet};
 
 pub const PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -19,6 +20,8 @@ pub struct KernelBtf {
     tracepoints: HashMap<String, u32>,
     /// The enumerators of `enum bpf_attach_type`.
     attach_types: HashSet<String>,
+    /// Of `comm` and `pid` in `struct task_struct`, in bytes.
+    task_offsets: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,9 @@ impl KernelBtf {
                     let names = entry.iter().filter_map(|member| member.name);
                     kernel.attach_types.extend(names.map(|name| name.to_string_lossy().into_owned()));
                 }
+                BtfKind::Struct if name == "task_struct" => {
+                    kernel.task_offsets = types::Struct::try_from(entry).ok().and_then(task_offsets);
+                }
                 _ => {}
             }
         }
@@ -94,9 +100,25 @@ impl KernelBtf {
         self.tracepoints.iter().map(|(name, id)| (name.as_str(), *id))
     }
 
+    /// Where a thread's command name and process id are in its `task_struct`.
+    pub fn task_offsets(&self) -> Option<(u32, u32)> {
+        self.task_offsets
+    }
+
     pub fn has_attach_type(&self, name: &str) -> bool {
         self.attach_types.contains(name)
     }
+}
+
+fn task_offsets(task: types::Struct<'_>) -> Option<(u32, u32)> {
+    let offset = |wanted: &str| {
+        let member = task.iter().find(|member| member.name.is_some_and(|name| name.to_bytes() == wanted.as_bytes()))?;
+        match member.attr {
+            MemberAttr::Normal { offset } => Some(offset / 8),
+            MemberAttr::BitField { .. } => None,
+        }
+    };
+    Some((offset("comm")?, offset("pid")?))
 }
 
 /// Whether arguments and result are few and fit registers: trampolines refuse a variable number of arguments, and

@@ -12,12 +12,14 @@ mod kernel_btf;
 mod libbpf_log;
 mod link;
 mod method;
+mod orders;
 mod trigger;
 mod waste;
 
 use kallsyms::Kallsyms;
 use kernel_btf::KernelBtf;
 use link::{Events, Heartbeat, LinkError, Requests};
+use orders::Answers;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{Command, Event, GuestError, Request, Response, VERSION};
 
@@ -32,6 +34,8 @@ enum AgentError {
     NotInit,
     #[error(transparent)]
     Init(#[from] init::InitError),
+    #[error(transparent)]
+    Orders(#[from] orders::OrdersError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error("failed to start the heartbeat: {0}")]
@@ -53,18 +57,30 @@ fn main() {
 fn run() -> Result<std::convert::Infallible, AgentError> {
     init::prepare()?;
     libbpf_log::install();
+    let mut agent = Agent { btf: None, attached: None, line: None };
+    let mut answers = Answers::default();
+    for command in orders::read()? {
+        pin_or_say();
+        let answer = guarded(|| agent.execute(command.clone())).and_then(|outcome| match outcome {
+            Outcome::Reply(response) => Ok(response),
+            Outcome::Silence => Err(GuestError::Failed("falling silent is nothing to order".to_owned())),
+        });
+        answers.add(command, answer);
+    }
     let (mut requests, events) = link::open()?;
     let ready = Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
     events.send(&ready).map_err(LinkError::Frame)?;
     let heartbeat = Heartbeat::start(events.clone()).map_err(AgentError::Heartbeat)?;
     // After the heartbeat's thread has begun, which would inherit it.
-    if let Err(errno) = pin() {
-        eprintln!("tramplab-agent: failed to stay on CPU {MEASURING_CPU}: {errno}");
-    }
-    let mut agent = Agent { btf: None, attached: None, heartbeat: heartbeat.clone(), events: events.clone() };
+    pin_or_say();
+    agent.line = Some(Line { heartbeat: heartbeat.clone(), events: events.clone() });
     loop {
         let Request { id, command } = requests.next()?;
         let power_off = command == Command::PowerOff;
+        if let Some(result) = answers.take(&command) {
+            events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
+            continue;
+        }
         let result = match guarded(|| agent.execute(command)) {
             Ok(Outcome::Silence) => fall_silent(&heartbeat, requests),
             Ok(Outcome::Reply(response)) => Ok(response),
@@ -74,6 +90,12 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
         if power_off {
             init::power_off();
         }
+    }
+}
+
+fn pin_or_say() {
+    if let Err(errno) = pin() {
+        eprintln!("tramplab-agent: failed to stay on CPU {MEASURING_CPU}: {errno}");
     }
 }
 
@@ -107,6 +129,12 @@ struct Agent {
     btf: Option<KernelBtf>,
     /// What the last LBR measurement left attached, so that its addresses resolve.
     attached: Option<waste::Attached>,
+    /// None while it executes orders.
+    line: Option<Line>,
+}
+
+/// What is open to the host.
+struct Line {
     heartbeat: Heartbeat,
     events: Events,
 }
@@ -119,7 +147,8 @@ impl Agent {
                 self.attached = None;
                 self.btf()?;
                 let btf = self.btf.as_ref().expect("read above");
-                let (reply, attached) = waste::measure(&request, btf, &self.heartbeat)?;
+                let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
+                let (reply, attached) = waste::measure(&request, btf, heartbeat)?;
                 self.attached = Some(attached);
                 Response::LbrWaste(reply)
             }
@@ -139,10 +168,14 @@ impl Agent {
             Command::Explain(_) | Command::Trigger(_) => {
                 return Err(GuestError::Unsupported("not yet".to_owned()));
             }
-            Command::Inject(fault) => match inject::inject(fault, &self.events)? {
-                inject::After::Answer => Response::Done,
-                inject::After::FallSilent => return Ok(Outcome::Silence),
-            },
+            Command::Inject(fault) => {
+                let line = self.line.as_ref();
+                let line = line.ok_or_else(|| GuestError::Failed("a fault is nothing to order".to_owned()))?;
+                match inject::inject(fault, &line.events)? {
+                    inject::After::Answer => Response::Done,
+                    inject::After::FallSilent => return Ok(Outcome::Silence),
+                }
+            }
             Command::PowerOff => Response::Done,
         };
         Ok(Outcome::Reply(response))

@@ -3,11 +3,13 @@
 //!
 //! - [`message`]: requests of the host and events of the guest agent, sent as [`frame`]s over virtio-serial.
 //! - [`magic`]: the instructions by which the agent arms and disarms the TCG plugin.
+//! - [`counts`]: the file in which it hands over instructions counted by call path.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
-mod functions;
+pub mod counts;
 
 pub mod frame;
+mod functions;
 pub mod magic;
 pub mod mechanism;
 pub mod message;

@@ -4,6 +4,8 @@
 //! x86-64: `nop dword ptr [rax + imm32]` (`0f 1f 80 imm32`); arm64: `movz xzr, #imm16`. Both are architectural
 //! no-ops at every privilege level, so the same agent runs under KVM and on hardware.
 
+use std::arch::asm;
+
 /// What a magic instruction asks of the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -12,6 +14,9 @@ pub enum Magic {
     Arm = 1,
     /// Stop recording and write the trace file; the file is complete when the next instruction runs.
     Disarm = 2,
+    /// Start counting instructions by call path; a register points at a [`crate::counts::Setup`]. Disarm ends it and
+    /// writes the counts file.
+    Profile = 3,
 }
 
 /// Upper 24 bits of the x86-64 displacement ("TLB" would be a pun too many: it reads `TrB`).
@@ -21,7 +26,7 @@ const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 const ARM64_TAG: u16 = 0x7b40;
 
 impl Magic {
-    const ALL: [Magic; 2] = [Magic::Arm, Magic::Disarm];
+    const ALL: [Magic; 3] = [Magic::Arm, Magic::Disarm, Magic::Profile];
 
     pub const fn x86_64(self) -> [u8; 7] {
         let imm = (X86_TAG | self as u32).to_le_bytes();
@@ -46,20 +51,28 @@ impl Magic {
     /// Executes the instruction.
     #[inline(always)]
     pub fn execute(self) {
-        // SAFETY: architectural no-ops.
+        self.execute_with(std::ptr::null());
+    }
+
+    /// Executes the instruction while a register (x86-64: `rax`, arm64: `x0`) points at its argument.
+    #[inline(always)]
+    pub fn execute_with(self, argument: *const u8) {
+        // SAFETY: architectural no-ops. The plugin may read what the pointer leads to, as any debugger may.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             match self {
-                Magic::Arm => std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54"),
-                Magic::Disarm => std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54"),
+                Magic::Arm => asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54", in("rax") argument),
+                Magic::Disarm => asm!(".byte 0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54", in("rax") argument),
+                Magic::Profile => asm!(".byte 0x0f, 0x1f, 0x80, 0x03, 0x42, 0x72, 0x54", in("rax") argument),
             }
         }
-        // SAFETY: architectural no-ops.
+        // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         unsafe {
             match self {
-                Magic::Arm => std::arch::asm!("movz xzr, #0x7b41"),
-                Magic::Disarm => std::arch::asm!("movz xzr, #0x7b42"),
+                Magic::Arm => asm!("movz xzr, #0x7b41", in("x0") argument),
+                Magic::Disarm => asm!("movz xzr, #0x7b42", in("x0") argument),
+                Magic::Profile => asm!("movz xzr, #0x7b43", in("x0") argument),
             }
         }
     }

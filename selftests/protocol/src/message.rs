@@ -11,6 +11,10 @@ pub const PORT_NAME: &str = "tramplab.agent";
 /// The agent beats at least this often (milliseconds of guest time), also while it measures.
 pub const HEARTBEAT_MS: u64 = 500;
 
+/// Commands in the guest's root (a JSON list of [`Command`]s) that the agent executes before it opens the link. It
+/// answers them when the host asks the same, in the same order.
+pub const ORDERS: &str = "/orders.json";
+
 /// Host to guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {

@@ -3,7 +3,7 @@
 
 mod x86_64;
 
-use crate::recorder::Tail;
+use crate::flow::Tail;
 use tramplab_protocol::magic::Magic;
 
 /// The guest's architecture.
@@ -30,6 +30,14 @@ impl Guest {
     pub fn magic(self, instruction: &[u8]) -> Option<Magic> {
         match self {
             Guest::X86_64 => Magic::from_x86_64(instruction),
+        }
+    }
+
+    /// Names, in QEMU's description, of the register that points at a magic instruction's argument and of those that hold a
+    /// function's first two arguments.
+    pub fn registers(self) -> [&'static str; 3] {
+        match self {
+            Guest::X86_64 => ["rax", "rdi", "rsi"],
         }
     }
 

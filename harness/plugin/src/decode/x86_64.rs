@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! x86-64, in 64-bit mode.
 
-use crate::recorder::Tail;
+use crate::flow::Tail;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic};
 use tramplab_protocol::trace::Kind;
 

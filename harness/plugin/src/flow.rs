@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From the blocks a vCPU runs to the transfers between them. Pure: no QEMU here.
+//!
+//! Each time a block starts, what is known of the one before decides how control came here: which block it was, the
+//! last of its instructions that was begun, and the transfer it ends in. A branch is one only if its instruction was
+//! begun and the new block lies where it can lead.
+//!
+//! QEMU before 10.2 does not tell of interrupts and exceptions. They show as a block that starts where the last one
+//! cannot lead. Two things are not decidable then, and are documented in `docs/branch-records.md`: an interrupt right
+//! after a return, an indirect or a far transfer is taken for its target (the host knows handlers by name), and
+//! whether an instruction at a block's end faulted or was interrupted after, until the handler returns.
+
+use tramplab_protocol::trace::{Kind, Record};
+
+/// The transfer a block ends in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// No branch: the block ended for the emulator's reasons.
+    Next { may_fault: bool },
+    /// Taken or not.
+    Cond { target: u64 },
+    /// Always taken, to a known place.
+    Direct { kind: Kind, target: u64 },
+    /// Always taken; where to is known when it happened.
+    Indirect { kind: Kind },
+    /// Raises an exception by definition (`ud2`).
+    Trap,
+}
+
+/// A translated block.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    pub start: u64,
+    /// Address of the last instruction.
+    pub last: u64,
+    /// One past the last instruction.
+    pub end: u64,
+    pub tail: Tail,
+    /// Of its instructions, from `start`.
+    pub offsets: Box<[u16]>,
+}
+
+/// How far a block was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    AtItsEnd,
+    /// After this instruction, which the emulator did again outside of the block.
+    After(u64),
+    /// Before this instruction was done: it raised an exception.
+    Before(u64),
+}
+
+impl Block {
+    /// `begun` is the last instruction begun, `start` where the next block is.
+    pub fn left(&self, begun: u64, start: u64) -> Left {
+        if begun == self.last {
+            Left::AtItsEnd
+        } else if (self.start..self.end).contains(&start) {
+            // An access to a device is done again outside of the block, and a new block goes on behind.
+            Left::After(begun)
+        } else {
+            Left::Before(begun)
+        }
+    }
+
+    /// Instructions that were executed. One at the end that faulted cannot be told from one that was interrupted after.
+    pub fn executed(&self, left: Left) -> u64 {
+        let before = |address: u64| {
+            let offset = address.wrapping_sub(self.start);
+            self.offsets.partition_point(|&at| u64::from(at) < offset) as u64
+        };
+        match left {
+            Left::AtItsEnd => self.offsets.len() as u64,
+            Left::After(address) => before(address) + 1,
+            Left::Before(address) => before(address),
+        }
+    }
+}
+
+/// What happened between two blocks, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Branch(Record),
+    /// An interrupt or exception that was inferred.
+    Interrupt {
+        from: u64,
+        to: u64,
+        /// Where the interrupted flow can go on, and what `from` was then.
+        resume: [u64; 3],
+        /// The branch before it is a conditional one of which is not known yet whether it was taken.
+        on_trial: bool,
+    },
+}
+
+fn branch(from: u64, to: u64, kind: Kind) -> Step {
+    Step::Branch(Record { from, to, kind })
+}
+
+/// How control came from block `p` to a block at `start`. `told` are the interrupts QEMU told of meanwhile.
+pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step: impl FnMut(Step)) {
+    if !told.is_empty() {
+        return between_told(p, begun, told, start, step);
+    }
+    let interrupt = |from, resume, on_trial| Step::Interrupt { from, to: start, resume, on_trial };
+    match p.left(begun, start) {
+        Left::After(_) => return,
+        Left::Before(at) => return step(interrupt(at, [at; 3], false)),
+        Left::AtItsEnd => {}
+    }
+    match p.tail {
+        Tail::Next { .. } | Tail::Cond { .. } if start == p.end => {}
+        // `rep` goes on, or an instruction at the end is done again.
+        Tail::Next { .. } if start == p.last => {}
+        Tail::Next { may_fault } => {
+            let from = if may_fault { p.last } else { p.end };
+            step(interrupt(from, [p.last, p.end, p.end], false));
+        }
+        Tail::Cond { target } if start == target => step(branch(p.last, target, Kind::Cond)),
+        Tail::Cond { target } => {
+            step(branch(p.last, target, Kind::Cond));
+            step(interrupt(p.end, [p.end, target, p.end], true));
+        }
+        Tail::Direct { kind, target } => {
+            step(branch(p.last, target, kind));
+            if start != target {
+                step(interrupt(target, [target; 3], false));
+            }
+        }
+        Tail::Indirect { kind } => step(branch(p.last, start, kind)),
+        Tail::Trap => step(branch(p.last, start, Kind::Interrupt)),
+    }
+}
+
+/// The same where QEMU says where the flow was broken.
+fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step: impl FnMut(Step)) {
+    let (first, _) = told[0];
+    // The last instruction was done if the interrupt came after it.
+    if begun == p.last && first != p.last {
+        match p.tail {
+            Tail::Next { .. } | Tail::Trap => {}
+            Tail::Cond { target } if first == target && target != p.end => {
+                step(branch(p.last, target, Kind::Cond));
+            }
+            Tail::Cond { .. } => {}
+            Tail::Direct { kind, target } => step(branch(p.last, target, kind)),
+            Tail::Indirect { kind: Kind::Int } => {}
+            Tail::Indirect { kind } => step(branch(p.last, first, kind)),
+        }
+    }
+    for &(from, to) in told {
+        // A software interrupt is an instruction: `from` is its address, not the next one's.
+        match p.tail {
+            Tail::Indirect { kind: Kind::Int } if begun == p.last && (from == p.last || from == p.end) => {
+                step(branch(p.last, to, Kind::Int));
+            }
+            _ => step(branch(from, to, Kind::Interrupt)),
+        }
+    }
+    debug_assert_eq!(told.last().map(|&(_, to)| to), Some(start));
+}

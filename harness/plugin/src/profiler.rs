@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Instructions by call path, for one vCPU. Pure: no QEMU here.
+//!
+//! A shadow of each thread's kernel stack follows calls and returns. A return that leads to no caller on it is a jump:
+//! trampolines return into what they are to run, `fexit` and kretprobes replace the address a function returns to. What
+//! such a flow executes stays with the path it came from, until it returns to a caller that is known.
+
+use crate::flow::{self, Block, Step};
+use rustc_hash::FxHashMap;
+use tramplab_protocol::{
+    counts::{BlockCount, CallPath, Entered, Setup, Thread, VcpuCounts},
+    trace::{Kind, Record},
+};
+
+/// Paths kept apart; a kernel that attaches has some ten thousand.
+const MOST_PATHS: usize = 1 << 21;
+/// Of one thread; a kernel stack of 16 KiB cannot hold more.
+const DEEPEST: usize = 1 << 10;
+/// Blocks found without a search. A power of two.
+const CACHED: usize = 1 << 13;
+
+/// A call that has not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Frame {
+    path: u32,
+    from: u64,
+    to: u64,
+    kind: Entered,
+    /// Where it can return to; of a call all three are the same.
+    returns: [u64; 3],
+}
+
+/// The calls of a thread that does not run now.
+#[derive(Clone, Debug, Default)]
+pub struct Parked(Vec<Frame>);
+
+/// A thread as the kernel's memory describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Address of its `task_struct`.
+    pub address: u64,
+    pub pid: u32,
+    pub command: String,
+}
+
+#[derive(Clone, Copy)]
+struct Cached {
+    path: u32,
+    block: *const Block,
+    slot: u32,
+}
+
+pub struct Profiler<'a> {
+    setup: Setup,
+    threads: Vec<Thread>,
+    /// By `task_struct` and process id: the memory of one that ended is used again.
+    known: FxHashMap<(u64, u32), u32>,
+    /// None until the first switch tells which thread ran from the beginning.
+    task: Option<u64>,
+    thread: u32,
+    paths: Vec<CallPath>,
+    children: FxHashMap<(u32, u64, u64), u32>,
+    stack: Vec<Frame>,
+    /// The thread's own path, below all calls.
+    root: u32,
+    path: u32,
+    blocks: Vec<BlockCount>,
+    slots: FxHashMap<(u32, u64), u32>,
+    cache: Vec<Cached>,
+    previous: Option<&'a Block>,
+    previous_path: u32,
+    told: Vec<(u64, u64)>,
+    cut: u64,
+}
+
+// SAFETY: the cache's pointers are compared and never followed.
+unsafe impl Send for Profiler<'_> {}
+
+impl<'a> Profiler<'a> {
+    /// `measured`: this vCPU's thread executed the magic instruction.
+    pub fn new(setup: Setup, measured: bool) -> Profiler<'a> {
+        let mut profiler = Profiler {
+            setup,
+            threads: vec![Thread { command: String::new(), pid: 0, measured }],
+            known: FxHashMap::default(),
+            task: None,
+            thread: 0,
+            paths: Vec::new(),
+            children: FxHashMap::default(),
+            stack: Vec::new(),
+            root: 0,
+            path: 0,
+            blocks: Vec::new(),
+            slots: FxHashMap::default(),
+            cache: vec![Cached { path: u32::MAX, block: std::ptr::null(), slot: 0 }; CACHED],
+            previous: None,
+            previous_path: 0,
+            told: Vec::new(),
+            cut: 0,
+        };
+        profiler.add_root(0);
+        profiler
+    }
+
+    /// A block starts; `begun` is the address of the last instruction that was begun before it.
+    pub fn block(&mut self, block: &'a Block, begun: u64) {
+        if let Some(previous) = self.previous {
+            let executed = previous.executed(previous.left(begun, block.start));
+            self.count(previous, executed);
+            let told = std::mem::take(&mut self.told);
+            flow::between(previous, begun, &told, block.start, |step| self.step(step));
+            self.told = told;
+            self.told.clear();
+        }
+        self.previous = Some(block);
+        self.previous_path = self.path;
+    }
+
+    /// QEMU tells of an interrupt or exception, before the block at `to` starts.
+    pub fn discontinuity(&mut self, from: u64, to: u64) {
+        self.told.push((from, to));
+    }
+
+    /// The function that switches threads was entered; `previous` and `next` are its arguments. Calls of threads that do not
+    /// run are kept in `parked`, for whichever vCPU runs them next.
+    pub fn switch(&mut self, previous: &Task, next: &Task, parked: &mut FxHashMap<u64, Parked>) {
+        if self.task.is_none() {
+            let thread = &mut self.threads[self.thread as usize];
+            (thread.pid, thread.command) = (previous.pid, previous.command.clone());
+            self.known.insert((previous.address, previous.pid), self.thread);
+        }
+        parked.insert(previous.address, Parked(std::mem::take(&mut self.stack)));
+        self.task = Some(next.address);
+        let thread = match self.known.get(&(next.address, next.pid)) {
+            Some(&thread) => thread,
+            None => {
+                let thread = self.threads.len() as u32;
+                self.threads.push(Thread { command: next.command.clone(), pid: next.pid, measured: false });
+                self.known.insert((next.address, next.pid), thread);
+                thread
+            }
+        };
+        self.thread = thread;
+        self.add_root(thread);
+        // Its paths are this vCPU's own, whichever ran it last.
+        let Parked(frames) = parked.remove(&next.address).unwrap_or_default();
+        for frame in frames {
+            self.enter(frame.from, frame.to, frame.kind, frame.returns, false);
+        }
+        self.previous_path = self.path;
+    }
+
+    fn add_root(&mut self, thread: u32) {
+        let found = self.paths.iter().position(|path| path.parent.is_none() && path.thread == thread);
+        self.root = match found {
+            Some(index) => index as u32,
+            None => {
+                let root =
+                    CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
+                self.paths.push(root);
+                self.paths.len() as u32 - 1
+            }
+        };
+        self.path = self.root;
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Interrupt { from, to, resume, on_trial: _ } => {
+                self.enter(from, to, Entered::Interrupt, resume, true);
+            }
+            Step::Branch(Record { from, to, kind }) => match kind {
+                Kind::Cond | Kind::Jump => {}
+                Kind::Interrupt | Kind::Int => {
+                    self.enter(from, to, Entered::Interrupt, [from; 3], true);
+                }
+                Kind::Call | Kind::IndCall => {
+                    let after = self.previous.map_or(0, |block| block.end);
+                    self.enter(from, to, Entered::Call, [after; 3], true);
+                }
+                Kind::Syscall => {
+                    self.leave_all();
+                    self.enter(from, to, Entered::Syscall, [0; 3], true);
+                }
+                Kind::Sysret => self.leave_all(),
+                Kind::Ret | Kind::IndJump if is_user(to) => {}
+                Kind::Ret => self.returned(to),
+                // A jump through a register to where interrupts enter is an interrupt behind one, see `flow`.
+                Kind::IndJump => {
+                    if self.is_entry(to) && !self.is_entry(from) {
+                        self.enter(0, to, Entered::Interrupt, [0; 3], true);
+                    }
+                }
+                Kind::Iret => self.returned_from_interrupt(to),
+            },
+        }
+    }
+
+    fn is_entry(&self, address: u64) -> bool {
+        (self.setup.entry_start..self.setup.entry_end).contains(&address)
+    }
+
+    fn enter(&mut self, from: u64, to: u64, kind: Entered, returns: [u64; 3], called: bool) {
+        // Programs of user space are not looked into.
+        if is_user(to) {
+            return;
+        }
+        let from = if is_user(from) { 0 } else { from };
+        if self.stack.len() >= DEEPEST {
+            self.cut += 1;
+            return;
+        }
+        let key = (self.path, from, to);
+        let path = match self.children.get(&key) {
+            Some(&path) => path,
+            None if self.paths.len() >= MOST_PATHS => {
+                self.cut += 1;
+                self.path
+            }
+            None => {
+                let path = self.paths.len() as u32;
+                let (parent, thread) = (Some(self.path), self.thread);
+                self.paths.push(CallPath { parent, thread, from, to, kind, calls: 0 });
+                self.children.insert(key, path);
+                path
+            }
+        };
+        self.paths[path as usize].calls += u64::from(called);
+        self.stack.push(Frame { path, from, to, kind, returns });
+        self.path = path;
+    }
+
+    fn leave_all(&mut self) {
+        self.stack.clear();
+        self.path = self.root;
+    }
+
+    /// Ends the calls from the `depth`th on.
+    fn leave(&mut self, depth: usize) {
+        self.stack.truncate(depth);
+        self.path = self.stack.last().map_or(self.root, |frame| frame.path);
+    }
+
+    /// Finds who is returned to, not looking through an interrupt: nothing returns past one.
+    fn caller(&self, to: u64) -> Option<usize> {
+        for (depth, frame) in self.stack.iter().enumerate().rev() {
+            if frame.kind != Entered::Call {
+                return None;
+            }
+            if frame.returns[0] == to {
+                return Some(depth);
+            }
+        }
+        None
+    }
+
+    fn returned(&mut self, to: u64) {
+        match self.caller(to) {
+            Some(depth) => self.leave(depth),
+            // Interrupted right after it returned; where to, the interrupt's own return will tell.
+            None if self.is_entry(to) => self.enter(0, to, Entered::Interrupt, [0; 3], true),
+            None => {}
+        }
+    }
+
+    fn returned_from_interrupt(&mut self, to: u64) {
+        if is_user(to) {
+            return self.leave_all();
+        }
+        let innermost = self.stack.iter().rposition(|frame| frame.kind == Entered::Interrupt);
+        match innermost {
+            Some(depth) if self.stack[depth].returns.contains(&to) => self.leave(depth),
+            Some(depth) if self.stack[depth].returns == [0; 3] => {
+                self.leave(depth);
+                self.returned(to);
+            }
+            // A handler may go on elsewhere: behind a probed instruction, at an access' fixup.
+            Some(depth) => self.leave(depth),
+            None => self.returned(to),
+        }
+    }
+
+    /// Counts what was executed of a block, in the path it started in.
+    fn count(&mut self, block: &Block, executed: u64) {
+        let path = self.previous_path;
+        let pointer = std::ptr::from_ref(block);
+        let hash = (block.start >> 1) ^ (u64::from(path).wrapping_mul(0x9e37_79b9));
+        let at = hash as usize & (CACHED - 1);
+        let cached = self.cache[at];
+        let slot = if cached.path == path && std::ptr::eq(cached.block, pointer) {
+            cached.slot
+        } else {
+            let (path, start) = match is_user(block.start) {
+                true => (self.root_of(path), 0),
+                false => (path, block.start),
+            };
+            let next = self.blocks.len() as u32;
+            let slot = *self.slots.entry((path, start)).or_insert(next);
+            if slot == next {
+                self.blocks.push(BlockCount { path, start, instructions: 0 });
+            }
+            self.cache[at] = Cached { path: self.previous_path, block: pointer, slot };
+            slot
+        };
+        self.blocks[slot as usize].instructions += executed;
+    }
+
+    fn root_of(&self, mut path: u32) -> u32 {
+        while let Some(parent) = self.paths[path as usize].parent {
+            path = parent;
+        }
+        path
+    }
+
+    /// What was counted; `begun` is the last instruction begun.
+    pub fn finish(mut self, index: u32, begun: u64) -> VcpuCounts {
+        if let Some(block) = self.previous {
+            let executed = block.executed(flow::Left::After(begun));
+            self.count(block, executed);
+        }
+        VcpuCounts { index, threads: self.threads, paths: self.paths, blocks: self.blocks, cut: self.cut }
+    }
+}
+
+fn is_user(address: u64) -> bool {
+    address >> 63 == 0
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The counts file: instructions by call path, as the plugin counted them between the `Profile` magic and disarm.
+//!
+//! Magic `TLBRCNT1`, the [`Counts`] in postcard's encoding, and last a CRC-32 (little endian) of everything before it.
+//!
+//! The plugin knows no symbols: a path is made of calls `(from, to)`, and what was executed in it is counted by the
+//! address of the block.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 8] = b"TLBRCNT1";
+
+/// What the plugin must know of the kernel, where the guest's register points at the `Profile` magic (x86-64: `rax`, arm64: `x0`).
+/// Little endian, in this order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// Of the function that switches threads (`__switch_to_asm`, `cpu_switch_to`), called with the `task_struct`s of the thread that
+    /// goes and the one that comes; 0 when it is not known: then all is one thread's.
+    pub switch_to: u64,
+    /// The text that interrupts and exceptions enter at; empty when it is not known.
+    pub entry_start: u64,
+    pub entry_end: u64,
+    /// Offsets in `task_struct`.
+    pub comm: u32,
+    pub pid: u32,
+}
+
+/// Of [`Setup`].
+pub const SETUP_BYTES: usize = 32;
+/// Of `task_struct.comm` (`TASK_COMM_LEN`).
+pub const COMM_BYTES: usize = 16;
+
+impl Setup {
+    pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        Setup {
+            switch_to: word(0),
+            entry_start: word(8),
+            entry_end: word(16),
+            comm: half(24),
+            pid: half(28),
+        }
+    }
+
+    pub fn encode(&self) -> [u8; SETUP_BYTES] {
+        let Setup { switch_to, entry_start, entry_end, comm, pid } = *self;
+        let mut bytes = [0; SETUP_BYTES];
+        for (at, word) in [switch_to, entry_start, entry_end].into_iter().enumerate() {
+            bytes[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[24..28].copy_from_slice(&comm.to_le_bytes());
+        bytes[28..32].copy_from_slice(&pid.to_le_bytes());
+        bytes
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Whether QEMU told the plugin of interrupts and exceptions (10.2 and newer); else they were inferred.
+    pub discontinuities: bool,
+    pub vcpus: Vec<VcpuCounts>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuCounts {
+    pub index: u32,
+    pub threads: Vec<Thread>,
+    /// Parents before their children.
+    pub paths: Vec<CallPath>,
+    pub blocks: Vec<BlockCount>,
+    /// Calls that were not followed, since there were too many paths: what they executed is counted at their callers.
+    pub cut: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// `task_struct.comm`; empty where it is not known.
+    pub command: String,
+    pub pid: u32,
+    /// The thread that executed the magic instruction.
+    pub measured: bool,
+}
+
+/// A call in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallPath {
+    /// Index of the path it was made from; none for a thread as such: what ran in it without a known caller.
+    pub parent: Option<u32>,
+    /// Index into `threads`.
+    pub thread: u32,
+    /// Address of the call, and of what it called; 0 for a thread as such.
+    pub from: u64,
+    pub to: u64,
+    pub kind: Entered,
+    pub calls: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Entered {
+    Call,
+    Syscall,
+    /// Interrupt or exception: which of them, the handler's name tells.
+    Interrupt,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockCount {
+    /// Index into `paths`.
+    pub path: u32,
+    /// Address of the block; 0 for all of user space.
+    pub start: u64,
+    pub instructions: u64,
+}
+
+/// The file the plugin writes for the `n`th profile (from 0) of a VM whose plugin was given `dir=DIR`.
+pub fn file_name(dir: &Path, n: u64) -> PathBuf {
+    dir.join(format!("counts-{n:04}.bin"))
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CountsError {
+    #[error("not a tramplab counts file (wrong magic)")]
+    Magic,
+    #[error("the counts' checksum is wrong")]
+    Checksum,
+    #[error("the counts cannot be decoded: {0}")]
+    Format(#[from] postcard::Error),
+    #[error("{0} bytes follow the counts")]
+    Trailing(usize),
+    #[error("{what} {index} of vCPU {vcpu} names {named}, which does not come before it")]
+    Index { vcpu: u32, what: &'static str, index: usize, named: u32 },
+}
+
+impl Counts {
+    pub fn encode(&self) -> Result<Vec<u8>, CountsError> {
+        let mut out = postcard::to_extend(self, MAGIC.to_vec())?;
+        out.extend(crc32fast::hash(&out).to_le_bytes());
+        Ok(out)
+    }
+
+    /// Indices are checked, so that they can be used.
+    pub fn decode(bytes: &[u8]) -> Result<Counts, CountsError> {
+        let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(CountsError::Magic)?;
+        let content = body.strip_prefix(MAGIC).ok_or(CountsError::Magic)?;
+        if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
+            return Err(CountsError::Checksum);
+        }
+        let (counts, rest) = postcard::take_from_bytes::<Counts>(content)?;
+        if !rest.is_empty() {
+            return Err(CountsError::Trailing(rest.len()));
+        }
+        counts.vcpus.iter().try_for_each(check)?;
+        Ok(counts)
+    }
+}
+
+fn check(vcpu: &VcpuCounts) -> Result<(), CountsError> {
+    let bad = |what, index, named| CountsError::Index { vcpu: vcpu.index, what, index, named };
+    for (index, path) in vcpu.paths.iter().enumerate() {
+        if let Some(parent) = path.parent.filter(|&parent| parent as usize >= index) {
+            return Err(bad("path", index, parent));
+        }
+        if path.thread as usize >= vcpu.threads.len() {
+            return Err(bad("the thread of path", index, path.thread));
+        }
+    }
+    let lost = |block: &BlockCount| block.path as usize >= vcpu.paths.len();
+    match vcpu.blocks.iter().position(lost) {
+        Some(index) => Err(bad("block", index, vcpu.blocks[index].path)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts() -> Counts {
+        let path = |parent, to| CallPath { parent, thread: 0, from: 8, to, kind: Entered::Call, calls: 3 };
+        Counts {
+            discontinuities: true,
+            vcpus: vec![VcpuCounts {
+                index: 1,
+                threads: vec![Thread { command: "swapper/1".to_owned(), pid: 0, measured: false }],
+                paths: vec![path(None, 0), path(Some(0), u64::MAX)],
+                blocks: vec![BlockCount { path: 1, start: u64::MAX, instructions: 1 << 40 }],
+                cut: 0,
+            }],
+        }
+    }
+
+    #[test]
+    fn counts_come_back() {
+        let bytes = counts().encode().unwrap();
+        assert_eq!(Counts::decode(&bytes).unwrap(), counts());
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused() {
+        let bytes = counts().encode().unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            assert!(Counts::decode(&damaged).is_err(), "byte {at}");
+            assert!(Counts::decode(&bytes[..at]).is_err(), "{at} bytes");
+        }
+        let damages: [fn(&mut VcpuCounts); 3] =
+            [|v| v.paths[1].parent = Some(1), |v| v.paths[1].thread = 1, |v| v.blocks[0].path = 2];
+        for damage in damages {
+            let mut counts = counts();
+            damage(&mut counts.vcpus[0]);
+            let decoded = Counts::decode(&counts.encode().unwrap());
+            assert!(matches!(decoded, Err(CountsError::Index { .. })), "{decoded:?}");
+        }
+    }
+
+    #[test]
+    fn the_setup_has_one_layout() {
+        let setup = Setup { switch_to: 1, entry_start: 2, entry_end: 3, comm: 4, pid: 5 };
+        assert_eq!(Setup::decode(&setup.encode()), setup);
+        assert_eq!(size_of::<Setup>(), SETUP_BYTES);
+    }
+}
