@@ -219,6 +219,12 @@ fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
         || record.kind != Kind::Int && symbols.find(record.to).is_some_and(is_entry)
 }
 
+/// Entries of interrupts, which come over whatever runs: an exception is the work of what raises it.
+pub fn is_asynchronous(name: &str) -> bool {
+    is_interrupt_entry(name)
+        && !(name.starts_with("asm_exc_") && !name.starts_with("asm_exc_nmi") || name == "el1h_64_sync")
+}
+
 fn is_interrupt_entry(name: &str) -> bool {
     const X86: [&str; 5] = [
         "asm_sysvec_",

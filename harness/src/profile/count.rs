@@ -60,7 +60,7 @@ impl<'a> Tree<'a> {
         let stack: &[u64] = if stack.is_empty() { &[0] } else { stack };
         let mut parent = None;
         let mut interrupt = false;
-        for &address in stack.iter().rev() {
+        for address in called_from(stack).rev() {
             interrupt |= self.symbols.find(address).is_some_and(|symbol| is_asynchronous(&symbol.name));
             let function = self.function(address);
             parent = Some(self.child(parent, thread, function, interrupt));
@@ -89,7 +89,12 @@ pub fn addresses(counts: &Counts) -> Vec<u64> {
 
 /// The same of stacks.
 pub fn stack_addresses<'a>(stacks: impl Iterator<Item = &'a Vec<u64>>) -> Vec<u64> {
-    kernel_addresses(stacks.flatten().copied())
+    kernel_addresses(stacks.flat_map(|stack| called_from(stack)))
+}
+
+/// A stack holds where calls return to, which may be behind the end of a function that calls last; the call is before that.
+fn called_from(stack: &[u64]) -> impl DoubleEndedIterator<Item = u64> + '_ {
+    stack.iter().enumerate().map(|(depth, &address)| address.saturating_sub(u64::from(depth > 0)))
 }
 
 fn kernel_addresses(addresses: impl Iterator<Item = u64>) -> Vec<u64> {
@@ -130,7 +135,10 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         let above = interrupts[parent as usize];
         let interrupt = above || interrupts_thread(path, tree.symbols);
         // A call from behind a jump, which left no path of its own: its caller is the function that the call is in.
-        let caller = caller(tree, vcpu, &nodes, parent, thread, above, path.from);
+        let caller = match nodes[parent as usize] {
+            caller if !is_kernel(path.from) => caller,
+            caller => Some(within(tree, caller, thread, above, path.from)),
+        };
         let function = tree.function(path.to);
         let node = tree.child(caller, thread, function, interrupt);
         tree.node(node).calls += path.calls;
@@ -149,23 +157,6 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
 fn interrupts_thread(path: &CallPath, symbols: &Symbols) -> bool {
     path.kind == Entered::Interrupt
         && symbols.find(path.to).is_none_or(|symbol| is_asynchronous(&symbol.name))
-}
-
-fn caller(
-    tree: &mut Tree,
-    vcpu: &VcpuCounts,
-    nodes: &[Option<u32>],
-    parent: u32,
-    thread: u32,
-    interrupt: bool,
-    from: u64,
-) -> Option<u32> {
-    let node = nodes[parent as usize];
-    if !is_kernel(from) {
-        return node;
-    }
-    let _ = vcpu;
-    Some(within(tree, node, thread, interrupt, from))
 }
 
 /// The node of the function at an address that was reached from `node` without a call, which is mostly that function itself.
@@ -204,7 +195,7 @@ pub fn of_waits(cell: &str, phase: Phase, waits: &[Wait], thread: Thread, symbol
 pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
     let mut by_stack: HashMap<Vec<String>, (u64, u64)> = HashMap::new();
     for wait in waits {
-        let names = wait.stack.iter().map(|&address| function(symbols.find(address), address).name).collect();
+        let names = called_from(&wait.stack).map(|address| function(symbols.find(address), address).name).collect();
         let entry = by_stack.entry(names).or_default();
         *entry = (entry.0 + wait.ns, entry.1 + wait.count);
     }

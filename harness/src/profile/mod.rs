@@ -4,6 +4,8 @@
 //! Whatever counted, a profile is one tree: per thread the functions on the kernel's stack, outermost first, each with
 //! what was spent in itself.
 
+pub mod count;
+
 use serde::{Deserialize, Serialize};
 use tramplab_protocol::message::Explain;
 

@@ -5,8 +5,7 @@ use super::{Signal, death};
 use std::{
     collections::VecDeque,
     fs,
-    io::{self, BufRead, BufReader, Read, Write},
-    os::unix::net::UnixStream,
+    io::{self, BufRead, BufReader, PipeReader, Read, Write},
     sync::{Arc, Mutex, MutexGuard, mpsc::SyncSender},
     thread,
     time::Instant,
@@ -25,7 +24,7 @@ struct Seen {
 }
 
 impl Console {
-    pub fn watch(from: UnixStream, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
+    pub fn watch(from: PipeReader, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
         let seen = Arc::new(Mutex::new(Seen { tail: VecDeque::new(), last_line: Instant::now() }));
         let console = Console(Arc::clone(&seen));
         thread::Builder::new().name("console".to_owned()).spawn(move || drain(from, log, &seen, &signals))?;
@@ -46,7 +45,7 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
 }
 
 /// Ends when QEMU's end of the console closes.
-fn drain(from: UnixStream, mut log: fs::File, seen: &Mutex<Seen>, signals: &SyncSender<Signal>) {
+fn drain(from: PipeReader, mut log: fs::File, seen: &Mutex<Seen>, signals: &SyncSender<Signal>) {
     let mut input = BufReader::new(from);
     let mut written = 0;
     let mut dead = false;

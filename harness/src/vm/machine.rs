@@ -71,8 +71,9 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
         add(&["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2000-01-01,clock=vm"]);
     }
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
-    // The console: the kernel's log, and nothing else. Sockets are inherited: none has a name that could be left behind.
-    add(&["-chardev", &format!("socket,id=console,fd={}", console.as_raw_fd())]);
+    // The console: the kernel's log, and nothing else. Pipe and socket are inherited: neither has a name that could be left
+    // behind.
+    add(&["-chardev", &format!("file,id=console,path=/dev/fd/{}", console.as_raw_fd())]);
     add(&["-serial", "chardev:console"]);
     // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
     add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
@@ -157,11 +158,11 @@ mod tests {
             dir: "runs/a,b".into(),
             deadlines: Deadlines::default(),
         };
-        let (_, console) = crate::vm::process::socket_pair().unwrap();
+        let (_, console) = crate::vm::process::pipe().unwrap();
         let (_, link) = crate::vm::process::socket_pair().unwrap();
         let words = arguments(&spec, &console, &link);
         let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-        text.replace(&format!("fd={}", console.as_raw_fd()), "fd=CONSOLE")
+        text.replace(&format!("/dev/fd/{}", console.as_raw_fd()), "/dev/fd/CONSOLE")
             .replace(&format!("fd={}", link.as_raw_fd()), "fd=LINK")
     }
 
@@ -178,7 +179,7 @@ mod tests {
                 "-nodefaults -no-user-config -display none -nic none -no-reboot",
                 "-sandbox on,",
                 "-smp 2 -m 512M",
-                "-chardev socket,id=console,fd=CONSOLE -serial chardev:console",
+                "-chardev file,id=console,path=/dev/fd/CONSOLE -serial chardev:console",
                 "-chardev socket,id=agent,fd=LINK -device virtio-serial-pci",
                 "-device virtserialport,chardev=agent,name=tramplab.agent",
                 "-kernel k -initrd i",

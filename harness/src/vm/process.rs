@@ -27,6 +27,18 @@ pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
     Ok((host.into(), guest))
 }
 
+/// What a guest's console may say while nobody reads.
+const PIPE_BYTES: i32 = 1 << 20;
+
+/// The same in one direction, for the console. A socket is full after some hundred bytes that come one by one, and whether it is
+/// depends on the host's mood: the guest would be told to wait, and no two boots would be the same.
+pub fn pipe() -> io::Result<(io::PipeReader, OwnedFd)> {
+    let (host, guest) = io::pipe()?;
+    // What the system grants by itself will do, if not as well.
+    let _ = nix::fcntl::fcntl(&guest, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+    Ok((host, guest.into()))
+}
+
 pub struct Qemu {
     child: Child,
     log: PathBuf,

@@ -112,7 +112,7 @@ impl KernelBtf {
 
 fn task_offsets(task: types::Struct<'_>) -> Option<(u32, u32)> {
     let offset = |wanted: &str| {
-        let member = task.iter().find(|member| member.name.is_some_and(|name| name.to_bytes() == wanted.as_bytes()))?;
+        let member = task.iter().find(|member| member.name.is_some_and(|name| name == wanted))?;
         match member.attr {
             MemberAttr::Normal { offset } => Some(offset / 8),
             MemberAttr::BitField { .. } => None,

@@ -3,6 +3,7 @@
 
 mod attach;
 mod bpf;
+mod counting;
 mod facts;
 mod functions;
 mod init;
