@@ -8,6 +8,7 @@ use std::fs;
 use tramplab_protocol::message::{Facts, GuestError};
 
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+const MEMORY: &str = "/proc/meminfo";
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
 /// `uname -r`, also for the greeting.
@@ -32,7 +33,7 @@ pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
         version: names.version().to_string_lossy().into_owned(),
         machine: names.machine().to_string_lossy().into_owned(),
         cpus: online_cpus(),
-        memory_kib: memory_kib(&read("/proc/meminfo")?),
+        memory_kib: memory_kib(&read(MEMORY)?, "MemTotal:"),
         clocksource: read(CLOCKSOURCE)
             .map_or_else(|_| "unknown".to_owned(), |text| text.trim_end().to_owned()),
         btf_bytes: fs::metadata(kernel_btf::PATH).map_or(0, |m| m.len()),
@@ -49,9 +50,15 @@ fn online_cpus() -> u32 {
     count.ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or(1)
 }
 
-fn memory_kib(meminfo: &str) -> u64 {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    total.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+/// Memory that can be had without swapping. What is free alone would count caches as taken, which the kernel gives
+/// back when asked.
+pub fn available_kib() -> std::io::Result<i64> {
+    Ok(memory_kib(&fs::read_to_string(MEMORY)?, "MemAvailable:") as i64)
+}
+
+fn memory_kib(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 fn mitigations() -> Vec<String> {
@@ -73,8 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_the_total() {
-        assert_eq!(memory_kib("MemTotal:         989080 kB\nMemFree:          935480 kB\n"), 989_080);
-        assert_eq!(memory_kib(""), 0);
+    fn memory_is_found_by_its_name() {
+        let meminfo =
+            "MemTotal:         989080 kB\nMemFree:          935480 kB\nMemAvailable:     930112 kB\n";
+        assert_eq!(memory_kib(meminfo, "MemTotal:"), 989_080);
+        assert_eq!(memory_kib(meminfo, "MemAvailable:"), 930_112);
+        assert_eq!(memory_kib("", "MemTotal:"), 0);
     }
 }
