@@ -5,11 +5,13 @@
  */
 #include "tramplab.bpf.h"
 
-/* Stacks of one thread in one system call: dozens. */
-#define STACKS 1024
+/*
+ * Where a kernel preempts there are hundreds of stacks, and one whose place in the map is taken is not known. Two phases
+ * have room for all.
+ */
+#define STACKS 8192
 #define DEPTH 127
-/* Per phase every stack, and those not known. */
-#define WAITS (4 * STACKS)
+#define WAITS (2 * STACKS + 2)
 
 /* Of the kernel's interface (enum bpf_map_type and the flags of bpf_map_update_elem). */
 #define BPF_MAP_TYPE_HASH 1

@@ -172,7 +172,7 @@ impl Prepared {
 
         // Never grows, so that its memory is not taken for the links'.
         let mut links = Vec::with_capacity(self.targets.chosen.len());
-        let available = facts::available_kib().map_err(failed)?;
+        let taken = facts::kernel_memory_kib().map_err(failed)?;
         let mut attach_ns = 0;
         let mut result = Ok(());
         watch(Phase::Attach, &mut || {
@@ -188,7 +188,7 @@ impl Prepared {
             attach_ns = now_ns() - before;
         })?;
         result?;
-        let memory_kib = available - facts::available_kib().map_err(failed)?;
+        let memory_kib = facts::kernel_memory_kib().map_err(failed)? - taken;
         attached()?;
 
         let made = links.len();
