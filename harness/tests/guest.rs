@@ -6,7 +6,7 @@ use nix::{
     unistd::Pid,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -17,8 +17,11 @@ use tramplab::{
     vm::{Deadlines, QemuProgram, Spec, Vm, VmError, initramfs},
 };
 use tramplab_protocol::{
-    Mechanism,
-    message::{Command, Fault, LbrWasteRequest, Response},
+    Functions, Mechanism,
+    message::{
+        AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, Fault, GuestError,
+        LbrWasteRequest, PhaseReply, Response, Samples,
+    },
     trace::{self, Trace},
 };
 
@@ -79,6 +82,134 @@ fn waste_repeats_bit_for_bit_and_across_boots() {
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+/// Beyond what tens of thousands of functions take on a loaded machine.
+const LONG: Duration = Duration::from_secs(400);
+/// Of a phase's wall time that may be neither the thread's own by the scheduler's accounts nor waiting. The scheduler
+/// charges the time from a wake-up that is to preempt the thread to the switch to whom it switches to.
+const UNEXPLAINED: f64 = 0.2;
+
+fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
+    AttachRequest { mechanism, functions, rounds, seed: 1, seconds: None }
+}
+
+fn count(functions: u32) -> Functions {
+    Functions::Count(functions.try_into().unwrap())
+}
+
+fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestError> {
+    vm.request(Command::Attach(request), LONG).unwrap().map(|response| match response {
+        Response::Attach(reply) => reply,
+        other => panic!("{other:?}"),
+    })
+}
+
+fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
+    let request = ExplainRequest { attach, how: Explain::Sampled };
+    match vm.request(Command::Explain(request), LONG).unwrap().unwrap() {
+        Response::Explain(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Names of addresses; those that nobody knows are shown as numbers.
+fn names(vm: &mut Vm, addresses: &[u64]) -> Vec<String> {
+    let addresses = addresses.to_vec();
+    match vm.request(Command::Resolve { addresses: addresses.clone() }, LIMIT).unwrap().unwrap() {
+        Response::Resolve { symbols } => {
+            let named = symbols.into_iter().zip(addresses);
+            named.map(|(symbol, address)| symbol.map_or(format!("{address:#x}"), |s| s.name)).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn assert_adds_up(phase: &PhaseReply, what: &str) {
+    let waited: u64 = phase.waits.iter().map(|wait| wait.ns).sum();
+    let rest = phase.wall_ns as f64 - (phase.cpu_ns + waited) as f64;
+    let share = rest / phase.wall_ns as f64;
+    assert!(share.abs() < UNEXPLAINED, "{what}: {share:.3} of {} ns is unexplained", phase.wall_ns);
+}
+
+/// Functions in which the measured thread was found most often, and how often.
+fn top(vm: &mut Vm, samples: &Samples) -> Vec<(String, u64)> {
+    let mine: Vec<_> = samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()).collect();
+    let inner: Vec<u64> = mine.iter().map(|sample| sample.stack[0]).collect();
+    let mut counts = BTreeMap::new();
+    for (name, sample) in names(vm, &inner).into_iter().zip(mine) {
+        *counts.entry(name).or_insert(0) += sample.count;
+    }
+    let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts
+}
+
+#[test]
+fn a_round_is_explained_by_samples_and_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(dir.path())).unwrap();
+
+    let reply = explain(&mut vm, rounds_of(Mechanism::Fentry, count(10), 2));
+    assert_eq!((reply.functions, reply.links), (10, 10));
+    assert_adds_up(&reply.attach, "attaching fentry");
+    assert_adds_up(&reply.detach, "detaching fentry");
+    // A grace period for every link of every round.
+    let waits: Vec<(Vec<String>, u64)> =
+        reply.detach.waits.iter().map(|wait| (names(&mut vm, &wait.stack), wait.count)).collect();
+    let (stack, times) = &waits[0];
+    assert_eq!(stack[0], "__schedule");
+    assert!(stack.iter().any(|name| name == "synchronize_rcu_tasks"), "{waits:#?}");
+    assert!(*times >= 20, "{waits:#?}");
+    assert!(waits.iter().all(|(stack, _)| !stack.is_empty()), "a stack was lost: {waits:#?}");
+    let samples = reply.detach.samples.unwrap();
+    assert!(samples.stacks.iter().any(|s| s.command == "swapper" && s.pid == 0 && !s.measured));
+    let samples = reply.attach.samples.unwrap();
+    assert_eq!(samples.lost, 0);
+    let top_five: Vec<(String, u64)> = top(&mut vm, &samples).into_iter().take(5).collect();
+    assert!(top_five.iter().any(|(name, _)| name == "ftrace_replace_code"), "{top_five:?}");
+    assert!(top_five.iter().all(|(name, _)| !name.starts_with("0x")), "{top_five:?}");
+
+    let reply = explain(&mut vm, rounds_of(Mechanism::KprobeMulti, count(1000), 3));
+    assert_eq!((reply.functions, reply.links), (1000, 1));
+    for (phase, what) in [(reply.attach, "attaching"), (reply.detach, "detaching")] {
+        assert_adds_up(&phase, what);
+        let samples = phase.samples.unwrap();
+        assert_eq!(samples.lost, 0);
+        // Wherever the thread was in the kernel, it came by a system call; perf leaves out of a few what it cannot unwind.
+        let (mut seen, mut from_entry) = (0, 0);
+        for sample in samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()) {
+            let outermost = names(&mut vm, &sample.stack[sample.stack.len() - 1..]).remove(0);
+            seen += sample.count;
+            from_entry += if outermost.starts_with("entry_SYSCALL_64") { sample.count } else { 0 };
+        }
+        assert!(seen > 100 && from_entry * 10 >= seen * 9, "{what}: {from_entry} of {seen}");
+    }
+    vm.power_off(LIMIT).unwrap();
+}
+
+#[test]
+fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(dir.path())).unwrap();
+
+    let reply = attach(&mut vm, rounds_of(Mechanism::KprobeMulti, Functions::All, 1)).unwrap();
+    assert!(reply.functions.len() > 35_000, "{} functions", reply.functions.len());
+    let names: BTreeSet<&String> = reply.functions.iter().collect();
+    assert!(names.len() < reply.functions.len(), "namesakes are functions too");
+    assert!(reply.rounds[0].memory_kib > 0 && reply.stopped.is_none(), "{:?}", reply.rounds);
+
+    let budgeted = AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Fentry, Functions::All, 3) };
+    let reply = attach(&mut vm, budgeted).unwrap();
+    let stopped = reply.stopped.expect("thousands of links take more than a second");
+    assert_eq!(reply.rounds.len(), 1);
+    assert_eq!(reply.functions.len() as u32, stopped.attached);
+    assert!((1..stopped.wanted).contains(&stopped.attached), "{stopped:?}");
+    assert!((1..=stopped.attached).contains(&stopped.detached), "{stopped:?}");
+    // Detaching waits longer than attaching works, so links are left, and nothing can be measured beside them.
+    let again = attach(&mut vm, rounds_of(Mechanism::Fentry, count(1), 1));
+    assert_eq!(again.is_err(), stopped.detached < stopped.attached, "{stopped:?}, then {again:?}");
+    vm.power_off(LIMIT).unwrap();
 }
 
 /// One way for a guest to fail, and what must be said of it.

@@ -50,7 +50,7 @@ impl fmt::Display for Reason {
 }
 
 impl BpfError {
-    fn new(action: &'static str, errno: i32, log: &str) -> BpfError {
+    pub fn new(action: &'static str, errno: i32, log: &str) -> BpfError {
         BpfError { action, errno, reason: Reason { errno, log: verdict(log) } }
     }
 
@@ -281,7 +281,8 @@ impl KprobePmu {
     }
 }
 
-fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> Result<OwnedFd, BpfError> {
+/// Opens an event of a thread (-1: all) on a CPU (-1: all).
+pub fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> Result<OwnedFd, BpfError> {
     // SAFETY: the attribute and what it points to live through the call.
     let fd = unsafe {
         libc::syscall(
@@ -294,6 +295,17 @@ fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> Re
         )
     };
     owned(fd, "open a perf event")
+}
+
+/// `PERF_EVENT_IOC_ENABLE` and `PERF_EVENT_IOC_DISABLE`: `_IO('$', 0)` and `_IO('$', 1)`.
+const ENABLE: libc::c_ulong = 0x2400;
+const DISABLE: libc::c_ulong = 0x2401;
+
+/// Lets a perf event count, or stops it.
+pub fn switch_event(event: BorrowedFd<'_>, on: bool) -> Result<(), BpfError> {
+    // SAFETY: these requests take no pointer.
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), if on { ENABLE } else { DISABLE }, 0) };
+    if result < 0 { Err(BpfError::last("switch a perf event")) } else { Ok(()) }
 }
 
 /// Turns the branch records of a CPU on, kernel branches of all kinds, while the event is open.

@@ -8,6 +8,10 @@ use std::fs;
 use tramplab_protocol::message::{Facts, GuestError};
 
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+const MEMORY: &str = "/proc/meminfo";
+const REFRESH: &str = "/proc/sys/vm/stat_refresh";
+/// Lines of meminfo that do not overlap: objects, JITed code and other vmalloc, page tables, per-CPU data.
+const KERNEL_MEMORY: [&str; 4] = ["Slab:", "VmallocUsed:", "PageTables:", "Percpu:"];
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
 /// `uname -r`, also for the greeting.
@@ -32,7 +36,7 @@ pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
         version: names.version().to_string_lossy().into_owned(),
         machine: names.machine().to_string_lossy().into_owned(),
         cpus: online_cpus(),
-        memory_kib: memory_kib(&read("/proc/meminfo")?),
+        memory_kib: memory_kib(&read(MEMORY)?, "MemTotal:"),
         clocksource: read(CLOCKSOURCE)
             .map_or_else(|_| "unknown".to_owned(), |text| text.trim_end().to_owned()),
         btf_bytes: fs::metadata(kernel_btf::PATH).map_or(0, |m| m.len()),
@@ -49,9 +53,18 @@ fn online_cpus() -> u32 {
     count.ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or(1)
 }
 
-fn memory_kib(meminfo: &str) -> u64 {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    total.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+/// Memory that the kernel took for itself, by kind. What is free or available would tell less: agents' memory, page
+/// caches and the allocator's lists per CPU change it as well.
+pub fn kernel_memory_kib() -> std::io::Result<i64> {
+    // Kernels count per CPU and add up now and then; this makes them do it. It is a convenience of CONFIG_SMP.
+    let _ = fs::write(REFRESH, "1");
+    let meminfo = fs::read_to_string(MEMORY)?;
+    Ok(KERNEL_MEMORY.map(|name| memory_kib(&meminfo, name) as i64).iter().sum())
+}
+
+fn memory_kib(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 fn mitigations() -> Vec<String> {
@@ -73,8 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_the_total() {
-        assert_eq!(memory_kib("MemTotal:         989080 kB\nMemFree:          935480 kB\n"), 989_080);
-        assert_eq!(memory_kib(""), 0);
+    fn memory_is_found_by_its_name() {
+        let meminfo = "MemTotal:         989080 kB\nMemFree:          935480 kB\nSlab:   930112 kB\n";
+        assert_eq!(memory_kib(meminfo, "MemTotal:"), 989_080);
+        assert_eq!(memory_kib(meminfo, "Slab:"), 930_112);
+        assert_eq!(memory_kib("", "MemTotal:"), 0);
     }
 }

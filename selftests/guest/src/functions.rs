@@ -10,6 +10,8 @@ use std::fs;
 use tramplab_protocol::Mechanism;
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
+/// The same with addresses, `ADDRESS NAME [MODULE]`; there since 6.5.
+const ADDRESSES: &str = "/sys/kernel/tracing/available_filter_functions_addrs";
 /// Functions whose return value may be overridden; there only with CONFIG_FUNCTION_ERROR_INJECTION.
 const INJECTABLE: &str = "/sys/kernel/debug/error_injection/list";
 /// Hooks of security modules may always be overridden.
@@ -71,6 +73,11 @@ pub fn available() -> Result<String, FunctionsError> {
     fs::read_to_string(AVAILABLE).map_err(|error| FunctionsError { path: AVAILABLE, error })
 }
 
+/// The functions ftrace can attach to, with their addresses: none where the kernel has no such list.
+pub fn available_addresses() -> Option<String> {
+    fs::read_to_string(ADDRESSES).ok()
+}
+
 /// The functions listed for error injection: none where the kernel has no such list.
 pub fn injectable() -> String {
     fs::read_to_string(INJECTABLE).unwrap_or_default()
@@ -111,6 +118,39 @@ pub fn candidates(
             })
         })
         .collect()
+}
+
+/// All functions of the image that are not denied, by name and address, as mechanisms that attach by address take
+/// them: also those that BTF does not describe, and namesakes. Of a kernel that lists no addresses those that kallsyms
+/// knows one address of.
+pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kallsyms) -> Vec<Target> {
+    let of_image = |line: &&str| !line.ends_with(']');
+    let mut targets: Vec<Target> = match with_addresses {
+        Some(list) => list
+            .lines()
+            .filter(of_image)
+            .filter_map(|line| {
+                let (address, name) = line.split_once(' ')?;
+                Some(Target {
+                    name: name.to_owned(),
+                    btf_id: 0,
+                    address: u64::from_str_radix(address, 16).ok()?,
+                })
+            })
+            .collect(),
+        None => {
+            let addresses = kallsyms.unique_addresses();
+            image_functions(available)
+                .filter_map(|name| {
+                    Some(Target { name: name.to_owned(), btf_id: 0, address: *addresses.get(name)? })
+                })
+                .collect()
+        }
+    };
+    targets.retain(|target| !is_denied(&target.name));
+    targets.sort_unstable_by(|a, b| (&a.name, a.address).cmp(&(&b.name, b.address)));
+    targets.dedup_by_key(|target| target.address);
+    targets
 }
 
 /// All tracepoints, by name.
@@ -188,6 +228,29 @@ mod tests {
         assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger]);
         assert_eq!(names(Mechanism::FmodRet, ""), []);
         assert_eq!(names(Mechanism::FmodRet, "__set_task_comm\tERRNO\n"), [set_comm]);
+    }
+
+    #[test]
+    fn by_address_namesakes_are_two() {
+        let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();
+        let available = "__set_task_comm\nt_show\nt_show\nrcu_read_unlock_strict\nvfs_read [fs]\nno_such\n";
+        let with = "ffffffff81000014 t_show\nffffffff81000004 vfs_write\nffffffff81000024 t_show\n\
+                    ffffffff81000034 rcu_read_unlock_strict\nffffffffc0000004 ext4_read [ext4]\n";
+        let named = |targets: Vec<Target>| {
+            targets.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            named(by_address(available, Some(with), &kallsyms)),
+            [
+                ("t_show", 0xffff_ffff_8100_0014),
+                ("t_show", 0xffff_ffff_8100_0024),
+                ("vfs_write", 0xffff_ffff_8100_0004)
+            ]
+            .map(|(name, address)| (name.to_owned(), address))
+        );
+        // Without addresses a namesake has none.
+        let expected = [("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0)];
+        assert_eq!(named(by_address(available, None, &kallsyms)), expected);
     }
 
     #[test]

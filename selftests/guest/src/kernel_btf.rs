@@ -6,6 +6,8 @@ use libbpf_rs::btf::{Btf, BtfKind, BtfType};
 use std::collections::{HashMap, HashSet};
 
 pub const PATH: &str = "/sys/kernel/btf/vmlinux";
+/// The tag of functions that BPF programs may call: tracing multi refuses to attach to them.
+const KFUNC: &str = "bpf_kfunc";
 /// A tracepoint `NAME` has a typedef of this prefix.
 const TRACEPOINT: &str = "btf_trace_";
 /// Arguments that travel in registers on every architecture; older trampolines take no more.
@@ -42,6 +44,7 @@ impl KernelBtf {
     fn of(btf: &Btf<'_>) -> KernelBtf {
         let mut kernel = KernelBtf::default();
         let mut ambiguous = HashSet::new();
+        let mut kfuncs = HashSet::new();
         for id in 1..btf.len() as u32 {
             let Some(entry) = btf.type_by_id::<BtfType<'_>>(id.into()) else { continue };
             let Some(name) = entry.name().map(|name| name.to_string_lossy()) else { continue };
@@ -57,6 +60,10 @@ impl KernelBtf {
                         kernel.tracepoints.insert(tracepoint.to_owned(), id);
                     }
                 }
+                BtfKind::DeclTag if name == KFUNC => {
+                    let tagged = entry.next_type().and_then(|function| function.name());
+                    kfuncs.extend(tagged.map(|name| name.to_string_lossy().into_owned()));
+                }
                 BtfKind::Enum if name == "bpf_attach_type" => {
                     let Ok(entry) = types::Enum::try_from(entry) else { continue };
                     let names = entry.iter().filter_map(|member| member.name);
@@ -70,6 +77,9 @@ impl KernelBtf {
         }
         for name in ambiguous {
             kernel.functions.remove(&name);
+        }
+        for name in kfuncs {
+            kernel.functions.entry(name).and_modify(|function| function.plain = false);
         }
         kernel
     }
@@ -87,7 +97,7 @@ impl KernelBtf {
         self.functions.get(name).map(|function| function.id)
     }
 
-    /// A function that every mechanism can attach to, as far as its prototype goes.
+    /// A function that every mechanism can attach to, as far as BTF tells: no kfunc, and a plain prototype.
     pub fn plain_function(&self, name: &str) -> Option<u32> {
         self.functions.get(name).filter(|function| function.plain).map(|function| function.id)
     }
@@ -210,11 +220,16 @@ mod tests {
         }
         writer.function("t_show", int, &[pointer]);
         writer.function("t_show", int, &[pointer]);
+        let kfunc = writer.function("bpf_cpumask_first", int, &[pointer]);
+        // SAFETY: the BTF is valid; libbpf copies the name.
+        let tag = unsafe { libbpf_sys::btf__add_decl_tag(raw, c"bpf_kfunc".as_ptr(), kfunc as i32, -1) };
+        assert!(tag > 0);
 
         let kernel = writer.read();
         assert_eq!(kernel.plain_function("vfs_read"), Some(plain));
         assert_eq!(kernel.plain_function("schedule"), Some(none));
-        for unfit in ["slab_fix", "tnum_bswap64", "ZSTD_createCDict_advanced2", "seven"] {
+        for unfit in ["slab_fix", "tnum_bswap64", "ZSTD_createCDict_advanced2", "seven", "bpf_cpumask_first"]
+        {
             assert!(kernel.function(unfit).is_some(), "{unfit}");
             assert_eq!(kernel.plain_function(unfit), None, "{unfit}");
         }

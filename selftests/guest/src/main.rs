@@ -3,7 +3,9 @@
 
 mod attach;
 mod bpf;
+mod budget;
 mod counting;
+mod explain;
 mod facts;
 mod functions;
 mod init;
@@ -12,17 +14,24 @@ mod kallsyms;
 mod kernel_btf;
 mod libbpf_log;
 mod link;
+mod mapping;
 mod method;
 mod orders;
+mod ring;
+mod rounds;
+mod sampling;
+mod targets;
 mod trigger;
+mod waiting;
 mod waste;
 
 use kallsyms::Kallsyms;
 use kernel_btf::KernelBtf;
 use link::{Events, Heartbeat, LinkError, Requests};
 use orders::Answers;
+use rounds::Prepared;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tramplab_protocol::message::{Command, Event, GuestError, Request, Response, VERSION};
+use tramplab_protocol::message::{AttachRequest, Command, Event, GuestError, Request, Response, VERSION};
 
 /// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
 const MEASURING_CPU: usize = 0;
@@ -58,7 +67,7 @@ fn main() {
 fn run() -> Result<std::convert::Infallible, AgentError> {
     init::prepare()?;
     libbpf_log::install();
-    let mut agent = Agent { btf: None, attached: None, line: None };
+    let mut agent = Agent { btf: None, attached: None, prepared: None, names: None, left: 0, line: None };
     let mut answers = Answers::default();
     for command in orders::read()? {
         pin_or_say();
@@ -130,6 +139,12 @@ struct Agent {
     btf: Option<KernelBtf>,
     /// What the last LBR measurement left attached, so that its addresses resolve.
     attached: Option<waste::Attached>,
+    /// What the last request for rounds attached to.
+    prepared: Option<Prepared>,
+    /// The names of the moment when everything of the last explained round was attached.
+    names: Option<Kallsyms>,
+    /// Links of ended measurements that are still attached.
+    left: usize,
     /// None while it executes orders.
     line: Option<Line>,
 }
@@ -145,7 +160,7 @@ impl Agent {
         let response = match command {
             Command::Facts => Response::Facts(facts::gather(self.btf().ok())?),
             Command::LbrWaste(request) => {
-                self.attached = None;
+                self.release();
                 self.btf()?;
                 let btf = self.btf.as_ref().expect("read above");
                 let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
@@ -154,19 +169,29 @@ impl Agent {
                 Response::LbrWaste(reply)
             }
             Command::Resolve { addresses } => {
-                let kallsyms = Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?;
-                let symbols = addresses.iter().map(|address| kallsyms.resolve(*address)).collect();
+                let fresh = match self.names {
+                    Some(_) => None,
+                    None => Some(Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?),
+                };
+                let names = self.names.as_ref().or(fresh.as_ref()).expect("one of the two");
+                let symbols = addresses.iter().map(|address| names.resolve(*address)).collect();
                 Response::Resolve { symbols }
             }
             Command::Release => {
-                self.attached = None;
+                self.release();
                 Response::Done
             }
             Command::Attach(request) => {
-                self.attached = None;
-                Response::Attach(attach::measure(&request, self.btf()?)?)
+                let reply = self.rounds(&request, |prepared, _| attach::measure(&request, prepared))?;
+                Response::Attach(reply)
             }
-            Command::Explain(_) | Command::Trigger(_) => {
+            Command::Explain(request) => {
+                let explained = |prepared: &mut Prepared, btf: &KernelBtf| explain::explain(&request, prepared, btf);
+                let (reply, names) = self.rounds(&request.attach, explained)?;
+                self.names = Some(names);
+                Response::Explain(reply)
+            }
+            Command::Trigger(_) => {
                 return Err(GuestError::Unsupported("not yet".to_owned()));
             }
             Command::Inject(fault) => {
@@ -180,6 +205,35 @@ impl Agent {
             Command::PowerOff => Response::Done,
         };
         Ok(Outcome::Reply(response))
+    }
+
+    fn release(&mut self) {
+        self.attached = None;
+        self.names = None;
+    }
+
+    /// Does rounds of a request, on the targets of the last one where it is of the same.
+    fn rounds<T>(
+        &mut self,
+        request: &AttachRequest,
+        work: impl FnOnce(&mut Prepared, &KernelBtf) -> Result<T, GuestError>,
+    ) -> Result<T, GuestError> {
+        self.release();
+        if self.left > 0 {
+            return Err(GuestError::Failed(format!(
+                "{} links of a measurement that its time budget ended are still attached and would be measured along: \
+                 start another guest",
+                self.left
+            )));
+        }
+        let earlier = self.prepared.take();
+        self.btf()?;
+        let btf = self.btf.as_ref().expect("read above");
+        let mut prepared = Prepared::of(request, btf, earlier)?;
+        let result = work(&mut prepared, btf);
+        self.left = prepared.left;
+        self.prepared = Some(prepared);
+        result
     }
 
     /// The kernel's BTF, read at its first use.

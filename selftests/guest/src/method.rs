@@ -114,6 +114,11 @@ impl Method {
         )
     }
 
+    /// Whether its list is one of addresses, and not of BTF ids or names.
+    pub fn attaches_by_address(mechanism: Mechanism) -> bool {
+        matches!(mechanism, Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
+    }
+
     /// Loads the empty program for a target.
     pub fn load_empty(self, target: &Target) -> Result<OwnedFd, BpfError> {
         bpf::load_empty(self.kind(), if self.program_per_target() { target.btf_id } else { 0 })
@@ -137,7 +142,7 @@ impl Method {
     /// Attaches to all targets of a list by one link; only for multi mechanisms.
     pub fn link_list(self, program: BorrowedFd<'_>, list: &List) -> Result<Link, BpfError> {
         match self.mechanism {
-            Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
+            mechanism if Method::attaches_by_address(mechanism) => {
                 let exit = self.mechanism == Mechanism::KretprobeMulti;
                 bpf::link_kprobe_multi(program, self.uapi.attach, &list.addresses, exit)
             }

@@ -66,8 +66,8 @@ pub struct AttachRequest {
     pub rounds: u32,
     /// Chooses the functions: the same seed and kernel give the same list.
     pub seed: u64,
-    /// Guest time that attaching, and that detaching, may take where every function has a link of its own; what was
-    /// done by then is the measurement.
+    /// Guest time that loading, attaching and detaching may each take where every function has a link of its own; what
+    /// was done by then is the measurement. Links that are left over stay: only a new guest measures more.
     pub seconds: Option<u32>,
 }
 
@@ -212,7 +212,7 @@ pub struct AttachReply {
     pub mechanism: Mechanism,
     /// In attach order.
     pub functions: Vec<String>,
-    /// Candidates the kernel refused, replaced by the next of the list.
+    /// Candidates the kernel refused: replaced by the next of the list, or, of all functions, left out.
     pub refused: Vec<Refusal>,
     pub programs: u32,
     pub links: u32,
@@ -248,7 +248,7 @@ pub struct AttachRound {
     pub attach_ns: u64,
     /// The same for closing them.
     pub detach_ns: u64,
-    /// Memory that the links took (programs not included): what was available less after attaching than before.
+    /// Memory that the links took (programs not included): what the kernel has allocated more after attaching than before.
     pub memory_kib: i64,
 }
 
@@ -265,16 +265,17 @@ pub struct ExplainReply {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReply {
     pub wall_ns: u64,
-    /// Time on a CPU by the scheduler's accounts of the thread (interrupts included).
+    /// Time on a CPU by the scheduler's accounts of the thread (interrupts included). A little short of the truth: the
+    /// time from a wake-up that is to preempt the thread to the switch is charged to whom it switches to.
     pub cpu_ns: u64,
-    /// Times off the CPU, by kernel stack.
+    /// Times off the CPU, by kernel stack, longest first; being ready to run, behind another thread, is part of them.
     pub waits: Vec<Wait>,
     pub samples: Option<Samples>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Innermost first.
+    /// Innermost first, beginning in the scheduler; empty where the stack is not known.
     pub stack: Vec<u64>,
     pub ns: u64,
     pub count: u64,

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a round's time goes: rounds as [`crate::attach`] measures them, watched phase by phase and added up.
+
+use crate::MEASURING_CPU;
+use crate::budget::now_ns;
+use crate::counting::Counting;
+use crate::kallsyms::Kallsyms;
+use crate::kernel_btf::KernelBtf;
+use crate::rounds::{Phase, Prepared, Watch};
+use crate::sampling::{Sampler, Tally};
+use crate::waiting::Waiting;
+use nix::time::{ClockId, clock_gettime};
+use tramplab_protocol::message::{Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply};
+
+/// Explains rounds of a request. Also returns the names of the moment when everything was attached.
+pub fn explain(
+    request: &ExplainRequest,
+    prepared: &mut Prepared,
+    btf: &KernelBtf,
+) -> Result<(ExplainReply, Kallsyms), GuestError> {
+    // What the kernel refuses is found in rounds that nobody watches.
+    prepared.settle()?;
+    let (functions, names, [attach, detach]) = match request.how {
+        Explain::Sampled => {
+            let mut watched = Sampled::new()?;
+            let (functions, names) =
+                rounds(request.attach.rounds, prepared, &mut |phase, work| watched.watch(phase, work))?;
+            let scheduler = names.function("__schedule").map(|symbol| symbol.start..symbol.end);
+            let phases = watched.finish(scheduler.as_ref())?;
+            (functions, names, phases)
+        }
+        Explain::Exact => {
+            let mut watched = Exact::new(&read_names()?, btf)?;
+            let (functions, names) =
+                rounds(request.attach.rounds, prepared, &mut |phase, work| watched.watch(phase, work))?;
+            (functions, names, watched.finish())
+        }
+    };
+    let links = if request.attach.mechanism.is_multi() { 1 } else { functions };
+    Ok((ExplainReply { functions, links, attach, detach }, names))
+}
+
+/// Phases of which the plugin counts the instructions.
+struct Exact {
+    counting: Counting,
+    attach: PhaseReply,
+    detach: PhaseReply,
+}
+
+impl Exact {
+    fn new(kallsyms: &Kallsyms, btf: &KernelBtf) -> Result<Exact, GuestError> {
+        let (attach, detach) = Default::default();
+        Ok(Exact { counting: Counting::new(kallsyms, btf)?, attach, detach })
+    }
+
+    fn watch(&mut self, phase: Phase, work: &mut dyn FnMut()) -> Result<(), GuestError> {
+        let phased = match phase {
+            Phase::Attach => &mut self.attach,
+            Phase::Detach => &mut self.detach,
+        };
+        let (wall, cpu) = (now_ns(), cpu_ns());
+        self.counting.during(work);
+        phased.cpu_ns += cpu_ns() - cpu;
+        phased.wall_ns += now_ns() - wall;
+        Ok(())
+    }
+
+    fn finish(self) -> [PhaseReply; 2] {
+        [self.attach, self.detach]
+    }
+}
+
+/// Does watched rounds, until a budget ends one. Returns how many functions the last one attached to, and the names
+/// of the moment when it had.
+fn rounds(count: u32, prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<(u32, Kallsyms), GuestError> {
+    let mut names = None;
+    let mut functions = 0;
+    for round in 1..=count {
+        functions = prepared.watched_round(watch, &mut || {
+            if round == count {
+                names = Some(read_names()?);
+            }
+            Ok(())
+        })?;
+        if prepared.left > 0 {
+            break;
+        }
+    }
+    let names = names.map_or_else(read_names, Ok)?;
+    Ok((functions as u32, names))
+}
+
+fn read_names() -> Result<Kallsyms, GuestError> {
+    Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))
+}
+
+/// Phases explained by the guest's own means, so that it works under every accelerator.
+struct Sampled {
+    thread: u32,
+    waiting: Waiting,
+    sampler: Sampler,
+    attach: Phased,
+    detach: Phased,
+}
+
+/// What was seen of a phase, of all rounds.
+#[derive(Debug, Default)]
+struct Phased {
+    wall_ns: u64,
+    cpu_ns: u64,
+    tally: Tally,
+}
+
+/// The program's number of a phase.
+fn number(phase: Phase) -> u32 {
+    match phase {
+        Phase::Attach => 1,
+        Phase::Detach => 2,
+    }
+}
+
+impl Sampled {
+    fn new() -> Result<Sampled, GuestError> {
+        let thread = nix::unistd::gettid().as_raw() as u32;
+        Ok(Sampled {
+            thread,
+            waiting: Waiting::attach(thread)?,
+            sampler: Sampler::open(MEASURING_CPU as i32)?,
+            attach: Phased::default(),
+            detach: Phased::default(),
+        })
+    }
+
+    fn watch(&mut self, phase: Phase, work: &mut dyn FnMut()) -> Result<(), GuestError> {
+        let phased = match phase {
+            Phase::Attach => &mut self.attach,
+            Phase::Detach => &mut self.detach,
+        };
+        self.sampler.start()?;
+        self.waiting.start(number(phase));
+        let (wall, cpu) = (now_ns(), cpu_ns());
+        work();
+        let (cpu, wall) = (cpu_ns() - cpu, now_ns() - wall);
+        self.waiting.stop();
+        self.sampler.stop()?;
+        phased.wall_ns += wall;
+        phased.cpu_ns += cpu;
+        self.sampler.drain(&mut phased.tally).map_err(|error| GuestError::Failed(error.to_string()))
+    }
+
+    /// Of attaching and detaching.
+    fn finish(self, scheduler: Option<&std::ops::Range<u64>>) -> Result<[PhaseReply; 2], GuestError> {
+        let Sampled { thread, waiting, sampler, attach, detach } = self;
+        let reply = |phase, Phased { wall_ns, cpu_ns, tally }| {
+            Ok::<_, GuestError>(PhaseReply {
+                wall_ns,
+                cpu_ns,
+                waits: waiting.of_phase(number(phase), scheduler)?,
+                samples: Some(sampler.finish(tally, thread)),
+            })
+        };
+        Ok([reply(Phase::Attach, attach)?, reply(Phase::Detach, detach)?])
+    }
+}
+
+/// The scheduler's account of this thread.
+fn cpu_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A round: load, attach, detach, from nothing to nothing. What watches a phase is handed in.
+
+use crate::bpf::Link;
+use crate::budget::{Budget, now_ns};
+use crate::facts;
+use crate::kallsyms::Kallsyms;
+use crate::kernel_btf::KernelBtf;
+use crate::method::{List, Method};
+use crate::targets::{self, Targets};
+use crate::waste;
+use std::os::fd::{AsFd, OwnedFd};
+use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Stopped};
+use tramplab_protocol::{Functions, Mechanism};
+
+/// The watched parts of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Attach,
+    Detach,
+}
+
+/// What of a request decides which targets there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice {
+    mechanism: Mechanism,
+    functions: Functions,
+    seed: u64,
+    seconds: Option<u32>,
+}
+
+/// A request's mechanism and targets. Kept from one request to the next: finding what the kernel refuses takes longer
+/// than a round.
+#[derive(Debug)]
+pub struct Prepared {
+    choice: Choice,
+    pub method: Method,
+    pub targets: Targets,
+    /// Whether the kernel is known to refuse none of the targets.
+    settled: bool,
+    /// Set once a budget ended a round: `targets` are then those it had attached.
+    pub stopped: Option<Stopped>,
+    /// Links that no budget was left to close: they stay until the machine is gone.
+    pub left: usize,
+}
+
+/// What becomes of links that a round's budget leaves no time to close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Excess {
+    /// They stay attached: a measurement, after which the machine is of no more use.
+    Leave,
+    /// They are closed all the same.
+    Close,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    times: AttachRound,
+    /// Functions attached to, and detached from.
+    attached: usize,
+    detached: usize,
+    /// Whether nothing was refused: else the times are not those of the final list.
+    clean: bool,
+}
+
+/// Does the work of a phase, and whatever else belongs around it.
+pub type Watch<'a> = dyn FnMut(Phase, &mut dyn FnMut()) -> Result<(), GuestError> + 'a;
+
+fn failed(what: impl std::fmt::Display) -> GuestError {
+    GuestError::Failed(what.to_string())
+}
+
+impl Prepared {
+    /// Chooses a request's targets, as `earlier` has them if it is of the same choice.
+    pub fn of(
+        request: &AttachRequest,
+        btf: &KernelBtf,
+        earlier: Option<Prepared>,
+    ) -> Result<Prepared, GuestError> {
+        let &AttachRequest { mechanism, functions, seed, seconds, rounds } = request;
+        if rounds == 0 {
+            return Err(failed("an attach request needs at least one round"));
+        }
+        let choice = Choice { mechanism, functions, seed, seconds };
+        if let Some(earlier) = earlier.filter(|earlier| earlier.choice == choice) {
+            return Ok(earlier);
+        }
+        let method = Method::new(mechanism, btf)?;
+        let kallsyms = Kallsyms::read().map_err(failed)?;
+        // A target that must work tells a kernel that cannot from a function that must not.
+        method.probe(&waste::reference(mechanism, btf, &kallsyms)?)?;
+        let candidates = targets::candidates(mechanism, functions, btf, &kallsyms)?;
+        let mut targets = Targets::choose(candidates, functions, seed)?;
+        if mechanism.is_multi() {
+            targets.remove_offenders(method)?;
+        }
+        Ok(Prepared { choice, method, targets, settled: mechanism.is_multi(), stopped: None, left: 0 })
+    }
+
+    /// A round against the clock. Refusals of single targets show in rounds, so it is done until there are none.
+    pub fn timed_round(&mut self) -> Result<AttachRound, GuestError> {
+        loop {
+            if let Some(round) = self.round(Excess::Leave, &mut unwatched, &mut || Ok(()))? {
+                return Ok(round.times);
+            }
+        }
+    }
+
+    /// Makes sure that the kernel refuses none of the targets.
+    pub fn settle(&mut self) -> Result<(), GuestError> {
+        while !self.settled {
+            self.round(Excess::Close, &mut unwatched, &mut || Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// A round with something around its phases, and something done between them. The targets must be settled. Returns
+    /// the functions it attached to.
+    pub fn watched_round(
+        &mut self,
+        watch: &mut Watch<'_>,
+        attached: &mut dyn FnMut() -> Result<(), GuestError>,
+    ) -> Result<usize, GuestError> {
+        let round = self.round(Excess::Leave, watch, attached)?;
+        let unexpected = || {
+            let refused = self.targets.refused.last().map_or("", |refusal| &refusal.function);
+            failed(format!("the kernel refused {refused}, which it had taken before"))
+        };
+        Ok(round.ok_or_else(unexpected)?.attached)
+    }
+
+    /// None when something was refused.
+    fn round(
+        &mut self,
+        excess: Excess,
+        watch: &mut Watch<'_>,
+        attached: &mut dyn FnMut() -> Result<(), GuestError>,
+    ) -> Result<Option<Round>, GuestError> {
+        let round = self.one_round(excess, watch, attached)?;
+        let wanted = self.targets.chosen.len();
+        self.left += round.attached - round.detached;
+        // Those behind the last one were not tried: a list without them meets no new refusals.
+        self.targets.keep(round.attached);
+        let ended = round.attached < wanted || round.detached < round.attached;
+        if let Some(seconds) = self.choice.seconds.filter(|_| ended) {
+            self.stopped = Some(Stopped {
+                wanted: self.stopped.map_or(wanted as u32, |earlier| earlier.wanted),
+                attached: round.attached as u32,
+                detached: round.detached as u32,
+                seconds,
+            });
+        }
+        self.settled |= round.clean;
+        Ok(round.clean.then_some(round))
+    }
+
+    fn one_round(
+        &mut self,
+        excess: Excess,
+        watch: &mut Watch<'_>,
+        attached: &mut dyn FnMut() -> Result<(), GuestError>,
+    ) -> Result<Round, GuestError> {
+        let multi = self.method.mechanism.is_multi();
+        let budget = Budget(if multi { None } else { self.choice.seconds });
+        let list = if multi { List::of(&self.targets.chosen) } else { List::default() };
+
+        let before = now_ns();
+        let mut clean = true;
+        let mut programs = self.load(budget, &mut clean)?;
+        let load_ns = now_ns() - before;
+
+        // Never grows, so that its memory is not taken for the links'.
+        let mut links = Vec::with_capacity(self.targets.chosen.len());
+        let taken = facts::kernel_memory_kib().map_err(failed)?;
+        let mut attach_ns = 0;
+        let mut result = Ok(());
+        watch(Phase::Attach, &mut || {
+            let before = now_ns();
+            result = if multi {
+                self.method
+                    .link_list(programs[0].as_fd(), &list)
+                    .map(|link| links.push(link))
+                    .map_err(Into::into)
+            } else {
+                self.attach(budget, &mut programs, &mut links, &mut clean)
+            };
+            attach_ns = now_ns() - before;
+        })?;
+        result?;
+        let memory_kib = facts::kernel_memory_kib().map_err(failed)? - taken;
+        attached()?;
+
+        let made = links.len();
+        // A round that will be done again leaves nothing behind.
+        let budget = if clean && excess == Excess::Leave { budget } else { Budget(None) };
+        let (mut closed, mut detach_ns) = (0, 0);
+        watch(Phase::Detach, &mut || {
+            let before = now_ns();
+            closed = detach(budget, std::mem::take(&mut links));
+            detach_ns = now_ns() - before;
+        })?;
+        let functions = |links| if multi { links * self.targets.chosen.len() } else { links };
+        let times = AttachRound { load_ns, attach_ns, detach_ns, memory_kib };
+        Ok(Round { times, attached: functions(made), detached: functions(closed), clean })
+    }
+
+    /// The programs of all targets, or of as many as the budget allows.
+    fn load(&mut self, budget: Budget, clean: &mut bool) -> Result<Vec<OwnedFd>, GuestError> {
+        if !self.method.program_per_target() {
+            return Ok(vec![self.method.load_empty(&self.targets.chosen[0])?]);
+        }
+        let mut programs = Vec::with_capacity(self.targets.chosen.len());
+        let deadline = budget.from(now_ns());
+        while programs.len() < self.targets.chosen.len() && deadline.allows(programs.len(), now_ns()) {
+            let index = programs.len();
+            match self.method.load_empty(&self.targets.chosen[index]) {
+                Ok(program) => programs.push(program),
+                Err(error) => {
+                    *clean = false;
+                    self.targets.refuse(index, &error)?;
+                }
+            }
+        }
+        Ok(programs)
+    }
+
+    /// A link for every target, or for as many as the budget allows.
+    fn attach(
+        &mut self,
+        budget: Budget,
+        programs: &mut Vec<OwnedFd>,
+        links: &mut Vec<Link>,
+        clean: &mut bool,
+    ) -> Result<(), GuestError> {
+        let deadline = budget.from(now_ns());
+        loop {
+            let index = links.len();
+            let program_index = if self.method.program_per_target() { index } else { 0 };
+            let (Some(target), Some(program)) = (self.targets.chosen.get(index), programs.get(program_index))
+            else {
+                return Ok(());
+            };
+            if !deadline.allows(index, now_ns()) {
+                return Ok(());
+            }
+            match self.method.link(program.as_fd(), target) {
+                Ok(link) => links.push(link),
+                Err(error) => {
+                    *clean = false;
+                    let replaced = self.targets.refuse(index, &error)?;
+                    if self.method.program_per_target() {
+                        self.replace_program(programs, index, replaced)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the programs those of the targets again after a target was refused, whether replaced or dropped.
+    fn replace_program(
+        &mut self,
+        programs: &mut Vec<OwnedFd>,
+        index: usize,
+        mut replaced: bool,
+    ) -> Result<(), GuestError> {
+        while replaced {
+            match self.method.load_empty(&self.targets.chosen[index]) {
+                Ok(program) => {
+                    programs[index] = program;
+                    return Ok(());
+                }
+                Err(error) => replaced = self.targets.refuse(index, &error)?,
+            }
+        }
+        programs.remove(index);
+        Ok(())
+    }
+}
+
+fn unwatched(_: Phase, work: &mut dyn FnMut()) -> Result<(), GuestError> {
+    work();
+    Ok(())
+}
+
+/// Closes links until the budget is used up; those left over stay attached until the machine is gone. Returns how many
+/// were closed.
+fn detach(budget: Budget, links: Vec<Link>) -> usize {
+    let deadline = budget.from(now_ns());
+    let mut links = links.into_iter();
+    let mut closed = 0;
+    while links.len() > 0 && deadline.allows(closed, now_ns()) {
+        drop(links.next());
+        closed += 1;
+    }
+    links.for_each(std::mem::forget);
+    closed
+}

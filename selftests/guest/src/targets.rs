@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The targets of a measurement: chosen by seed, and rid of those the kernel refuses.
+//!
+//! Of a number of functions a refused one is replaced by the next of the seeded list; of all functions it is dropped.
+
+use crate::bpf::BpfError;
+use crate::functions;
+use crate::kallsyms::Kallsyms;
+use crate::kernel_btf::KernelBtf;
+use crate::method::{List, Method, Target};
+use std::os::fd::AsFd;
+use tramplab_protocol::message::{GuestError, Refusal};
+use tramplab_protocol::{Functions, Mechanism};
+
+/// Targets in use, and those that replace refused ones.
+#[derive(Debug)]
+pub struct Targets {
+    pub chosen: Vec<Target>,
+    /// In reverse: the next one is the last. None where all are in use, and what is refused is dropped.
+    spare: Option<Vec<Target>>,
+    pub refused: Vec<Refusal>,
+}
+
+impl Targets {
+    pub fn choose(mut candidates: Vec<Target>, wanted: Functions, seed: u64) -> Result<Targets, GuestError> {
+        functions::shuffle(&mut candidates, seed);
+        let spare = match wanted {
+            Functions::All if candidates.is_empty() => return Err(too_few(0, 1)),
+            Functions::All => None,
+            Functions::Count(count) => {
+                let wanted = count.get() as usize;
+                if candidates.len() < wanted {
+                    return Err(too_few(candidates.len(), wanted));
+                }
+                let mut spare = candidates.split_off(wanted);
+                spare.reverse();
+                Some(spare)
+            }
+        };
+        Ok(Targets { chosen: candidates, spare, refused: Vec::new() })
+    }
+
+    /// Puts the next target in the place of a refused one, or takes it out. Says whether there is another in its place.
+    pub fn refuse(&mut self, index: usize, reason: &BpfError) -> Result<bool, GuestError> {
+        let wanted = self.chosen.len();
+        let next = match &mut self.spare {
+            Some(spare) => Some(spare.pop().ok_or_else(|| too_few(wanted - 1, wanted))?),
+            // The last one's reason is why nothing can be measured.
+            None if wanted == 1 => return Err(GuestError::from(reason.clone())),
+            None => None,
+        };
+        let replaced = next.is_some();
+        let refused = match next {
+            Some(next) => std::mem::replace(&mut self.chosen[index], next),
+            None => self.chosen.remove(index),
+        };
+        self.refused.push(Refusal { function: refused.name, reason: reason.to_string() });
+        Ok(replaced)
+    }
+
+    /// Makes the first so many the whole list.
+    pub fn keep(&mut self, count: usize) {
+        self.chosen.truncate(count);
+    }
+
+    /// Refuses what makes the kernel refuse the list as a whole, until it takes it.
+    pub fn remove_offenders(&mut self, method: Method) -> Result<(), GuestError> {
+        let program = method.load_empty(&self.chosen[0])?;
+        let attach = |some: &[usize], targets: &Targets| {
+            let some: Vec<Target> = some.iter().map(|i| targets.chosen[*i].clone()).collect();
+            method.link_list(program.as_fd(), &List::of(&some)).map(drop)
+        };
+        let mut suspects: Vec<usize> = (0..self.chosen.len()).collect();
+        while !suspects.is_empty() {
+            let found = offenders(&suspects, &mut |some| attach(some, self));
+            suspects.clear();
+            // From the end: what is dropped moves only those behind it.
+            for (index, error) in found.iter().rev() {
+                if self.refuse(*index, error)? {
+                    // Only the newcomers are still unknown.
+                    suspects.push(*index);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn too_few(available: usize, wanted: usize) -> GuestError {
+    GuestError::Unsupported(format!("{available} targets are available, {wanted} were asked for"))
+}
+
+/// What a mechanism can be asked to attach to.
+pub fn candidates(
+    mechanism: Mechanism,
+    wanted: Functions,
+    btf: &KernelBtf,
+    kallsyms: &Kallsyms,
+) -> Result<Vec<Target>, GuestError> {
+    if mechanism.is_tracepoint() {
+        return Ok(functions::tracepoints(btf));
+    }
+    let available = functions::available().map_err(|error| GuestError::Failed(error.to_string()))?;
+    Ok(if wanted == Functions::All && Method::attaches_by_address(mechanism) {
+        functions::by_address(&available, functions::available_addresses().as_deref(), kallsyms)
+    } else {
+        functions::candidates(mechanism, &available, &functions::injectable(), btf, kallsyms)
+    })
+}
+
+/// Those items of a list that are refused by themselves, found by halving what is refused.
+fn offenders<T: Copy, E>(items: &[T], accept: &mut impl FnMut(&[T]) -> Result<(), E>) -> Vec<(T, E)> {
+    match (accept(items), items) {
+        (Ok(()), _) | (Err(_), []) => Vec::new(),
+        (Err(error), [item]) => vec![(*item, error)],
+        (Err(_), _) => {
+            let (left, right) = items.split_at(items.len() / 2);
+            let mut found = offenders(left, accept);
+            found.extend(offenders(right, accept));
+            found
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn halving_finds_exactly_the_offenders_in_few_tries() {
+        let items: Vec<u32> = (0..1000).collect();
+        for bad in [vec![], vec![0], vec![999], vec![17, 18], (0..1000).step_by(100).collect::<Vec<_>>()] {
+            let mut tries = 0;
+            let found = offenders(&items, &mut |some| {
+                tries += 1;
+                if some.iter().any(|i| bad.contains(i)) { Err(()) } else { Ok(()) }
+            });
+            assert_eq!(found.iter().map(|(i, ())| *i).collect::<Vec<_>>(), bad);
+            assert!(tries <= 1 + bad.len() * 21, "{tries} tries for {} offenders", bad.len());
+        }
+        // 8 refused, as a list of one, ends.
+        assert_eq!(offenders(&[8], &mut |_| Err("no")), [(8, "no")]);
+    }
+
+    fn named(names: &[&str]) -> Vec<Target> {
+        names.iter().map(|name| Target { name: (*name).to_owned(), btf_id: 1, address: 1 }).collect()
+    }
+
+    fn count(count: u32) -> Functions {
+        Functions::Count(NonZeroU32::new(count).unwrap())
+    }
+
+    fn names(targets: &Targets) -> Vec<&str> {
+        targets.chosen.iter().map(|t| t.name.as_str()).collect()
+    }
+
+    #[test]
+    fn too_few_targets_say_how_many_there_are() {
+        let Err(GuestError::Unsupported(reason)) = Targets::choose(named(&["a", "b"]), count(3), 1) else {
+            panic!("three out of two");
+        };
+        assert_eq!(reason, "2 targets are available, 3 were asked for");
+        assert!(Targets::choose(vec![], Functions::All, 1).is_err(), "nothing is not all");
+    }
+
+    #[test]
+    fn a_short_list_begins_a_long_one() {
+        let all: Vec<String> = (0..100).map(|i| format!("f{i:03}")).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let choose = |wanted, seed| Targets::choose(named(&all), wanted, seed).unwrap();
+        assert_eq!(names(&choose(count(10), 3)), names(&choose(count(50), 3))[..10]);
+        assert_eq!(names(&choose(count(100), 3)), names(&choose(Functions::All, 3)));
+        assert_ne!(names(&choose(count(10), 3)), names(&choose(count(10), 4)));
+    }
+
+    #[test]
+    fn what_is_refused_is_replaced_of_a_number_and_dropped_of_all() {
+        let refusal = BpfError::new("make a link", libc::EINVAL, "");
+        let mut some = Targets::choose(named(&["a", "b", "c"]), count(2), 1).unwrap();
+        let mut all = Targets::choose(named(&["a", "b", "c"]), Functions::All, 1).unwrap();
+        let order: Vec<String> = names(&all).into_iter().map(str::to_owned).collect();
+        assert!(some.refuse(0, &refusal).unwrap());
+        assert_eq!(names(&some), [&order[2], &order[1]]);
+        assert!(some.refuse(0, &refusal).is_err(), "no third one is left");
+        assert!(!all.refuse(0, &refusal).unwrap());
+        assert_eq!(names(&all), order[1..]);
+        assert_eq!((all.refused[0].function.as_str(), all.refused.len()), (order[0].as_str(), 1));
+        assert!(!all.refuse(0, &refusal).unwrap());
+        assert!(matches!(all.refuse(0, &refusal), Err(GuestError::Failed(_))), "a list of none");
+    }
+}
