@@ -95,7 +95,12 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     let mut notes = vec![format!("base: {}", base.cell), format!("head: {}", head.cell)];
     notes.extend(scale.note());
     Table {
-        caption: format!("{} of {}, by function: {}", head.unit.name(), head.of.name(), head.phases()),
+        caption: format!(
+            "What changed in {}: {} of {}, by function",
+            head.phases(),
+            head.unit.name(),
+            head.of.name()
+        ),
         header: ["function", "base", "head", "change", "of base"].map(str::to_owned).to_vec(),
         rows,
         notes,

@@ -125,14 +125,25 @@ fn text_of_interrupts() {
     insta::assert_snapshot!(text_of(&[base()], Of::Interrupts, 0.0));
 }
 
-/// Two phases as one, sampled; ways below 20 per cent are left out.
+/// Two phases as one, sampled; ways below 15 per cent are left out.
 #[test]
 fn text_of_everything() {
     let sampled = [Phase::Attach, Phase::Detach].map(|phase| {
         let sampling = Sampling { event: "cpu-clock".to_owned(), period: 1_000_000, lost: 2 };
         Profile { sampling: Some(sampling), ..profile(&BASE, phase, Unit::Samples) }
     });
-    insta::assert_snapshot!(text_of(&sampled, Of::All, 20.0));
+    insta::assert_snapshot!(text_of(&sampled, Of::All, 15.0));
+}
+
+#[test]
+fn text_of_waiting() {
+    let waiting = profile(
+        &[(0, AGENT, "schedule", 4_000), (1, AGENT, "synchronize_rcu_tasks", 0)],
+        Phase::Detach,
+        Unit::Nanoseconds,
+    );
+    let text = text_of(&[waiting], Of::Task, 0.5);
+    assert!(text.contains("# Shown:     the attaching thread: 4000 nanoseconds off the CPU\n"), "{text}");
 }
 
 #[test]

@@ -47,12 +47,12 @@ impl Of {
 }
 
 impl Unit {
-    /// In the plural.
+    /// As headings say it, in the plural.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Instructions => "instructions",
             Unit::Samples => "samples",
-            Unit::Nanoseconds => "nanoseconds",
+            Unit::Nanoseconds => "nanoseconds off the CPU",
         }
     }
 }
