@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: which functions changed most.
 
-use super::{Function, Space, Subject, Tree, Unit};
+use super::{Function, Space, Subject, Tree, Unit, tree::add};
 use crate::report::content::Table;
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -50,10 +50,7 @@ pub fn changes(tree: &Tree<2>, scale: Scale) -> Vec<Change> {
     let mut sums: BTreeMap<(&Function, bool), [u64; 2]> = BTreeMap::new();
     for place in &tree.places {
         let frame = &tree.frames[place.frame as usize];
-        let sum = sums.entry((&frame.function, frame.interrupt)).or_default();
-        for side in 0..2 {
-            sum[side] += place.own[side];
-        }
+        add(sums.entry((&frame.function, frame.interrupt)).or_default(), place.own);
     }
     let change = |((function, interrupt), [base, head]): ((&Function, bool), [u64; 2])| Change {
         function: function.clone(),

@@ -120,6 +120,35 @@ fn text_of_the_task() {
     insta::assert_snapshot!(text_of(&[base()], Of::Task, 0.5));
 }
 
+/// What perf 6.1 printed of a program (`perf report --stdio --no-children --percent-limit 0.5`), and the stacks `perf script`
+/// had for it. All is the same but the heading and the shared object's name, which is the program's.
+#[test]
+fn text_is_what_perf_prints() {
+    let stacks = include_str!("testdata/perf-report.folded");
+    let mut perf = Profile { nodes: Vec::new(), functions: Vec::new(), ..base() };
+    perf.threads[0].command = "t".to_owned();
+    for line in stacks.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let mut parent = None;
+        for name in stack.split(';').skip(1) {
+            let function = perf.functions.len() as u32;
+            perf.functions.push(Function { name: name.to_owned(), space: Space::User });
+            perf.nodes.push(Node { parent, thread: AGENT, function, interrupt: false, own: 0, calls: 0 });
+            parent = Some(function);
+        }
+        perf.nodes.last_mut().unwrap().own = count.parse().unwrap();
+    }
+    let lines = |text: &str, object: &str| -> Vec<String> {
+        let without = |line: &str| match line.split_once(&format!("  t        {object} ")) {
+            Some((share, symbol)) => format!("{share} {}", symbol.trim_start()),
+            None => line.to_owned(),
+        };
+        text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(without).collect()
+    };
+    let ours = text_of(&[perf], Of::Task, 0.5);
+    assert_eq!(lines(&ours, "[user]"), lines(include_str!("testdata/perf-report.txt"), "t"));
+}
+
 #[test]
 fn text_of_interrupts() {
     insta::assert_snapshot!(text_of(&[base()], Of::Interrupts, 0.0));

@@ -100,9 +100,8 @@ impl<const SIDES: usize> Tree<SIDES> {
         let mut totals: Vec<[u64; SIDES]> = self.places.iter().map(|place| place.own).collect();
         for (at, place) in self.places.iter().enumerate().rev() {
             if let Some(parent) = place.parent {
-                for side in 0..SIDES {
-                    totals[parent as usize][side] += totals[at][side];
-                }
+                let below = totals[at];
+                add(&mut totals[parent as usize], below);
             }
         }
         totals
@@ -149,9 +148,7 @@ impl<const SIDES: usize> Tree<SIDES> {
             let small = (0..SIDES).all(|side| (total[side] as f64) < least[side]);
             match parent {
                 Some(parent) if small => {
-                    for side in 0..SIDES {
-                        kept.places[parent as usize].own[side] += place.own[side];
-                    }
+                    add(&mut kept.places[parent as usize].own, place.own);
                     places.push(parent);
                 }
                 _ => {
@@ -198,6 +195,11 @@ impl Profile {
         costs.sort_by(|a, b| b.own.cmp(&a.own).then_with(|| a.function.cmp(&b.function)));
         costs
     }
+}
+
+/// Side by side.
+pub fn add<const SIDES: usize>(sum: &mut [u64; SIDES], more: [u64; SIDES]) {
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
 }
 
 /// One word that is fit to print, and that no form of output takes for a separator.
