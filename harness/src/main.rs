@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use tramplab::{
     config, host,
     kernel::{KernelError, build::BuildError},
-    run,
+    profile, run,
     series::SeriesError,
 };
 
@@ -36,6 +36,8 @@ enum Command {
     Report(cli::report::Args),
     /// Compare two stored runs, base against head
     Compare(cli::compare::Args),
+    /// Show where the time of an attach cell went, alone or against another
+    Profile(cli::profile::Args),
     /// Measure tramplab itself: boot with and without the plugin, armed against idle
     Bench(cli::bench::Args),
     /// nextest starts tests through this
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Doctor => cli::doctor::doctor(),
         Command::Report(args) => cli::report::report(&args),
         Command::Compare(args) => cli::compare::compare(&args),
+        Command::Profile(args) => cli::profile::profile(&args),
         Command::Bench(args) => cli::bench::bench(&args),
         Command::DoubleSpawn { program, arguments } => {
             let (error, code) = cli::nextest::double_spawn(&program, &arguments);
@@ -88,6 +91,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::SetupError>()
             || cause.is::<host::QemuError>()
             || cause.is::<run::StoreError>()
+            || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)
             || cause.downcast_ref::<BuildError>().is_some_and(BuildError::is_usage)
             || cause.downcast_ref::<SeriesError>().is_some_and(SeriesError::is_usage)

@@ -144,9 +144,8 @@ fn cells<'a>(run: &'a Run, kernel: &Kernel) -> Vec<&'a Cell> {
     run.cells.iter().filter(is_its).collect()
 }
 
-fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    let config = std::fs::read_to_string(RunDir::new(folder).config(&kernel.name)).ok();
+pub fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
+    let config = std::fs::read_to_string(RunDir::at(path).config(&kernel.name)).ok();
     // Without the file there are still the hashes.
     Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }
 }

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod interrupt;
 pub mod kernels;
 pub mod nextest;
+pub mod profile;
 pub mod progress;
 pub mod report;
 pub mod test;

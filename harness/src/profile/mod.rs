@@ -3,6 +3,23 @@
 //!
 //! Whatever counted, a profile is one tree: per thread the functions on the kernel's stack, outermost first, each with
 //! what was spent in itself.
+//!
+//! [`Profile::load`] reads one; [`Tree`] lays several over each other, as far as they are to be seen ([`Of`]); [`text`],
+//! [`folded`], [`flame`] and [`diff`] render that.
+
+pub mod diff;
+mod file;
+pub mod flame;
+pub mod folded;
+#[cfg(test)]
+mod tests;
+pub mod text;
+mod tree;
+mod view;
+
+pub use file::{How, ProfileError, Wrong};
+pub use tree::{Frame, Names, Place, Tree};
+pub use view::{Of, Subject};
 
 pub mod count;
 

@@ -52,7 +52,8 @@ fn pairs(pairs: &[(&'static str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("- {name}: {}\n", text(value))).collect()
 }
 
-fn table(table: &Table) -> String {
+/// A table alone.
+pub fn table(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("### {}\n\n", text(&table.caption));
     out += &row(table.header.iter().map(|cell| text(cell)).collect());

@@ -15,5 +15,6 @@ pub mod terminal;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use clean::plain;
 pub use content::View;
 pub use line::cell_line;

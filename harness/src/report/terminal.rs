@@ -70,7 +70,8 @@ fn pairs(pairs: &[(&'static str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("  {:width$} {value}\n", format!("{name}:"))).collect()
 }
 
-fn table(table: &Table) -> String {
+/// A table alone.
+pub fn table(table: &Table) -> String {
     let mut grid = comfy_table::Table::new();
     // Neither the width nor the kind of the terminal may change what a report says.
     grid.force_no_tty().set_content_arrangement(ContentArrangement::Disabled).load_style(GRID);

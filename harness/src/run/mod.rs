@@ -294,6 +294,9 @@ pub enum Measurement {
 #[serde(deny_unknown_fields)]
 pub struct Attach {
     pub boots: Vec<message::AttachReply>,
+    /// Where the time of a further round went, by phase and way of measuring.
+    #[serde(default)]
+    pub explained: Vec<crate::profile::Summary>,
 }
 
 impl Attach {

@@ -31,6 +31,11 @@ impl RunDir {
         RunDir(path.into())
     }
 
+    /// The run that a command line names: its folder, or its `run.json`.
+    pub fn at(path: &Path) -> RunDir {
+        RunDir::new(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) })
+    }
+
     pub fn path(&self) -> &Path {
         &self.0
     }

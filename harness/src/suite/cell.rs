@@ -215,7 +215,9 @@ fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -
         (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed, boots: _ }) => {
             let request = AttachRequest { mechanism, functions, rounds, seed, seconds: None };
             match vm.request(Command::Attach(request), ATTACH)?? {
-                Response::Attach(reply) => Ok(Measurement::Attach(Attach { boots: vec![reply] })),
+                Response::Attach(reply) => {
+                    Ok(Measurement::Attach(Attach { boots: vec![reply], explained: Vec::new() }))
+                }
                 other => Err(unexpected(&other)),
             }
         }

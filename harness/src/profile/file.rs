@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Profiles as files: their names, and reading them without believing them.
+
+use super::{Phase, Profile, SCHEMA};
+use serde::Deserialize;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    #[error("there is no profile at {0}: the run's folder must be whole")]
+    NotFound(PathBuf),
+    #[error("failed to read {path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is not a profile of this version: {source}")]
+    Format { path: PathBuf, source: serde_json::Error },
+    #[error("{path} has schema {found}; this tramplab reads schema {SCHEMA}")]
+    Schema { path: PathBuf, found: u64 },
+    #[error("{path} is damaged: {wrong}")]
+    Damaged { path: PathBuf, wrong: Wrong },
+}
+
+/// What does not fit together in a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wrong {
+    #[error("node {node} is of thread {thread}, and there are {threads}")]
+    Thread { node: usize, thread: u32, threads: usize },
+    #[error("node {node} is of function {function}, and there are {functions}")]
+    Function { node: usize, function: u32, functions: usize },
+    #[error("node {node} stands before its parent {parent}")]
+    Order { node: usize, parent: u32 },
+    #[error("node {node} is of another thread than its parent {parent}")]
+    OtherThread { node: usize, parent: u32 },
+    #[error("its nodes add up to more than 64 bits hold")]
+    Overflow,
+}
+
+/// What a profile was made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Instructions, counted by the plugin.
+    Exact,
+    /// The guest's sampling clock.
+    Sampled,
+    /// Time off the CPU.
+    Waiting,
+}
+
+impl How {
+    pub fn name(self) -> &'static str {
+        match self {
+            How::Exact => "exact",
+            How::Sampled => "sampled",
+            How::Waiting => "waiting",
+        }
+    }
+
+    /// In the cell's folder.
+    pub fn file(self, phase: Phase) -> String {
+        format!("profile-{}-{}.json", phase.name(), self.name())
+    }
+}
+
+impl Profile {
+    pub fn load(path: &Path) -> Result<Profile, ProfileError> {
+        let bytes = fs::read(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => ProfileError::NotFound(path.to_owned()),
+            _ => ProfileError::Io { path: path.to_owned(), source },
+        })?;
+        let refused = |found| ProfileError::Schema { path: path.to_owned(), found };
+        let profile: Profile = match serde_json::from_slice(&bytes) {
+            Ok(profile) => profile,
+            // A file of another schema need not have this one's fields.
+            Err(source) => match serde_json::from_slice(&bytes) {
+                Ok(Version { schema }) if schema != u64::from(SCHEMA) => return Err(refused(schema)),
+                _ => return Err(ProfileError::Format { path: path.to_owned(), source }),
+            },
+        };
+        if profile.schema != SCHEMA {
+            return Err(refused(profile.schema.into()));
+        }
+        profile.check().map_err(|wrong| ProfileError::Damaged { path: path.to_owned(), wrong })?;
+        Ok(profile)
+    }
+
+    /// Whether it is what the rest of this module takes for granted.
+    pub fn check(&self) -> Result<(), Wrong> {
+        let (threads, functions) = (self.threads.len(), self.functions.len());
+        let mut sum: u64 = 0;
+        for (node, at) in self.nodes.iter().enumerate() {
+            if at.thread as usize >= threads {
+                return Err(Wrong::Thread { node, thread: at.thread, threads });
+            }
+            if at.function as usize >= functions {
+                return Err(Wrong::Function { node, function: at.function, functions });
+            }
+            if let Some(parent) = at.parent {
+                if parent as usize >= node {
+                    return Err(Wrong::Order { node, parent });
+                }
+                if self.nodes[parent as usize].thread != at.thread {
+                    return Err(Wrong::OtherThread { node, parent });
+                }
+            }
+            sum = sum.checked_add(at.own).ok_or(Wrong::Overflow)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Version {
+    schema: u64,
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask profile` from outside, over a stored run of a series to which profiles are added.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+use tempfile::TempDir;
+use tramplab::{
+    profile::{Function, How, Node, Phase, Profile, SCHEMA, Space, Summary, Thread, Totals, Unit},
+    run::{Attach, Measurement, Run, RunDir},
+};
+use tramplab_protocol::message::Explain;
+
+const RUN: &str = include_str!("../src/compare/testdata/lbr-helpers.json");
+
+/// Two functions, one below the other; `own` is the inner one's.
+fn a_profile(cell: &str, phase: Phase, unit: Unit, own: u64) -> Profile {
+    let function = |name: &str| Function { name: name.to_owned(), space: Space::Kernel };
+    let node = |parent, function, own| Node { parent, thread: 0, function, interrupt: false, own, calls: 1 };
+    Profile {
+        schema: SCHEMA,
+        cell: cell.to_owned(),
+        phase,
+        unit,
+        sampling: None,
+        threads: vec![Thread { command: "tramplab-agent".to_owned(), pid: 1, measured: true }],
+        functions: vec![function("outer"), function(&format!("{}_{}", phase.name(), "work"))],
+        nodes: vec![node(None, 0, 100), node(Some(0), 1, own)],
+    }
+}
+
+/// The stored run: a series, and of each kernel an attach cell with 10 functions and one with 100.
+fn stored() -> Run {
+    let mut run: serde_json::Value = serde_json::from_str(RUN).unwrap();
+    let cells = run["cells"].as_array_mut().unwrap();
+    cells.retain(|cell| !cell["id"]["test"]["attach"].is_null());
+    for cell in cells.iter_mut() {
+        cell["measurement"]["attach"]["boots"] = serde_json::json!([]);
+    }
+    let mut more = cells.clone();
+    more.iter_mut().for_each(|cell| cell["id"]["test"]["attach"]["functions"] = 100.into());
+    cells.extend(more);
+    serde_json::from_value(run).unwrap()
+}
+
+/// In a folder of its own. What each cell has: both phases exactly and sampled, and waits of detaching. All kernels but the
+/// base do more, by `more` instructions.
+fn run_with_profiles(more: u64) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = stored();
+    let run_dir = RunDir::new(dir.path());
+    let base = run.series.as_ref().unwrap().base().kernel.clone();
+    for cell in &mut run.cells {
+        let name = cell.id.name();
+        let folder = run_dir.cell(&cell.id);
+        let Some(Measurement::Attach(Attach { explained, .. })) = &mut cell.measurement else { continue };
+        fs::create_dir_all(&folder).unwrap();
+        let own = if cell.id.kernel == base { 900 } else { 900 + more };
+        let save = |file: &str, profile: &Profile| {
+            fs::write(folder.join(file), serde_json::to_string(profile).unwrap()).unwrap();
+        };
+        for phase in Phase::ALL {
+            for (explain, how, unit) in [
+                (Explain::Exact, How::Exact, Unit::Instructions),
+                (Explain::Sampled, How::Sampled, Unit::Samples),
+            ] {
+                save(&how.file(phase), &a_profile(&name, phase, unit, own));
+                let waits = (explain == Explain::Sampled && phase == Phase::Detach).then(|| {
+                    save(&How::Waiting.file(phase), &a_profile(&name, phase, Unit::Nanoseconds, 77));
+                    tramplab::profile::Waited { stack: vec!["outer".to_owned()], ns: 77, count: 1 }
+                });
+                explained.push(Summary {
+                    phase,
+                    how: explain,
+                    wall_ns: 1,
+                    cpu_ns: 1,
+                    unit,
+                    totals: Totals { task: own + 100, ..Totals::default() },
+                    functions: Vec::new(),
+                    waits: waits.into_iter().collect(),
+                    file: how.file(phase),
+                });
+            }
+        }
+    }
+    run_dir.save(&run).unwrap();
+    dir
+}
+
+fn profile(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    command.arg("profile").args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What is printed; a failure is one of the test.
+fn shown(arguments: &[&str]) -> String {
+    let output = profile(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Part of one test's name, and of another's.
+const TEST: &str = "kprobe.multi/10";
+
+struct Names {
+    base: String,
+    head: String,
+}
+
+fn names() -> Names {
+    let series = stored().series.unwrap();
+    Names { base: series.base().kernel.clone(), head: series.head().kernel.clone() }
+}
+
+#[test]
+fn a_profile_is_found_and_shown_in_every_form() {
+    let dir = run_with_profiles(50);
+    let run = dir.path().to_str().unwrap();
+    let Names { base, head } = names();
+
+    // Of a series, the head; exactly, both phases.
+    let text = shown(&[run, TEST]);
+    assert!(text.contains(&format!("/{head}/")), "{text}");
+    assert!(text.contains("# Phase:     attach and detach\n"), "{text}");
+    assert!(text.contains("# Shown:     the attaching thread: 2100 instructions\n"), "{text}");
+    assert!(text.contains("    45.24%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"), "{text}");
+
+    // The run's file is as good as its folder; a kernel's name chooses, and so do the options.
+    let json = dir.path().join("run.json");
+    let text = shown(&[json.to_str().unwrap(), TEST, &base, "--phase", "detach", "--how", "sampled"]);
+    assert!(text.contains(&format!("/{base}/")) && text.contains(": 1000 samples\n"), "{text}");
+    assert!(!text.contains("attach_work") && text.contains("[k] detach_work\n"), "{text}");
+
+    let waiting = shown(&[run, TEST, "--how", "waiting", "--format", "folded"]);
+    assert_eq!(waiting, "tramplab-agent;outer 100\ntramplab-agent;outer;detach_work 77\n");
+
+    let rest = shown(&[run, TEST, "--percent-limit", "50"]);
+    assert!(rest.contains("# 3 more below 50 %, 100.00% together"), "{rest}");
+    assert!(shown(&[run, TEST, "--format", "markdown"]).starts_with("```\n# Cell:"));
+
+    let svg = dir.path().join("flame.svg");
+    assert_eq!(shown(&[run, TEST, "--format", "svg", "-o", svg.to_str().unwrap()]), "");
+    let svg = fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("detach_work (950 instructions, 45.24%)"), "{svg}");
+}
+
+#[test]
+fn base_against_head_in_one_run_and_in_two() {
+    let [dir, same, more] = [50, 50, 80].map(run_with_profiles);
+    let [run, same, more] = [&dir, &same, &more].map(|dir| dir.path().to_str().unwrap());
+    let Names { base, head } = names();
+
+    let table = shown(&[run, TEST, "--base", &base]);
+    assert!(table.contains(&format!("/{base}/")) && table.contains(&format!("/{head}/")), "{table}");
+    for row in
+        ["attach_work |  900 |  950 |    +50 | +2.50 %", "all         | 2000 | 2100 |   +100 | +5.00 %"]
+    {
+        assert!(table.contains(row), "{row} is missing in:\n{table}");
+    }
+    let folded = shown(&[run, TEST, "--base", &base, "--phase", "attach", "--format", "folded"]);
+    assert_eq!(folded, "tramplab-agent;outer 100 100\ntramplab-agent;outer;attach_work 900 950\n");
+    let svg = shown(&[run, TEST, "--base", &base, "--format", "svg"]);
+    assert!(svg.contains("attach_work (950 instructions, 45.24%; +2.38%)"), "{svg}");
+
+    // The same kernel in another run; another of that run.
+    let same = shown(&[run, TEST, "--against", same]);
+    assert!(same.contains(" all      | 2100 | 2100 |     +0 | +0.00 %\n"), "{same}");
+    let table = shown(&[more, TEST, "--against", run, "--format", "markdown"]);
+    assert!(
+        table.contains("| attach\\_work | 950 | 980 | +30 |")
+            || table.contains("| attach_work | 950 | 980 | +30 |"),
+        "{table}"
+    );
+    let table = shown(&[more, TEST, "--against", run, "--base", &base]);
+    assert!(table.contains("attach_work |  900 |  980 |    +80"), "{table}");
+}
+
+/// As for every command: what was wrong, and what could be asked instead.
+#[test]
+fn what_cannot_be_shown_ends_with_2() {
+    let dir = run_with_profiles(50);
+    let run = dir.path().to_str().unwrap();
+    let Names { base, head } = names();
+    let cell = format!("x86_64/{head}/tcg/attach/{TEST}");
+    let plain = tempfile::tempdir().unwrap();
+    fs::write(plain.path().join("run.json"), serde_json::to_string(&stored()).unwrap()).unwrap();
+    let plain = plain.path().to_str().unwrap();
+    let broken = run_with_profiles(50);
+    let file = |dir: &TempDir, how: How| -> PathBuf {
+        dir.path().join("cells").join(&cell).join(how.file(Phase::Attach))
+    };
+    fs::write(file(&broken, How::Exact), "{\"schema\": 1}").unwrap();
+    fs::remove_file(file(&broken, How::Sampled)).unwrap();
+    let broken = broken.path().to_str().unwrap();
+    let table: [(&[&str], &[&str]); 11] = [
+        (&["/nonexistent"], &["no run at /nonexistent"]),
+        (&[plain], &["has no profiles"]),
+        (&[run], &["several cells could be meant", &cell]),
+        (&[run, "nosuch"], &["no cell is meant", &cell]),
+        (&[run, TEST, &base, "--base", &base], &["no cell is meant"]),
+        (&[run, TEST, "--base", "9.9"], &["on 9.9", "--base", &base]),
+        (
+            &[run, TEST, "--how", "waiting", "--phase", "attach"],
+            &["has no such profile", "profile-attach-exact.json"],
+        ),
+        (&[run, TEST, "--of", "others", "--format", "svg"], &["nothing to draw", "other threads"]),
+        (&[run, TEST, "--percent-limit", "200"], &["0 to 100"]),
+        (&[broken, TEST], &["profile-attach-exact.json", "missing field"]),
+        (&[broken, TEST, "--how", "sampled"], &["no profile at", "profile-attach-sampled.json"]),
+    ];
+    for (arguments, words) in table {
+        let output = profile(arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
