@@ -7,6 +7,7 @@
 //! [`Profile::load`] reads one; [`Tree`] lays several over each other, as far as they are to be seen ([`Of`]); [`text`],
 //! [`folded`], [`flame`] and [`diff`] render that.
 
+pub mod count;
 pub mod diff;
 mod file;
 pub mod flame;
@@ -21,8 +22,7 @@ pub use file::{How, ProfileError, Wrong};
 pub use tree::{Frame, Names, Place, Tree};
 pub use view::{Of, Subject};
 
-pub mod count;
-
+use crate::run::Clock;
 use serde::{Deserialize, Serialize};
 use tramplab_protocol::message::Explain;
 
@@ -124,6 +124,9 @@ pub struct Node {
 pub struct Summary {
     pub phase: Phase,
     pub how: Explain,
+    pub clock: Clock,
+    /// Rounds that were explained as one: all that follows is their sum.
+    pub rounds: u32,
     pub wall_ns: u64,
     /// By the scheduler's accounts of the attaching thread.
     pub cpu_ns: u64,
@@ -131,8 +134,10 @@ pub struct Summary {
     pub totals: Totals,
     /// The functions that cost the attaching thread most, its interrupts left out; by `own`, most first.
     pub functions: Vec<Cost>,
-    /// Times off the CPU by stack, longest first.
+    /// Times off the CPU by stack, longest first; the longest ones. Only sampling sees them.
     pub waits: Vec<Waited>,
+    /// All times off the CPU.
+    pub waited_ns: u64,
     /// The whole profile, in the cell's folder.
     pub file: String,
 }

@@ -9,12 +9,13 @@ pub use outcome::{ErrorKind, Outcome};
 pub use row::{Row, UnknownRow};
 pub use store::{RunDir, StoreError};
 
+use crate::profile::Summary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tramplab_protocol::{Functions, Mechanism, Point, message, trace};
 
 /// Raised when a field changes its meaning; an older file is then refused with a clear message.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -293,13 +294,32 @@ pub enum Measurement {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
-    pub boots: Vec<message::AttachReply>,
+    /// Against the host's clock.
+    pub boots: Vec<AttachBoot>,
+    /// Against the exact one, where that was asked for: one guest, as all would be the same.
+    pub exact: Option<AttachBoot>,
     /// Where the time of a further round went, by phase and way of measuring.
-    #[serde(default)]
-    pub explained: Vec<crate::profile::Summary>,
+    pub explained: Vec<Summary>,
+}
+
+/// One guest's rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachBoot {
+    /// How many were attached to; which, `functions.txt` in the cell's folder says, of which this is the SHA-256.
+    pub functions: u32,
+    pub list_sha256: String,
+    /// Candidates the kernel refused: replaced by others, or, of all functions, left out.
+    pub refused: Vec<message::Refusal>,
+    pub programs: u32,
+    pub links: u32,
+    pub rounds: Vec<message::AttachRound>,
+    /// Where the time budget ended it.
+    pub stopped: Option<message::Stopped>,
 }
 
 impl Attach {
+    /// Those against the host's clock.
     pub fn rounds(&self) -> impl Iterator<Item = &message::AttachRound> {
         self.boots.iter().flat_map(|boot| &boot.rounds)
     }

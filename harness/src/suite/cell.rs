@@ -2,13 +2,13 @@
 //! Runs the cells of a job: boots guests, measures, judges, and leaves each result in its cell's folder.
 
 use super::{
-    Plan, PlannedCell, budget,
-    plan::{Job, Parameters},
+    Plan, PlannedCell, attach, budget,
+    plan::{AttachParameters, Job, Parameters},
 };
 use crate::{
     branch::{self, Symbols},
-    run::{Arch, Attach, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
-    vm::{Deadlines, Spec, Vm, VmError},
+    run::{Arch, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
+    vm::{self, Deadlines, Spec, Vm, VmError},
 };
 use std::{
     fs, io,
@@ -25,12 +25,18 @@ use tramplab_protocol::{
 const WARMUP: u32 = 3;
 const QUICK: Duration = Duration::from_secs(60);
 /// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
-const ATTACH: Duration = Duration::from_secs(3600);
+pub(super) const ATTACH: Duration = Duration::from_secs(3600);
 
 /// Why a cell has no measurement.
-enum Stop {
+pub(super) enum Stop {
     Skip(String),
     Error { kind: ErrorKind, message: String },
+}
+
+impl Stop {
+    pub fn harness(message: String) -> Stop {
+        Stop::Error { kind: ErrorKind::Harness, message }
+    }
 }
 
 impl From<VmError> for Stop {
@@ -108,8 +114,11 @@ impl<'a> Running<'a> {
         }
         let started = Instant::now();
         let result = match fs::create_dir_all(&folder) {
-            Ok(()) => run(plan, self.planned, &folder, &mut self.cell),
-            Err(error) => Err(harness(format!("failed to create {}: {error}", folder.display()))),
+            Ok(()) => {
+                let own = run_dir.cell(&self.cell.id);
+                run(plan, self.planned, boot, Folders { guest: &folder, cell: &own }, &mut self.cell)
+            }
+            Err(error) => Err(Stop::harness(format!("failed to create {}: {error}", folder.display()))),
         };
         self.cell.duration_ms += started.elapsed().as_millis() as u64;
         match result {
@@ -150,40 +159,101 @@ fn merged(measured: Vec<Measurement>) -> Option<Measurement> {
     measured.into_iter().reduce(|all, next| match (all, next) {
         (Measurement::Attach(mut all), Measurement::Attach(next)) => {
             all.boots.extend(next.boots);
+            all.exact = all.exact.or(next.exact);
+            all.explained.extend(next.explained);
             Measurement::Attach(all)
         }
         (all, _) => all,
     })
 }
 
-fn harness(message: String) -> Stop {
-    Stop::Error { kind: ErrorKind::Harness, message }
+/// Where things are written.
+#[derive(Clone, Copy)]
+struct Folders<'a> {
+    /// By this guest: console, traces.
+    guest: &'a Path,
+    /// Of the cell, which may have several guests.
+    cell: &'a Path,
 }
 
-fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Result<Measurement, Stop> {
+/// What a guest is to do beyond saying what it is.
+struct Task {
+    clock: Clock,
+    /// Of an attach cell.
+    commands: Vec<Command>,
+}
+
+impl Task {
+    fn new(planned: &PlannedCell, boot: u32) -> Task {
+        let (&Test::Attach { mechanism, functions }, Parameters::Attach(parameters)) =
+            (&planned.id.test, &planned.parameters)
+        else {
+            return Task { clock: Clock::Free, commands: Vec::new() };
+        };
+        let &AttachParameters { rounds, seed, seconds, .. } = parameters;
+        let clocks = parameters.clocks();
+        let clock = clocks[boot as usize];
+        let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
+        // Once: in the last guest of its clock.
+        let last = clocks.get(boot as usize + 1) != Some(&clock);
+        let explain = if last { attach::explained_by(parameters, clock) } else { Vec::new() };
+        Task { clock, commands: attach::commands(&request, &explain) }
+    }
+
+    /// What the guest finds in its root, so that nothing reaches it from outside while it measures.
+    fn orders(&self) -> Option<Vec<Command>> {
+        let facts = std::iter::once(Command::Facts);
+        (self.clock == Clock::Exact).then(|| facts.chain(self.commands.iter().cloned()).collect())
+    }
+}
+
+fn run(
+    plan: &Plan,
+    planned: &PlannedCell,
+    boot: u32,
+    folders: Folders,
+    cell: &mut Cell,
+) -> Result<Measurement, Stop> {
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));
     }
-    let mut vm = Vm::boot(Spec {
+    let task = Task::new(planned, boot);
+    let mut initrd = planned.initrd.clone();
+    let mut deadlines = Deadlines::default();
+    if let Some(orders) = task.orders() {
+        let root = std::mem::replace(&mut initrd, folders.guest.join("initramfs.cpio"));
+        vm::initramfs::with_orders(&root, &orders, &initrd)
+            .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
+        // It says nothing until it has done them all.
+        deadlines.boot += ATTACH;
+    }
+    let vm = Vm::boot(Spec {
         qemu: plan.qemu.clone(),
         arch: planned.id.arch,
         accel: planned.id.accel,
-        clock: Clock::Free,
+        clock: task.clock,
         kernel: planned.kernel_image.clone(),
-        initrd: planned.initrd.clone(),
+        initrd: initrd.clone(),
         cpus: planned.cpus,
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),
         plugin: plan.plugin.clone(),
-        dir: folder.to_owned(),
-        deadlines: Deadlines::default(),
-    })
-    .map_err(|error| {
+        dir: folders.guest.to_owned(),
+        deadlines,
+    });
+    if task.clock == Clock::Exact {
+        // It holds nothing that is not kept elsewhere. Failing only leaves it there.
+        let _ = fs::remove_file(&initrd);
+    }
+    let mut vm = vm.map_err(|error| {
         cell.console_tail.clone_from(&error.console_tail);
         Stop::from(error)
     })?;
-    cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
-    let result = measure(&mut vm, planned, folder, cell);
+    // The guest that has orders is up when it has done them.
+    if task.clock == Clock::Free {
+        cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
+    }
+    let result = measure(&mut vm, planned, &task, folders, cell);
     if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
     }
@@ -198,7 +268,13 @@ fn run(plan: &Plan, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Re
     }
 }
 
-fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -> Result<Measurement, Stop> {
+fn measure(
+    vm: &mut Vm,
+    planned: &PlannedCell,
+    task: &Task,
+    folders: Folders,
+    cell: &mut Cell,
+) -> Result<Measurement, Stop> {
     let facts = facts(vm)?;
     if facts.btf_bytes == 0 {
         return Err(Stop::Error {
@@ -207,25 +283,22 @@ fn measure(vm: &mut Vm, planned: &PlannedCell, folder: &Path, cell: &mut Cell) -
                 .to_owned(),
         });
     }
-    cell.guest = Some(facts);
-    match (&planned.id.test, planned.parameters) {
-        (&Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits }) => {
-            lbr_waste(vm, planned.id.arch, mechanism, hits, folder).map(Measurement::LbrWaste)
+    // The exact clock's guest has another clock source, and is otherwise the same.
+    if cell.guest.is_none() {
+        cell.guest = Some(facts);
+    }
+    match (&planned.id.test, &planned.parameters) {
+        (&Test::LbrWaste { mechanism }, &Parameters::LbrWaste { hits }) => {
+            lbr_waste(vm, planned.id.arch, mechanism, hits, folders.guest).map(Measurement::LbrWaste)
         }
-        (&Test::Attach { mechanism, functions }, Parameters::Attach { rounds, seed, boots: _ }) => {
-            let request = AttachRequest { mechanism, functions, rounds, seed, seconds: None };
-            match vm.request(Command::Attach(request), ATTACH)?? {
-                Response::Attach(reply) => {
-                    Ok(Measurement::Attach(Attach { boots: vec![reply], explained: Vec::new() }))
-                }
-                other => Err(unexpected(&other)),
-            }
+        (Test::Attach { .. }, Parameters::Attach(_)) => {
+            attach::measure(vm, planned, &task.commands, task.clock, folders.guest, folders.cell)
         }
         (&Test::Fault { fault }, Parameters::Fault) => {
             vm.request(Command::Inject(fault), QUICK)??;
-            Err(harness(format!("the guest was to fail ({fault:?}), and answered")))
+            Err(Stop::harness(format!("the guest was to fail ({fault:?}), and answered")))
         }
-        (test, parameters) => Err(harness(format!("{} does not go with {parameters:?}", test.name()))),
+        (test, parameters) => Err(Stop::harness(format!("{} does not go with {parameters:?}", test.name()))),
     }
 }
 
@@ -269,14 +342,24 @@ fn read_trace(folder: &Path) -> Result<Trace, Stop> {
 
 /// Names for every address of the trace, while what is attached still is.
 fn resolve(vm: &mut Vm, trace: &Trace) -> Result<Symbols, Stop> {
-    let addresses = branch::symbols::addresses(trace);
-    match vm.request(Command::Resolve { addresses }, QUICK)?? {
-        Response::Resolve { symbols } => Ok(symbols.into_iter().flatten().collect()),
-        other => Err(unexpected(&other)),
-    }
+    resolve_addresses(vm, branch::symbols::addresses(trace))
 }
 
-fn unexpected(response: &Response) -> Stop {
+/// Addresses per request: the answer has a name for each, and a message has its limit.
+const RESOLVED_AT_ONCE: usize = 1 << 14;
+
+pub(super) fn resolve_addresses(vm: &mut Vm, addresses: Vec<u64>) -> Result<Symbols, Stop> {
+    let mut found = Vec::new();
+    for some in addresses.chunks(RESOLVED_AT_ONCE) {
+        match vm.request(Command::Resolve { addresses: some.to_vec() }, QUICK)?? {
+            Response::Resolve { symbols } => found.extend(symbols.into_iter().flatten()),
+            other => return Err(unexpected(&other)),
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+pub(super) fn unexpected(response: &Response) -> Stop {
     let mut shown = format!("{response:?}");
     shown.truncate(200);
     Stop::Error { kind: ErrorKind::Protocol, message: format!("the guest's answer does not fit: {shown}") }

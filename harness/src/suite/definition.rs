@@ -12,7 +12,7 @@ use std::{
     num::NonZeroU32,
     path::Path,
 };
-use tramplab_protocol::{Functions, Mechanism, message::Fault};
+use tramplab_protocol::{Functions, Mechanism, message::{Explain, Fault}};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,6 +68,13 @@ pub enum TestGroup {
         /// Chooses the functions.
         #[serde(default)]
         seed: u64,
+        /// Of guest time, for loading, attaching and detaching each, where every function has a link of its own.
+        seconds: Option<NonZeroU32>,
+        #[serde(default)]
+        clock: Clocks,
+        /// How a further round is explained.
+        #[serde(default)]
+        explain: BTreeSet<Explain>,
     },
     Fault {
         #[serde(deserialize_with = "filled")]
@@ -81,6 +88,26 @@ fn default_hits() -> NonZeroU32 {
 
 fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("a constant above 0")
+}
+
+/// By which clocks attach times are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clocks {
+    #[default]
+    Free,
+    Exact,
+    Both,
+}
+
+impl Clocks {
+    pub fn free(self) -> bool {
+        matches!(self, Clocks::Free | Clocks::Both)
+    }
+
+    pub fn exact(self) -> bool {
+        matches!(self, Clocks::Exact | Clocks::Both)
+    }
 }
 
 /// `all`, or a list.
@@ -128,6 +155,17 @@ pub struct Budget {
 }
 
 impl Suite {
+    /// The same with other clocks, and other explanations, for all attach tests.
+    pub fn with(mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) -> Suite {
+        for group in &mut self.tests {
+            if let TestGroup::Attach { clock, explain, .. } = group {
+                *clock = clocks.unwrap_or(*clock);
+                *explain = explanations.unwrap_or(explain).clone();
+            }
+        }
+        self
+    }
+
     /// Those that some test measures: what a kernel that is built for the suite must be able to do.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         let of = |group: &TestGroup| match group {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What runs: a suite (YAML) becomes a plan of cells; each cell is run by a process of its own.
 
+mod attach;
 pub mod budget;
 pub mod cell;
 mod definition;
 pub mod list;
 pub mod plan;
 
-pub use definition::{Budget, Machine, Mechanisms, Suite, TestGroup, load};
+pub use definition::{Budget, Clocks, Machine, Mechanisms, Suite, TestGroup, load};
 pub use plan::{Guest, Job, Plan, PlannedCell};

@@ -2,18 +2,19 @@
 //! The plan of a run: every cell with all that its process needs, as a file. Cell processes read nothing else, so
 //! that what ran can be seen, and run again, afterwards.
 
-use super::{Budget, Suite, TestGroup};
+use super::{Budget, Clocks, Suite, TestGroup};
 use crate::{
     kernel,
-    run::{Accel, CellId, Row, Test},
+    run::{Accel, CellId, Clock, Row, Test},
     vm::QemuProgram,
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
+    num::NonZeroU32,
     path::{Path, PathBuf},
 };
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{Mechanism, message::Explain};
 
 /// Names the plan's file in a cell process' environment.
 pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
@@ -53,21 +54,42 @@ pub struct PlannedCell {
 impl PlannedCell {
     /// Guests that the cell takes, one after the other.
     pub fn boots(&self) -> u32 {
-        match self.parameters {
+        match &self.parameters {
             // One that is skipped boots none.
-            Parameters::Attach { boots, .. } if self.skip.is_none() => boots,
+            Parameters::Attach(attach) if self.skip.is_none() => attach.clocks().len() as u32,
             _ => 1,
         }
     }
 }
 
 /// What a test needs beside what its name says.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parameters {
     LbrWaste { hits: u32 },
-    Attach { rounds: u32, boots: u32, seed: u64 },
+    Attach(AttachParameters),
     Fault,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AttachParameters {
+    pub rounds: u32,
+    /// Guests with the host's clock.
+    pub boots: u32,
+    pub seed: u64,
+    pub seconds: Option<u32>,
+    pub clock: Clocks,
+    pub explain: BTreeSet<Explain>,
+}
+
+impl AttachParameters {
+    /// The clock of each guest, in order.
+    pub fn clocks(&self) -> Vec<Clock> {
+        let free = if self.clock.free() { self.boots } else { 0 };
+        let exact = u32::from(self.clock.exact());
+        let times = |clock, count| std::iter::repeat_n(clock, count as usize);
+        times(Clock::Free, free).chain(times(Clock::Exact, exact)).collect()
+    }
 }
 
 /// A kernel that cells run on.
@@ -93,9 +115,9 @@ pub fn cells(suite: &Suite, kernels: &[Guest], accel: Accel, compared: bool) -> 
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
+                skip: skip_reason(&test, &parameters, accel, image),
                 parameters,
                 budgets: budgets.clone(),
-                skip: skip_reason(&test, accel, image),
             });
         }
     }
@@ -139,18 +161,25 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             .iter()
             .map(|&mechanism| (Test::LbrWaste { mechanism }, Parameters::LbrWaste { hits: hits.get() }))
             .collect(),
-        TestGroup::Attach { mechanisms, functions, rounds, boots, seed } => {
+        TestGroup::Attach { mechanisms, functions, rounds, boots, seed, seconds, clock, explain } => {
             let boots = match (boots, compared) {
                 (Some(boots), false) => boots.get(),
                 (Some(boots), true) => boots.get().max(FEWEST_BOOTS),
                 (None, false) => 1,
                 (None, true) => COMPARED_BOOTS,
             };
-            let parameters = Parameters::Attach { rounds: rounds.get(), boots, seed: *seed };
+            let parameters = Parameters::Attach(AttachParameters {
+                rounds: rounds.get(),
+                boots,
+                seed: *seed,
+                seconds: seconds.map(NonZeroU32::get),
+                clock: *clock,
+                explain: explain.clone(),
+            });
             let sizes = |&mechanism: &Mechanism| {
                 functions.iter().map(move |&functions| Test::Attach { mechanism, functions })
             };
-            mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters)).collect()
+            mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters.clone())).collect()
         }
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
@@ -158,13 +187,19 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
     }
 }
 
-fn skip_reason(test: &Test, accel: Accel, image: &kernel::Image) -> Option<String> {
+fn skip_reason(test: &Test, parameters: &Parameters, accel: Accel, image: &kernel::Image) -> Option<String> {
     let mechanism: Mechanism = match *test {
         Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } => mechanism,
         Test::Fault { .. } | Test::Build => return None,
     };
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
         return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
+    }
+    if let Parameters::Attach(AttachParameters { clock, explain, .. }) = parameters
+        && accel == Accel::Kvm
+        && (clock.exact() || explain.contains(&Explain::Exact))
+    {
+        return Some("the exact clock and exact profiles count instructions, which only TCG does; use --accel tcg, or --clock free --explain sampled".to_owned());
     }
     let missing = image.missing_for(mechanism);
     let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -274,8 +309,8 @@ mod tests {
         let images = [image("a", None), image("a+s", None)];
         let jobs = jobs(super::cells(&suite, &guests(&images), Accel::Tcg, true), true);
         let shape = |job: &Job| {
-            let boots = job.cells.iter().map(|cell| match cell.parameters {
-                Parameters::Attach { boots, .. } => boots,
+            let boots = job.cells.iter().map(|cell| match &cell.parameters {
+                Parameters::Attach(attach) => attach.boots,
                 _ => 1,
             });
             (job.name.clone(), boots.collect::<Vec<_>>())

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One guest of an attach cell: its rounds against the clock, and a further one that is explained.
+
+use super::{
+    cell::{ATTACH, Stop, resolve_addresses, unexpected},
+    plan::{AttachParameters, PlannedCell},
+};
+use crate::{
+    profile::{How, Phase, Profile, Summary, Thread, count},
+    run::{Attach, AttachBoot, Clock, ErrorKind, Measurement},
+    vm::Vm,
+};
+use sha2::{Digest, Sha256};
+use std::{fs, path::Path};
+use tramplab_protocol::{
+    counts::{self, Counts},
+    message::{AttachReply, AttachRequest, Command, Explain, ExplainRequest, PhaseReply, Response},
+};
+
+/// Functions of a summary; the whole profile is in its file.
+const COSTS: usize = 40;
+const WAITS: usize = 20;
+/// The list of what was attached to, a name per line, in the cell's folder.
+const LIST: &str = "functions.txt";
+
+/// What is asked of this guest, in this order: under the exact clock these are its orders.
+pub fn commands(request: &AttachRequest, explain: &[Explain]) -> Vec<Command> {
+    let explained = |&how: &Explain| {
+        // Exact counts are the same in every round; samples are the more the better.
+        let rounds = if how == Explain::Exact { 1 } else { request.rounds };
+        Command::Explain(ExplainRequest { attach: AttachRequest { rounds, ..request.clone() }, how })
+    };
+    std::iter::once(Command::Attach(request.clone())).chain(explain.iter().map(explained)).collect()
+}
+
+/// How a round is explained in a guest with this clock.
+pub fn explained_by(parameters: &AttachParameters, clock: Clock) -> Vec<Explain> {
+    let wanted = |how| match how {
+        // Where there is an exact clock, so that interrupts come at the same places as well.
+        Explain::Exact => parameters.clock.exact() == (clock == Clock::Exact),
+        // Where the host's time passes, as for any user of perf.
+        Explain::Sampled => parameters.clock.free() == (clock == Clock::Free),
+    };
+    parameters.explain.iter().copied().filter(|&how| wanted(how)).collect()
+}
+
+/// Measures in a guest; `folder` is where its plugin writes, `cell` the cell's.
+pub fn measure(
+    vm: &mut Vm,
+    planned: &PlannedCell,
+    commands: &[Command],
+    clock: Clock,
+    folder: &Path,
+    cell: &Path,
+) -> Result<Measurement, Stop> {
+    let (mut boot, mut explained) = (None, Vec::new());
+    for command in commands {
+        match vm.request(command.clone(), ATTACH)? {
+            Ok(Response::Attach(reply)) => {
+                let still_attached = reply.stopped.is_some_and(|stopped| stopped.detached < stopped.attached);
+                boot = Some(keep(reply, cell)?);
+                if still_attached {
+                    // The links that its time budget left over would be explained along.
+                    break;
+                }
+            }
+            Ok(Response::Explain(reply)) => {
+                let Command::Explain(ExplainRequest { how, attach }) = command else { unreachable!("its answer") };
+                let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
+                for (number, (phase, reply)) in phases.into_iter().enumerate() {
+                    let made = Made { cell, planned, clock, phase, rounds: attach.rounds };
+                    explained.push(match how {
+                        Explain::Exact => exact(vm, &made, &reply, number as u64, folder)?,
+                        Explain::Sampled => sampled(vm, &made, &reply)?,
+                    });
+                }
+            }
+            Ok(other) => return Err(unexpected(&other)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let boot = boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
+    Ok(Measurement::Attach(match clock {
+        Clock::Free => Attach { boots: vec![boot], exact: None, explained },
+        Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained },
+    }))
+}
+
+/// The names of tens of thousands of functions are a file of their own.
+fn keep(reply: AttachReply, cell: &Path) -> Result<AttachBoot, Stop> {
+    let list: String = reply.functions.iter().map(|name| format!("{name}\n")).collect();
+    let path = cell.join(LIST);
+    fs::write(&path, &list).map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
+    let list_sha256 = Sha256::digest(&list).iter().map(|byte| format!("{byte:02x}")).collect();
+    let AttachReply { mechanism: _, functions, refused, programs, links, rounds, stopped } = reply;
+    Ok(AttachBoot { functions: functions.len() as u32, list_sha256, refused, programs, links, rounds, stopped })
+}
+
+/// What a profile was made of.
+struct Made<'a> {
+    cell: &'a Path,
+    planned: &'a PlannedCell,
+    clock: Clock,
+    phase: Phase,
+    rounds: u32,
+}
+
+impl Made<'_> {
+    fn name(&self) -> String {
+        self.planned.id.name()
+    }
+
+    fn save(&self, profile: &Profile, how: How) -> Result<String, Stop> {
+        let file = how.file(self.phase);
+        let path = self.cell.join(&file);
+        let failed = |error: &dyn std::fmt::Display| {
+            Stop::harness(format!("failed to write {}: {error}", path.display()))
+        };
+        let bytes = serde_json::to_vec(profile).map_err(|error| failed(&error))?;
+        fs::write(&path, bytes).map_err(|error| failed(&error))?;
+        Ok(file)
+    }
+
+    fn summary(&self, how: Explain, reply: &PhaseReply, profile: &Profile, file: String) -> Summary {
+        let mut functions = profile.costs();
+        functions.truncate(COSTS);
+        Summary {
+            phase: self.phase,
+            how,
+            clock: self.clock,
+            rounds: self.rounds,
+            wall_ns: reply.wall_ns,
+            cpu_ns: reply.cpu_ns,
+            unit: profile.unit,
+            totals: profile.totals(),
+            functions,
+            waits: Vec::new(),
+            waited_ns: 0,
+            file,
+        }
+    }
+}
+
+/// The plugin's counts, named. The `number`th of this guest.
+fn exact(vm: &mut Vm, made: &Made, reply: &PhaseReply, number: u64, folder: &Path) -> Result<Summary, Stop> {
+    let path = counts::file_name(folder, number);
+    let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
+    let bytes = fs::read(&path).map_err(|e| {
+        error(format!("the plugin left no counts ({}: {e}); its own words are in qemu.log", path.display()))
+    })?;
+    let counts = Counts::decode(&bytes).map_err(|e| error(format!("{}: {e}", path.display())))?;
+    let symbols = resolve_addresses(vm, count::addresses(&counts))?;
+    let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
+    let file = made.save(&profile, How::Exact)?;
+    // All of it is in the profile now. Failing only leaves it there.
+    let _ = fs::remove_file(&path);
+    Ok(made.summary(Explain::Exact, reply, &profile, file))
+}
+
+fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop> {
+    let Some(samples) = &reply.samples else {
+        return Err(Stop::Error {
+            kind: ErrorKind::Protocol,
+            message: "the guest explains by samples, and sent none".to_owned(),
+        });
+    };
+    let stacks = samples.stacks.iter().map(|sample| &sample.stack);
+    let stacks = stacks.chain(reply.waits.iter().map(|wait| &wait.stack));
+    let symbols = resolve_addresses(vm, count::stack_addresses(stacks))?;
+    let profile = count::of_samples(&made.name(), made.phase, samples, &symbols);
+    let file = made.save(&profile, How::Sampled)?;
+    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(|| Thread {
+        command: "tramplab-agent".to_owned(),
+        pid: 1,
+        measured: true,
+    });
+    let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);
+    made.save(&waiting, How::Waiting)?;
+    let mut summary = made.summary(Explain::Sampled, reply, &profile, file);
+    summary.waited_ns = reply.waits.iter().map(|wait| wait.ns).sum();
+    summary.waits = count::waited(&reply.waits, &symbols);
+    summary.waits.truncate(WAITS);
+    Ok(summary)
+}
+
