@@ -52,7 +52,9 @@ struct Plugin {
 }
 
 /// Touched by its own vCPU's thread, or while all stand still.
-struct Vcpu(UnsafeCell<Option<Recorder>>);
+///
+/// The recorder refers to blocks of `Plugin::blocks`, which are freed after it only.
+struct Vcpu(UnsafeCell<Option<Recorder<'static>>>);
 
 // SAFETY: see `Vcpu`; the scoreboard's pointer is QEMU's and lives as long as the plugin.
 unsafe impl Sync for Plugin {}
@@ -170,9 +172,7 @@ extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
             }
         }
         if armed && count > 0 {
-            let first = api::qemu_plugin_tb_get_insn(tb, 0);
-            let block = describe(plugin.guest, first, api::qemu_plugin_tb_get_insn(tb, count - 1));
-            let block = Box::new(block);
+            let block = Box::new(describe(plugin.guest, tb, count));
             let data = std::ptr::from_ref(&*block).cast_mut().cast();
             plugin.blocks.lock().unwrap_or_else(PoisonError::into_inner).push(block);
             api::qemu_plugin_register_vcpu_tb_exec_cb(tb, block_started, api::NO_REGISTERS, data);
@@ -225,17 +225,21 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
 }
 
 /// # Safety
-/// Both are valid instructions of one block.
-unsafe fn describe(guest: Guest, first: *const api::Insn, last: *const api::Insn) -> Block {
+/// `tb` is valid and has `count` instructions, at least one.
+unsafe fn describe(guest: Guest, tb: *mut api::Tb, count: usize) -> Block {
     let mut buffer = [0; LONGEST];
     // SAFETY: the caller's promise.
     unsafe {
-        let address = api::qemu_plugin_insn_vaddr(last);
+        let address = |index| api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(tb, index));
+        let instructions: Box<[u64]> = (0..count).map(address).collect();
+        let insn = api::qemu_plugin_tb_get_insn(tb, count - 1);
+        let last = instructions[count - 1];
         Block {
-            start: api::qemu_plugin_insn_vaddr(first),
-            last: address,
-            end: address.wrapping_add(api::qemu_plugin_insn_size(last) as u64),
-            tail: guest.tail(bytes(last, &mut buffer), address),
+            start: instructions[0],
+            last,
+            end: last.wrapping_add(api::qemu_plugin_insn_size(insn) as u64),
+            tail: guest.tail(bytes(insn, &mut buffer), last),
+            instructions,
         }
     }
 }
@@ -243,9 +247,9 @@ unsafe fn describe(guest: Guest, first: *const api::Insn, last: *const api::Insn
 extern "C" fn block_started(vcpu: c_uint, data: *mut c_void) {
     let plugin = plugin();
     let Some(slot) = plugin.vcpus.get(vcpu as usize) else { return };
-    // SAFETY: this vCPU's own thread; `data` is a block that lives as long as the code that calls us.
+    // SAFETY: this vCPU's own thread; `data` is a block that lives longer than the recorder.
     unsafe {
-        let block = &*data.cast::<Block>();
+        let block: &'static Block = &*data.cast::<Block>();
         let begun = *api::qemu_plugin_scoreboard_find(plugin.begun.scoreboard, vcpu).cast::<u64>();
         (*slot.0.get()).get_or_insert_with(|| Recorder::new(plugin.ring)).block(block, begun);
     }
@@ -275,10 +279,10 @@ extern "C" fn magic_executed(_: c_uint, data: *mut c_void) {
 extern "C" fn change(id: api::PluginId) {
     let plugin = plugin();
     let arm = !plugin.armed.load(Ordering::Relaxed);
-    plugin.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     // SAFETY: nothing else touches the recorders now.
     let recorders = plugin.vcpus.iter().map(|vcpu| unsafe { (*vcpu.0.get()).take() });
     let vcpus: Vec<_> = recorders.enumerate().filter_map(|(i, r)| Some(r?.finish(i as u32))).collect();
+    plugin.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     if !arm {
         let number = plugin.traces.fetch_add(1, Ordering::Relaxed);
         let trace = Trace { discontinuities: plugin.discontinuities, vcpus };

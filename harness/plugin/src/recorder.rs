@@ -37,16 +37,36 @@ pub struct Block {
     /// One past the last instruction.
     pub end: u64,
     pub tail: Tail,
+    /// Addresses of all instructions, ascending.
+    pub instructions: Box<[u64]>,
+}
+
+impl Block {
+    /// How many instructions were begun, of which the one at `begun` was the last.
+    pub fn begun(&self, begun: u64) -> u32 {
+        if begun == self.last {
+            return self.instructions.len() as u32;
+        }
+        self.instructions.partition_point(|&address| address <= begun) as u32
+    }
 }
 
 /// An interrupt that was inferred, and what its return will decide.
 struct Inferred {
-    /// Number of the conditional branch before it, recorded on trial.
-    trial: Option<u64>,
+    /// The conditional branch before it, recorded on trial.
+    trial: Option<Trial>,
     /// Number of the interrupt's record.
     interrupt: u64,
     /// Where the interrupted flow can go on, and what `from` was then.
     resume: [u64; 3],
+}
+
+#[derive(Clone, Copy)]
+struct Trial {
+    /// The record's number.
+    number: u64,
+    /// Instructions recorded with it: if it is left out they are the interrupt's.
+    instructions: u32,
 }
 
 /// More interrupts than this are not open at once, unless their handlers never return.
@@ -60,43 +80,39 @@ struct Slot {
 }
 
 /// The branches of one vCPU, the newest `capacity` of them.
-pub struct Recorder {
+pub struct Recorder<'b> {
     ring: Vec<Slot>,
     capacity: usize,
     total: u64,
     /// How many of them are void, those included that the ring dropped.
     void: u64,
-    previous: Option<Previous>,
+    previous: Option<&'b Block>,
+    /// Instructions begun since the newest record.
+    instructions: u32,
     /// Interrupts QEMU told of since the last block started.
     told: Vec<(u64, u64)>,
     open: VecDeque<Inferred>,
 }
 
-#[derive(Clone, Copy)]
-struct Previous {
-    start: u64,
-    last: u64,
-    end: u64,
-    tail: Tail,
-}
-
-impl Recorder {
-    pub fn new(capacity: usize) -> Recorder {
+impl<'b> Recorder<'b> {
+    pub fn new(capacity: usize) -> Recorder<'b> {
         Recorder {
             ring: Vec::new(),
             capacity,
             total: 0,
             void: 0,
             previous: None,
+            instructions: 0,
             told: Vec::new(),
             open: VecDeque::new(),
         }
     }
 
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
-    pub fn block(&mut self, block: &Block, begun: u64) {
+    pub fn block(&mut self, block: &'b Block, begun: u64) {
         let start = block.start;
         if let Some(previous) = self.previous {
+            self.instructions = self.instructions.saturating_add(previous.begun(begun));
             if self.told.is_empty() {
                 self.flow(previous, begun, start);
             } else {
@@ -104,7 +120,7 @@ impl Recorder {
             }
         }
         self.told.clear();
-        self.previous = Some(Previous { start, last: block.last, end: block.end, tail: block.tail });
+        self.previous = Some(block);
     }
 
     /// QEMU tells of an interrupt or exception, before the block at `to` starts.
@@ -112,11 +128,13 @@ impl Recorder {
         self.told.push((from, to));
     }
 
-    fn flow(&mut self, p: Previous, begun: u64, start: u64) {
+    fn flow(&mut self, p: &Block, begun: u64, start: u64) {
         if begun != p.last {
             // The block was left in its middle: an access to a device is done again outside of it and a new
             // block goes on behind; anything else is an exception.
-            if !(p.start..p.end).contains(&start) {
+            if start == begun {
+                self.done_again();
+            } else if !(p.start..p.end).contains(&start) {
                 self.interrupt(begun, start, None, [begun; 3]);
             }
             return;
@@ -124,14 +142,14 @@ impl Recorder {
         match p.tail {
             Tail::Next { .. } | Tail::Cond { .. } if start == p.end => {}
             // `rep` goes on, or an instruction at the end is done again.
-            Tail::Next { .. } if start == p.last => {}
+            Tail::Next { .. } if start == p.last => self.done_again(),
             Tail::Next { may_fault } => {
                 let from = if may_fault { p.last } else { p.end };
                 self.interrupt(from, start, None, [p.last, p.end, p.end]);
             }
             Tail::Cond { target } if start == target => self.push(p.last, target, Kind::Cond),
             Tail::Cond { target } => {
-                let trial = self.total;
+                let trial = Trial { number: self.total, instructions: self.instructions };
                 self.push(p.last, target, Kind::Cond);
                 self.interrupt(p.end, start, Some(trial), [p.end, target, p.end]);
             }
@@ -152,7 +170,7 @@ impl Recorder {
     }
 
     /// The same where QEMU says where the flow was broken.
-    fn told_flow(&mut self, p: Previous, begun: u64, start: u64) {
+    fn told_flow(&mut self, p: &Block, begun: u64, start: u64) {
         let told = std::mem::take(&mut self.told);
         let (first, _) = told[0];
         // The last instruction was done if the interrupt came after it.
@@ -183,7 +201,12 @@ impl Recorder {
         debug_assert_eq!(self.told.last().map(|&(_, to)| to), Some(start));
     }
 
-    fn interrupt(&mut self, from: u64, to: u64, trial: Option<u64>, resume: [u64; 3]) {
+    /// The last instruction begun is begun again by the next block, and is one all the same.
+    fn done_again(&mut self) {
+        self.instructions = self.instructions.saturating_sub(1);
+    }
+
+    fn interrupt(&mut self, from: u64, to: u64, trial: Option<Trial>, resume: [u64; 3]) {
         let interrupt = self.total;
         self.push(from, to, Kind::Interrupt);
         if self.open.len() == OPEN {
@@ -203,21 +226,24 @@ impl Recorder {
             // Taken if the flow went on at the target, which is not the next instruction.
             let taken = to != open.resume[0];
             if !taken {
-                self.leave_out(trial);
+                self.leave_out(trial, open.interrupt);
             }
         }
     }
 
     fn give_up_oldest(&mut self) {
-        if let Some(trial) = self.open.pop_front().and_then(|open| open.trial) {
-            self.leave_out(trial);
+        if let Some(Inferred { trial: Some(trial), interrupt, .. }) = self.open.pop_front() {
+            self.leave_out(trial, interrupt);
         }
     }
 
-    fn leave_out(&mut self, number: u64) {
+    fn leave_out(&mut self, trial: Trial, interrupt: u64) {
         self.void += 1;
-        if let Some(slot) = self.slot(number) {
+        if let Some(slot) = self.slot(trial.number) {
             slot.void = true;
+        }
+        if let Some(slot) = self.slot(interrupt) {
+            slot.record.instructions = slot.record.instructions.saturating_add(trial.instructions);
         }
     }
 
@@ -227,7 +253,8 @@ impl Recorder {
     }
 
     fn push(&mut self, from: u64, to: u64, kind: Kind) {
-        let slot = Slot { record: Record { from, to, kind }, void: false };
+        let instructions = std::mem::take(&mut self.instructions);
+        let slot = Slot { record: Record { from, to, kind, instructions }, void: false };
         if self.ring.len() < self.capacity {
             self.ring.push(slot);
         } else {
@@ -256,7 +283,8 @@ mod tests {
     const V: u64 = 0xf000;
 
     fn block(start: u64, last: u64, end: u64, tail: Tail) -> Block {
-        Block { start, last, end, tail }
+        let instructions = (start..=last).step_by(4).collect();
+        Block { start, last, end, tail, instructions }
     }
 
     /// A block of three instructions at 0x100, 0x104, 0x108.
@@ -279,23 +307,23 @@ mod tests {
     }
     use Step::{Left, Told, Whole};
 
-    fn run(capacity: usize, steps: Vec<Step>) -> Vec<(u64, u64, Kind)> {
+    fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
         let mut recorder = Recorder::new(capacity);
         let mut begun = 0;
         for step in steps {
             match step {
                 Whole(block) => {
-                    recorder.block(&block, begun);
+                    recorder.block(block, begun);
                     begun = block.last;
                 }
                 Left(block, at) => {
-                    recorder.block(&block, begun);
-                    begun = at;
+                    recorder.block(block, begun);
+                    begun = *at;
                 }
-                Told(from, to) => recorder.discontinuity(from, to),
+                Told(from, to) => recorder.discontinuity(*from, *to),
             }
         }
-        recorder.finish(0).records.iter().map(|r| (r.from, r.to, r.kind)).collect()
+        recorder.finish(0).records
     }
 
     #[test]
@@ -411,18 +439,98 @@ mod tests {
             ),
         ];
         for (name, steps, expected) in cases {
-            assert_eq!(run(100, steps), expected, "{name}");
+            let found: Vec<_> = run(100, &steps).iter().map(|r| (r.from, r.to, r.kind)).collect();
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    /// Each block has three instructions.
+    #[test]
+    fn every_instruction_is_counted_once() {
+        let stop = |start| Whole(at(start, NEXT));
+        let cases: Vec<(&str, Vec<Step>, &[u32])> = vec![
+            ("a branch ends its line", vec![Whole(at(0x100, CALL)), stop(0x200)], &[3]),
+            (
+                "blocks that fall through, and a branch not taken, are one line",
+                vec![
+                    Whole(at(0x100, NEXT)),
+                    Whole(at(0x10c, COND)),
+                    Whole(at(0x118, RET)),
+                    Whole(at(0x300, RET)),
+                    stop(0x400),
+                ],
+                &[9, 3],
+            ),
+            (
+                "`rep` goes on: one instruction",
+                vec![
+                    Whole(at(0x100, NEXT)),
+                    Whole(block(0x108, 0x108, 0x10c, NEXT)),
+                    Whole(at(0x10c, RET)),
+                    stop(0x300),
+                ],
+                &[6],
+            ),
+            (
+                "an access to a device is done again outside of the block",
+                vec![Left(at(0x100, RET), 0x104), Whole(block(0x108, 0x108, 0x10c, RET)), stop(0x300)],
+                &[3],
+            ),
+            (
+                "… or by the next block",
+                vec![Left(at(0x100, RET), 0x104), Whole(block(0x104, 0x108, 0x10c, RET)), stop(0x300)],
+                &[3],
+            ),
+            (
+                "what faults is begun twice",
+                vec![
+                    Left(at(0x100, RET), 0x104),
+                    Whole(at(V, IRET)),
+                    Whole(block(0x104, 0x108, 0x10c, RET)),
+                    stop(0x300),
+                ],
+                &[2, 3, 2],
+            ),
+            (
+                "a conditional that was taken, then an interrupt",
+                vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), Whole(at(0x200, RET)), stop(0x300)],
+                &[3, 0, 3, 3],
+            ),
+            (
+                "a conditional left out leaves its line to the interrupt",
+                vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), Whole(at(0x10c, RET)), stop(0x300)],
+                &[3, 3, 3],
+            ),
+            (
+                "… also where nothing became known",
+                vec![Whole(at(0x100, COND)), Whole(at(V, RET)), stop(0x300)],
+                &[3, 3],
+            ),
+            (
+                "told: not taken, then interrupted",
+                vec![Whole(at(0x100, COND)), Told(0x10c, V), Whole(at(V, IRET)), stop(0x10c)],
+                &[3, 3],
+            ),
+            (
+                "told: two at once",
+                vec![Left(at(0x100, RET), 0x104), Told(0x104, V), Told(V, V + 0x100), stop(V + 0x100)],
+                &[2, 0],
+            ),
+        ];
+        for (name, steps, expected) in cases {
+            let found: Vec<u32> = run(100, &steps).iter().map(|r| r.instructions).collect();
+            assert_eq!(found, expected, "{name}");
         }
     }
 
     #[test]
     fn the_ring_keeps_the_newest_and_counts_all() {
+        let blocks: Vec<Block> = (1..=8).map(|i| at(0x1000 * i, RET)).collect();
         let mut recorder = Recorder::new(3);
         let mut begun = 0;
-        for i in 0..8 {
-            let start = 0x1000 * (i + 1);
-            recorder.block(&at(start, RET), begun);
-            begun = start + 8;
+        for block in &blocks {
+            recorder.block(block, begun);
+            begun = block.last;
         }
         let trace = recorder.finish(1);
         assert_eq!((trace.index, trace.total), (1, 7));
@@ -432,12 +540,11 @@ mod tests {
 
     #[test]
     fn a_branch_on_trial_that_left_the_ring_is_not_counted() {
+        let blocks = [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
         let mut recorder = Recorder::new(2);
-        recorder.block(&at(0x100, COND), 0);
-        recorder.block(&at(V, CALL), 0x108);
-        recorder.block(&at(0x200, RET), V + 8);
-        recorder.block(&at(V + 12, IRET), 0x208);
-        recorder.block(&at(0x10c, NEXT), V + 20);
+        for (block, begun) in blocks.iter().zip([0, 0x108, V + 8, 0x208, V + 20]) {
+            recorder.block(block, begun);
+        }
         let trace = recorder.finish(0);
         let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();
         assert_eq!((trace.total, &kinds[..]), (4, &[Kind::Ret, Kind::Iret][..]));
