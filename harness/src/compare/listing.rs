@@ -3,7 +3,7 @@
 
 use super::Pair;
 use crate::{
-    branch::{Branch, Model, capture::stable_name, listing, listing::Line},
+    branch::{Branch, Model, listing, listing::Line, stable_name},
     run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow},
 };
 use similar::{Algorithm, DiffTag, capture_diff_slices};

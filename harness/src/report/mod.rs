@@ -14,6 +14,7 @@ mod spread;
 pub mod terminal;
 #[cfg(test)]
 mod tests;
+mod throughput;
 
 pub use content::View;
 pub use line::cell_line;

@@ -67,6 +67,7 @@ impl PlannedCell {
 pub enum Parameters {
     LbrWaste { hits: u32 },
     Attach { rounds: u32, boots: u32, seed: u64 },
+    Trigger { hits: u32 },
     Fault,
 }
 
@@ -152,6 +153,11 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             };
             mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters)).collect()
         }
+        TestGroup::Trigger { mechanisms, hits } => mechanisms
+            .0
+            .iter()
+            .map(|&mechanism| (Test::Trigger { mechanism }, Parameters::Trigger { hits: hits.get() }))
+            .collect(),
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
         }
@@ -160,7 +166,9 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
 
 fn skip_reason(test: &Test, accel: Accel, image: &kernel::Image) -> Option<String> {
     let mechanism: Mechanism = match *test {
-        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } => mechanism,
+        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism } => {
+            mechanism
+        }
         Test::Fault { .. } | Test::Build => return None,
     };
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {

@@ -143,6 +143,20 @@ pub fn load_empty(kind: Kind, btf_id: u32) -> Result<OwnedFd, BpfError> {
     Err(BpfError::new(action, -again, &String::from_utf8_lossy(&log[..length])))
 }
 
+/// Where the kernel put a program's code.
+pub fn jited_address(program: BorrowedFd<'_>) -> Result<u64, BpfError> {
+    let mut address = 0u64;
+    let mut info = libbpf_sys::bpf_prog_info {
+        nr_jited_ksyms: 1,
+        jited_ksyms: (&raw mut address) as u64,
+        ..Default::default()
+    };
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: both live through the call, and the length is the structure's.
+    let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
+    if result < 0 { Err(BpfError::new("ask for a program's code", -result, "")) } else { Ok(address) }
+}
+
 /// A link; dropping it detaches.
 #[derive(Debug)]
 pub struct Link {

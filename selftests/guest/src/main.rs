@@ -13,11 +13,13 @@ mod libbpf_log;
 mod link;
 mod method;
 mod trigger;
+mod trigger_cost;
 mod waste;
 
 use kallsyms::Kallsyms;
 use kernel_btf::KernelBtf;
 use link::{Events, Heartbeat, LinkError, Requests};
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{Command, Event, GuestError, Request, Response, VERSION};
 
@@ -67,7 +69,7 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
         let power_off = command == Command::PowerOff;
         let result = match guarded(|| agent.execute(command)) {
             Ok(Outcome::Silence) => fall_silent(&heartbeat, requests),
-            Ok(Outcome::Reply(response)) => Ok(response),
+            Ok(Outcome::Reply(response)) => Ok(*response),
             Err(error) => Err(error),
         };
         events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
@@ -98,15 +100,15 @@ fn guarded<T>(execute: impl FnOnce() -> Result<T, GuestError>) -> Result<T, Gues
 }
 
 enum Outcome {
-    Reply(Response),
+    Reply(Box<Response>),
     Silence,
 }
 
 /// What lives from one request to the next.
 struct Agent {
     btf: Option<KernelBtf>,
-    /// What the last LBR measurement left attached, so that its addresses resolve.
-    attached: Option<waste::Attached>,
+    /// What the last measurement left attached, so that its addresses resolve; dropped, it is detached.
+    attached: Option<Box<dyn Any>>,
     heartbeat: Heartbeat,
     events: Events,
 }
@@ -120,7 +122,7 @@ impl Agent {
                 self.btf()?;
                 let btf = self.btf.as_ref().expect("read above");
                 let (reply, attached) = waste::measure(&request, btf, &self.heartbeat)?;
-                self.attached = Some(attached);
+                self.attached = Some(Box::new(attached));
                 Response::LbrWaste(reply)
             }
             Command::Resolve { addresses } => {
@@ -136,7 +138,15 @@ impl Agent {
                 self.attached = None;
                 Response::Attach(attach::measure(&request, self.btf()?)?)
             }
-            Command::Explain(_) | Command::Trigger(_) => {
+            Command::Trigger(request) => {
+                self.attached = None;
+                self.btf()?;
+                let btf = self.btf.as_ref().expect("read above");
+                let (reply, attached) = trigger_cost::measure(&request, btf, &self.heartbeat)?;
+                self.attached = Some(Box::new(attached));
+                Response::Trigger(reply)
+            }
+            Command::Explain(_) => {
                 return Err(GuestError::Unsupported("not yet".to_owned()));
             }
             Command::Inject(fault) => match inject::inject(fault, &self.events)? {
@@ -145,7 +155,7 @@ impl Agent {
             },
             Command::PowerOff => Response::Done,
         };
-        Ok(Outcome::Reply(response))
+        Ok(Outcome::Reply(Box::new(response)))
     }
 
     /// The kernel's BTF, read at its first use.
