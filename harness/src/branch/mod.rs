@@ -19,7 +19,7 @@ pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};
 pub use filter::{Branch, Filter, UnknownFilter};
-pub use listing::listing;
+pub use listing::{listing, trigger_listing};
 pub use model::{Model, UnknownModel};
 pub use symbolic::{digest, stable_name};
 pub use symbols::Symbols;

@@ -4,7 +4,7 @@
 use super::{Pair, Unmatched};
 use crate::{
     branch::{Branch, Model},
-    run::{Attach, Cell, LbrWaste, Measurement, Outcome, Row, Test},
+    run::{Attach, Cell, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
 };
 use std::fmt;
 use tramplab_protocol::{Functions, Mechanism, message::AttachRound};
@@ -13,6 +13,44 @@ use tramplab_protocol::{Functions, Mechanism, message::AttachRound};
 pub enum Metric {
     Wasted { row: Row, filter: Branch },
     Time { mechanism: Mechanism, functions: Functions, phase: Phase },
+    Trigger { mechanism: Mechanism, cost: Cost },
+}
+
+/// Of what a hit costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    Instructions,
+    Branches,
+    /// Longer with the program than without.
+    Time,
+}
+
+impl Cost {
+    pub const ALL: [Cost; 3] = [Cost::Instructions, Cost::Branches, Cost::Time];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Cost::Instructions => "instructions",
+            Cost::Branches => "branches",
+            Cost::Time => "time",
+        }
+    }
+
+    /// None where it was not counted.
+    fn of(self, trigger: &Trigger) -> Option<Value> {
+        let exact = trigger.cost.as_ref();
+        match self {
+            Cost::Instructions => exact.map(|cost| Value::Count(cost.instructions())),
+            Cost::Branches => exact.map(|cost| Value::Count(cost.branches())),
+            Cost::Time => {
+                let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
+                let per_hit = |(&with, &without): (&u64, &u64)| {
+                    (with as f64 - without as f64) / f64::from(trigger.timed)
+                };
+                Some(Value::PerHit(Value::median(&rounds.map(per_hit).collect::<Vec<_>>())))
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +86,10 @@ pub enum Value {
     Records(Option<u32>),
     /// Milliseconds: the median of each boot's rounds, in the order of the boots.
     Times(Vec<f64>),
+    /// Instructions, or branches.
+    Count(u32),
+    /// Nanoseconds: the median of one boot's rounds.
+    PerHit(f64),
 }
 
 impl Value {
@@ -67,6 +109,8 @@ impl fmt::Display for Value {
         match self {
             Value::Records(Some(records)) => f.pad(&records.to_string()),
             Value::Records(None) => f.pad("-"),
+            Value::Count(count) => f.pad(&count.to_string()),
+            Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
             Value::Times(times) => {
                 let extreme =
                     |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
@@ -82,16 +126,25 @@ impl Metric {
         matches!(self, Metric::Time { .. })
     }
 
+    /// How much more an exact one may be.
+    pub fn tolerated(&self, tolerance: Tolerance) -> u32 {
+        match self {
+            Metric::Trigger { .. } => tolerance.trigger,
+            Metric::Wasted { .. } | Metric::Time { .. } => tolerance.wasted,
+        }
+    }
+
     /// The test that measures it.
     pub fn test(&self) -> Test {
         match *self {
             Metric::Wasted { row, .. } => Test::LbrWaste { mechanism: row.mechanism },
             Metric::Time { mechanism, functions, .. } => Test::Attach { mechanism, functions },
+            Metric::Trigger { mechanism, .. } => Test::Trigger { mechanism },
         }
     }
 }
 
-/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`.
+/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`, `trigger.kprobe_multi.instructions`.
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |name: &str| name.replace(['.', '/'], "_");
@@ -101,6 +154,9 @@ impl fmt::Display for Metric {
             }
             Metric::Time { mechanism, functions, phase } => {
                 format!("attach.{}.{functions}.{}", plain(mechanism.name()), phase.name())
+            }
+            Metric::Trigger { mechanism, cost } => {
+                format!("trigger.{}.{}", plain(mechanism.name()), cost.name())
             }
         };
         f.pad(&name)
@@ -119,6 +175,13 @@ pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Opti
             let metric = |phase| Metric::Time { mechanism, functions, phase };
             let times = |attach, phase| Value::Times(times(attach, phase));
             Ok(Phase::ALL.map(|phase| (metric(phase), times(base, phase), times(head, phase))).to_vec())
+        }
+        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => {
+            let metric = |cost: Cost| {
+                let metric = Metric::Trigger { mechanism: base.mechanism, cost };
+                Some((metric, cost.of(base)?, cost.of(head)?))
+            };
+            Ok(Cost::ALL.into_iter().filter_map(metric).collect())
         }
         _ => Err(unmatched(pair)),
     }

@@ -11,8 +11,8 @@ pub mod runs;
 pub mod tests;
 mod timed;
 
-pub use listing::{Listings, Row, Side};
-pub use metric::{Metric, Phase, Value};
+pub use listing::{Listings, Row, Side, Subject};
+pub use metric::{Cost, Metric, Phase, Value};
 pub use timed::Ratio;
 
 use crate::{
@@ -127,8 +127,12 @@ pub fn compare(
                 let timed::Judged { verdict, beyond, ratio } = judged;
                 Compared { metric, base, head, verdict, beyond, ratio }
             }
+            (Value::PerHit(_), _) => {
+                let verdict = Verdict::NotJudged("of one boot each");
+                Compared { metric, base, head, verdict, beyond: false, ratio: None }
+            }
             _ => {
-                let (verdict, beyond) = judge_exact(&base, &head, tolerance.wasted);
+                let (verdict, beyond) = judge_exact(&base, &head, metric.tolerated(tolerance));
                 Compared { metric, base, head, verdict, beyond, ratio: None }
             }
         })
@@ -138,11 +142,12 @@ pub fn compare(
 
 /// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.
 fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
-    let records = |value: &Value| match value {
+    let number = |value: &Value| match value {
         Value::Records(records) => *records,
-        Value::Times(_) => None,
+        Value::Count(count) => Some(*count),
+        Value::Times(_) | Value::PerHit(_) => None,
     };
-    match (records(base), records(head)) {
+    match (number(base), number(head)) {
         (a, b) if a == b => (Verdict::Same, false),
         (Some(a), Some(b)) if b > a => (Verdict::Worse, b - a > tolerated),
         (Some(_), None) => (Verdict::Worse, true),
