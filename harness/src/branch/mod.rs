@@ -15,6 +15,8 @@ pub mod symbols;
 #[cfg(test)]
 mod tests;
 pub mod trigger;
+#[cfg(test)]
+mod trigger_tests;
 pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a hit runs between the traced function and the program, and back. The rules: `docs/branch-records.md`.
 
-use super::{Symbols, hit, symbolic};
+use super::{
+    Symbols, hit, symbolic,
+    symbols::{is_kernel, is_program},
+};
 use crate::run::{TriggerCost, TriggerPart, TriggerRecord};
 use std::ops::RangeInclusive;
 use tramplab_protocol::{
@@ -15,14 +18,25 @@ const LONGEST: u64 = 15;
 /// The site that tracers patch is among the first instructions of a function.
 const SITE: u64 = 16;
 
+/// What code without a name is called that the entry site leads to.
+const TRAMPOLINE: &str = "bpf_trampoline";
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TriggerError {
     #[error("the guest asked for no hits or names no point at which the program runs")]
     Empty,
     #[error(
-        "the program was entered {found} times in the trace, expected {expected} ({hits} hits x {points} points){hint}"
+        "{program} at {start:#x} was entered {found} times in the trace, expected {expected} ({hits} hits x {points} points){hint}"
     )]
-    Runs { found: usize, expected: u64, hits: u32, points: usize, hint: &'static str },
+    Runs {
+        program: String,
+        start: u64,
+        found: usize,
+        expected: u64,
+        hits: u32,
+        points: usize,
+        hint: &'static str,
+    },
     #[error(
         "the program ran on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to one CPU"
     )]
@@ -53,13 +67,19 @@ pub fn trigger_cost(
         true => tracepoint_hits(records, reply)?,
         false => function_hits(records, reply)?,
     };
-    let interrupted =
-        |window: &Windows| records[window.whole.clone()].iter().any(|r| hit::is_interrupt(r, symbols));
-    let hits: Vec<Vec<TriggerPart>> = windows
-        .iter()
-        .filter(|window| !interrupted(window))
-        .map(|window| window.parts.iter().map(|part| named(part, records, symbols)).collect())
-        .collect();
+    // Wherever it fell: a handler may hide what the hit's shape is known by.
+    let interrupted = |window: &RangeInclusive<usize>| {
+        records[window.clone()].iter().any(|r| hit::is_interrupt(r, symbols))
+    };
+    let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
+    for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
+        let parts = match reply.mechanism.is_tracepoint() {
+            true => vec![Part { point: Point::Entry, records: window.clone() }],
+            false => function_parts(records, reply, number, window)?,
+        };
+        let symbols = with_unnamed(symbols, reply, &parts, records);
+        hits.push(parts.iter().map(|part| named(part, records, &symbols)).collect());
+    }
     let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), |parts| digest(parts));
     let parts = *agreeing.first().ok_or(TriggerError::Interrupted { hits: reply.hits })?;
     Ok(TriggerCost {
@@ -69,12 +89,6 @@ pub fn trigger_cost(
         digest: digest(parts),
         parts: parts.clone(),
     })
-}
-
-/// Where one hit is in the trace.
-struct Windows {
-    whole: RangeInclusive<usize>,
-    parts: Vec<Part>,
 }
 
 struct Part {
@@ -121,43 +135,50 @@ fn vcpu<'a>(trace: &'a Trace, reply: &TriggerReply) -> Result<&'a VcpuTrace, Tri
         let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
         let hint =
             if dropped { "; the recorder's ring was too small and dropped the oldest records" } else { "" };
-        return Err(TriggerError::Runs { found, expected, hits: reply.hits, points, hint });
+        let (program, start) = (reply.program.name.clone(), reply.program.start);
+        return Err(TriggerError::Runs { program, start, found, expected, hits: reply.hits, points, hint });
     }
     Ok(with.remove(0))
 }
 
 /// From each call of the function to its return.
-fn function_hits(records: &[Record], reply: &TriggerReply) -> Result<Vec<Windows>, TriggerError> {
+fn function_hits(
+    records: &[Record],
+    reply: &TriggerReply,
+) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
     let function = &reply.function;
     let calls: Vec<usize> = (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
     if calls.len() != reply.hits as usize {
         let function = function.name.clone();
         return Err(TriggerError::Calls { function, found: calls.len(), hits: reply.hits });
     }
-    calls.into_iter().enumerate().map(|(hit, call)| function_hit(records, reply, hit, call)).collect()
+    let window = |(hit, call): (usize, usize)| {
+        let back = records[call + 1..].iter().position(|r| is_behind(records[call].from, r.to));
+        let what = "the function did not return to its caller";
+        let back = back.ok_or(TriggerError::Shape { hit, what })?;
+        Ok(call..=call + 1 + back)
+    };
+    calls.into_iter().enumerate().map(window).collect()
 }
 
-fn function_hit(
+fn function_parts(
     records: &[Record],
     reply: &TriggerReply,
     hit: usize,
-    call: usize,
-) -> Result<Windows, TriggerError> {
+    window: &RangeInclusive<usize>,
+) -> Result<Vec<Part>, TriggerError> {
+    let (call, back) = (*window.start(), *window.end());
     let function = &reply.function;
     let shape = |what| TriggerError::Shape { hit, what };
     let inside = |address| is_in(function, address);
-    let first =
-        |from: usize, rule: &dyn Fn(&Record) -> bool| (from..records.len()).find(|&i| rule(&records[i]));
-    let back = first(call + 1, &|r| is_behind(records[call].from, r.to))
-        .ok_or_else(|| shape("the function did not return to its caller"))?;
-
     let site = call + 1;
     let leaves = |r: &Record| inside(r.from) && !inside(r.to);
     if !leaves(&records[site]) || records[site].from - function.start >= SITE {
         return Err(shape("the function's first branch is not that of its entry site"));
     }
-    let body = first(site + 1, &|r| inside(r.to))
-        .filter(|&body| body < back && is_behind(records[site].from, records[body].to))
+    let body = (site + 1..back)
+        .find(|&i| inside(records[i].to))
+        .filter(|&body| is_behind(records[site].from, records[body].to))
         .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))?;
     let mut parts = vec![Part { point: Point::Entry, records: site..=body }];
 
@@ -178,9 +199,9 @@ fn function_hit(
     // What the function calls itself is not told from the tracer by its address; but then only its `ret` leaves it.
     let is_leaf = (body + 1..=back).find(|&i| leaves(&records[i])) == Some(ret);
     if is_leaf {
-        account(records, function, hit, call..=back, &parts)?;
+        account(records, function, hit, window.clone(), &parts)?;
     }
-    Ok(Windows { whole: call..=back, parts })
+    Ok(parts)
 }
 
 /// Everything from the call to the return runs in the function or is counted.
@@ -206,7 +227,10 @@ fn account(
 }
 
 /// Around each run of the program: from the function that holds the tracepoint, and back into it.
-fn tracepoint_hits(records: &[Record], reply: &TriggerReply) -> Result<Vec<Windows>, TriggerError> {
+fn tracepoint_hits(
+    records: &[Record],
+    reply: &TriggerReply,
+) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
     let inside = |address| is_in(&reply.function, address);
     let runs = (0..records.len()).filter(|&i| enters(&reply.program, &records[i]));
     let window = |(hit, run): (usize, usize)| {
@@ -222,9 +246,28 @@ fn tracepoint_hits(records: &[Record], reply: &TriggerReply) -> Result<Vec<Windo
         if ran != 1 {
             return Err(TriggerError::Misplaced { hit, point: Point::Entry, found: ran, expected: 1 });
         }
-        Ok(Windows { parts: vec![Part { point: Point::Entry, records: whole.clone() }], whole })
+        Ok(whole)
     };
     runs.enumerate().map(window).collect()
+}
+
+/// Trampolines of multi links are in no kallsyms: whatever happens to lie before them would give them its name.
+fn with_unnamed(symbols: &Symbols, reply: &TriggerReply, parts: &[Part], records: &[Record]) -> Symbols {
+    const PAGE: u64 = 4096;
+    let mut symbols = symbols.clone();
+    symbols.insert(reply.program.clone());
+    for part in parts {
+        let start = records[*part.records.start()].to;
+        let is_unnamed = match symbols.find(start) {
+            Some(symbol) => is_program(symbol),
+            None => is_kernel(start),
+        };
+        if is_unnamed {
+            let module = Some("bpf".to_owned());
+            symbols.insert(Symbol { name: TRAMPOLINE.to_owned(), module, start, end: start + PAGE });
+        }
+    }
+    symbols
 }
 
 fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {

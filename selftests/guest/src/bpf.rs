@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use tramplab_protocol::message::GuestError;
 
@@ -144,7 +145,7 @@ pub fn load_empty(kind: Kind, btf_id: u32) -> Result<OwnedFd, BpfError> {
 }
 
 /// Where the kernel put a program's code.
-pub fn jited_address(program: BorrowedFd<'_>) -> Result<u64, BpfError> {
+pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     let mut address = 0u64;
     let mut info = libbpf_sys::bpf_prog_info {
         nr_jited_ksyms: 1,
@@ -154,7 +155,10 @@ pub fn jited_address(program: BorrowedFd<'_>) -> Result<u64, BpfError> {
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: both live through the call, and the length is the structure's.
     let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
-    if result < 0 { Err(BpfError::new("ask for a program's code", -result, "")) } else { Ok(address) }
+    if result < 0 {
+        return Err(BpfError::new("ask for a program's code", -result, ""));
+    }
+    Ok(address..address + u64::from(info.jited_prog_len))
 }
 
 /// A link; dropping it detaches.

@@ -10,7 +10,7 @@ use crate::method::Method;
 use crate::trigger::{Traced, Trigger};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
+use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
 
 /// The empty program and its link: dropped, they are detached and gone from kallsyms.
 #[derive(Debug)]
@@ -62,15 +62,16 @@ pub fn measure(
     }
     // Read again: before, the program was not there.
     let kallsyms = Kallsyms::read().map_err(failed)?;
-    let address = bpf::jited_address(program.as_fd())?;
-    let symbol = kallsyms.resolve(address).ok_or_else(|| {
-        failed(format!("kallsyms has no name for the empty program at {address:#x}; is bpf_jit_kallsyms 0?"))
-    })?;
+    let code = bpf::code(program.as_fd())?;
+    let symbol = kallsyms
+        .resolve(code.start)
+        .ok_or_else(|| failed(format!("kallsyms has no name for the empty program at {:#x}", code.start)))?;
     let reply = TriggerReply {
         mechanism,
         function,
         points: mechanism.points().to_vec(),
-        program: symbol,
+        // The next symbol may be far behind: trampolines of multi links have none.
+        program: Symbol { end: code.end, ..symbol },
         hits: request.hits,
         attached_ns,
         detached_ns,
