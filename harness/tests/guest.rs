@@ -13,14 +13,14 @@ use std::{
 };
 use tramplab::{
     branch,
-    run::{Accel, Arch, Clock, ErrorKind, LbrWaste},
+    run::{Accel, Arch, Clock, ErrorKind, LbrWaste, TriggerCost},
     vm::{Deadlines, QemuProgram, Spec, Vm, VmError, initramfs},
 };
 use tramplab_protocol::{
     Functions, Mechanism,
     message::{
         AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, Fault, GuestError,
-        LbrWasteRequest, PhaseReply, Response, Samples,
+        LbrWasteRequest, PhaseReply, Response, Samples, Symbol, TriggerReply, TriggerRequest,
     },
     trace::{self, Trace},
 };
@@ -53,13 +53,19 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn waste(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
     let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 8, warmup: 3 });
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
+    let (trace, symbols) = recorded(vm, dir, number);
+    branch::lbr_waste(Arch::X86_64, &trace, &symbols.into_iter().collect(), &reply).unwrap()
+}
+
+/// A trace, and names for its addresses while what was attached still is.
+fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
     let trace = Trace::decode(&fs::read(trace::file_name(dir, number)).unwrap()).unwrap();
     let addresses = branch::symbols::addresses(&trace);
     let Response::Resolve { symbols } = vm.request(Command::Resolve { addresses }, LIMIT).unwrap().unwrap()
     else {
         panic!()
     };
-    branch::lbr_waste(Arch::X86_64, &trace, &symbols.into_iter().flatten().collect(), &reply).unwrap()
+    (trace, symbols.into_iter().flatten().collect())
 }
 
 #[test]
@@ -210,6 +216,35 @@ fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long() {
     let again = attach(&mut vm, rounds_of(Mechanism::Fentry, count(1), 1));
     assert_eq!(again.is_err(), stopped.detached < stopped.attached, "{stopped:?}, then {again:?}");
     vm.power_off(LIMIT).unwrap();
+
+fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> (Trace, Vec<Symbol>, TriggerReply) {
+    let request = TriggerRequest { mechanism, hits: 8, warmup: 3, timed: 10, rounds: 2 };
+    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap() else {
+        panic!()
+    };
+    assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
+    let (trace, symbols) = recorded(vm, dir, number);
+    (trace, symbols, reply)
+}
+
+#[test]
+fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism() {
+    let mechanisms = [Mechanism::Fentry, Mechanism::Fexit, Mechanism::KprobeMulti, Mechanism::KretprobeMulti];
+    let mut seen = BTreeSet::new();
+    for _boot in 0..2 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut vm = Vm::boot(spec(dir.path())).unwrap();
+        let cost = |(number, mechanism)| -> TriggerCost {
+            let (trace, symbols, reply) = hit(&mut vm, dir.path(), number, mechanism);
+            branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply).unwrap()
+        };
+        let costs: Vec<TriggerCost> = (0..).zip(mechanisms).map(cost).collect();
+        let [fentry, fexit, kprobe, kretprobe] = [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
+        assert!(fentry < fexit && fentry < kprobe && kprobe < kretprobe, "{costs:#?}");
+        seen.insert(costs.into_iter().map(|cost| cost.digest).collect::<Vec<_>>());
+        vm.power_off(LIMIT).unwrap();
+    }
+    assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
 /// One way for a guest to fail, and what must be said of it.

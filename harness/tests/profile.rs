@@ -74,12 +74,15 @@ fn run_with_profiles(more: u64) -> TempDir {
                 explained.push(Summary {
                     phase,
                     how: explain,
+                    clock: Clock::Free,
+                    rounds: 1,
                     wall_ns: 1,
                     cpu_ns: 1,
                     unit,
                     totals: Totals { task: own + 100, ..Totals::default() },
                     functions: Vec::new(),
                     waits: waits.into_iter().collect(),
+                    waited_ns: 0,
                     file: how.file(phase),
                 });
             }

@@ -10,7 +10,7 @@
 //! after a return, an indirect or a far transfer is taken for its target (the host knows handlers by name), and
 //! whether an instruction at a block's end faulted or was interrupted after, until the handler returns.
 
-use tramplab_protocol::trace::{Kind, Record};
+use tramplab_protocol::trace::Kind;
 
 /// The transfer a block ends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,43 +36,44 @@ pub struct Block {
     /// One past the last instruction.
     pub end: u64,
     pub tail: Tail,
-    /// Of its instructions, from `start`.
-    pub offsets: Box<[u16]>,
+    /// Addresses of all instructions, ascending.
+    pub instructions: Box<[u64]>,
 }
 
-/// How far a block was run.
+/// How a block was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     AtItsEnd,
-    /// After this instruction, which the emulator did again outside of the block.
+    /// After this instruction, an access to a device that the emulator did outside of the block.
     After(u64),
-    /// Before this instruction was done: it raised an exception.
-    Before(u64),
+    /// At this instruction, which the next block begins again.
+    Again(u64),
+    /// At this instruction, which raised an exception.
+    Raised(u64),
 }
 
 impl Block {
     /// `begun` is the last instruction begun, `start` where the next block is.
     pub fn left(&self, begun: u64, start: u64) -> Left {
-        if begun == self.last {
-            Left::AtItsEnd
-        } else if (self.start..self.end).contains(&start) {
-            // An access to a device is done again outside of the block, and a new block goes on behind.
-            Left::After(begun)
-        } else {
-            Left::Before(begun)
+        let inside = (self.start..self.end).contains(&start);
+        match self.tail {
+            // `rep` goes on, or the instruction is done again.
+            Tail::Next { .. } if begun == self.last && start == begun => Left::Again(begun),
+            _ if begun == self.last => Left::AtItsEnd,
+            _ if start == begun => Left::Again(begun),
+            _ if inside => Left::After(begun),
+            _ => Left::Raised(begun),
         }
     }
 
-    /// Instructions that were executed. One at the end that faulted cannot be told from one that was interrupted after.
-    pub fn executed(&self, left: Left) -> u64 {
-        let before = |address: u64| {
-            let offset = address.wrapping_sub(self.start);
-            self.offsets.partition_point(|&at| u64::from(at) < offset) as u64
-        };
+    /// Instructions begun; one that is begun again is counted then. One at the end that raised an exception cannot be told from
+    /// one that was interrupted after: so all that raised one are counted.
+    pub fn counted(&self, left: Left) -> u32 {
+        let until = |last: u64| self.instructions.partition_point(|&address| address <= last) as u32;
         match left {
-            Left::AtItsEnd => self.offsets.len() as u64,
-            Left::After(address) => before(address) + 1,
-            Left::Before(address) => before(address),
+            Left::AtItsEnd => self.instructions.len() as u32,
+            Left::After(address) | Left::Raised(address) => until(address),
+            Left::Again(address) => until(address).saturating_sub(1),
         }
     }
 }
@@ -80,20 +81,24 @@ impl Block {
 /// What happened between two blocks, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    Branch(Record),
+    Branch {
+        from: u64,
+        to: u64,
+        kind: Kind,
+        /// A conditional one before an inferred interrupt, whose return will tell whether it was taken.
+        on_trial: bool,
+    },
     /// An interrupt or exception that was inferred.
     Interrupt {
         from: u64,
         to: u64,
         /// Where the interrupted flow can go on, and what `from` was then.
         resume: [u64; 3],
-        /// The branch before it is a conditional one of which is not known yet whether it was taken.
-        on_trial: bool,
     },
 }
 
 fn branch(from: u64, to: u64, kind: Kind) -> Step {
-    Step::Branch(Record { from, to, kind })
+    Step::Branch { from, to, kind, on_trial: false }
 }
 
 /// How control came from block `p` to a block at `start`. `told` are the interrupts QEMU told of meanwhile.
@@ -101,29 +106,27 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
     if !told.is_empty() {
         return between_told(p, begun, told, start, step);
     }
-    let interrupt = |from, resume, on_trial| Step::Interrupt { from, to: start, resume, on_trial };
+    let interrupt = |from, resume| Step::Interrupt { from, to: start, resume };
     match p.left(begun, start) {
-        Left::After(_) => return,
-        Left::Before(at) => return step(interrupt(at, [at; 3], false)),
+        Left::After(_) | Left::Again(_) => return,
+        Left::Raised(at) => return step(interrupt(at, [at; 3])),
         Left::AtItsEnd => {}
     }
     match p.tail {
         Tail::Next { .. } | Tail::Cond { .. } if start == p.end => {}
-        // `rep` goes on, or an instruction at the end is done again.
-        Tail::Next { .. } if start == p.last => {}
         Tail::Next { may_fault } => {
             let from = if may_fault { p.last } else { p.end };
-            step(interrupt(from, [p.last, p.end, p.end], false));
+            step(interrupt(from, [p.last, p.end, p.end]));
         }
         Tail::Cond { target } if start == target => step(branch(p.last, target, Kind::Cond)),
         Tail::Cond { target } => {
-            step(branch(p.last, target, Kind::Cond));
-            step(interrupt(p.end, [p.end, target, p.end], true));
+            step(Step::Branch { from: p.last, to: target, kind: Kind::Cond, on_trial: true });
+            step(interrupt(p.end, [p.end, target, p.end]));
         }
         Tail::Direct { kind, target } => {
             step(branch(p.last, target, kind));
             if start != target {
-                step(interrupt(target, [target; 3], false));
+                step(interrupt(target, [target; 3]));
             }
         }
         Tail::Indirect { kind } => step(branch(p.last, start, kind)),

@@ -287,21 +287,20 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
 
 /// # Safety
 /// `tb` is valid and has `count` instructions, at least one.
-unsafe fn describe(guest: Guest, tb: *const api::Tb, count: usize) -> Block {
+unsafe fn describe(guest: Guest, tb: *mut api::Tb, count: usize) -> Block {
     let mut buffer = [0; LONGEST];
     // SAFETY: the caller's promise.
     unsafe {
         let address = |index| api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(tb, index));
-        let start = address(0);
-        let last = api::qemu_plugin_tb_get_insn(tb, count - 1);
-        let at = api::qemu_plugin_insn_vaddr(last);
+        let instructions: Box<[u64]> = (0..count).map(address).collect();
+        let insn = api::qemu_plugin_tb_get_insn(tb, count - 1);
+        let last = instructions[count - 1];
         Block {
-            start,
-            last: at,
-            end: at.wrapping_add(api::qemu_plugin_insn_size(last) as u64),
-            tail: guest.tail(bytes(last, &mut buffer), at),
-            // A block is shorter than two pages.
-            offsets: (0..count).map(|index| address(index).wrapping_sub(start) as u16).collect(),
+            start: instructions[0],
+            last,
+            end: last.wrapping_add(api::qemu_plugin_insn_size(insn) as u64),
+            tail: guest.tail(bytes(insn, &mut buffer), last),
+            instructions,
         }
     }
 }
@@ -309,7 +308,7 @@ unsafe fn describe(guest: Guest, tb: *const api::Tb, count: usize) -> Block {
 extern "C" fn block_started(vcpu: c_uint, data: *mut c_void) {
     let plugin = plugin();
     let Some(Vcpu(watch, _)) = plugin.vcpus.get(vcpu as usize) else { return };
-    // SAFETY: this vCPU's own thread; `data` is a block that lives as long as the code that calls us.
+    // SAFETY: this vCPU's own thread; `data` is a block that lives longer than what looks at it.
     unsafe {
         let block = &*data.cast::<Block>();
         let begun = *api::qemu_plugin_scoreboard_find(plugin.begun.scoreboard, vcpu).cast::<u64>();

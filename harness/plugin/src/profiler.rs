@@ -9,7 +9,7 @@ use crate::flow::{self, Block, Step};
 use rustc_hash::FxHashMap;
 use tramplab_protocol::{
     counts::{BlockCount, CallPath, Entered, Setup, Thread, VcpuCounts},
-    trace::{Kind, Record},
+    trace::Kind,
 };
 
 /// Paths kept apart; a kernel that attaches has some ten thousand.
@@ -105,8 +105,8 @@ impl<'a> Profiler<'a> {
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
     pub fn block(&mut self, block: &'a Block, begun: u64) {
         if let Some(previous) = self.previous {
-            let executed = previous.executed(previous.left(begun, block.start));
-            self.count(previous, executed);
+            let counted = previous.counted(previous.left(begun, block.start));
+            self.count(previous, counted);
             let told = std::mem::take(&mut self.told);
             flow::between(previous, begun, &told, block.start, |step| self.step(step));
             self.told = told;
@@ -166,10 +166,10 @@ impl<'a> Profiler<'a> {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Interrupt { from, to, resume, on_trial: _ } => {
+            Step::Interrupt { from, to, resume } => {
                 self.enter(from, to, Entered::Interrupt, resume, true);
             }
-            Step::Branch(Record { from, to, kind }) => match kind {
+            Step::Branch { from, to, kind, on_trial: _ } => match kind {
                 Kind::Cond | Kind::Jump => {}
                 Kind::Interrupt | Kind::Int => {
                     self.enter(from, to, Entered::Interrupt, [from; 3], true);
@@ -280,8 +280,8 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// Counts what was executed of a block, in the path it started in.
-    fn count(&mut self, block: &Block, executed: u64) {
+    /// Counts instructions of a block, in the path it started in.
+    fn count(&mut self, block: &Block, instructions: u32) {
         let path = self.previous_path;
         let pointer = std::ptr::from_ref(block);
         let hash = (block.start >> 1) ^ (u64::from(path).wrapping_mul(0x9e37_79b9));
@@ -302,7 +302,7 @@ impl<'a> Profiler<'a> {
             self.cache[at] = Cached { path: self.previous_path, block: pointer, slot };
             slot
         };
-        self.blocks[slot as usize].instructions += executed;
+        self.blocks[slot as usize].instructions += u64::from(instructions);
     }
 
     fn root_of(&self, mut path: u32) -> u32 {
@@ -315,8 +315,8 @@ impl<'a> Profiler<'a> {
     /// What was counted; `begun` is the last instruction begun.
     pub fn finish(mut self, index: u32, begun: u64) -> VcpuCounts {
         if let Some(block) = self.previous {
-            let executed = block.executed(flow::Left::After(begun));
-            self.count(block, executed);
+            let counted = block.counted(flow::Left::After(begun));
+            self.count(block, counted);
         }
         VcpuCounts { index, threads: self.threads, paths: self.paths, blocks: self.blocks, cut: self.cut }
     }

@@ -7,12 +7,20 @@ use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
 
 /// An interrupt that was inferred, and what its return will decide.
 struct Inferred {
-    /// Number of the conditional branch before it, recorded on trial.
-    trial: Option<u64>,
+    /// The conditional branch before it, recorded on trial.
+    trial: Option<Trial>,
     /// Number of the interrupt's record.
     interrupt: u64,
     /// Where the interrupted flow can go on, and what `from` was then.
     resume: [u64; 3],
+}
+
+#[derive(Clone, Copy)]
+struct Trial {
+    /// The record's number.
+    number: u64,
+    /// Instructions recorded with it: if it is left out they are the interrupt's.
+    instructions: u32,
 }
 
 /// More interrupts than this are not open at once, unless their handlers never return.
@@ -26,34 +34,42 @@ struct Slot {
 }
 
 /// The branches of one vCPU, the newest `capacity` of them.
-pub struct Recorder<'a> {
+pub struct Recorder<'b> {
     ring: Vec<Slot>,
     capacity: usize,
     total: u64,
     /// How many of them are void, those included that the ring dropped.
     void: u64,
-    previous: Option<&'a Block>,
+    previous: Option<&'b Block>,
+    /// Instructions begun since the newest record.
+    instructions: u32,
     /// Interrupts QEMU told of since the last block started.
     told: Vec<(u64, u64)>,
+    /// The branch before an interrupt that is about to be inferred.
+    trial: Option<Trial>,
     open: VecDeque<Inferred>,
 }
 
-impl<'a> Recorder<'a> {
-    pub fn new(capacity: usize) -> Recorder<'a> {
+impl<'b> Recorder<'b> {
+    pub fn new(capacity: usize) -> Recorder<'b> {
         Recorder {
             ring: Vec::new(),
             capacity,
             total: 0,
             void: 0,
             previous: None,
+            instructions: 0,
             told: Vec::new(),
+            trial: None,
             open: VecDeque::new(),
         }
     }
 
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
-    pub fn block(&mut self, block: &'a Block, begun: u64) {
+    pub fn block(&mut self, block: &'b Block, begun: u64) {
         if let Some(previous) = self.previous {
+            let counted = previous.counted(previous.left(begun, block.start));
+            self.instructions = self.instructions.saturating_add(counted);
             let told = std::mem::take(&mut self.told);
             flow::between(previous, begun, &told, block.start, |step| self.step(step));
             self.told = told;
@@ -69,22 +85,26 @@ impl<'a> Recorder<'a> {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Branch(record) => {
-                self.push(record);
-                if record.kind == Kind::Iret {
-                    self.returned(record.to);
+            Step::Branch { from, to, kind, on_trial: false } => {
+                self.push(from, to, kind);
+                if kind == Kind::Iret {
+                    self.returned(to);
                 }
             }
-            Step::Interrupt { from, to, resume, on_trial } => {
-                let trial = on_trial.then(|| self.total - 1);
+            Step::Branch { from, to, kind, on_trial: true } => {
+                self.trial = Some(Trial { number: self.total, instructions: self.instructions });
+                self.push(from, to, kind);
+            }
+            Step::Interrupt { from, to, resume } => {
+                let trial = self.trial.take();
                 self.interrupt(from, to, trial, resume);
             }
         }
     }
 
-    fn interrupt(&mut self, from: u64, to: u64, trial: Option<u64>, resume: [u64; 3]) {
+    fn interrupt(&mut self, from: u64, to: u64, trial: Option<Trial>, resume: [u64; 3]) {
         let interrupt = self.total;
-        self.push(Record { from, to, kind: Kind::Interrupt });
+        self.push(from, to, Kind::Interrupt);
         if self.open.len() == OPEN {
             self.give_up_oldest();
         }
@@ -102,21 +122,24 @@ impl<'a> Recorder<'a> {
             // Taken if the flow went on at the target, which is not the next instruction.
             let taken = to != open.resume[0];
             if !taken {
-                self.leave_out(trial);
+                self.leave_out(trial, open.interrupt);
             }
         }
     }
 
     fn give_up_oldest(&mut self) {
-        if let Some(trial) = self.open.pop_front().and_then(|open| open.trial) {
-            self.leave_out(trial);
+        if let Some(Inferred { trial: Some(trial), interrupt, .. }) = self.open.pop_front() {
+            self.leave_out(trial, interrupt);
         }
     }
 
-    fn leave_out(&mut self, number: u64) {
+    fn leave_out(&mut self, trial: Trial, interrupt: u64) {
         self.void += 1;
-        if let Some(slot) = self.slot(number) {
+        if let Some(slot) = self.slot(trial.number) {
             slot.void = true;
+        }
+        if let Some(slot) = self.slot(interrupt) {
+            slot.record.instructions = slot.record.instructions.saturating_add(trial.instructions);
         }
     }
 
@@ -125,8 +148,9 @@ impl<'a> Recorder<'a> {
         kept.then(|| &mut self.ring[(number % self.capacity as u64) as usize])
     }
 
-    fn push(&mut self, record: Record) {
-        let slot = Slot { record, void: false };
+    fn push(&mut self, from: u64, to: u64, kind: Kind) {
+        let instructions = std::mem::take(&mut self.instructions);
+        let slot = Slot { record: Record { from, to, kind, instructions }, void: false };
         if self.ring.len() < self.capacity {
             self.ring.push(slot);
         } else {
@@ -156,8 +180,8 @@ mod tests {
     const V: u64 = 0xf000;
 
     fn block(start: u64, last: u64, end: u64, tail: Tail) -> Block {
-        let offsets = (0..=last - start).step_by(4).map(|at| at as u16).collect();
-        Block { start, last, end, tail, offsets }
+        let instructions = (start..=last).step_by(4).collect();
+        Block { start, last, end, tail, instructions }
     }
 
     /// A block of three instructions at 0x100, 0x104, 0x108.
@@ -180,10 +204,10 @@ mod tests {
     }
     use Step::{Left, Told, Whole};
 
-    fn run(capacity: usize, steps: Vec<Step>) -> Vec<(u64, u64, Kind)> {
+    fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
         let mut recorder = Recorder::new(capacity);
         let mut begun = 0;
-        for step in &steps {
+        for step in steps {
             match step {
                 Whole(block) => {
                     recorder.block(block, begun);
@@ -196,7 +220,7 @@ mod tests {
                 Told(from, to) => recorder.discontinuity(*from, *to),
             }
         }
-        recorder.finish(0).records.iter().map(|r| (r.from, r.to, r.kind)).collect()
+        recorder.finish(0).records
     }
 
     #[test]
@@ -312,14 +336,94 @@ mod tests {
             ),
         ];
         for (name, steps, expected) in cases {
-            assert_eq!(run(100, steps), expected, "{name}");
+            let found: Vec<_> = run(100, &steps).iter().map(|r| (r.from, r.to, r.kind)).collect();
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    /// Each block has three instructions.
+    #[test]
+    fn every_instruction_is_counted_once() {
+        let stop = |start| Whole(at(start, NEXT));
+        let cases: Vec<(&str, Vec<Step>, &[u32])> = vec![
+            ("a branch ends its line", vec![Whole(at(0x100, CALL)), stop(0x200)], &[3]),
+            (
+                "blocks that fall through, and a branch not taken, are one line",
+                vec![
+                    Whole(at(0x100, NEXT)),
+                    Whole(at(0x10c, COND)),
+                    Whole(at(0x118, RET)),
+                    Whole(at(0x300, RET)),
+                    stop(0x400),
+                ],
+                &[9, 3],
+            ),
+            (
+                "`rep` goes on: one instruction",
+                vec![
+                    Whole(at(0x100, NEXT)),
+                    Whole(block(0x108, 0x108, 0x10c, NEXT)),
+                    Whole(at(0x10c, RET)),
+                    stop(0x300),
+                ],
+                &[6],
+            ),
+            (
+                "an access to a device is done again outside of the block",
+                vec![Left(at(0x100, RET), 0x104), Whole(block(0x108, 0x108, 0x10c, RET)), stop(0x300)],
+                &[3],
+            ),
+            (
+                "… or by the next block",
+                vec![Left(at(0x100, RET), 0x104), Whole(block(0x104, 0x108, 0x10c, RET)), stop(0x300)],
+                &[3],
+            ),
+            (
+                "what faults is begun twice",
+                vec![
+                    Left(at(0x100, RET), 0x104),
+                    Whole(at(V, IRET)),
+                    Whole(block(0x104, 0x108, 0x10c, RET)),
+                    stop(0x300),
+                ],
+                &[2, 3, 2],
+            ),
+            (
+                "a conditional that was taken, then an interrupt",
+                vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), Whole(at(0x200, RET)), stop(0x300)],
+                &[3, 0, 3, 3],
+            ),
+            (
+                "a conditional left out leaves its line to the interrupt",
+                vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), Whole(at(0x10c, RET)), stop(0x300)],
+                &[3, 3, 3],
+            ),
+            (
+                "… also where nothing became known",
+                vec![Whole(at(0x100, COND)), Whole(at(V, RET)), stop(0x300)],
+                &[3, 3],
+            ),
+            (
+                "told: not taken, then interrupted",
+                vec![Whole(at(0x100, COND)), Told(0x10c, V), Whole(at(V, IRET)), stop(0x10c)],
+                &[3, 3],
+            ),
+            (
+                "told: two at once",
+                vec![Left(at(0x100, RET), 0x104), Told(0x104, V), Told(V, V + 0x100), stop(V + 0x100)],
+                &[2, 0],
+            ),
+        ];
+        for (name, steps, expected) in cases {
+            let found: Vec<u32> = run(100, &steps).iter().map(|r| r.instructions).collect();
+            assert_eq!(found, expected, "{name}");
         }
     }
 
     #[test]
     fn the_ring_keeps_the_newest_and_counts_all() {
-        let mut recorder = Recorder::new(3);
         let blocks: Vec<Block> = (1..=8).map(|i| at(0x1000 * i, RET)).collect();
+        let mut recorder = Recorder::new(3);
         let mut begun = 0;
         for block in &blocks {
             recorder.block(block, begun);
@@ -333,13 +437,10 @@ mod tests {
 
     #[test]
     fn a_branch_on_trial_that_left_the_ring_is_not_counted() {
-        let blocks =
-            [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
+        let blocks = [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
         let mut recorder = Recorder::new(2);
-        let mut begun = 0;
-        for block in &blocks {
+        for (block, begun) in blocks.iter().zip([0, 0x108, V + 8, 0x208, V + 20]) {
             recorder.block(block, begun);
-            begun = block.last;
         }
         let trace = recorder.finish(0);
         let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds the capture points of a trace and judges the hits. The rules: `docs/branch-records.md`.
 
-use super::{Symbols, symbols::is_kernel, waste};
+use super::{
+    Symbols, hit,
+    symbolic::digest,
+    symbols::{is_kernel, is_program},
+    waste,
+};
 use crate::run::{Arch, BranchSource, CapturePoint, LbrWaste, NamedRecord, Place};
-use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use tramplab_protocol::{
     Point,
     message::{LbrWasteReply, Symbol},
@@ -48,15 +51,9 @@ pub fn lbr_waste(
 ) -> Result<LbrWaste, CaptureError> {
     let hits = hits(trace, symbols, reply)?;
     let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted).collect();
-    let mut groups: BTreeMap<Vec<String>, Vec<&Hit>> = BTreeMap::new();
-    for hit in &clean {
-        groups.entry(hit.digests()).or_default().push(hit);
-    }
-    // The most frequent form; of equally frequent ones the one seen first.
-    let mut groups: Vec<Vec<&Hit>> = groups.into_values().collect();
-    groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group[0].number));
-    let canonical = groups.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
-    let points = canonical[0].captures.iter().map(|capture| CapturePoint {
+    let canonical = hit::most_frequent(&clean, |hit| hit.digests());
+    let first = canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
+    let points = first.captures.iter().map(|capture| CapturePoint {
         point: capture.point,
         wasted: waste::table(arch, &capture.records, &reply.function),
         digest: digest(&capture.records),
@@ -76,7 +73,6 @@ pub fn lbr_waste(
 
 /// One trigger: a capture per point at which the program runs.
 struct Hit {
-    number: usize,
     interrupted: bool,
     captures: Vec<Capture>,
 }
@@ -142,8 +138,8 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
         }
         previous_end = group[points - 1].index + 1;
         // In all of the hit: a handler may be longer than what is kept.
-        let interrupted = vcpu.records[start..previous_end].iter().any(|r| is_interrupt(r, symbols));
-        hits.push(Hit { number, interrupted, captures });
+        let interrupted = vcpu.records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols));
+        hits.push(Hit { interrupted, captures });
     }
     Ok(hits)
 }
@@ -194,11 +190,6 @@ fn is_call(record: &Record) -> bool {
     matches!(record.kind, Kind::Call | Kind::IndCall)
 }
 
-/// JITed program text. Trampolines and dispatchers are of module `bpf` as well; they call programs, not the snapshot.
-fn is_program(symbol: &Symbol) -> bool {
-    symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with("bpf_prog_")
-}
-
 fn is_helper(symbol: &Symbol) -> bool {
     symbol.module.is_none() && symbol.name == HELPER
 }
@@ -209,32 +200,6 @@ fn is_snapshot(symbol: &Symbol) -> bool {
     let driver = symbol.name.contains("_snapshot_") && symbol.name.ends_with("branch_stack");
     // `__SCT__perf_snapshot_branch_stack` is the static call's trampoline, a step on the way.
     symbol.name == NO_DRIVER || driver && !symbol.name.starts_with("__SC")
-}
-
-/// Where QEMU does not report interrupts (before 10.2) the recorder may see one as the branch before it, gone astray: no
-/// branch but `int` leads to these entries.
-fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
-    let is_entry = |s: &Symbol| s.start == record.to && is_interrupt_entry(&s.name);
-    record.kind == Kind::Interrupt
-        || record.kind != Kind::Int && symbols.find(record.to).is_some_and(is_entry)
-}
-
-/// Entries of interrupts, which come over whatever runs: an exception is the work of what raises it.
-pub fn is_asynchronous(name: &str) -> bool {
-    is_interrupt_entry(name)
-        && !(name.starts_with("asm_exc_") && !name.starts_with("asm_exc_nmi") || name == "el1h_64_sync")
-}
-
-fn is_interrupt_entry(name: &str) -> bool {
-    const X86: [&str; 5] = [
-        "asm_sysvec_",
-        "asm_exc_",
-        "asm_common_interrupt",
-        "asm_spurious_interrupt",
-        "asm_fred_entrypoint_kernel",
-    ];
-    const ARM64: [&str; 3] = ["el1h_64_irq", "el1h_64_fiq", "el1h_64_sync"];
-    X86.iter().chain(&ARM64).any(|entry| name.starts_with(entry))
 }
 
 /// The index of the system call that triggered the hit: the newest between the last hit and this one, or where that
@@ -275,46 +240,12 @@ fn named(
     named
 }
 
-/// SHA-256 over the records in a form that is the same at every boot: symbols and offsets instead of addresses,
-/// numbers that the kernel counts up left out of BPF names, user space without its address.
-pub fn digest(records: &[NamedRecord]) -> String {
-    let mut hash = Sha256::new();
-    for record in records {
-        let kind = serde_json::to_value(record.kind).expect("a unit variant serialises to its name");
-        let kind = kind.as_str().expect("a string");
-        hash.update(format!("{kind} {} {}\n", symbolic(&record.from), symbolic(&record.to)));
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn symbolic(place: &Place) -> String {
-    match &place.symbol {
-        Some(symbol) => format!("{}+{:#x}", stable_name(symbol), place.offset),
-        None if is_kernel(place.address) => "?".to_owned(),
-        None => "user".to_owned(),
-    }
-}
-
-/// `bpf_trampoline_6442508829` holds BTF ids, which change with every build; `bpf_prog_6deef7357e7b4530_name` the
-/// program's tag, a hash over instructions that may hold such ids.
-pub fn stable_name(symbol: &str) -> String {
-    if let Some(id) = symbol.strip_prefix("bpf_trampoline_")
-        && id.bytes().all(|b| b.is_ascii_digit() || b == b'_')
-    {
-        return "bpf_trampoline_*".to_owned();
-    }
-    if let Some((tag, name)) = symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'))
-        && tag.len() == 16
-        && tag.bytes().all(|b| b.is_ascii_hexdigit())
-    {
-        return format!("bpf_prog_*_{name}");
-    }
-    symbol.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::symbolic::{stable_name, symbolic},
+        *,
+    };
     use Kind::*;
     use tramplab_protocol::Mechanism;
 
@@ -361,7 +292,7 @@ mod tests {
     }
 
     fn r(kind: Kind, from: (&str, u64), to: (&str, u64)) -> Record {
-        Record { from: at(from.0, from.1), to: at(to.0, to.1), kind }
+        Record { from: at(from.0, from.1), to: at(to.0, to.1), kind, instructions: 1 }
     }
 
     fn enter() -> Vec<Record> {

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The branch listing, laid out as retsnoop does it.
+//! Branch listings, laid out as retsnoop does it.
 
 use super::{Filter, Model, model::Seen, waste};
-use crate::run::{CapturePoint, Place};
+use crate::run::{CapturePoint, Place, TriggerPart, TriggerRecord};
 use tramplab_protocol::message::Symbol;
 
 /// One record of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// 0 is the transfer into the snapshot.
+    /// 0 is the newest: the transfer into the snapshot, or the one that comes back from the tracer.
     pub index: usize,
     /// `symbol+0x4`.
     pub from: String,
     pub to: String,
     /// Added by rule, not observed.
     pub modelled: bool,
+    /// Run since the record before, where that is counted.
+    pub instructions: Option<u32>,
 }
 
 /// Newest first, up to the newest record that touches the function; if none does, everything that was recorded.
@@ -27,6 +29,7 @@ pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filt
         from: place(seen.from),
         to: place(seen.to),
         modelled: seen.record.modelled,
+        instructions: None,
     };
     seen[..shown].iter().enumerate().map(line).collect()
 }
@@ -43,11 +46,36 @@ pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Fi
         };
         out += &format!("No {filter} record touches {}, {what}.\n", function.name);
     }
+    out + &rows(&lines)
+}
+
+/// What a hit runs outside of the function, newest first.
+pub fn trigger_lines(part: &TriggerPart) -> Vec<Line> {
+    let line = |(index, record): (usize, &TriggerRecord)| Line {
+        index,
+        from: place(Some(&record.from)),
+        to: place(Some(&record.to)),
+        modelled: false,
+        instructions: Some(record.instructions),
+    };
+    part.records.iter().rev().enumerate().map(line).collect()
+}
+
+/// Oldest first, from the record that leaves the function to the one that comes back, each behind the number of instructions that
+/// were run since the one before.
+pub fn trigger_listing(part: &TriggerPart) -> String {
+    rows(&trigger_lines(part))
+}
+
+/// Oldest first.
+fn rows(lines: &[Line]) -> String {
     let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
     let (left, right) = (widest(|line| line.from.len()), widest(|line| line.to.len()));
-    for Line { index, from, to, modelled } in lines.iter().rev() {
+    let mut out = String::new();
+    for Line { index, from, to, modelled, instructions } in lines.iter().rev() {
+        let count = instructions.map_or_else(String::new, |count| format!("{count:5}  "));
         let note = if *modelled { "  (modelled)" } else { "" };
-        let row = format!("[#{index:02}] {from:left$}  ->  {to:right$}{note}");
+        let row = format!("[#{index:02}] {count}{from:left$}  ->  {to:right$}{note}");
         out += row.trim_end();
         out.push('\n');
     }

@@ -2,19 +2,28 @@
 //! From a trace to numbers: pure functions. The rules, with their sources: `docs/branch-records.md`.
 //!
 //! [`capture`] finds the capture points in a trace and names their records; [`model`] says which of them a modelled
-//! CPU keeps for a [`filter`]; [`waste`] counts and [`listing`] prints what is left.
+//! CPU keeps for a [`filter`]; [`waste`] counts and [`listing`] prints what is left. [`trigger`] finds what a hit runs
+//! between the traced function and the program, and counts its instructions.
 
 pub mod capture;
 pub mod filter;
+mod hit;
 pub mod listing;
 pub mod model;
+mod symbolic;
 pub mod symbols;
 #[cfg(test)]
 mod tests;
+pub mod trigger;
+#[cfg(test)]
+mod trigger_tests;
 pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};
+pub use hit::is_asynchronous;
 pub use filter::{Branch, Filter, UnknownFilter};
-pub use listing::listing;
+pub use listing::{listing, trigger_listing};
 pub use model::{Model, UnknownModel};
+pub use symbolic::{digest, stable_name};
 pub use symbols::Symbols;
+pub use trigger::{TriggerError, trigger_cost};

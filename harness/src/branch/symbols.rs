@@ -10,6 +10,11 @@ pub fn is_kernel(address: u64) -> bool {
     address >> 63 == 1
 }
 
+/// JITed program text. Trampolines and dispatchers are of module `bpf` as well; they call programs, not the snapshot.
+pub fn is_program(symbol: &Symbol) -> bool {
+    symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with("bpf_prog_")
+}
+
 /// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.
 pub fn addresses(trace: &Trace) -> Vec<u64> {
     let mut addresses: Vec<u64> = trace
@@ -35,6 +40,11 @@ impl FromIterator<Symbol> for Symbols {
 }
 
 impl Symbols {
+    /// A symbol that is better known than from kallsyms.
+    pub fn insert(&mut self, symbol: Symbol) {
+        self.0.insert(symbol.start, symbol);
+    }
+
     pub fn find(&self, address: u64) -> Option<&Symbol> {
         self.0.range(..=address).next_back().map(|(_, symbol)| symbol).filter(|s| address < s.end)
     }
@@ -85,7 +95,7 @@ mod tests {
 
     #[test]
     fn only_kernel_addresses_are_asked_for_and_only_once() {
-        let record = |from, to| Record { from, to, kind: Kind::Jump };
+        let record = |from, to| Record { from, to, kind: Kind::Jump, instructions: 1 };
         let vcpu = |records| VcpuTrace { index: 0, total: 2, records };
         let trace = Trace {
             discontinuities: false,

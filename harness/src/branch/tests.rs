@@ -29,7 +29,8 @@ impl Recorded {
     }
 
     fn measure(&self) -> Result<LbrWaste, CaptureError> {
-        let records = self.records.iter().map(|&(from, to, kind)| Record { from, to, kind }).collect();
+        let records =
+            self.records.iter().map(|&(from, to, kind)| Record { from, to, kind, instructions: 1 }).collect();
         let total = self.records.len() as u64;
         let trace = Trace { discontinuities: false, vcpus: vec![VcpuTrace { index: 0, total, records }] };
         let symbols: Symbols = self.symbols.iter().cloned().collect();

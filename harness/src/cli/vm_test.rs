@@ -13,10 +13,12 @@ use super::{
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::Duration,
 };
+use tramplab_protocol::message::Explain;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
     branch::Model,
@@ -24,7 +26,7 @@ use tramplab::{
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
     run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
-    suite::{self, Guest, Plan, PlannedCell, plan},
+    suite::{self, Clocks, Guest, Plan, PlannedCell, Suite, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
 
@@ -45,6 +47,14 @@ pub struct Args {
     /// KVM counts only when a guest answered under it
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
+    /// The clock of attach tests, instead of the suite's: the host's, or one that counts the guest's instructions and so repeats
+    /// (`-icount`), or one guest with each
+    #[arg(long, value_enum, value_name = "CLOCK")]
+    clock: Option<ClockArg>,
+    /// Explain where attach tests' time goes, instead of what the suite says: `exact` counts instructions by call path, `sampled`
+    /// samples call chains and times the waiting; repeatable
+    #[arg(long, value_enum, value_name = "HOW", value_delimiter = ',')]
+    explain: Vec<ExplainArg>,
     /// Fetch and build everything anew
     #[arg(long)]
     no_cache: bool,
@@ -67,9 +77,37 @@ enum AccelArg {
     Tcg,
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ClockArg {
+    Free,
+    Exact,
+    Both,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ExplainArg {
+    Exact,
+    Sampled,
+}
+
+/// What the command line says of attach tests wins over what the suite says.
+fn overridden(suite: Suite, args: &Args) -> Suite {
+    let clocks = args.clock.map(|clock| match clock {
+        ClockArg::Free => Clocks::Free,
+        ClockArg::Exact => Clocks::Exact,
+        ClockArg::Both => Clocks::Both,
+    });
+    let explain = args.explain.iter().map(|how| match how {
+        ExplainArg::Exact => Explain::Exact,
+        ExplainArg::Sampled => Explain::Sampled,
+    });
+    let explain: BTreeSet<Explain> = explain.collect();
+    suite.with(clocks, (!explain.is_empty()).then_some(&explain))
+}
+
 pub fn vm_test(args: &Args) -> Result<u8> {
     let suite_file = suite_file(&args.suite)?;
-    let suite = suite::load(&suite_file)?;
+    let suite = overridden(suite::load(&suite_file)?, args);
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
     let wanted = Wanted::new(&args.kernels, &args.series, &suite)?;

@@ -3,15 +3,35 @@
 
 use super::Pair;
 use crate::{
-    branch::{Branch, Model, capture::stable_name, listing, listing::Line},
-    run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow},
+    branch::{Branch, Model, listing, listing::Line, stable_name},
+    run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow, Trigger},
 };
 use similar::{Algorithm, DiffTag, capture_diff_slices};
+use std::fmt;
+use tramplab_protocol::{Mechanism, Point};
 
-/// One waste row's listings, in `any`: there every record of every other filter is.
+/// What two listings are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A waste row, in `any`: there every record of every other filter is.
+    Waste(WasteRow),
+    /// What a hit runs at one side of the function.
+    Trigger(Mechanism, Point),
+}
+
+/// `kprobe.session/exit`, `trigger of fexit, entry`.
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Waste(row) => f.pad(&row.to_string()),
+            Subject::Trigger(mechanism, point) => f.pad(&format!("trigger of {mechanism}, {point}")),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listings {
-    pub row: WasteRow,
+    pub subject: Subject,
     /// Oldest first.
     pub rows: Vec<Row>,
 }
@@ -26,7 +46,8 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Both,
-    /// Both, but one end is another function: what it was in has been inlined, split or renamed.
+    /// Both, but one end is another function: what it was in has been inlined, split or renamed. Or the code that leads to
+    /// it is longer or shorter.
     Moved,
     /// It went.
     Base,
@@ -39,7 +60,9 @@ impl Row {
         match (&self.base, &self.head) {
             (Some(_), None) => Side::Base,
             (None, Some(_)) => Side::Head,
-            (Some(base), Some(head)) if key(base) != key(head) => Side::Moved,
+            (Some(base), Some(head)) if key(base) != key(head) || base.instructions != head.instructions => {
+                Side::Moved
+            }
             _ => Side::Both,
         }
     }
@@ -51,18 +74,35 @@ impl Listings {
     }
 }
 
-/// Of every capture point that both sides have.
+/// Of every capture point, or part of a hit, that both sides have.
 pub fn side_by_side(pair: &Pair, model: Model) -> Vec<Listings> {
-    let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
-        (&pair.base.measurement, pair.head.and_then(|head| head.measurement.as_ref()))
-    else {
-        return Vec::new();
+    match (&pair.base.measurement, pair.head.and_then(|head| head.measurement.as_ref())) {
+        (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) => waste(base, head, model),
+        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => trigger(base, head),
+        _ => Vec::new(),
+    }
+}
+
+fn trigger(base: &Trigger, head: &Trigger) -> Vec<Listings> {
+    let (Some(old), Some(new)) = (&base.cost, &head.cost) else { return Vec::new() };
+    let beside = |point| {
+        let [mut old, mut new] = [old.part(point)?, new.part(point)?].map(listing::trigger_lines);
+        old.reverse();
+        new.reverse();
+        Some(Listings { subject: Subject::Trigger(base.mechanism, point), rows: align(&old, &new, &KEYS) })
     };
+    [Point::Entry, Point::Exit].into_iter().filter_map(beside).collect()
+}
+
+fn waste(base: &LbrWaste, head: &LbrWaste, model: Model) -> Vec<Listings> {
     let mut all = Vec::new();
     for point in &base.points {
         let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else { continue };
         let row = WasteRow { mechanism: base.mechanism, point: point.point };
-        all.push(Listings { row, rows: beside((base, point), (head, partner), model) });
+        all.push(Listings {
+            subject: Subject::Waste(row),
+            rows: beside((base, point), (head, partner), model),
+        });
     }
     all
 }

@@ -4,15 +4,58 @@
 use super::{Pair, Unmatched};
 use crate::{
     branch::{Branch, Model},
-    run::{Attach, Cell, LbrWaste, Measurement, Outcome, Row, Test},
+    profile,
+    run::{Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
 };
 use std::fmt;
-use tramplab_protocol::{Functions, Mechanism, message::AttachRound};
+use tramplab_protocol::{Functions, Mechanism, message::{AttachRound, Explain}};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     Wasted { row: Row, filter: Branch },
     Time { mechanism: Mechanism, functions: Functions, phase: Phase },
+    /// By the exact clock.
+    ExactTime { mechanism: Mechanism, functions: Functions, phase: Phase },
+    /// Of the attaching thread, its interrupts left out.
+    Instructions { mechanism: Mechanism, functions: Functions, phase: profile::Phase },
+    Trigger { mechanism: Mechanism, cost: Cost },
+}
+
+/// Of what a hit costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    Instructions,
+    Branches,
+    /// Longer with the program than without.
+    Time,
+}
+
+impl Cost {
+    pub const ALL: [Cost; 3] = [Cost::Instructions, Cost::Branches, Cost::Time];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Cost::Instructions => "instructions",
+            Cost::Branches => "branches",
+            Cost::Time => "time",
+        }
+    }
+
+    /// None where it was not counted.
+    fn of(self, trigger: &Trigger) -> Option<Value> {
+        let exact = trigger.cost.as_ref();
+        match self {
+            Cost::Instructions => exact.map(|cost| Value::Count(cost.instructions())),
+            Cost::Branches => exact.map(|cost| Value::Count(cost.branches())),
+            Cost::Time => {
+                let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
+                let per_hit = |(&with, &without): (&u64, &u64)| {
+                    (with as f64 - without as f64) / f64::from(trigger.timed)
+                };
+                Some(Value::PerHit(Value::median(&rounds.map(per_hit).collect::<Vec<_>>())))
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +91,14 @@ pub enum Value {
     Records(Option<u32>),
     /// Milliseconds: the median of each boot's rounds, in the order of the boots.
     Times(Vec<f64>),
+    /// Instructions, or branches, of a hit.
+    Count(u32),
+    /// Nanoseconds of the exact clock: the median of the rounds.
+    ExactTime(u64),
+    /// Of a phase; `repeats` where they were counted under the exact clock.
+    Instructions { count: u64, repeats: bool },
+    /// Nanoseconds: the median of one boot's rounds.
+    PerHit(f64),
 }
 
 impl Value {
@@ -67,6 +118,10 @@ impl fmt::Display for Value {
         match self {
             Value::Records(Some(records)) => f.pad(&records.to_string()),
             Value::Records(None) => f.pad("-"),
+            Value::Count(count) => f.pad(&count.to_string()),
+            Value::Instructions { count, repeats: _ } => f.pad(&count.to_string()),
+            Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
+            Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
             Value::Times(times) => {
                 let extreme =
                     |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
@@ -82,16 +137,31 @@ impl Metric {
         matches!(self, Metric::Time { .. })
     }
 
+    /// How much more an exact one may be.
+    pub fn tolerated(&self, tolerance: Tolerance) -> u32 {
+        match self {
+            Metric::Trigger { .. } => tolerance.trigger,
+            // Of the others a share is tolerated, not a number.
+            Metric::Wasted { .. }
+            | Metric::Time { .. }
+            | Metric::ExactTime { .. }
+            | Metric::Instructions { .. } => tolerance.wasted,
+        }
+    }
+
     /// The test that measures it.
     pub fn test(&self) -> Test {
         match *self {
             Metric::Wasted { row, .. } => Test::LbrWaste { mechanism: row.mechanism },
-            Metric::Time { mechanism, functions, .. } => Test::Attach { mechanism, functions },
+            Metric::Time { mechanism, functions, .. }
+            | Metric::ExactTime { mechanism, functions, .. }
+            | Metric::Instructions { mechanism, functions, .. } => Test::Attach { mechanism, functions },
+            Metric::Trigger { mechanism, .. } => Test::Trigger { mechanism },
         }
     }
 }
 
-/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`.
+/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`, `trigger.kprobe_multi.instructions`.
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |name: &str| name.replace(['.', '/'], "_");
@@ -101,6 +171,15 @@ impl fmt::Display for Metric {
             }
             Metric::Time { mechanism, functions, phase } => {
                 format!("attach.{}.{functions}.{}", plain(mechanism.name()), phase.name())
+            }
+            Metric::ExactTime { mechanism, functions, phase } => {
+                format!("attach.{}.{functions}.{}.exact", plain(mechanism.name()), phase.name())
+            }
+            Metric::Instructions { mechanism, functions, phase } => {
+                format!("attach.{}.{functions}.{}.instructions", plain(mechanism.name()), phase.name())
+            }
+            Metric::Trigger { mechanism, cost } => {
+                format!("trigger.{}.{}", plain(mechanism.name()), cost.name())
             }
         };
         f.pad(&name)
@@ -116,9 +195,14 @@ pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Opti
         }
         (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) => {
             let Test::Attach { mechanism, functions } = pair.base.id.test else { return Err(None) };
-            let metric = |phase| Metric::Time { mechanism, functions, phase };
-            let times = |attach, phase| Value::Times(times(attach, phase));
-            Ok(Phase::ALL.map(|phase| (metric(phase), times(base, phase), times(head, phase))).to_vec())
+            Ok(attach(mechanism, functions, base, head))
+        }
+        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => {
+            let metric = |cost: Cost| {
+                let metric = Metric::Trigger { mechanism: base.mechanism, cost };
+                Some((metric, cost.of(base)?, cost.of(head)?))
+            };
+            Ok(Cost::ALL.into_iter().filter_map(metric).collect())
         }
         _ => Err(unmatched(pair)),
     }
@@ -172,8 +256,52 @@ fn wasted(base: &LbrWaste, head: &LbrWaste, model: Model) -> Vec<(Metric, Value,
     metrics
 }
 
+fn attach(
+    mechanism: Mechanism,
+    functions: Functions,
+    base: &Attach,
+    head: &Attach,
+) -> Vec<(Metric, Value, Value)> {
+    let mut metrics = Vec::new();
+    for phase in Phase::ALL {
+        let metric = Metric::Time { mechanism, functions, phase };
+        let sides = [base, head].map(|side| times(side, phase));
+        if let [base, head] = sides
+            && !base.is_empty()
+            && !head.is_empty()
+        {
+            metrics.push((metric, Value::Times(base), Value::Times(head)));
+        }
+    }
+    for phase in Phase::ALL {
+        let metric = Metric::ExactTime { mechanism, functions, phase };
+        if let [Some(base), Some(head)] = [base, head].map(|side| exact_time(side, phase)) {
+            metrics.push((metric, Value::ExactTime(base), Value::ExactTime(head)));
+        }
+    }
+    for phase in profile::Phase::ALL {
+        let metric = Metric::Instructions { mechanism, functions, phase };
+        if let [Some(base), Some(head)] = [base, head].map(|side| instructions(side, phase)) {
+            metrics.push((metric, base, head));
+        }
+    }
+    metrics
+}
+
+/// The middle one; of two the lower: all are exact, and so is what is compared.
+fn exact_time(attach: &Attach, phase: Phase) -> Option<u64> {
+    let mut times: Vec<u64> = attach.exact.as_ref()?.rounds.iter().map(|round| phase.ns(round)).collect();
+    times.sort_unstable();
+    times.get(times.len().checked_sub(1)? / 2).copied()
+}
+
+fn instructions(attach: &Attach, phase: profile::Phase) -> Option<Value> {
+    let summary = attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)?;
+    Some(Value::Instructions { count: summary.totals.task, repeats: summary.clock == Clock::Exact })
+}
+
 fn times(attach: &Attach, phase: Phase) -> Vec<f64> {
-    let boot = |boot: &tramplab_protocol::message::AttachReply| {
+    let boot = |boot: &AttachBoot| {
         let rounds: Vec<f64> = boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
         Value::median(&rounds)
     };

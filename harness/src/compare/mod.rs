@@ -11,15 +11,15 @@ pub mod runs;
 pub mod tests;
 mod timed;
 
-pub use listing::{Listings, Row, Side};
-pub use metric::{Metric, Phase, Value};
+pub use listing::{Listings, Row, Side, Subject};
+pub use metric::{Cost, Metric, Phase, Value};
 pub use timed::Ratio;
 
 use crate::{
     branch::Model,
     run::{Cell, Outcome, Run, Step, Test, Tolerance},
 };
-use std::fmt;
+use std::{cmp::Ordering, fmt};
 
 /// The same test on both sides.
 #[derive(Clone, Copy, Debug)]
@@ -127,8 +127,24 @@ pub fn compare(
                 let timed::Judged { verdict, beyond, ratio } = judged;
                 Compared { metric, base, head, verdict, beyond, ratio }
             }
+            (Value::Instructions { repeats: false, .. }, _)
+            | (_, Value::Instructions { repeats: false, .. })
+                if base != head =>
+            {
+                let verdict = Verdict::NotJudged("counted under the host's clock");
+                Compared { metric, base, head, verdict, beyond: false, ratio: None }
+            }
+            (&Value::ExactTime(a), &Value::ExactTime(b))
+            | (&Value::Instructions { count: a, .. }, &Value::Instructions { count: b, .. }) => {
+                let (verdict, beyond) = judge_share(a, b, tolerance.exact_percent);
+                Compared { metric, base, head, verdict, beyond, ratio: None }
+            }
+            (Value::PerHit(_), _) => {
+                let verdict = Verdict::NotJudged("of one boot each");
+                Compared { metric, base, head, verdict, beyond: false, ratio: None }
+            }
             _ => {
-                let (verdict, beyond) = judge_exact(&base, &head, tolerance.wasted);
+                let (verdict, beyond) = judge_exact(&base, &head, metric.tolerated(tolerance));
                 Compared { metric, base, head, verdict, beyond, ratio: None }
             }
         })
@@ -138,15 +154,25 @@ pub fn compare(
 
 /// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.
 fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
-    let records = |value: &Value| match value {
+    let number = |value: &Value| match value {
         Value::Records(records) => *records,
-        Value::Times(_) => None,
+        Value::Count(count) => Some(*count),
+        Value::Times(_) | Value::PerHit(_) | Value::ExactTime(_) | Value::Instructions { .. } => None,
     };
-    match (records(base), records(head)) {
+    match (number(base), number(head)) {
         (a, b) if a == b => (Verdict::Same, false),
         (Some(a), Some(b)) if b > a => (Verdict::Worse, b - a > tolerated),
         (Some(_), None) => (Verdict::Worse, true),
         _ => (Verdict::Better, false),
+    }
+}
+
+/// Of numbers so large that a share of them is tolerated. Any difference is one: they repeat.
+fn judge_share(base: u64, head: u64, tolerated_percent: f64) -> (Verdict, bool) {
+    match head.cmp(&base) {
+        Ordering::Less => (Verdict::Better, false),
+        Ordering::Equal => (Verdict::Same, false),
+        Ordering::Greater => (Verdict::Worse, head as f64 > base as f64 * (1.0 + tolerated_percent / 100.0)),
     }
 }
 

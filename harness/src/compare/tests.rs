@@ -175,7 +175,7 @@ fn times_of_two_runs_are_shown_and_not_judged() {
 #[test]
 fn the_listings_show_what_went() {
     let comparison = whole(&recorded(), MODEL).unwrap();
-    let fexit = comparison.listings.iter().find(|l| l.row.to_string() == "fexit").unwrap();
+    let fexit = comparison.listings.iter().find(|l| l.subject.to_string() == "fexit").unwrap();
     let ends = |side: Side| -> Vec<String> {
         let rows = fexit.rows.iter().filter(|row| row.side() == side);
         let function = |place: &str| place.split('+').next().unwrap().to_owned();

@@ -2,7 +2,7 @@
 //! From what was counted, by address, to a profile, by function.
 
 use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Unit, Waited};
-use crate::branch::{Symbols, capture::is_asynchronous, symbols::is_kernel};
+use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
 use std::collections::HashMap;
 use tramplab_protocol::{
     counts::{CallPath, Counts, Entered, VcpuCounts},

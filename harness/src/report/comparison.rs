@@ -7,10 +7,11 @@ use super::{
 };
 use crate::{
     branch::{Branch, Model},
-    compare::{self, Compared, Comparison, Listings, Metric, Side, Value, Verdict},
+    compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
     run::{Built, ErrorKind, Outcome, Row, Run, Series, Step},
 };
 use std::collections::BTreeMap;
+use tramplab_protocol::Mechanism;
 
 #[derive(Clone, Debug)]
 pub struct Verdicts {
@@ -25,7 +26,13 @@ pub struct Verdicts {
 }
 
 pub fn verdicts(comparison: &Comparison) -> Verdicts {
-    let tables = [changes(comparison), wasted(comparison), times(comparison), unmatched(comparison)];
+    let tables = [
+        changes(comparison),
+        wasted(comparison),
+        triggers(comparison),
+        times(comparison),
+        unmatched(comparison),
+    ];
     let listings = comparison.listings.iter().filter(|listings| listings.differs());
     Verdicts {
         heading: format!("{} -> {}", comparison.base, comparison.head),
@@ -86,6 +93,7 @@ fn change(compared: &Compared) -> String {
         (Value::Records(Some(a)), Value::Records(Some(b)), _) => {
             format!("{:+}", i64::from(*b) - i64::from(*a))
         }
+        (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
         _ => String::new(),
     }
 }
@@ -109,6 +117,28 @@ fn wasted(comparison: &Comparison) -> Option<Table> {
         header: header.map(str::to_owned).collect(),
         rows,
         notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
+    })
+}
+
+/// A row per mechanism.
+fn triggers(comparison: &Comparison) -> Option<Table> {
+    let mut rows: BTreeMap<Mechanism, Vec<String>> = BTreeMap::new();
+    for compared in &comparison.metrics {
+        let Metric::Trigger { mechanism, cost } = compared.metric else { continue };
+        let cells = rows.entry(mechanism).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
+        let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
+        cells[column] = match compared.verdict {
+            Verdict::Same => compared.base.to_string(),
+            _ => format!("{} -> {}", compared.base, compared.head),
+        };
+    }
+    let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
+    let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Cost of a hit, base -> head".to_owned(),
+        header,
+        rows,
+        notes: vec!["Times are those of one boot each, and not judged.".to_owned()],
     })
 }
 
@@ -143,7 +173,8 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
 fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
     let text = |line: &crate::branch::listing::Line| {
         let note = if line.modelled { " (modelled)" } else { "" };
-        format!("[#{:02}] {} -> {}{note}", line.index, line.from, line.to)
+        let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
+        format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to)
     };
     let rows: Vec<(&str, String, String)> = listings
         .rows
@@ -165,10 +196,15 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
         out += format!("{mark} {base:width$} | {head}").trim_end();
         out.push('\n');
     }
-    let caption = format!(
-        "{}, any ({}): base | head; - went, + came, ~ from or to another function",
-        listings.row, comparison.model
-    );
+    let caption = match listings.subject {
+        Subject::Waste(row) => format!(
+            "{row}, any ({}): base | head; - went, + came, ~ from or to another function",
+            comparison.model
+        ),
+        trigger @ Subject::Trigger(..) => format!(
+            "{trigger}: base | head, instructions before each; - went, + came, ~ another function or count"
+        ),
+    };
     Listing { caption, text: plain(&out) }
 }
 

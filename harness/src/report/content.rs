@@ -5,13 +5,17 @@ use super::{
     clean::plain,
     comparison::{self, Verdicts},
     spread::Spread,
+    throughput,
 };
 use crate::{
-    branch::{Branch, Filter, Model, listing, waste},
-    run::{Accel, Arch, Attach, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, WasteCount},
+    branch::{Branch, Filter, Model, listing, trigger_listing, waste},
+    run::{
+        Accel, Arch, Attach, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
+        WasteCount,
+    },
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_protocol::{Functions, Mechanism, message::AttachRound};
+use tramplab_protocol::{Functions, Mechanism, Point, message::AttachRound};
 
 /// What of a run is shown.
 #[derive(Clone, Debug, Default)]
@@ -147,12 +151,16 @@ fn groups(run: &Run) -> Vec<Group<'_>> {
 fn section(run: &Run, group: &Group, view: &View) -> Section {
     let model = group.model(view);
     let mut tables = waste_tables(group, model);
+    tables.extend(trigger_table(group));
     tables.extend(attach_table(group));
     Section {
         heading: format!("Linux {} ({}, {})", group.kernel, group.arch.name(), group.accel.name()),
         about: about(run, group),
         tables,
-        listings: listings(group, model, &view.listings),
+        listings: listings(group, model, &view.listings)
+            .into_iter()
+            .chain(trigger_listings(group).filter(|_| !view.listings.is_empty()))
+            .collect(),
     }
 }
 
@@ -306,6 +314,83 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
     notes
 }
 
+/// The trigger cells, measured or not.
+fn triggers<'a>(
+    group: &'a Group,
+) -> impl Iterator<Item = (Mechanism, Result<&'a Trigger, &'static str>)> + use<'a> {
+    group.cells.iter().filter_map(|cell| {
+        let Test::Trigger { mechanism } = cell.id.test else { return None };
+        let measured = match &cell.measurement {
+            Some(Measurement::Trigger(trigger)) => Ok(trigger),
+            _ => Err(cell.outcome.name()),
+        };
+        Some((mechanism, measured))
+    })
+}
+
+fn trigger_table(group: &Group) -> Option<Table> {
+    let mut notes = Vec::new();
+    let mut rows = Vec::new();
+    for (mechanism, measured) in triggers(group) {
+        let mut row = vec![mechanism.name().to_owned()];
+        match measured {
+            Ok(trigger) => {
+                let exact = |of: &dyn Fn(&TriggerCost) -> Option<u32>| {
+                    trigger.cost.as_ref().and_then(of).map_or_else(|| "-".to_owned(), |n| n.to_string())
+                };
+                let at = |point| exact(&|cost| Some(cost.part(point)?.instructions));
+                row.extend([at(Point::Entry), at(Point::Exit)]);
+                row.push(exact(&|cost| Some(cost.instructions())));
+                row.push(exact(&|cost| Some(cost.branches())));
+                row.push(throughput::overhead_ns(trigger).map_or_else(String::new, |ns| format!("{ns:.0}")));
+                let rate = throughput::hits_per_second(trigger);
+                row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
+                notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(mechanism, cost)));
+            }
+            Err(outcome) => {
+                row.push(outcome.to_owned());
+                row.resize(TRIGGER_HEADER.len(), String::new());
+            }
+        }
+        rows.push(row);
+    }
+    if group.accel == Accel::Kvm {
+        notes.push("Under KVM nothing counts instructions and branches: only times are measured.".to_owned());
+    }
+    let caption =
+        "Cost of a hit of the empty program: instructions, taken branches, guest time with it less without, median (min..max)"
+            .to_owned();
+    let header = TRIGGER_HEADER.map(str::to_owned).to_vec();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+}
+
+const TRIGGER_HEADER: [&str; 7] =
+    ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
+
+fn disagreement(mechanism: Mechanism, cost: &TriggerCost) -> Option<String> {
+    let clean = cost.hits.saturating_sub(cost.interrupted_hits);
+    let agree = cost.agreeing_hits;
+    (agree < clean).then(|| format!("{mechanism}: only {agree} of {clean} undisturbed hits agree."))
+}
+
+/// What each hit runs, part by part.
+fn trigger_listings<'a>(group: &'a Group) -> impl Iterator<Item = Listing> + use<'a> {
+    triggers(group).flat_map(|(mechanism, measured)| {
+        let trigger = measured.ok();
+        let parts = trigger.and_then(|trigger| trigger.cost.as_ref()).map_or(&[][..], |cost| &cost.parts);
+        parts.iter().map(move |part| Listing {
+            caption: format!(
+                "{mechanism} of {}, a hit at {}: {} instructions, {} branches",
+                trigger.map_or("", |trigger| &trigger.function.name),
+                part.point,
+                part.instructions,
+                part.branches
+            ),
+            text: plain(&trigger_listing(part)),
+        })
+    })
+}
+
 fn attach_table(group: &Group) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
@@ -341,13 +426,14 @@ fn spread(attach: &Attach, phase: fn(&AttachRound) -> u64) -> String {
     Spread::of_ns(attach.rounds().map(phase)).map_or_else(String::new, |spread| spread.to_string())
 }
 
-/// One column per kernel: `any` waste, and the median attach time.
+/// One column per kernel: `any` waste, what a hit costs, and the median attach time.
 fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     if groups.len() < 2 {
         return Vec::new();
     }
     let mut wasted: BTreeMap<(Mechanism, String), Vec<String>> = BTreeMap::new();
     let mut attach: BTreeMap<(Mechanism, Functions), Vec<String>> = BTreeMap::new();
+    let mut hits: BTreeMap<Mechanism, Vec<String>> = BTreeMap::new();
     fn cell<K: Ord>(
         rows: &mut BTreeMap<K, Vec<String>>,
         key: K,
@@ -364,6 +450,14 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
                 Err(outcome) => outcome.to_owned(),
             };
             *cell(&mut wasted, (mechanism, name), column, groups.len()) = value;
+        }
+        for (mechanism, measured) in triggers(group) {
+            let value = match measured.map(|trigger| &trigger.cost) {
+                Ok(Some(cost)) => format!("{} / {}", cost.instructions(), cost.branches()),
+                Ok(None) => "-".to_owned(),
+                Err(outcome) => outcome.to_owned(),
+            };
+            *cell(&mut hits, mechanism, column, groups.len()) = value;
         }
         for one in &group.cells {
             let Test::Attach { mechanism, functions } = one.id.test else { continue };
@@ -403,8 +497,13 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
         .into_iter()
         .map(|((mechanism, functions), values)| [vec![format!("{mechanism}/{functions}")], values].concat())
         .collect();
+    let hits = hits
+        .into_iter()
+        .map(|(mechanism, values)| [vec![mechanism.name().to_owned()], values].concat())
+        .collect();
     [
         table("Wasted branch records by kernel (any)", "mechanism", wasted),
+        table("Instructions / branches of a hit by kernel", "mechanism", hits),
         table("Median attach time by kernel, ms of guest time", "mechanism/functions", attach),
     ]
     .into_iter()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One line per cell, printed as it ends.
 
-use super::{clean::plain, spread::Spread};
+use super::{clean::plain, spread::Spread, throughput};
 use crate::{
     branch::{Branch, Filter, Model, waste},
     run::{Cell, Measurement, Outcome, Row},
@@ -42,6 +42,14 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
                     .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
             };
             format!("attach {} ms, detach {} ms", ms(|r| r.attach_ns), ms(|r| r.detach_ns))
+        }
+        Measurement::Trigger(trigger) => {
+            let cost = trigger
+                .cost
+                .as_ref()
+                .map(|cost| format!("{} instructions, {} branches, ", cost.instructions(), cost.branches()));
+            let ns = throughput::overhead_ns(trigger).map_or("-".to_owned(), |ns| format!("{ns:.0}"));
+            format!("{}{ns} ns per hit", cost.unwrap_or_default())
         }
     }
 }

@@ -14,6 +14,7 @@ mod spread;
 pub mod terminal;
 #[cfg(test)]
 mod tests;
+mod throughput;
 
 pub(crate) use clean::plain;
 pub use content::View;

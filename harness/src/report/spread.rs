@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Median and extremes of timed rounds.
+//! Median and extremes of what was measured several times.
 
 use std::fmt;
 
-/// Milliseconds, of nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -14,25 +13,29 @@ pub struct Spread {
 
 impl Spread {
     /// `None` of nothing.
-    pub fn of_ns(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
-        let mut values: Vec<u64> = values.into_iter().collect();
-        values.sort_unstable();
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
         let (&min, &max) = (values.first()?, values.last()?);
         let n = values.len();
-        let middle = &values[(n - 1) / 2..=n / 2];
-        let ms = |ns: f64| ns / 1e6;
-        let median = ms(middle.iter().map(|&v| v as f64).sum::<f64>() / middle.len() as f64);
-        Some(Spread { median, min: ms(min as f64), max: ms(max as f64), n })
+        let median = f64::midpoint(values[(n - 1) / 2], values[n / 2]);
+        Some(Spread { median, min, max, n })
+    }
+
+    /// Milliseconds, of nanoseconds.
+    pub fn of_ns(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
+        Spread::of(values.into_iter().map(|ns| ns as f64 / 1e6))
     }
 }
 
-/// `median (min..max)`; one value has no spread.
+/// `median (min..max)`, with two decimals unless told otherwise; one value has no spread.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Spread { median, min, max, n } = *self;
+        let digits = f.precision().unwrap_or(2);
         match n {
-            1 => write!(f, "{median:.2}"),
-            _ => write!(f, "{median:.2} ({min:.2}..{max:.2})"),
+            1 => write!(f, "{median:.digits$}"),
+            _ => write!(f, "{median:.digits$} ({min:.digits$}..{max:.digits$})"),
         }
     }
 }
@@ -53,5 +56,6 @@ mod tests {
             assert_eq!(Spread::of_ns(values.iter().copied()).unwrap().to_string(), printed);
         }
         assert_eq!(Spread::of_ns([]), None);
+        assert_eq!(format!("{:.0}", Spread::of([3.6, 1.0]).unwrap()), "2 (1..4)");
     }
 }

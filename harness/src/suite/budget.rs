@@ -14,7 +14,7 @@ const MODEL: Model = Model::IntelLbr;
 pub fn judge(measurement: &Measurement, budgets: &[Budget]) -> Outcome {
     let reasons: Vec<String> = match measurement {
         Measurement::LbrWaste(measured) => budgets.iter().flat_map(|budget| over(measured, budget)).collect(),
-        Measurement::Attach(_) => Vec::new(),
+        Measurement::Attach(_) | Measurement::Trigger(_) => Vec::new(),
     };
     if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
 }

@@ -7,7 +7,10 @@ use super::{
 };
 use crate::{
     branch::{self, Symbols},
-    run::{Arch, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test},
+    run::{
+        Accel, Arch, Cell, CellId, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test,
+        Trigger,
+    },
     vm::{self, Deadlines, Spec, Vm, VmError},
 };
 use std::{
@@ -17,12 +20,15 @@ use std::{
 };
 use tramplab_protocol::{
     Mechanism,
-    message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response},
+    message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response, TriggerRequest},
     trace::{self, Trace},
 };
 
 /// Triggers before the recorded ones.
 const WARMUP: u32 = 3;
+/// Triggers per timed round, and rounds, each with the program attached and without: a second in all under TCG.
+const TIMED: u32 = 2000;
+const TIMED_ROUNDS: u32 = 7;
 const QUICK: Duration = Duration::from_secs(60);
 /// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
 pub(super) const ATTACH: Duration = Duration::from_secs(3600);
@@ -294,6 +300,9 @@ fn measure(
         (Test::Attach { .. }, Parameters::Attach(_)) => {
             attach::measure(vm, planned, &task.commands, task.clock, folders.guest, folders.cell)
         }
+        (&Test::Trigger { mechanism }, &Parameters::Trigger { hits }) => {
+            trigger(vm, &planned.id, mechanism, hits, folders.guest).map(Measurement::Trigger)
+        }
         (&Test::Fault { fault }, Parameters::Fault) => {
             vm.request(Command::Inject(fault), QUICK)??;
             Err(Stop::harness(format!("the guest was to fail ({fault:?}), and answered")))
@@ -326,6 +335,41 @@ fn lbr_waste(
     vm.request(Command::Release, QUICK)??;
     branch::lbr_waste(arch, &trace, &symbols, &reply)
         .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })
+}
+
+fn trigger(
+    vm: &mut Vm,
+    id: &CellId,
+    mechanism: Mechanism,
+    hits: u32,
+    folder: &Path,
+) -> Result<Trigger, Stop> {
+    let request = TriggerRequest { mechanism, hits, warmup: WARMUP, timed: TIMED, rounds: TIMED_ROUNDS };
+    // Attaching and detaching in each round waits for RCU.
+    let reply = match vm.request(Command::Trigger(request), 2 * QUICK)?? {
+        Response::Trigger(reply) => reply,
+        other => return Err(unexpected(&other)),
+    };
+    let cost = match id.accel {
+        // No plugin counts there: what is left is the clock.
+        Accel::Kvm => None,
+        Accel::Tcg => {
+            let trace = read_trace(folder)?;
+            let symbols = resolve(vm, &trace)?;
+            let cost = branch::trigger_cost(&trace, &symbols, &reply)
+                .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })?;
+            Some(cost)
+        }
+    };
+    vm.request(Command::Release, QUICK)??;
+    Ok(Trigger {
+        mechanism,
+        function: reply.function,
+        cost,
+        timed: reply.timed,
+        attached_ns: reply.attached_ns,
+        detached_ns: reply.detached_ns,
+    })
 }
 
 fn read_trace(folder: &Path) -> Result<Trace, Stop> {

@@ -76,6 +76,12 @@ pub enum TestGroup {
         #[serde(default)]
         explain: BTreeSet<Explain>,
     },
+    Trigger {
+        mechanisms: Mechanisms,
+        /// Triggers recorded per cell.
+        #[serde(default = "default_hits")]
+        hits: NonZeroU32,
+    },
     Fault {
         #[serde(deserialize_with = "filled")]
         faults: Vec<Fault>,
@@ -169,9 +175,9 @@ impl Suite {
     /// Those that some test measures: what a kernel that is built for the suite must be able to do.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         let of = |group: &TestGroup| match group {
-            TestGroup::LbrWaste { mechanisms, .. } | TestGroup::Attach { mechanisms, .. } => {
-                mechanisms.0.clone()
-            }
+            TestGroup::LbrWaste { mechanisms, .. }
+            | TestGroup::Attach { mechanisms, .. }
+            | TestGroup::Trigger { mechanisms, .. } => mechanisms.0.clone(),
             TestGroup::Fault { .. } => Vec::new(),
         };
         self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()

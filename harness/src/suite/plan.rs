@@ -68,6 +68,7 @@ impl PlannedCell {
 pub enum Parameters {
     LbrWaste { hits: u32 },
     Attach(AttachParameters),
+    Trigger { hits: u32 },
     Fault,
 }
 
@@ -181,6 +182,11 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             };
             mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters.clone())).collect()
         }
+        TestGroup::Trigger { mechanisms, hits } => mechanisms
+            .0
+            .iter()
+            .map(|&mechanism| (Test::Trigger { mechanism }, Parameters::Trigger { hits: hits.get() }))
+            .collect(),
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
         }
@@ -189,7 +195,9 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
 
 fn skip_reason(test: &Test, parameters: &Parameters, accel: Accel, image: &kernel::Image) -> Option<String> {
     let mechanism: Mechanism = match *test {
-        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } => mechanism,
+        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism } => {
+            mechanism
+        }
         Test::Fault { .. } | Test::Build => return None,
     };
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {

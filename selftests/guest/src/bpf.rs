@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use tramplab_protocol::message::GuestError;
 
@@ -141,6 +142,23 @@ pub fn load_empty(kind: Kind, btf_id: u32) -> Result<OwnedFd, BpfError> {
     }
     let length = log.iter().position(|b| *b == 0).unwrap_or(log.len());
     Err(BpfError::new(action, -again, &String::from_utf8_lossy(&log[..length])))
+}
+
+/// Where the kernel put a program's code.
+pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
+    let mut address = 0u64;
+    let mut info = libbpf_sys::bpf_prog_info {
+        nr_jited_ksyms: 1,
+        jited_ksyms: (&raw mut address) as u64,
+        ..Default::default()
+    };
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: both live through the call, and the length is the structure's.
+    let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
+    if result < 0 {
+        return Err(BpfError::new("ask for a program's code", -result, ""));
+    }
+    Ok(address..address + u64::from(info.jited_prog_len))
 }
 
 /// A link; dropping it detaches.

@@ -22,6 +22,7 @@ mod rounds;
 mod sampling;
 mod targets;
 mod trigger;
+mod trigger_cost;
 mod waiting;
 mod waste;
 
@@ -30,6 +31,7 @@ use kernel_btf::KernelBtf;
 use link::{Events, Heartbeat, LinkError, Requests};
 use orders::Answers;
 use rounds::Prepared;
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{AttachRequest, Command, Event, GuestError, Request, Response, VERSION};
 
@@ -72,7 +74,7 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
     for command in orders::read()? {
         pin_or_say();
         let answer = guarded(|| agent.execute(command.clone())).and_then(|outcome| match outcome {
-            Outcome::Reply(response) => Ok(response),
+            Outcome::Reply(response) => Ok(*response),
             Outcome::Silence => Err(GuestError::Failed("falling silent is nothing to order".to_owned())),
         });
         answers.add(command, answer);
@@ -93,7 +95,7 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
         }
         let result = match guarded(|| agent.execute(command)) {
             Ok(Outcome::Silence) => fall_silent(&heartbeat, requests),
-            Ok(Outcome::Reply(response)) => Ok(response),
+            Ok(Outcome::Reply(response)) => Ok(*response),
             Err(error) => Err(error),
         };
         events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
@@ -130,15 +132,15 @@ fn guarded<T>(execute: impl FnOnce() -> Result<T, GuestError>) -> Result<T, Gues
 }
 
 enum Outcome {
-    Reply(Response),
+    Reply(Box<Response>),
     Silence,
 }
 
 /// What lives from one request to the next.
 struct Agent {
     btf: Option<KernelBtf>,
-    /// What the last LBR measurement left attached, so that its addresses resolve.
-    attached: Option<waste::Attached>,
+    /// What the last measurement left attached, so that its addresses resolve; dropped, it is detached.
+    attached: Option<Box<dyn Any>>,
     /// What the last request for rounds attached to.
     prepared: Option<Prepared>,
     /// The names of the moment when everything of the last explained round was attached.
@@ -165,7 +167,7 @@ impl Agent {
                 let btf = self.btf.as_ref().expect("read above");
                 let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
                 let (reply, attached) = waste::measure(&request, btf, heartbeat)?;
-                self.attached = Some(attached);
+                self.attached = Some(Box::new(attached));
                 Response::LbrWaste(reply)
             }
             Command::Resolve { addresses } => {
@@ -191,8 +193,14 @@ impl Agent {
                 self.names = Some(names);
                 Response::Explain(reply)
             }
-            Command::Trigger(_) => {
-                return Err(GuestError::Unsupported("not yet".to_owned()));
+            Command::Trigger(request) => {
+                self.release();
+                self.btf()?;
+                let btf = self.btf.as_ref().expect("read above");
+                let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
+                let (reply, attached) = trigger_cost::measure(&request, btf, heartbeat)?;
+                self.attached = Some(Box::new(attached));
+                Response::Trigger(reply)
             }
             Command::Inject(fault) => {
                 let line = self.line.as_ref();
@@ -204,7 +212,7 @@ impl Agent {
             }
             Command::PowerOff => Response::Done,
         };
-        Ok(Outcome::Reply(response))
+        Ok(Outcome::Reply(Box::new(response)))
     }
 
     fn release(&mut self) {

@@ -3,9 +3,11 @@
 
 use crate::bpf::{self, BpfError, Kind};
 use crate::kernel_btf::KernelBtf;
+use crate::link::Heartbeat;
 use crate::method::Target;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
+use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::GuestError;
 
 /// What a measurement attaches to and how it is hit.
@@ -88,5 +90,21 @@ impl Trigger {
                 Ok(())
             }
         }
+    }
+
+    /// So many hits.
+    pub fn pull_all(&self, hits: u32) -> Result<(), BpfError> {
+        (0..hits).try_for_each(|_| self.pull())
+    }
+
+    /// So many hits, recorder armed.
+    pub fn record(&self, hits: u32, heartbeat: Option<&Heartbeat>) -> Result<(), BpfError> {
+        let _held = heartbeat.map(Heartbeat::hold);
+        Magic::Arm.execute();
+        // The recorder flushes translated code at the arming instruction; this enters the kernel once before it counts.
+        let _ = nix::sched::sched_yield();
+        let pulled = self.pull_all(hits);
+        Magic::Disarm.execute();
+        pulled
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The LBR-waste measurement: attaches a capturing program and hits it while the recorder is armed.
 
-use crate::bpf::{self, BpfError, Link};
+use crate::bpf::{self, Link};
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::libbpf_log;
@@ -11,7 +11,6 @@ use crate::trigger::Traced;
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
-use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::{GuestError, LbrWasteReply, LbrWasteRequest};
 
 const CAPTURE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
@@ -72,20 +71,9 @@ pub fn measure(
     // Only a machine with branch records has such an event, and only then is the snapshot more than an error.
     let _branches = bpf::record_branches(0).ok();
 
-    for _ in 0..request.warmup {
-        traced.trigger.pull()?;
-    }
+    traced.trigger.pull_all(request.warmup)?;
     write_state(&state, &State::zeroed())?;
-    let pulled = {
-        let _held = heartbeat.map(Heartbeat::hold);
-        Magic::Arm.execute();
-        // The recorder flushes translated code at the arming instruction; this enters the kernel once before it counts.
-        let _ = nix::sched::sched_yield();
-        let pulled: Result<(), BpfError> = (0..request.hits).try_for_each(|_| traced.trigger.pull());
-        Magic::Disarm.execute();
-        pulled
-    };
-    pulled?;
+    traced.trigger.record(request.hits, heartbeat)?;
     let after = read_state(&state)?;
     let reply = LbrWasteReply {
         mechanism,

@@ -310,7 +310,7 @@ pub struct TriggerReply {
     /// As of [`LbrWasteReply`].
     pub function: Symbol,
     pub points: Vec<Point>,
-    /// The program that is attached, as kallsyms names it.
+    /// The program that is attached, as kallsyms names it; its end is that of its code.
     pub program: Symbol,
     pub hits: u32,
     /// Guest nanoseconds of `timed` triggers, round by round.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The trace file: what the plugin recorded between arm and disarm.
 //!
-//! Little endian. Header: magic `TLBRTRC1`, `flags: u32`, `vcpus: u32`. Then per vCPU: `index: u32`, `reserved: u32`,
+//! Little endian. Header: magic `TLBRTRC2`, `flags: u32`, `vcpus: u32`. Then per vCPU: `index: u32`, `reserved: u32`,
 //! `total: u64` (records seen), `kept: u64` (records that follow, the newest ones), and `kept` records of 24 bytes:
-//! `from: u64`, `to: u64`, `kind: u8`, 7 reserved bytes. Last, a CRC-32 of everything before it.
+//! `from: u64`, `to: u64`, `kind: u8`, 3 reserved bytes, `instructions: u32`. Last, a CRC-32 of everything before it.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"TLBRTRC1";
+const MAGIC: &[u8; 8] = b"TLBRTRC2";
 const RECORD_BYTES: usize = 24;
 
 /// Kinds of a taken control transfer, after the kernel's `enum perf_branch_type`.
@@ -62,6 +62,10 @@ pub struct Record {
     pub from: u64,
     pub to: u64,
     pub kind: Kind,
+    /// Begun since the record before (of the first: since arming), the branch itself included. The iterations of a
+    /// `rep` are one instruction. One that faults, and a `rep` that is interrupted, is begun again when the handler
+    /// has returned, and counts again then.
+    pub instructions: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,7 +117,8 @@ impl Trace {
             for record in &vcpu.records {
                 out.extend(record.from.to_le_bytes());
                 out.extend(record.to.to_le_bytes());
-                out.extend([record.kind as u8, 0, 0, 0, 0, 0, 0, 0]);
+                out.extend([record.kind as u8, 0, 0, 0]);
+                out.extend(record.instructions.to_le_bytes());
             }
         }
         out.extend(crc32fast::hash(&out).to_le_bytes());
@@ -151,7 +156,8 @@ impl Trace {
                 .chunks_exact(RECORD_BYTES)
                 .map(|r| {
                     let kind = Kind::from_byte(r[16]).ok_or(TraceError::Kind(r[16]))?;
-                    Ok(Record { from: u64_at(&r[..8]), to: u64_at(&r[8..16]), kind })
+                    let instructions = u32_at(&r[20..]);
+                    Ok(Record { from: u64_at(&r[..8]), to: u64_at(&r[8..16]), kind, instructions })
                 })
                 .collect::<Result<_, _>>()?;
             vcpus.push(VcpuTrace { index, total, records });
@@ -168,7 +174,12 @@ mod tests {
     use super::*;
 
     fn sample() -> Trace {
-        let records = Kind::ALL.map(|kind| Record { from: 1 << 63 | kind as u64, to: 7, kind });
+        let records = Kind::ALL.map(|kind| Record {
+            from: 1 << 63 | kind as u64,
+            to: 7,
+            kind,
+            instructions: 1 << 31 | kind as u32,
+        });
         Trace {
             discontinuities: true,
             vcpus: vec![

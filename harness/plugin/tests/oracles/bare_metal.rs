@@ -3,10 +3,10 @@
 
 use crate::{
     compare::difference,
-    machine::{self, Machine, labels},
+    machine::{self, Machine, Transfer, labels, transfers},
 };
 use std::fs;
-use tramplab_protocol::trace::{Record, Trace, file_name};
+use tramplab_protocol::trace::{Trace, file_name};
 
 /// Every way of running the same machine must give the same list.
 const WAYS: &[(&str, &[&str])] = &[
@@ -25,7 +25,7 @@ fn what_stands_beside_the_branches_is_what_is_recorded() {
         for (window, trace) in traces.iter().take(2).enumerate() {
             let expected = machine.expected(".expected", trace.discontinuities);
             let vcpu = trace.vcpus.iter().find(|vcpu| vcpu.index == 0).unwrap();
-            if let Some(difference) = difference(&expected, &vcpu.records) {
+            if let Some(difference) = difference(&expected, &transfers(&vcpu.records)) {
                 panic!("{accel} {arguments:?}, window {window}: {difference}");
             }
             assert_eq!(vcpu.total, expected.len() as u64);
@@ -41,9 +41,9 @@ fn each_cpu_has_its_own_list() {
         let traces = machine.record(accel, &["-smp", "2"]);
         let [_, _, trace] = &traces[..] else { panic!("{} traces of three windows", traces.len()) };
         // How often they wait for each other is not known.
-        let of = |index, wait: &str| -> Vec<Record> {
+        let of = |index, wait: &str| -> Vec<Transfer> {
             let vcpu = trace.vcpus.iter().find(|vcpu| vcpu.index == index).unwrap();
-            vcpu.records.iter().filter(|record| record.from != labels[wait]).copied().collect()
+            transfers(vcpu.records.iter().filter(|record| record.from != labels[wait]))
         };
         let second = machine.expected(".expected_second", trace.discontinuities);
         assert_eq!(difference(&second, &of(1, "b_second_waits")), None, "{accel}");
@@ -99,5 +99,5 @@ fn a_small_ring_keeps_the_newest() {
     let trace = Trace::decode(&bytes).unwrap();
     let expected = machine.expected(".expected", trace.discontinuities);
     assert_eq!(trace.vcpus[0].total, expected.len() as u64);
-    assert_eq!(trace.vcpus[0].records, expected[expected.len() - 5..]);
+    assert_eq!(transfers(&trace.vcpus[0].records), expected[expected.len() - 5..]);
 }

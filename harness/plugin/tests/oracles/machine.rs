@@ -81,7 +81,7 @@ impl Machine {
     }
 
     /// What stands beside the branches in the source, for a QEMU that tells of interrupts or one that does not.
-    pub fn expected(&self, section: &str, told: bool) -> Vec<Record> {
+    pub fn expected(&self, section: &str, told: bool) -> Vec<Transfer> {
         let bytes = fs::read(&self.image).unwrap();
         let file = object::File::parse(&*bytes).unwrap();
         let data = file.section_by_name(section).unwrap().data().unwrap();
@@ -89,8 +89,15 @@ impl Machine {
             data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
         let other = if told { 2 } else { 1 };
         let entries = words.chunks_exact(4).filter(|entry| entry[3] != other);
-        entries.map(|entry| Record { from: entry[0], to: entry[1], kind: kind(entry[2]) }).collect()
+        entries.map(|entry| (entry[0], entry[1], kind(entry[2]))).collect()
     }
+}
+
+/// A record without its count of instructions, which the source does not say.
+pub type Transfer = (u64, u64, Kind);
+
+pub fn transfers<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Transfer> {
+    records.into_iter().map(|record| (record.from, record.to, record.kind)).collect()
 }
 
 /// The numbers of image.S.

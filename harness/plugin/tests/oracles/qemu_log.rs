@@ -78,6 +78,8 @@ pub fn parse(log: impl BufRead) -> Vec<Event> {
             latest.insert(first.address, std::mem::take(&mut reading));
         }
         if let Some(rest) = line.strip_prefix("Trace ") {
+            // In real mode an interrupt is served without a further line.
+            device = false;
             // `0: 0x7f… [cs base/address/flags/cflags] symbol`
             let mut words = rest.split_whitespace();
             let host = words.nth(1).unwrap();
@@ -162,6 +164,7 @@ pub struct Transfer {
 
 pub fn transfers(window: &[Event]) -> Vec<Transfer> {
     let mut transfers = Vec::new();
+    let mut instructions = 0;
     let mut rest = window;
     while let [Event::Block(block), after @ ..] = rest {
         let next = after.iter().position(|event| matches!(event, Event::Block(_)));
@@ -181,20 +184,42 @@ pub fn transfers(window: &[Event]) -> Vec<Transfer> {
         let continued = interrupts.first().map_or(to, |interrupt| interrupt.at);
         let cause = interrupts.first().map(|interrupt| interrupt.cause);
         let branched = if rewound { None } else { tail(block, cause, continued) };
-        transfers.extend(branched.map(|record| Transfer { record, at_once: false, failed_branch: None }));
+        instructions += begun(block, branched.is_some(), !interrupts.is_empty(), continued);
+        transfers.extend(branched.map(|record| {
+            let record = Record { instructions: std::mem::take(&mut instructions), ..record };
+            Transfer { record, at_once: false, failed_branch: None }
+        }));
         let last = block.last().unwrap();
         for (index, interrupt) in interrupts.iter().enumerate() {
             let kind = if interrupt.cause == Cause::Instruction { Kind::Int } else { Kind::Interrupt };
             let to = interrupts.get(index + 1).map_or(to, |next| next.at);
             let failed = interrupt.cause == Cause::Fault && interrupt.at == last.address;
             transfers.push(Transfer {
-                record: Record { from: interrupt.at, to, kind },
+                record: Record {
+                    from: interrupt.at,
+                    to,
+                    kind,
+                    instructions: std::mem::take(&mut instructions),
+                },
                 at_once: index > 0 || branched.is_some(),
                 failed_branch: branch(&last.text).filter(|_| failed).map(|(kind, _)| kind),
             });
         }
     }
     transfers
+}
+
+/// How many of the block's instructions were begun, those left out that the next block begins again without an
+/// interrupt between; `to` is where the flow went on, or was to.
+fn begun(block: &Block, branched: bool, interrupted: bool, to: u64) -> u32 {
+    let before = block.iter().take_while(|instruction| instruction.address != to).count();
+    let begun = match (branched, interrupted) {
+        (true, _) => block.len(),
+        // The one that failed, or the `rep` that was interrupted, was begun.
+        (false, true) => (before + 1).min(block.len()),
+        (false, false) => before,
+    };
+    begun as u32
 }
 
 /// What the block's last instruction did, if it was done.
@@ -205,7 +230,7 @@ fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
         return None;
     }
     let end = last.address + last.length;
-    let record = |kind| Some(Record { from: last.address, to, kind });
+    let record = |kind| Some(Record { from: last.address, to, kind, instructions: 0 });
     match branch(&last.text) {
         Some((kind @ (Kind::Jump | Kind::Call), Some(target))) if to == target => record(kind),
         Some((Kind::Cond, _)) if to == end => None,
@@ -227,12 +252,12 @@ pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
     };
     let mut records: Vec<Record> = Vec::new();
     for transfer in transfers {
-        let Record { from, to, .. } = transfer.record;
+        let Record { from, to, instructions, .. } = transfer.record;
         match (records.last_mut(), transfer.failed_branch) {
             // An interrupt right behind an indirect branch is taken for its target.
             (Some(last), _) if transfer.at_once && indirect(last.kind) => last.to = to,
             // An indirect branch that fails is taken for one to the handler.
-            (_, Some(kind)) if indirect(kind) => records.push(Record { from, to, kind }),
+            (_, Some(kind)) if indirect(kind) => records.push(Record { from, to, kind, instructions }),
             _ => records.push(transfer.record),
         }
     }

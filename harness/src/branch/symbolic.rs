@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Records in a form that is the same at every boot.
+
+use super::symbols::is_kernel;
+use crate::run::{NamedRecord, Place};
+use sha2::{Digest, Sha256};
+use tramplab_protocol::trace::Kind;
+
+/// SHA-256 over the records in a form that is the same at every boot: symbols and offsets instead of addresses,
+/// numbers that the kernel counts up left out of BPF names, user space without its address.
+pub fn digest(records: &[NamedRecord]) -> String {
+    digest_lines(records.iter().map(|record| line(record.kind, &record.from, &record.to)))
+}
+
+/// `call traced+0x4 bpf_trampoline_*+0x0`.
+pub(super) fn line(kind: Kind, from: &Place, to: &Place) -> String {
+    let kind = serde_json::to_value(kind).expect("a unit variant serialises to its name");
+    let kind = kind.as_str().expect("a string");
+    format!("{kind} {} {}", symbolic(from), symbolic(to))
+}
+
+/// SHA-256, hexadecimal.
+pub(super) fn digest_lines(lines: impl Iterator<Item = String>) -> String {
+    let mut hash = Sha256::new();
+    for line in lines {
+        hash.update(line);
+        hash.update("\n");
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn symbolic(place: &Place) -> String {
+    match &place.symbol {
+        Some(symbol) => format!("{}+{:#x}", stable_name(symbol), place.offset),
+        None if is_kernel(place.address) => "?".to_owned(),
+        None => "user".to_owned(),
+    }
+}
+
+/// `bpf_trampoline_6442508829` holds BTF ids, which change with every build; `bpf_prog_6deef7357e7b4530_name` the
+/// program's tag, a hash over instructions that may hold such ids.
+pub fn stable_name(symbol: &str) -> String {
+    if let Some(id) = symbol.strip_prefix("bpf_trampoline_")
+        && id.bytes().all(|b| b.is_ascii_digit() || b == b'_')
+    {
+        return "bpf_trampoline_*".to_owned();
+    }
+    if let Some((tag, name)) = symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'))
+        && tag.len() == 16
+        && tag.bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return format!("bpf_prog_*_{name}");
+    }
+    symbol.to_owned()
+}

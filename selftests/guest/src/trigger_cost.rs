@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The trigger-cost measurement: attaches the empty program, hits it while the recorder is armed, and then against the
+//! clock, attached and not in turns. That the program ran, only the trace tells: an empty one counts nothing.
+
+use crate::bpf::{self, BpfError, Link};
+use crate::kallsyms::Kallsyms;
+use crate::kernel_btf::KernelBtf;
+use crate::link::Heartbeat;
+use crate::method::Method;
+use crate::trigger::{Traced, Trigger};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
+
+/// The empty program and its link: dropped, they are detached and gone from kallsyms.
+#[derive(Debug)]
+pub struct Attached {
+    _link: Link,
+    _program: OwnedFd,
+}
+
+fn failed(what: impl std::fmt::Display) -> GuestError {
+    GuestError::Failed(what.to_string())
+}
+
+/// Runs the measurement; the program stays attached while the second value lives.
+pub fn measure(
+    request: &TriggerRequest,
+    btf: &KernelBtf,
+    heartbeat: Option<&Heartbeat>,
+) -> Result<(TriggerReply, Attached), GuestError> {
+    let mechanism = request.mechanism;
+    let method = Method::new(mechanism, btf)?;
+    let kallsyms = Kallsyms::read().map_err(failed)?;
+    let traced = Traced::of(mechanism, btf, |name| kallsyms.unique(name))?;
+    let function = kallsyms.function(traced.function).ok_or_else(|| {
+        GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
+    })?;
+    method.probe(&traced.target)?;
+    let program = method.load_empty(&traced.target)?;
+    let attach = || method.link(program.as_fd(), &traced.target);
+    let timed = || time(&traced.trigger, request.warmup, request.timed, heartbeat);
+
+    let mut link = attach()?;
+    traced.trigger.pull_all(request.warmup)?;
+    traced.trigger.record(request.hits, heartbeat)?;
+
+    let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
+    for round in 0..request.rounds {
+        // Each round begins with what the one before ended with: attached and detached come first in turns.
+        if round % 2 == 0 {
+            attached_ns.push(timed()?);
+            drop(link);
+            detached_ns.push(timed()?);
+            link = attach()?;
+        } else {
+            drop(link);
+            detached_ns.push(timed()?);
+            link = attach()?;
+            attached_ns.push(timed()?);
+        }
+    }
+    // Read again: before, the program was not there.
+    let kallsyms = Kallsyms::read().map_err(failed)?;
+    let code = bpf::code(program.as_fd())?;
+    let symbol = kallsyms
+        .resolve(code.start)
+        .ok_or_else(|| failed(format!("kallsyms has no name for the empty program at {:#x}", code.start)))?;
+    let reply = TriggerReply {
+        mechanism,
+        function,
+        points: mechanism.points().to_vec(),
+        // The next symbol may be far behind: trampolines of multi links have none.
+        program: Symbol { end: code.end, ..symbol },
+        hits: request.hits,
+        attached_ns,
+        detached_ns,
+        timed: request.timed,
+    };
+    Ok((reply, Attached { _link: link, _program: program }))
+}
+
+/// Nanoseconds that so many hits take; the first few, which run into code just patched, come before.
+fn time(trigger: &Trigger, warmup: u32, hits: u32, heartbeat: Option<&Heartbeat>) -> Result<u64, BpfError> {
+    let _held = heartbeat.map(Heartbeat::hold);
+    trigger.pull_all(warmup)?;
+    let start = Instant::now();
+    trigger.pull_all(hits)?;
+    Ok(start.elapsed().as_nanos() as u64)
+}
