@@ -283,6 +283,12 @@ fn what_cannot_be_drawn_is_told() {
         drawn.unwrap_err().to_string(),
         format!("there is nothing to draw: the profile has nothing of {}", Of::All.name())
     );
+    #[cfg(not(feature = "flamegraph"))]
+    {
+        let drawn =
+            flame::render(&Subject::new(&[base()], Of::All), &tree(&[base()], Of::All), &mut Vec::new());
+        assert!(drawn.unwrap_err().to_string().contains("--features flamegraph"));
+    }
 }
 
 /// Their own part is their caller's, so nothing is lost; the roots stay.
