@@ -7,7 +7,7 @@ use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
 use std::collections::HashSet;
 use std::fs;
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{Functions, Mechanism};
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`; there since 6.5.
@@ -88,10 +88,12 @@ pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
 }
 
-/// All functions a mechanism may attach to, by name. Only plain ones, whose names stand for one function everywhere:
-/// in ftrace's list, in BTF and in kallsyms. So all mechanisms but fmod_ret choose from the same list.
+/// All functions a mechanism may attach to, by name. Only those whose names stand for one function everywhere: in
+/// ftrace's list, in BTF and in kallsyms. Of a number of functions only plain ones, so that all mechanisms but fmod_ret
+/// choose from the same list; of all functions every one that the kernel may take, for it to say so.
 pub fn candidates(
     mechanism: Mechanism,
+    wanted: Functions,
     available: &str,
     injectable: &str,
     btf: &KernelBtf,
@@ -99,12 +101,12 @@ pub fn candidates(
 ) -> Vec<Target> {
     let addresses = kallsyms.unique_addresses();
     let injectable: HashSet<&str> = image_functions(injectable).collect();
-    let wanted = |name: &str| match mechanism {
+    let fits = |name: &str| match mechanism {
         Mechanism::FmodRet => name.starts_with(SECURITY) || injectable.contains(name),
         _ => true,
     };
     let mut names: Vec<&str> =
-        image_functions(available).filter(|name| !is_denied(name) && wanted(name)).collect();
+        image_functions(available).filter(|name| !is_denied(name) && fits(name)).collect();
     names.sort_unstable();
     names
         .chunk_by(|a, b| a == b)
@@ -112,7 +114,10 @@ pub fn candidates(
         .filter_map(|name| {
             let name = name[0];
             Some(Target {
-                btf_id: btf.plain_function(name)?,
+                btf_id: match wanted {
+                    Functions::Count(_) => btf.plain_function(name)?,
+                    Functions::All => btf.traceable_function(name)?,
+                },
                 address: *addresses.get(name)?,
                 name: name.to_owned(),
             })
@@ -219,13 +224,18 @@ mod tests {
         let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n_etext [ext4]\n\
                          begin_new_exec\nperf_trace_bpf_test_finish\nperf_trace_bpf_test_finish\n__set_task_comm\n\
                          __x64_sys_fork\n";
-        let names = |mechanism, injectable| {
-            let chosen = candidates(mechanism, available, injectable, &btf, &kallsyms);
+        let one = Functions::Count(std::num::NonZeroU32::MIN);
+        let choose = |mechanism, wanted, injectable| {
+            let chosen = candidates(mechanism, wanted, available, injectable, &btf, &kallsyms);
             chosen.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
         };
+        let names = |mechanism, injectable| choose(mechanism, one, injectable);
         let set_comm = ("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0);
         let trigger = ("perf_trace_bpf_trigger_tp".to_owned(), 0xffff_ffff_937f_fdc0);
-        assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger]);
+        assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger.clone()]);
+        let all = choose(Mechanism::Fentry, Functions::All, "");
+        assert_eq!(all.len(), 3, "those that are not plain as well: {all:?}");
+        assert_eq!((&all[0], &all[1].0, &all[2]), (&set_comm, &"entry_SYSCALL_64".to_owned(), &trigger));
         assert_eq!(names(Mechanism::FmodRet, ""), []);
         assert_eq!(names(Mechanism::FmodRet, "__set_task_comm\tERRNO\n"), [set_comm]);
     }

@@ -84,7 +84,7 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
         let power_off = command == Command::PowerOff;
         let result = match guarded(|| agent.execute(command)) {
             Ok(Outcome::Silence) => fall_silent(&heartbeat, requests),
-            Ok(Outcome::Reply(response)) => Ok(response),
+            Ok(Outcome::Reply(response)) => Ok(*response),
             Err(error) => Err(error),
         };
         events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
@@ -115,7 +115,7 @@ fn guarded<T>(execute: impl FnOnce() -> Result<T, GuestError>) -> Result<T, Gues
 }
 
 enum Outcome {
-    Reply(Response),
+    Reply(Box<Response>),
     Silence,
 }
 
@@ -178,7 +178,7 @@ impl Agent {
             },
             Command::PowerOff => Response::Done,
         };
-        Ok(Outcome::Reply(response))
+        Ok(Outcome::Reply(Box::new(response)))
     }
 
     fn release(&mut self) {
