@@ -61,6 +61,10 @@ fn is_denied(name: &str) -> bool {
     DENIED.contains(&name) || DENIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Tracepoints never chosen: where the kernel passes them while a reader of RCU that was interrupted ends, a program is
+/// such a reader again, and its end passes them again. 7.2 died of it.
+const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched"];
+
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read {path} (CONFIG_DYNAMIC_FTRACE, tracefs): {error}")]
 pub struct FunctionsError {
@@ -158,10 +162,11 @@ pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kall
     targets
 }
 
-/// All tracepoints, by name.
+/// All tracepoints that are not denied, by name.
 pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
     let mut targets: Vec<Target> = btf
         .tracepoints()
+        .filter(|(name, _)| !DENIED_TRACEPOINTS.contains(name))
         .map(|(name, btf_id)| Target { name: name.to_owned(), btf_id, address: 0 })
         .collect();
     targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));
