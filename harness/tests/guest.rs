@@ -191,7 +191,6 @@ fn a_round_is_explained_by_samples_and_waits() {
     assert!((1..30_000).contains(&reply.functions), "{}", reply.functions);
     assert_eq!(reply.links, reply.functions);
     assert_adds_up(&reply.attach, "attaching kprobes until the budget ends it");
-    assert!(reply.attach.wall_ns < 9_000_000_000, reply.attach.wall_ns);
     vm.power_off(LIMIT).unwrap();
 }
 

@@ -63,7 +63,7 @@ fn is_denied(name: &str) -> bool {
 
 /// Tracepoints never chosen: where the kernel passes them while a reader of RCU that was interrupted ends, a program is
 /// such a reader again, and its end passes them again. 7.2 died of it.
-const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched"];
+const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched_tp"];
 
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read {path} (CONFIG_DYNAMIC_FTRACE, tracefs): {error}")]
