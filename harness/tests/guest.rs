@@ -191,6 +191,13 @@ fn a_round_is_explained_by_samples_and_waits() {
         }
         assert!(seen > 100 && from_entry * 10 >= seen * 9, "{what}: {from_entry} of {seen}");
     }
+
+    // As many as a second is enough for, the same in what is watched and before.
+    let budgeted = AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Kprobe, Functions::All, 9) };
+    let reply = explain(&mut vm, budgeted);
+    assert!((1..30_000).contains(&reply.functions), "{}", reply.functions);
+    assert_eq!(reply.links, reply.functions);
+    assert_adds_up(&reply.attach, "attaching kprobes until the budget ends it");
     vm.power_off(LIMIT).unwrap();
 }
 

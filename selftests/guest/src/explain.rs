@@ -70,24 +70,23 @@ impl Exact {
     }
 }
 
-/// Does watched rounds, until a budget ends one. Returns how many functions the last one attached to, and the names
-/// of the moment when it had.
+/// Does watched rounds, one only where a budget ends it: rounds of different lists do not add up. Returns how many
+/// functions it attached to, and the names of the moment when it had.
 fn rounds(count: u32, prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<(u32, Kallsyms), GuestError> {
-    let mut names = None;
-    let mut functions = 0;
-    for round in 1..=count {
-        functions = prepared.watched_round(watch, &mut || {
-            if round == count {
-                names = Some(read_names()?);
-            }
+    let mut done = 0;
+    loop {
+        let mut names = None;
+        let functions = prepared.watched_round(watch, &mut || {
+            // Any round may turn out to be the last one.
+            names = Some(read_names()?);
             Ok(())
         })?;
-        if prepared.left > 0 {
-            break;
+        done += 1;
+        if done == count || prepared.stopped.is_some() {
+            let names = names.expect("read while everything was attached");
+            return Ok((functions as u32, names));
         }
     }
-    let names = names.map_or_else(read_names, Ok)?;
-    Ok((functions as u32, names))
 }
 
 fn read_names() -> Result<Kallsyms, GuestError> {

@@ -7,7 +7,7 @@ use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
 use std::collections::HashSet;
 use std::fs;
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{Functions, Mechanism};
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`; there since 6.5.
@@ -61,6 +61,10 @@ fn is_denied(name: &str) -> bool {
     DENIED.contains(&name) || DENIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Tracepoints never chosen: where the kernel passes them while a reader of RCU that was interrupted ends, a program is
+/// such a reader again, and its end passes them again. 7.2 died of it.
+const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched_tp"];
+
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read {path} (CONFIG_DYNAMIC_FTRACE, tracefs): {error}")]
 pub struct FunctionsError {
@@ -88,10 +92,12 @@ pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
 }
 
-/// All functions a mechanism may attach to, by name. Only plain ones, whose names stand for one function everywhere:
-/// in ftrace's list, in BTF and in kallsyms. So all mechanisms but fmod_ret choose from the same list.
+/// All functions a mechanism may attach to, by name. Only those whose names stand for one function everywhere: in
+/// ftrace's list, in BTF and in kallsyms. Of a number of functions only plain ones, so that all mechanisms but fmod_ret
+/// choose from the same list; of all functions every one that the kernel may take, for it to say so.
 pub fn candidates(
     mechanism: Mechanism,
+    wanted: Functions,
     available: &str,
     injectable: &str,
     btf: &KernelBtf,
@@ -99,12 +105,12 @@ pub fn candidates(
 ) -> Vec<Target> {
     let addresses = kallsyms.unique_addresses();
     let injectable: HashSet<&str> = image_functions(injectable).collect();
-    let wanted = |name: &str| match mechanism {
+    let fits = |name: &str| match mechanism {
         Mechanism::FmodRet => name.starts_with(SECURITY) || injectable.contains(name),
         _ => true,
     };
     let mut names: Vec<&str> =
-        image_functions(available).filter(|name| !is_denied(name) && wanted(name)).collect();
+        image_functions(available).filter(|name| !is_denied(name) && fits(name)).collect();
     names.sort_unstable();
     names
         .chunk_by(|a, b| a == b)
@@ -112,7 +118,10 @@ pub fn candidates(
         .filter_map(|name| {
             let name = name[0];
             Some(Target {
-                btf_id: btf.plain_function(name)?,
+                btf_id: match wanted {
+                    Functions::Count(_) => btf.plain_function(name)?,
+                    Functions::All => btf.traceable_function(name)?,
+                },
                 address: *addresses.get(name)?,
                 name: name.to_owned(),
             })
@@ -153,10 +162,11 @@ pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kall
     targets
 }
 
-/// All tracepoints, by name.
+/// All tracepoints that are not denied, by name.
 pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
     let mut targets: Vec<Target> = btf
         .tracepoints()
+        .filter(|(name, _)| !DENIED_TRACEPOINTS.contains(name))
         .map(|(name, btf_id)| Target { name: name.to_owned(), btf_id, address: 0 })
         .collect();
     targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -219,13 +229,18 @@ mod tests {
         let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n_etext [ext4]\n\
                          begin_new_exec\nperf_trace_bpf_test_finish\nperf_trace_bpf_test_finish\n__set_task_comm\n\
                          __x64_sys_fork\n";
-        let names = |mechanism, injectable| {
-            let chosen = candidates(mechanism, available, injectable, &btf, &kallsyms);
+        let one = Functions::Count(std::num::NonZeroU32::MIN);
+        let choose = |mechanism, wanted, injectable| {
+            let chosen = candidates(mechanism, wanted, available, injectable, &btf, &kallsyms);
             chosen.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
         };
+        let names = |mechanism, injectable| choose(mechanism, one, injectable);
         let set_comm = ("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0);
         let trigger = ("perf_trace_bpf_trigger_tp".to_owned(), 0xffff_ffff_937f_fdc0);
-        assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger]);
+        assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger.clone()]);
+        let all = choose(Mechanism::Fentry, Functions::All, "");
+        assert_eq!(all.len(), 3, "those that are not plain as well: {all:?}");
+        assert_eq!((&all[0], &all[1].0, &all[2]), (&set_comm, &"entry_SYSCALL_64".to_owned(), &trigger));
         assert_eq!(names(Mechanism::FmodRet, ""), []);
         assert_eq!(names(Mechanism::FmodRet, "__set_task_comm\tERRNO\n"), [set_comm]);
     }

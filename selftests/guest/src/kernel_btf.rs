@@ -29,7 +29,10 @@ pub struct KernelBtf {
 #[derive(Clone, Copy, Debug)]
 struct Function {
     id: u32,
+    /// By its prototype.
     plain: bool,
+    /// Whether BPF programs may call it.
+    kfunc: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +53,7 @@ impl KernelBtf {
             let Some(name) = entry.name().map(|name| name.to_string_lossy()) else { continue };
             match entry.kind() {
                 BtfKind::Func => {
-                    let function = Function { id, plain: is_plain(btf, entry) };
+                    let function = Function { id, plain: is_plain(btf, entry), kfunc: false };
                     if kernel.functions.insert(name.clone().into_owned(), function).is_some() {
                         ambiguous.insert(name.into_owned());
                     }
@@ -79,7 +82,7 @@ impl KernelBtf {
             kernel.functions.remove(&name);
         }
         for name in kfuncs {
-            kernel.functions.entry(name).and_modify(|function| function.plain = false);
+            kernel.functions.entry(name).and_modify(|function| function.kfunc = true);
         }
         kernel
     }
@@ -88,7 +91,7 @@ impl KernelBtf {
     #[cfg(test)]
     pub fn of_functions(functions: &[(&str, bool)]) -> KernelBtf {
         let function = |(id, (name, plain)): (usize, &(&str, bool))| {
-            ((*name).to_owned(), Function { id: id as u32 + 1, plain: *plain })
+            ((*name).to_owned(), Function { id: id as u32 + 1, plain: *plain, kfunc: false })
         };
         KernelBtf { functions: functions.iter().enumerate().map(function).collect(), ..KernelBtf::default() }
     }
@@ -97,9 +100,15 @@ impl KernelBtf {
         self.functions.get(name).map(|function| function.id)
     }
 
-    /// A function that every mechanism can attach to, as far as BTF tells: no kfunc, and a plain prototype.
+    /// A function that tracing programs may attach to if its prototype suits them.
+    pub fn traceable_function(&self, name: &str) -> Option<u32> {
+        self.functions.get(name).filter(|function| !function.kfunc).map(|function| function.id)
+    }
+
+    /// A function that every mechanism can attach to, as far as BTF tells.
     pub fn plain_function(&self, name: &str) -> Option<u32> {
-        self.functions.get(name).filter(|function| function.plain).map(|function| function.id)
+        let plain = |function: &&Function| function.plain && !function.kfunc;
+        self.functions.get(name).filter(plain).map(|function| function.id)
     }
 
     pub fn tracepoint(&self, name: &str) -> Option<u32> {
@@ -233,6 +242,8 @@ mod tests {
             assert!(kernel.function(unfit).is_some(), "{unfit}");
             assert_eq!(kernel.plain_function(unfit), None, "{unfit}");
         }
+        assert_eq!(kernel.traceable_function("bpf_cpumask_first"), None);
+        assert!(kernel.traceable_function("seven").is_some());
         assert_eq!(kernel.function("t_show"), None, "two functions of one name");
         assert_eq!(kernel.tracepoints().collect::<Vec<_>>(), [("task_rename", tracepoint)]);
         assert!(kernel.has_attach_type("BPF_TRACE_FENTRY") && !kernel.has_attach_type("BPF_TRACE_FSESSION"));

@@ -38,6 +38,8 @@ pub struct Prepared {
     pub targets: Targets,
     /// Whether the kernel is known to refuse none of the targets.
     settled: bool,
+    /// Whether a round was to find out, and did not end well.
+    refused: bool,
     /// Set once a budget ended a round: `targets` are then those it had attached.
     pub stopped: Option<Stopped>,
     /// Links that no budget was left to close: they stay until the machine is gone.
@@ -57,7 +59,8 @@ enum Excess {
 #[derive(Clone, Copy, Debug)]
 struct Round {
     times: AttachRound,
-    /// Functions attached to, and detached from.
+    /// Functions that have a program, were attached to, and detached from.
+    loaded: usize,
     attached: usize,
     detached: usize,
     /// Whether nothing was refused: else the times are not those of the final list.
@@ -95,7 +98,15 @@ impl Prepared {
         if mechanism.is_multi() {
             targets.remove_offenders(method)?;
         }
-        Ok(Prepared { choice, method, targets, settled: mechanism.is_multi(), stopped: None, left: 0 })
+        Ok(Prepared {
+            choice,
+            method,
+            targets,
+            settled: mechanism.is_multi(),
+            refused: false,
+            stopped: None,
+            left: 0,
+        })
     }
 
     /// A round against the clock. Refusals of single targets show in rounds, so it is done until there are none.
@@ -140,8 +151,10 @@ impl Prepared {
         let round = self.one_round(excess, watch, attached)?;
         let wanted = self.targets.chosen.len();
         self.left += round.attached - round.detached;
-        // Those behind the last one were not tried: a list without them meets no new refusals.
-        self.targets.keep(round.attached);
+        // The first refusals are found by loading, mostly, so that a second round may use its whole budget. But those
+        // behind the last link were not tried: a list without them meets no new refusals for sure.
+        self.targets.keep(if round.clean || self.refused { round.attached } else { round.loaded });
+        self.refused |= !round.clean;
         let ended = round.attached < wanted || round.detached < round.attached;
         if let Some(seconds) = self.choice.seconds.filter(|_| ended) {
             self.stopped = Some(Stopped {
@@ -202,7 +215,9 @@ impl Prepared {
         })?;
         let functions = |links| if multi { links * self.targets.chosen.len() } else { links };
         let times = AttachRound { load_ns, attach_ns, detach_ns, memory_kib };
-        Ok(Round { times, attached: functions(made), detached: functions(closed), clean })
+        let loaded =
+            if self.method.program_per_target() { programs.len() } else { self.targets.chosen.len() };
+        Ok(Round { times, loaded, attached: functions(made), detached: functions(closed), clean })
     }
 
     /// The programs of all targets, or of as many as the budget allows.

@@ -104,7 +104,7 @@ pub fn candidates(
     Ok(if wanted == Functions::All && Method::attaches_by_address(mechanism) {
         functions::by_address(&available, functions::available_addresses().as_deref(), kallsyms)
     } else {
-        functions::candidates(mechanism, &available, &functions::injectable(), btf, kallsyms)
+        functions::candidates(mechanism, wanted, &available, &functions::injectable(), btf, kallsyms)
     })
 }
 
