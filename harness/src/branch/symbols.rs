@@ -40,11 +40,6 @@ impl FromIterator<Symbol> for Symbols {
 }
 
 impl Symbols {
-    /// A symbol that is better known than from kallsyms.
-    pub fn insert(&mut self, symbol: Symbol) {
-        self.0.insert(symbol.start, symbol);
-    }
-
     pub fn find(&self, address: u64) -> Option<&Symbol> {
         self.0.range(..=address).next_back().map(|(_, symbol)| symbol).filter(|s| address < s.end)
     }

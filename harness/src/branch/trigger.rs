@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a hit runs between the traced function and the program, and back. The rules: `docs/branch-records.md`.
 
-use super::{
-    Symbols, hit, symbolic,
-    symbols::{is_kernel, is_program},
-};
+use super::{Symbols, hit, symbolic};
 use crate::run::{TriggerCost, TriggerPart, TriggerRecord};
 use std::ops::RangeInclusive;
 use tramplab_protocol::{
@@ -17,9 +14,6 @@ use tramplab_protocol::{
 const LONGEST: u64 = 15;
 /// The site that tracers patch is among the first instructions of a function.
 const SITE: u64 = 16;
-
-/// What code without a name is called that the entry site leads to.
-const TRAMPOLINE: &str = "bpf_trampoline";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TriggerError {
@@ -77,8 +71,7 @@ pub fn trigger_cost(
             true => vec![Part { point: Point::Entry, records: window.clone() }],
             false => function_parts(records, reply, number, window)?,
         };
-        let symbols = with_unnamed(symbols, reply, &parts, records);
-        hits.push(parts.iter().map(|part| named(part, records, &symbols)).collect());
+        hits.push(parts.iter().map(|part| named(part, records, symbols)).collect());
     }
     let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), |parts| digest(parts));
     let parts = *agreeing.first().ok_or(TriggerError::Interrupted { hits: reply.hits })?;
@@ -249,25 +242,6 @@ fn tracepoint_hits(
         Ok(whole)
     };
     runs.enumerate().map(window).collect()
-}
-
-/// Trampolines of multi links are in no kallsyms: whatever happens to lie before them would give them its name.
-fn with_unnamed(symbols: &Symbols, reply: &TriggerReply, parts: &[Part], records: &[Record]) -> Symbols {
-    const PAGE: u64 = 4096;
-    let mut symbols = symbols.clone();
-    symbols.insert(reply.program.clone());
-    for part in parts {
-        let start = records[*part.records.start()].to;
-        let is_unnamed = match symbols.find(start) {
-            Some(symbol) => is_program(symbol),
-            None => is_kernel(start),
-        };
-        if is_unnamed {
-            let module = Some("bpf".to_owned());
-            symbols.insert(Symbol { name: TRAMPOLINE.to_owned(), module, start, end: start + PAGE });
-        }
-    }
-    symbols
 }
 
 fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {

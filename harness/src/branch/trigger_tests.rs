@@ -47,19 +47,18 @@ impl Recorded {
 }
 
 /// File; per part instructions and branches; hits that an interrupt fell into, and of the others those that agree.
-/// One of the two of 6.12's kprobe.multi asks whether the scheduler is due.
 type Counted = (&'static str, &'static [(Point, u32, u32)], u32, u32);
 const COUNTED: &[Counted] = &[
     ("6.12-trigger-fentry", &[(Point::Entry, 129, 19)], 1, 1),
     ("6.12-trigger-fexit", &[(Point::Entry, 37, 7), (Point::Exit, 153, 23)], 0, 2),
-    ("6.12-trigger-kprobe.multi", &[(Point::Entry, 262, 22)], 0, 1),
+    ("6.12-trigger-kprobe.multi", &[(Point::Entry, 260, 20)], 1, 1),
     ("6.12-trigger-kretprobe.multi", &[(Point::Entry, 207, 15), (Point::Exit, 326, 30)], 1, 1),
     ("6.12-trigger-tp_btf", &[(Point::Entry, 71, 9)], 0, 2),
-    ("7.2-trigger-fentry", &[(Point::Entry, 107, 12)], 0, 2),
+    ("7.2-trigger-fentry", &[(Point::Entry, 107, 12)], 1, 1),
     ("7.2-trigger-fentry.multi", &[(Point::Entry, 107, 12)], 0, 2),
     ("7.2-trigger-fexit", &[(Point::Entry, 35, 7), (Point::Exit, 127, 16)], 0, 2),
-    ("7.2-trigger-kprobe.multi", &[(Point::Entry, 247, 21)], 1, 1),
-    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 0, 2),
+    ("7.2-trigger-kprobe.multi", &[(Point::Entry, 247, 21)], 0, 2),
+    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 1, 1),
 ];
 
 #[test]
@@ -116,7 +115,8 @@ fn digests_know_the_code_and_not_the_boot() {
     }
     digests.sort();
     digests.dedup();
-    assert_eq!(digests.len(), COUNTED.len());
+    // On 7.2 a hit of fentry.multi runs what one of fentry does.
+    assert_eq!(digests.len(), COUNTED.len() - 1);
 }
 
 /// Whatever is lost, invented or counted otherwise in one of the hits: it is an error, or the hits no longer agree.
@@ -149,13 +149,13 @@ fn breakage_is_noticed() {
             recorded.records.truncate(call + 4);
         }),
     ];
-    for (name, ..) in COUNTED.iter().filter(|counted| counted.3 == 2) {
+    // Of those in which both hits agree; a tracepoint's hit has no call of the function.
+    for (name, ..) in COUNTED.iter().filter(|counted| counted.3 == 2 && !counted.0.ends_with("tp_btf")) {
         for (what, breaks) in breaks {
             let mut recorded = Recorded::read(name);
             breaks(&mut recorded);
-            match recorded.measure() {
-                Ok(cost) => assert_eq!(cost.agreeing_hits, 1, "{name}: {what}"),
-                Err(_) => {}
+            if let Ok(cost) = recorded.measure() {
+                assert_eq!(cost.agreeing_hits, 1, "{name}: {what}");
             }
         }
     }
@@ -196,8 +196,8 @@ fn what_does_not_fit_is_an_error() {
     assert_eq!(measure(|r| r.reply.hits = 0), TriggerError::Empty);
     assert!(matches!(measure(|r| r.reply.hits = 3), TriggerError::Runs { found: 2, expected: 3, .. }));
     assert!(matches!(
-        measure(|r| r.reply.points = vec![Point::Exit]),
-        TriggerError::Misplaced { hit: 0, point: Point::Entry, found: 1, expected: 0 }
+        measure(|r| r.reply.points = vec![Point::Entry]),
+        TriggerError::Misplaced { hit: 0, point: Point::Entry, found: 0, expected: 1 }
     ));
     assert!(matches!(
         measure(|r| r.reply.function = r.reply.program.clone()),

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     branch::{Branch, Filter, waste},
     kernel::Kconfig,
-    run::{Arch, ErrorKind, LbrWaste, Measurement},
+    run::{Arch, ErrorKind, LbrWaste, Measurement, TriggerCost},
 };
 use runs::{Measured, obstacles};
 
@@ -273,4 +273,79 @@ fn incomparable_runs_are_told_by_what_makes_them_so() {
     );
     assert_eq!(found(one, one), "");
     assert!(found(None, None).ends_with("and 000000000000"), "{}", found(None, None));
+}
+
+/// A run in which a hit of fexit on `head` was changed by `change`.
+fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
+    let stored: Run =
+        serde_json::from_str(include_str!("../report/testdata/run.json")).expect("the stored run");
+    let mut base = recorded();
+    let kernel = base.series.as_ref().unwrap().base().kernel.clone();
+    let mut cell = stored
+        .cells
+        .into_iter()
+        .find(|cell| cell.id.kernel == "6.12" && cell.id.test.name() == "trigger/fexit")
+        .expect("a trigger cell");
+    cell.id.kernel = kernel;
+    base.cells = vec![cell.clone()];
+    let mut head = base.clone();
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else { panic!("no trigger") };
+    change(trigger.cost.as_mut().expect("counted"));
+    (base, head)
+}
+
+#[test]
+fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
+    let dearer: fn(&mut TriggerCost) = |cost| {
+        cost.parts[1].instructions += 2;
+        cost.parts[1].records[3].instructions += 2;
+    };
+    let cheaper: fn(&mut TriggerCost) = |cost| {
+        cost.parts[0].records.remove(2);
+        cost.parts[0].instructions -= 4;
+        cost.parts[0].branches -= 1;
+    };
+    let same: fn(&mut TriggerCost) = |_| {};
+    type Case = (fn(&mut TriggerCost), [Verdict; 2], [usize; 3]);
+    // Verdicts on instructions and branches; records that went, came, and differ.
+    let table: [Case; 3] = [
+        (same, [Verdict::Same, Verdict::Same], [0, 0, 0]),
+        (dearer, [Verdict::Worse, Verdict::Same], [0, 0, 1]),
+        (cheaper, [Verdict::Better, Verdict::Better], [1, 0, 0]),
+    ];
+    for (change, verdicts, sides) in table {
+        let (base, head) = with_a_changed_hit(change);
+        let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+        let compare_with = |trigger| {
+            let tolerance = Tolerance { trigger, ..Tolerance::default() };
+            compare("a", "b", &pairs, MODEL, tolerance, Timing::Interleaved)
+        };
+        let comparison = compare_with(0);
+        for (name, expected) in
+            ["trigger.fexit.instructions", "trigger.fexit.branches"].into_iter().zip(&verdicts)
+        {
+            let compared = verdict(&comparison, name);
+            assert_eq!(compared.verdict, *expected, "{name}");
+            assert_eq!(compared.beyond, *expected == Verdict::Worse, "{name}");
+        }
+        assert!(compare_with(2).metrics.iter().all(|compared| !compared.beyond), "tolerated");
+        // One boot proves nothing.
+        assert!(matches!(verdict(&comparison, "trigger.fexit.time").verdict, Verdict::NotJudged(_)));
+        let found = [Side::Base, Side::Head, Side::Moved].map(|side| {
+            let rows = comparison.listings.iter().flat_map(|listings| &listings.rows);
+            rows.filter(|row| row.side() == side).count()
+        });
+        assert_eq!(found, sides);
+    }
+}
+
+#[test]
+fn a_side_that_was_timed_only_has_no_exact_cost_to_compare() {
+    let (base, mut head) = with_a_changed_hit(|_| {});
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else { panic!("no trigger") };
+    trigger.cost = None;
+    let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+    let comparison = compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved);
+    let names: Vec<String> = comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
+    assert_eq!(names, ["trigger.fexit.time"]);
 }

@@ -15,3 +15,35 @@ pub fn hits_per_second(trigger: &Trigger) -> Option<f64> {
     let ns = Spread::of(trigger.attached_ns.iter().map(|&ns| ns as f64))?.median;
     (ns > 0.0).then(|| f64::from(trigger.timed) * 1e9 / ns)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_protocol::{Mechanism, message::Symbol};
+
+    fn trigger(timed: u32, attached_ns: &[u64], detached_ns: &[u64]) -> Trigger {
+        Trigger {
+            mechanism: Mechanism::Fentry,
+            function: Symbol { name: "traced".to_owned(), module: None, start: 1, end: 2 },
+            cost: None,
+            timed,
+            attached_ns: attached_ns.to_vec(),
+            detached_ns: detached_ns.to_vec(),
+        }
+    }
+
+    #[test]
+    fn rounds_are_taken_in_pairs() {
+        let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
+        assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
+        assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
+    }
+
+    #[test]
+    fn no_rounds_are_no_numbers() {
+        for trigger in [trigger(100, &[], &[]), trigger(100, &[0], &[0])] {
+            assert_eq!(hits_per_second(&trigger), None);
+        }
+        assert_eq!(overhead_ns(&trigger(100, &[], &[])), None);
+    }
+}

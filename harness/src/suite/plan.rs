@@ -343,18 +343,21 @@ mod tests {
     fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
         let suite = suite(
             "tests:\n  - lbr_waste: { mechanisms: [kprobe.multi, raw_tp] }\n  \
-             - attach: { mechanisms: [kprobe.multi], functions: [1], rounds: 1 }\n",
+             - attach: { mechanisms: [kprobe.multi], functions: [1], rounds: 1 }\n  \
+             - trigger: { mechanisms: [kprobe.multi, raw_tp] }\n",
         );
         let kernels = [image("a", Some("CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\n"))];
         let reasons = |accel| -> Vec<Option<String>> {
             cells(&suite, &kernels, accel).into_iter().map(|cell| cell.skip).collect()
         };
         let fprobe = Some("the kernel is built without CONFIG_FPROBE".to_owned());
-        assert_eq!(reasons(Accel::Tcg), [fprobe.clone(), None, fprobe.clone()]);
-        let [waste, raw_tp, attach] = &reasons(Accel::Kvm)[..] else { panic!() };
+        assert_eq!(reasons(Accel::Tcg), [fprobe.clone(), None, fprobe.clone(), fprobe.clone(), None]);
+        let [waste, raw_tp, attach, trigger, timed] = &reasons(Accel::Kvm)[..] else { panic!() };
         assert!(waste.as_ref().is_some_and(|reason| reason.contains("LBR")));
         assert!(raw_tp.as_ref().is_some_and(|reason| reason.contains("LBR")));
-        assert_eq!(*attach, fprobe);
+        assert_eq!((attach, trigger), (&fprobe, &fprobe));
+        // Under KVM there is still the clock.
+        assert_eq!(*timed, None);
     }
 
     #[test]

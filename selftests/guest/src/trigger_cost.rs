@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trigger-cost measurement: attaches the empty program, hits it while the recorder is armed, and then against the
-//! clock, attached and not in turns. That the program ran, only the trace tells: an empty one counts nothing.
+//! The trigger-cost measurement: hits the empty program against the clock, attached and not in turns, and then while the
+//! recorder is armed. That the program ran, only the trace tells: an empty one counts nothing.
 
 use crate::bpf::{self, BpfError, Link};
 use crate::kallsyms::Kallsyms;
@@ -42,9 +42,6 @@ pub fn measure(
     let timed = || time(&traced.trigger, request.warmup, request.timed, heartbeat);
 
     let mut link = attach()?;
-    traced.trigger.pull_all(request.warmup)?;
-    traced.trigger.record(request.hits, heartbeat)?;
-
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
     for round in 0..request.rounds {
         // Each round begins with what the one before ended with: attached and detached come first in turns.
@@ -60,6 +57,10 @@ pub fn measure(
             attached_ns.push(timed()?);
         }
     }
+    // Last: each attaching may make another trampoline, and it is the one that is there in the end whose addresses resolve.
+    traced.trigger.pull_all(request.warmup)?;
+    traced.trigger.record(request.hits, heartbeat)?;
+
     // Read again: before, the program was not there.
     let kallsyms = Kallsyms::read().map_err(failed)?;
     let code = bpf::code(program.as_fd())?;
@@ -70,7 +71,7 @@ pub fn measure(
         mechanism,
         function,
         points: mechanism.points().to_vec(),
-        // The next symbol may be far behind: trampolines of multi links have none.
+        // By kallsyms it ends where the next symbol begins, which may be that of the trampoline, or far behind.
         program: Symbol { end: code.end, ..symbol },
         hits: request.hits,
         attached_ns,

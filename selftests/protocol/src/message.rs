@@ -39,7 +39,7 @@ pub enum Command {
     /// One more round of attach and detach, with what shows where its time goes. Resolves as `LbrWaste` does: the names
     /// are those of the moment when everything was attached.
     Explain(ExplainRequest),
-    /// Attaches the empty program and triggers it: recorder armed for the cost of a hit, and then against the clock.
+    /// Attaches the empty program and triggers it: against the clock, and then recorder armed for the cost of a hit.
     /// What is attached stays, as after `LbrWaste`.
     Trigger(TriggerRequest),
     /// Makes the guest fail in a chosen way: how the harness' own tests prove that it notices.
