@@ -223,6 +223,7 @@ fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long() {
     let again = attach(&mut vm, rounds_of(Mechanism::Fentry, count(1), 1));
     assert_eq!(again.is_err(), stopped.detached < stopped.attached, "{stopped:?}, then {again:?}");
     vm.power_off(LIMIT).unwrap();
+}
 
 fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> (Trace, Vec<Symbol>, TriggerReply) {
     let request = TriggerRequest { mechanism, hits: 8, warmup: 3, timed: 10, rounds: 2 };

@@ -9,7 +9,7 @@ use std::{
 use tempfile::TempDir;
 use tramplab::{
     profile::{Function, How, Node, Phase, Profile, SCHEMA, Space, Summary, Thread, Totals, Unit},
-    run::{Attach, Measurement, Run, RunDir},
+    run::{Attach, Clock, Measurement, Run, RunDir},
 };
 use tramplab_protocol::message::Explain;
 

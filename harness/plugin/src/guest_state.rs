@@ -35,13 +35,16 @@ impl Registers {
                 (*array).length as usize,
             );
             let handle = |name: &str| {
-                let found =
-                    descriptors.iter().find(|d| CStr::from_ptr(d.name).to_bytes() == name.as_bytes());
+                let found = descriptors.iter().find(|d| CStr::from_ptr(d.name).to_bytes() == name.as_bytes());
                 found.map(|descriptor| descriptor.handle)
             };
             let registers = (|| {
                 let [argument, first, second] = names;
-                Some(Registers { argument: handle(argument)?, first: handle(first)?, second: handle(second)? })
+                Some(Registers {
+                    argument: handle(argument)?,
+                    first: handle(first)?,
+                    second: handle(second)?,
+                })
             })();
             api::free_registers(array);
             registers

@@ -77,7 +77,10 @@ enum Mode {
     /// Branches are recorded.
     Record,
     /// Instructions are counted by call path; of interest is the thread that asked, on this vCPU.
-    Profile { setup: Setup, vcpu: u32 },
+    Profile {
+        setup: Setup,
+        vcpu: u32,
+    },
 }
 
 /// Touched by its own vCPU's thread, or while all stand still. What it points at lives until then.
@@ -366,7 +369,9 @@ extern "C" fn magic_executed(vcpu: c_uint, data: *mut c_void) {
             // SAFETY: this vCPU's thread, in a callback that reads registers.
             let setup = registers.and_then(|registers| unsafe { registers.setup() });
             if setup.is_none() {
-                eprintln!("tramplab-plugin: a profile without a readable setup: all is counted as one thread's");
+                eprintln!(
+                    "tramplab-plugin: a profile without a readable setup: all is counted as one thread's"
+                );
             }
             Mode::Profile { setup: setup.unwrap_or_default(), vcpu }
         }
@@ -431,9 +436,8 @@ impl Plugin {
             Some(Watch::Profiler(profiler)) => {
                 let index = index as u32;
                 // SAFETY: all vCPUs stand still.
-                let begun = unsafe {
-                    *api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast::<u64>()
-                };
+                let begun =
+                    unsafe { *api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast::<u64>() };
                 Some(profiler.finish(index, begun))
             }
             _ => None,

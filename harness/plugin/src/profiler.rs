@@ -155,8 +155,7 @@ impl<'a> Profiler<'a> {
         self.root = match found {
             Some(index) => index as u32,
             None => {
-                let root =
-                    CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
+                let root = CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
                 self.paths.push(root);
                 self.paths.len() as u32 - 1
             }

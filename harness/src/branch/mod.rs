@@ -20,8 +20,8 @@ mod trigger_tests;
 pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};
-pub use hit::is_asynchronous;
 pub use filter::{Branch, Filter, UnknownFilter};
+pub use hit::is_asynchronous;
 pub use listing::{listing, trigger_listing};
 pub use model::{Model, UnknownModel};
 pub use symbolic::{digest, stable_name};

@@ -18,7 +18,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tramplab_protocol::message::Explain;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
     branch::Model,
@@ -29,6 +28,7 @@ use tramplab::{
     suite::{self, Clocks, Guest, Plan, PlannedCell, Suite, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
+use tramplab_protocol::message::Explain;
 
 #[derive(clap::Args)]
 pub struct Args {

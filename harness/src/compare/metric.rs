@@ -8,17 +8,38 @@ use crate::{
     run::{Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
 };
 use std::fmt;
-use tramplab_protocol::{Functions, Mechanism, message::{AttachRound, Explain}};
+use tramplab_protocol::{
+    Functions, Mechanism,
+    message::{AttachRound, Explain},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    Wasted { row: Row, filter: Branch },
-    Time { mechanism: Mechanism, functions: Functions, phase: Phase },
+    Wasted {
+        row: Row,
+        filter: Branch,
+    },
+    Time {
+        mechanism: Mechanism,
+        functions: Functions,
+        phase: Phase,
+    },
     /// By the exact clock.
-    ExactTime { mechanism: Mechanism, functions: Functions, phase: Phase },
+    ExactTime {
+        mechanism: Mechanism,
+        functions: Functions,
+        phase: Phase,
+    },
     /// Of the attaching thread, its interrupts left out.
-    Instructions { mechanism: Mechanism, functions: Functions, phase: profile::Phase },
-    Trigger { mechanism: Mechanism, cost: Cost },
+    Instructions {
+        mechanism: Mechanism,
+        functions: Functions,
+        phase: profile::Phase,
+    },
+    Trigger {
+        mechanism: Mechanism,
+        cost: Cost,
+    },
 }
 
 /// Of what a hit costs.

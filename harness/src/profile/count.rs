@@ -19,10 +19,31 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    fn new(cell: &str, phase: Phase, unit: Unit, sampling: Option<Sampling>, symbols: &'a Symbols) -> Tree<'a> {
+    fn new(
+        cell: &str,
+        phase: Phase,
+        unit: Unit,
+        sampling: Option<Sampling>,
+        symbols: &'a Symbols,
+    ) -> Tree<'a> {
         let (threads, functions, nodes) = (Vec::new(), Vec::new(), Vec::new());
-        let profile = Profile { schema: SCHEMA, cell: cell.to_owned(), phase, unit, sampling, threads, functions, nodes };
-        Tree { symbols, profile, functions: HashMap::new(), threads: HashMap::new(), children: HashMap::new() }
+        let profile = Profile {
+            schema: SCHEMA,
+            cell: cell.to_owned(),
+            phase,
+            unit,
+            sampling,
+            threads,
+            functions,
+            nodes,
+        };
+        Tree {
+            symbols,
+            profile,
+            functions: HashMap::new(),
+            threads: HashMap::new(),
+            children: HashMap::new(),
+        }
     }
 
     fn thread(&mut self, thread: Thread) -> u32 {
@@ -118,7 +139,8 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         .threads
         .iter()
         .map(|thread| {
-            let command = if thread.command.is_empty() { "unknown".to_owned() } else { thread.command.clone() };
+            let command =
+                if thread.command.is_empty() { "unknown".to_owned() } else { thread.command.clone() };
             tree.thread(Thread { command, pid: thread.pid, measured: thread.measured })
         })
         .collect();
@@ -195,7 +217,8 @@ pub fn of_waits(cell: &str, phase: Phase, waits: &[Wait], thread: Thread, symbol
 pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
     let mut by_stack: HashMap<Vec<String>, (u64, u64)> = HashMap::new();
     for wait in waits {
-        let names = called_from(&wait.stack).map(|address| function(symbols.find(address), address).name).collect();
+        let names =
+            called_from(&wait.stack).map(|address| function(symbols.find(address), address).name).collect();
         let entry = by_stack.entry(names).or_default();
         *entry = (entry.0 + wait.ns, entry.1 + wait.count);
     }

@@ -65,7 +65,9 @@ pub fn measure(
                 }
             }
             Ok(Response::Explain(reply)) => {
-                let Command::Explain(ExplainRequest { how, attach }) = command else { unreachable!("its answer") };
+                let Command::Explain(ExplainRequest { how, attach }) = command else {
+                    unreachable!("its answer")
+                };
                 let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
                 for (number, (phase, reply)) in phases.into_iter().enumerate() {
                     let made = Made { cell, planned, clock, phase, rounds: attach.rounds };
@@ -90,10 +92,19 @@ pub fn measure(
 fn keep(reply: AttachReply, cell: &Path) -> Result<AttachBoot, Stop> {
     let list: String = reply.functions.iter().map(|name| format!("{name}\n")).collect();
     let path = cell.join(LIST);
-    fs::write(&path, &list).map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
+    fs::write(&path, &list)
+        .map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
     let list_sha256 = Sha256::digest(&list).iter().map(|byte| format!("{byte:02x}")).collect();
     let AttachReply { mechanism: _, functions, refused, programs, links, rounds, stopped } = reply;
-    Ok(AttachBoot { functions: functions.len() as u32, list_sha256, refused, programs, links, rounds, stopped })
+    Ok(AttachBoot {
+        functions: functions.len() as u32,
+        list_sha256,
+        refused,
+        programs,
+        links,
+        rounds,
+        stopped,
+    })
 }
 
 /// What a profile was made of.
@@ -182,4 +193,3 @@ fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop
     summary.waits.truncate(WAITS);
     Ok(summary)
 }
-

@@ -8,8 +8,8 @@ use super::{
 use crate::{
     branch::{self, Symbols},
     run::{
-        Accel, Arch, Cell, CellId, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test,
-        Trigger,
+        Accel, Arch, Cell, CellId, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError,
+        Test, Trigger,
     },
     vm::{self, Deadlines, Spec, Vm, VmError},
 };

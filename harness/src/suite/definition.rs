@@ -12,7 +12,10 @@ use std::{
     num::NonZeroU32,
     path::Path,
 };
-use tramplab_protocol::{Functions, Mechanism, message::{Explain, Fault}};
+use tramplab_protocol::{
+    Functions, Mechanism,
+    message::{Explain, Fault},
+};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -45,8 +45,20 @@ pub struct Spec {
 
 /// QEMU's arguments; the sockets are inherited under their numbers.
 pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
-    let Spec { qemu: _, arch, accel, clock, kernel, initrd, cpus, memory_mib, append, plugin, dir, deadlines: _ } =
-        spec;
+    let Spec {
+        qemu: _,
+        arch,
+        accel,
+        clock,
+        kernel,
+        initrd,
+        cpus,
+        memory_mib,
+        append,
+        plugin,
+        dir,
+        deadlines: _,
+    } = spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.

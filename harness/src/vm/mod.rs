@@ -99,8 +99,7 @@ impl Vm {
         };
         let ours = |action: &str| failed(ErrorKind::Harness, action);
         let (sender, signals) = mpsc::sync_channel(link::QUEUE);
-        let (console_host, console_guest) =
-            process::pipe().map_err(ours("create the console's pipe"))?;
+        let (console_host, console_guest) = process::pipe().map_err(ours("create the console's pipe"))?;
         let (link_host, link_guest) =
             process::socket_pair().map_err(ours("create the agent's socket pair"))?;
         let create = |name| {

@@ -21,7 +21,9 @@ pub struct Counting([u8; SETUP_BYTES]);
 
 impl Counting {
     pub fn new(kallsyms: &Kallsyms, btf: &KernelBtf) -> Result<Counting, GuestError> {
-        let missing = |what: &str| GuestError::Unsupported(format!("it has no {what}, by which threads are told apart"));
+        let missing = |what: &str| {
+            GuestError::Unsupported(format!("it has no {what}, by which threads are told apart"))
+        };
         let switch_to = kallsyms.unique(SWITCH).ok_or_else(|| missing(SWITCH))?;
         let (comm, pid) = btf.task_offsets().ok_or_else(|| missing("task_struct in its BTF"))?;
         // Only needed where the emulator does not tell of interrupts.

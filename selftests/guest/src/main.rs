@@ -188,7 +188,8 @@ impl Agent {
                 Response::Attach(reply)
             }
             Command::Explain(request) => {
-                let explained = |prepared: &mut Prepared, btf: &KernelBtf| explain::explain(&request, prepared, btf);
+                let explained =
+                    |prepared: &mut Prepared, btf: &KernelBtf| explain::explain(&request, prepared, btf);
                 let (reply, names) = self.rounds(&request.attach, explained)?;
                 self.names = Some(names);
                 Response::Explain(reply)
@@ -204,7 +205,8 @@ impl Agent {
             }
             Command::Inject(fault) => {
                 let line = self.line.as_ref();
-                let line = line.ok_or_else(|| GuestError::Failed("a fault is nothing to order".to_owned()))?;
+                let line =
+                    line.ok_or_else(|| GuestError::Failed("a fault is nothing to order".to_owned()))?;
                 match inject::inject(fault, &line.events)? {
                     inject::After::Answer => Response::Done,
                     inject::After::FallSilent => return Ok(Outcome::Silence),

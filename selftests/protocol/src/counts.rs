@@ -36,13 +36,7 @@ impl Setup {
     pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        Setup {
-            switch_to: word(0),
-            entry_start: word(8),
-            entry_end: word(16),
-            comm: half(24),
-            pid: half(28),
-        }
+        Setup { switch_to: word(0), entry_start: word(8), entry_end: word(16), comm: half(24), pid: half(28) }
     }
 
     pub fn encode(&self) -> [u8; SETUP_BYTES] {
