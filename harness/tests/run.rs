@@ -13,7 +13,8 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use tramplab::run::{ErrorKind, Outcome, Run, RunDir};
+use tramplab::run::{Clock, ErrorKind, Measurement, Outcome, Run, RunDir};
+use tramplab_protocol::message::Explain;
 
 fn vm_test(dir: &Path, suite: &str) -> Command {
     let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL").expect("run `cargo xtask test`");
@@ -110,6 +111,73 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
     // What is only skipped is no failure.
     let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// The sum of folded stacks, of a profile of the run.
+fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
+    let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
+        .args(["profile", "--format", "folded"])
+        .args(arguments)
+        .arg(dir.join("runs/latest"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let count = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(count).sum()
+}
+
+#[test]
+fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "{HEAD}  - attach: {{ mechanisms: [kprobe.multi], functions: [100], rounds: 2, clock: both, explain: [exact, sampled] }}\n"
+    );
+    let output = vm_test(dir.path(), &suite).output().unwrap();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let run = stored(dir.path());
+    let Some(Measurement::Attach(attach)) = &run.cells[0].measurement else { panic!("{said}") };
+    let exact = attach.exact.as_ref().unwrap();
+    assert_eq!((attach.boots.len(), exact.rounds.len(), exact.functions), (1, 2, 100));
+    // Whatever the clock, the functions are the same, and they are kept.
+    assert_eq!(attach.boots[0].list_sha256, exact.list_sha256);
+    let folder = RunDir::new(dir.path().join("runs/latest")).cell(&run.cells[0].id);
+    let list = fs::read_to_string(folder.join("functions.txt")).unwrap();
+    assert_eq!(list.lines().count(), 100);
+    for summary in &attach.explained {
+        let phase = summary.phase.name();
+        let file = folder.join(&summary.file);
+        assert!(file.exists(), "{}", file.display());
+        let how = match summary.how {
+            Explain::Exact => {
+                assert_eq!(summary.clock, Clock::Exact);
+                assert!(summary.totals.task > 1_000_000, "{phase}: {:?}", summary.totals);
+                // A time of the exact clock is one of instructions: those of all threads are in it.
+                assert!(summary.wall_ns > summary.totals.task, "{phase}: {summary:?}");
+                "exact"
+            }
+            Explain::Sampled => {
+                assert_eq!(summary.clock, Clock::Free);
+                assert!(summary.cpu_ns + summary.waited_ns <= summary.wall_ns, "{phase}: {summary:?}");
+                "sampled"
+            }
+        };
+        let total = folded_total(dir.path(), &["--phase", phase, "--how", how]);
+        assert_eq!(total, summary.totals.task, "{phase} {how}");
+        assert!(summary.functions.iter().any(|cost| cost.function.name.contains("ftrace")), "{summary:#?}");
+    }
+    assert_eq!(attach.explained.len(), 4);
+    for words in ["exact", "What the attaching thread did", "on CPU", "remainder"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    // Nothing of the guests' own is left behind: their orders, the plugin's raw counts.
+    let mut left = Vec::new();
+    for entry in walkdir::WalkDir::new(&folder).into_iter().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        left.extend((name.ends_with(".cpio") || name.ends_with(".bin")).then_some(name));
+    }
+    assert_eq!(left, Vec::<String>::new());
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
 }
 

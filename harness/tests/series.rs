@@ -167,6 +167,39 @@ fn each_bad_patch_is_found_with_its_verdict() {
     }
 }
 
+/// Patch 1 changes a comment, patch 2 makes each attaching some per cent dearer.
+#[test]
+fn what_attaching_costs_more_is_seen_and_what_costs_the_same_is_not() {
+    const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - attach: { mechanisms: [fentry], \
+                         functions: [1], rounds: 1, clock: exact, explain: [exact] }\n";
+    let dir = tempfile::tempdir().unwrap();
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-series");
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap(), "--each-patch"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(dir.path());
+    let [comment, dearer] = &compare::walk(&run, Model::IntelLbr)[..] else { panic!("{}", said(&output)) };
+    assert!(comment.metrics.len() >= 5, "{comment:?}");
+    let unequal: Vec<_> = comment.metrics.iter().filter(|metric| metric.verdict != Verdict::Same).collect();
+    assert!(unequal.is_empty(), "{unequal:#?}");
+    let of = |name: &str| {
+        let found = dearer.metrics.iter().find(|compared| compared.metric.to_string() == name);
+        found.unwrap_or_else(|| panic!("no {name}: {}", said(&output)))
+    };
+    for name in ["attach.fentry.1.attach.instructions", "attach.fentry.1.attach.exact"] {
+        assert_eq!((&of(name).verdict, of(name).beyond), (&Verdict::Worse, true), "{name}: {:?}", of(name));
+    }
+    // Where it went: the function that was changed leads the table of changes.
+    let kernels = &run.series.as_ref().unwrap().steps;
+    let output = tramplab()
+        .args(["profile", "--phase", "attach", "--base", &kernels[1].kernel])
+        .arg(dir.path().join("runs/latest"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let first = said(&output).lines().find(|line| line.contains("register_ftrace_direct")).map(str::to_owned);
+    assert!(first.is_some_and(|line| line.contains('+')), "{}", said(&output));
+}
+
 #[test]
 fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
 use std::collections::HashMap;
 use tramplab_protocol::{
     counts::{CallPath, Counts, Entered, VcpuCounts},
-    message::{Samples, Symbol, Wait},
+    message::{AGENT_NAME, AGENT_PID, Samples, Symbol, Wait},
 };
 
 /// Builds a tree call by call.
@@ -139,9 +139,13 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         .threads
         .iter()
         .map(|thread| {
-            let command =
-                if thread.command.is_empty() { "unknown".to_owned() } else { thread.command.clone() };
-            tree.thread(Thread { command, pid: thread.pid, measured: thread.measured })
+            // A thread that was never switched from or to has told no name.
+            let (command, pid) = match (thread.command.as_str(), thread.measured) {
+                ("", true) => (AGENT_NAME, AGENT_PID),
+                ("", false) => ("unknown", 0),
+                (command, _) => (command, thread.pid),
+            };
+            tree.thread(Thread { command: command.to_owned(), pid, measured: thread.measured })
         })
         .collect();
     // Per path its node; none for what has no known caller.

@@ -31,6 +31,7 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
         wasted(comparison),
         triggers(comparison),
         times(comparison),
+        exact(comparison),
         unmatched(comparison),
     ];
     let listings = comparison.listings.iter().filter(|listings| listings.differs());
@@ -94,6 +95,10 @@ fn change(compared: &Compared) -> String {
             format!("{:+}", i64::from(*b) - i64::from(*a))
         }
         (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
+        (&Value::ExactTime(a), &Value::ExactTime(b), _)
+        | (&Value::Instructions { count: a, .. }, &Value::Instructions { count: b, .. }, _) => {
+            format!("{:+.2} %", 100.0 * (b as f64 / a as f64 - 1.0))
+        }
         _ => String::new(),
     }
 }
@@ -156,6 +161,23 @@ fn times(comparison: &Comparison) -> Option<Table> {
             .to_owned(),
     ];
     (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
+}
+
+/// What attaching takes by the exact clock, and its instructions, changed or not.
+fn exact(comparison: &Comparison) -> Option<Table> {
+    let row = |compared: &Compared| {
+        let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
+        vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
+    };
+    let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
+    let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(row).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Attaching by the exact clock, and its instructions, base -> head".to_owned(),
+        header,
+        rows,
+        notes: Vec::new(),
+    })
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {

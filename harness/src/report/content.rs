@@ -2,6 +2,7 @@
 //! What a report says, before it is laid out: headings, tables of text, listings, outcomes.
 
 use super::{
+    attach,
     clean::plain,
     comparison::{self, Verdicts},
     spread::Spread,
@@ -10,12 +11,12 @@ use super::{
 use crate::{
     branch::{Branch, Filter, Model, listing, trigger_listing, waste},
     run::{
-        Accel, Arch, Attach, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
+        Accel, Arch, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
         WasteCount,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_protocol::{Functions, Mechanism, Point, message::AttachRound};
+use tramplab_protocol::{Functions, Mechanism, Point};
 
 /// What of a run is shown.
 #[derive(Clone, Debug, Default)]
@@ -152,7 +153,7 @@ fn section(run: &Run, group: &Group, view: &View) -> Section {
     let model = group.model(view);
     let mut tables = waste_tables(group, model);
     tables.extend(trigger_table(group));
-    tables.extend(attach_table(group));
+    tables.extend(attach::tables(&group.cells));
     Section {
         heading: format!("Linux {} ({}, {})", group.kernel, group.arch.name(), group.accel.name()),
         about: about(run, group),
@@ -391,41 +392,6 @@ fn trigger_listings<'a>(group: &'a Group) -> impl Iterator<Item = Listing> + use
     })
 }
 
-fn attach_table(group: &Group) -> Option<Table> {
-    let mut notes = Vec::new();
-    let mut rows = Vec::new();
-    for cell in &group.cells {
-        let Test::Attach { mechanism, functions } = cell.id.test else { continue };
-        let mut row = vec![mechanism.name().to_owned(), functions.to_string()];
-        if let Some(Measurement::Attach(attach)) = &cell.measurement
-            && let Some(reply) = attach.boots.first()
-        {
-            let rounds = attach.rounds().count();
-            row.extend([reply.programs.to_string(), reply.links.to_string(), rounds.to_string()]);
-            row.extend(PHASES.map(|phase| spread(attach, phase)));
-            if !reply.refused.is_empty() {
-                let refused = reply.refused.len();
-                notes.push(format!("{mechanism}/{functions}: {refused} other functions were refused."));
-            }
-        } else {
-            row.push(cell.outcome.name().to_owned());
-            row.resize(ATTACH_HEADER.len(), String::new());
-        }
-        rows.push(row);
-    }
-    let caption = "Attach times in ms of guest time, median (min..max)".to_owned();
-    let header = ATTACH_HEADER.map(str::to_owned).to_vec();
-    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
-}
-
-const ATTACH_HEADER: [&str; 8] =
-    ["mechanism", "functions", "programs", "links", "rounds", "load", "attach", "detach"];
-const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
-
-fn spread(attach: &Attach, phase: fn(&AttachRound) -> u64) -> String {
-    Spread::of_ns(attach.rounds().map(phase)).map_or_else(String::new, |spread| spread.to_string())
-}
-
 /// One column per kernel: `any` waste, what a hit costs, and the median attach time.
 fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     if groups.len() < 2 {
@@ -463,7 +429,8 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
             let Test::Attach { mechanism, functions } = one.id.test else { continue };
             let value = match &one.measurement {
                 Some(Measurement::Attach(attach)) => {
-                    let median = Spread::of_ns(attach.rounds().map(|r| r.attach_ns)).map(|s| s.median);
+                    let median =
+                        Spread::of_ns(attach.rounds_of_a_clock().map(|r| r.attach_ns)).map(|s| s.median);
                     median.map_or_else(String::new, |median| format!("{median:.2}"))
                 }
                 _ => one.outcome.name().to_owned(),

@@ -38,7 +38,7 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
         }
         Measurement::Attach(attach) => {
             let ms = |of: fn(&tramplab_protocol::message::AttachRound) -> u64| {
-                Spread::of_ns(attach.rounds().map(of))
+                Spread::of_ns(attach.rounds_of_a_clock().map(of))
                     .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
             };
             format!("attach {} ms, detach {} ms", ms(|r| r.attach_ns), ms(|r| r.detach_ns))

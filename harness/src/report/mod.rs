@@ -4,12 +4,14 @@
 //! [`content`] decides what is said; [`terminal`] and [`markdown`] only lay it out. [`junit`] is for CI systems.
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
+mod attach;
 mod clean;
 pub mod comparison;
 pub mod content;
 pub mod junit;
 mod line;
 pub mod markdown;
+mod scaling;
 mod spread;
 pub mod terminal;
 #[cfg(test)]

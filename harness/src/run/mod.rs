@@ -333,6 +333,12 @@ impl Attach {
     pub fn rounds(&self) -> impl Iterator<Item = &message::AttachRound> {
         self.boots.iter().flat_map(|boot| &boot.rounds)
     }
+
+    /// Those of one clock: the host's, or where that was not asked for the exact one.
+    pub fn rounds_of_a_clock(&self) -> impl Iterator<Item = &message::AttachRound> {
+        let exact = self.exact.iter().filter(|_| self.boots.is_empty());
+        self.boots.iter().chain(exact).flat_map(|boot| &boot.rounds)
+    }
 }
 
 /// Where the records come from.

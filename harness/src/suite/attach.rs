@@ -14,7 +14,10 @@ use sha2::{Digest, Sha256};
 use std::{fs, path::Path};
 use tramplab_protocol::{
     counts::{self, Counts},
-    message::{AttachReply, AttachRequest, Command, Explain, ExplainRequest, PhaseReply, Response},
+    message::{
+        AGENT_NAME, AGENT_PID, AttachReply, AttachRequest, Command, Explain, ExplainRequest, PhaseReply,
+        Response,
+    },
 };
 
 /// Functions of a summary; the whole profile is in its file.
@@ -181,8 +184,8 @@ fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop
     let profile = count::of_samples(&made.name(), made.phase, samples, &symbols);
     let file = made.save(&profile, How::Sampled)?;
     let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(|| Thread {
-        command: "tramplab-agent".to_owned(),
-        pid: 1,
+        command: AGENT_NAME.to_owned(),
+        pid: AGENT_PID,
         measured: true,
     });
     let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);

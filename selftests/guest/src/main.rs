@@ -33,7 +33,9 @@ use orders::Answers;
 use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tramplab_protocol::message::{AttachRequest, Command, Event, GuestError, Request, Response, VERSION};
+use tramplab_protocol::message::{
+    AGENT_NAME, AttachRequest, Command, Event, GuestError, Request, Response, VERSION,
+};
 
 /// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
 const MEASURING_CPU: usize = 0;
@@ -69,6 +71,10 @@ fn main() {
 fn run() -> Result<std::convert::Infallible, AgentError> {
     init::prepare()?;
     libbpf_log::install();
+    // The kernel named it after its file, `init`.
+    if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
+        eprintln!("tramplab-agent: failed to name itself: {error}");
+    }
     let mut agent = Agent { btf: None, attached: None, prepared: None, names: None, left: 0, line: None };
     let mut answers = Answers::default();
     for command in orders::read()? {

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 2;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
+/// What the agent's threads that measure call themselves.
+pub const AGENT_NAME: &str = "tramplab-agent";
+/// It is the first process.
+pub const AGENT_PID: u32 = 1;
 /// The agent beats at least this often (milliseconds of guest time), also while it measures.
 pub const HEARTBEAT_MS: u64 = 500;
 

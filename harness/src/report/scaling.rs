@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How something grows with the number of functions: the exponent of a power law, with its fit.
+
+use linregress::{FormulaRegressionBuilder, RegressionDataBuilder};
+
+/// `y ~ n ^ exponent`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fit {
+    pub exponent: f64,
+    /// Its standard error.
+    pub error: f64,
+    pub r_squared: f64,
+}
+
+/// With fewer sizes a line fits whatever there is.
+const FEWEST: usize = 3;
+
+/// By least squares of the logarithms. None of fewer than three different sizes, or where something is not above 0.
+pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
+    let mut sizes: Vec<f64> = points.iter().map(|(n, _)| *n).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    if sizes.len() < FEWEST || points.iter().any(|(n, y)| !(*n > 0.0 && *y > 0.0)) {
+        return None;
+    }
+    let column = |of: fn(&(f64, f64)) -> f64| points.iter().map(|point| of(point).ln()).collect::<Vec<f64>>();
+    let data = [("n", column(|point| point.0)), ("y", column(|point| point.1))];
+    let data = RegressionDataBuilder::new().build_from(data).ok()?;
+    let model = FormulaRegressionBuilder::new().data(&data).formula("y ~ n").fit().ok()?;
+    // The first is the intercept.
+    let (exponent, error) = (*model.parameters().get(1)?, *model.se().get(1)?);
+    Some(Fit { exponent, error, r_squared: model.rsquared() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exponent_is_the_textbooks() {
+        // y = 3 n², exactly.
+        let square = fit(&[(1.0, 3.0), (10.0, 300.0), (100.0, 30_000.0), (1000.0, 3e6)]).unwrap();
+        assert!((square.exponent - 2.0).abs() < 1e-9 && square.r_squared > 0.999_999, "{square:?}");
+        // ln n = 0, 1, 2; ln y = 0, 2, 1: slope 1/2, residuals -1/2, 1, -1/2; r² = 1 - 1.5/2; se = sqrt(1.5/1/2).
+        let e = std::f64::consts::E;
+        let rough = fit(&[(1.0, 1.0), (e, e * e), (e * e, e)]).unwrap();
+        for (value, expected) in
+            [(rough.exponent, 0.5), (rough.r_squared, 0.25), (rough.error, 0.75_f64.sqrt())]
+        {
+            assert!((value - expected).abs() < 1e-9, "{rough:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_exponent_gets_none() {
+        for points in [
+            &[][..],
+            &[(1.0, 1.0), (2.0, 2.0)],
+            &[(1.0, 1.0), (2.0, 2.0), (2.0, 3.0)],
+            &[(1.0, 1.0), (2.0, 0.0), (3.0, 3.0)],
+            &[(0.0, 1.0), (2.0, 1.0), (3.0, 3.0)],
+        ] {
+            assert_eq!(fit(points), None, "{points:?}");
+        }
+    }
+}
