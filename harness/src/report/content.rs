@@ -431,7 +431,11 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
                 Some(Measurement::Attach(attach)) => {
                     let median =
                         Spread::of_ns(attach.rounds_of_a_clock().map(|r| r.attach_ns)).map(|s| s.median);
-                    median.map_or_else(String::new, |median| format!("{median:.2}"))
+                    let median = median.map_or_else(String::new, |median| format!("{median:.2}"));
+                    match attach.stopped().filter(|stopped| stopped.attached < stopped.wanted) {
+                        Some(stopped) => format!("{median} for {}", stopped.attached),
+                        None => median,
+                    }
                 }
                 _ => one.outcome.name().to_owned(),
             };

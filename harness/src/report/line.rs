@@ -6,6 +6,7 @@ use crate::{
     branch::{Branch, Filter, Model, waste},
     run::{Cell, Measurement, Outcome, Row},
 };
+use tramplab_protocol::message::Stopped;
 
 /// `pass  x86_64/6.12/tcg/lbr_waste/fexit  5.2 s  wasted: any 8, any_return 4`.
 pub fn cell_line(cell: &Cell) -> String {
@@ -41,7 +42,13 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
                 Spread::of_ns(attach.rounds_of_a_clock().map(of))
                     .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
             };
-            format!("attach {} ms, detach {} ms", ms(|r| r.attach_ns), ms(|r| r.detach_ns))
+            let [attached, detached] = [ms(|r| r.attach_ns), ms(|r| r.detach_ns)];
+            match attach.stopped() {
+                None => format!("attach {attached} ms, detach {detached} ms"),
+                Some(Stopped { wanted, attached: a, detached: d, .. }) => {
+                    format!("{a} of {wanted} attached in {attached} ms, {d} detached in {detached} ms")
+                }
+            }
         }
         Measurement::Trigger(trigger) => {
             let cost = trigger

@@ -334,6 +334,11 @@ impl Attach {
         self.boots.iter().flat_map(|boot| &boot.rounds)
     }
 
+    /// Where the time budget of the rounds of [`Attach::rounds_of_a_clock`] ended them.
+    pub fn stopped(&self) -> Option<message::Stopped> {
+        self.boots.first().or(self.exact.as_ref())?.stopped
+    }
+
     /// Those of one clock: the host's, or where that was not asked for the exact one.
     pub fn rounds_of_a_clock(&self) -> impl Iterator<Item = &message::AttachRound> {
         let exact = self.exact.iter().filter(|_| self.boots.is_empty());
