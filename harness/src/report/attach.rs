@@ -166,6 +166,7 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = series
         .into_iter()
         .filter_map(|((mechanism, of), points)| {
+            let points = scaling::large(&points);
             let fit = scaling::fit(&points)?;
             let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
             Some(vec![
@@ -178,8 +179,8 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
         })
         .collect();
     let notes = vec![
-        "time ~ functions ^ exponent, by least squares of the logarithms; ± is the exponent's standard error: 1 grows in \
-         proportion, 0 not at all."
+        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named (from 100 on, where there are \
+         three): 1 grows in proportion, 0 not at all; ± is the exponent's standard error."
             .to_owned(),
     ];
     let header = ["mechanism", "of", "exponent", "r²", "sizes"].map(str::to_owned).to_vec();

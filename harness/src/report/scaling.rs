@@ -15,12 +15,25 @@ pub struct Fit {
 /// With fewer sizes a line fits whatever there is.
 const FEWEST: usize = 3;
 
-/// By least squares of the logarithms. None of fewer than three different sizes, or where something is not above 0.
-pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
+/// Below so many functions what is done once, whatever their number, is most of it.
+const FROM: f64 = 100.0;
+
+/// The points that a fit is made of: where there are enough sizes, those from a hundred on.
+pub fn large(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let large: Vec<(f64, f64)> = points.iter().copied().filter(|(n, _)| *n >= FROM).collect();
+    if sizes(&large) >= FEWEST { large } else { points.to_vec() }
+}
+
+fn sizes(points: &[(f64, f64)]) -> usize {
     let mut sizes: Vec<f64> = points.iter().map(|(n, _)| *n).collect();
     sizes.sort_by(f64::total_cmp);
     sizes.dedup();
-    if sizes.len() < FEWEST || points.iter().any(|(n, y)| !(*n > 0.0 && *y > 0.0)) {
+    sizes.len()
+}
+
+/// By least squares of the logarithms. None of fewer than three different sizes, or where something is not above 0.
+pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
+    if sizes(points) < FEWEST || points.iter().any(|(n, y)| !(*n > 0.0 && *y > 0.0)) {
         return None;
     }
     let column = |of: fn(&(f64, f64)) -> f64| points.iter().map(|point| of(point).ln()).collect::<Vec<f64>>();
@@ -49,6 +62,13 @@ mod tests {
         {
             assert!((value - expected).abs() < 1e-9, "{rough:?}");
         }
+    }
+
+    #[test]
+    fn what_is_done_once_is_left_out_where_it_can_be() {
+        let points = [1.0, 10.0, 100.0, 1000.0, 10_000.0].map(|n| (n, 500.0 + n));
+        assert_eq!(large(&points), points[2..]);
+        assert_eq!(large(&points[..4]), points[..4]);
     }
 
     #[test]
