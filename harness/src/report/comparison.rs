@@ -8,7 +8,7 @@ use super::{
 use crate::{
     branch::{Branch, Model},
     compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
-    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step},
+    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::Mechanism;
@@ -18,7 +18,7 @@ pub struct Verdicts {
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
     pub summary: String,
-    /// What speaks against comparing the two, and was overlooked on demand.
+    /// What speaks against comparing the two: attach tests of other functions, and what was overlooked on demand.
     pub overlooked: Vec<String>,
     pub tables: Vec<Table>,
     /// Base and head side by side, where they differ.
@@ -31,16 +31,24 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
         wasted(comparison),
         triggers(comparison),
         times(comparison),
+        exact(comparison),
         unmatched(comparison),
     ];
     let listings = comparison.listings.iter().filter(|listings| listings.differs());
     Verdicts {
         heading: format!("{} -> {}", comparison.base, comparison.head),
         summary: summary(comparison),
-        overlooked: Vec::new(),
+        overlooked: comparison.other_functions.iter().map(other_functions).collect(),
         tables: tables.into_iter().flatten().collect(),
         listings: listings.map(|listings| side_by_side(listings, comparison)).collect(),
     }
+}
+
+fn other_functions(test: &Test) -> String {
+    format!(
+        "{} attached to other functions on the base than on the head: see functions.txt of both cells",
+        test.name()
+    )
 }
 
 fn summary(comparison: &Comparison) -> String {
@@ -94,6 +102,12 @@ fn change(compared: &Compared) -> String {
             format!("{:+}", i64::from(*b) - i64::from(*a))
         }
         (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
+        (Value::ExactTime(a), Value::ExactTime(b), _)
+        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
+            if a != b && *a > 0 =>
+        {
+            format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
+        }
         _ => String::new(),
     }
 }
@@ -156,6 +170,24 @@ fn times(comparison: &Comparison) -> Option<Table> {
             .to_owned(),
     ];
     (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
+}
+
+/// What repeats of attaching.
+fn exact(comparison: &Comparison) -> Option<Table> {
+    let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
+    let row = |compared: &Compared| {
+        let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
+        vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
+    };
+    let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(row).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let notes = vec![
+        "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
+         thread's own, interrupts left out."
+            .to_owned(),
+    ];
+    let caption = "Attaching, exactly, base -> head".to_owned();
+    (!rows.is_empty()).then(|| Table { caption, header, rows, notes })
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {
