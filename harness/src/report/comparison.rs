@@ -187,7 +187,7 @@ fn exact(comparison: &Comparison) -> Option<Table> {
             .to_owned(),
     ];
     let caption = "Attaching, exactly, base -> head".to_owned();
-    (!rows.is_empty()).then(|| Table { caption, header, rows, notes })
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {
