@@ -17,7 +17,7 @@ use tramplab::{
         runs::{Measured, obstacles},
     },
     kernel::Kconfig,
-    report::{self, comparison::Verdicts},
+    report,
     run::{Cell, Kernel, Run, RunDir},
 };
 
@@ -75,7 +75,8 @@ pub fn compare(args: &Args) -> Result<u8> {
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
     let comparison =
         compare::compare(&name(&base, a), &name(&head, b), &pairs, model, head.tolerance, timing);
-    let verdicts = Verdicts { overlooked: reasons, ..report::comparison::verdicts(&comparison) };
+    let mut verdicts = report::comparison::verdicts(&comparison);
+    verdicts.overlooked.splice(..0, reasons);
     let text = match args.format {
         Format::Terminal => report::terminal::render_verdicts(&verdicts, colour()),
         Format::Markdown => report::markdown::render_verdicts(&verdicts),

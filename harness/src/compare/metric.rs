@@ -7,7 +7,7 @@ use crate::{
     profile,
     run::{Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
 };
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 use tramplab_protocol::{
     Functions, Mechanism,
     message::{AttachRound, Explain},
@@ -226,6 +226,22 @@ pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Opti
             Ok(Cost::ALL.into_iter().filter_map(metric).collect())
         }
         _ => Err(unmatched(pair)),
+    }
+}
+
+/// Whether some of the functions that one side attached to are not the other's: one kernel lacks them, refuses them, or
+/// was not done with them in time.
+pub fn has_other_functions(pair: &Pair) -> bool {
+    let lists = |cell: &Cell| match &cell.measurement {
+        Some(Measurement::Attach(attach)) => {
+            let guests = attach.boots.iter().chain(&attach.exact);
+            Some(guests.map(|boot| boot.list_sha256.clone()).collect::<BTreeSet<_>>())
+        }
+        _ => None,
+    };
+    match (lists(pair.base), pair.head.and_then(lists)) {
+        (Some(base), Some(head)) => base != head,
+        _ => false,
     }
 }
 

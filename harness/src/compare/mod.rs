@@ -38,6 +38,8 @@ pub struct Comparison {
     pub metrics: Vec<Compared>,
     /// Cells of which one side has no measurement.
     pub unmatched: Vec<Unmatched>,
+    /// Attach tests whose sides did not attach to the same functions.
+    pub other_functions: Vec<Test>,
     /// Of every row measured on both sides, in `any`.
     pub listings: Vec<Listings>,
 }
@@ -107,11 +109,15 @@ pub fn compare(
 ) -> Comparison {
     let mut metrics = Vec::new();
     let mut unmatched = Vec::new();
+    let mut other_functions = Vec::new();
     let mut listings = Vec::new();
     for pair in pairs {
         match metric::of(pair, model) {
             Ok(found) => metrics.extend(found),
             Err(without) => unmatched.extend(without),
+        }
+        if metric::has_other_functions(pair) {
+            other_functions.push(pair.base.id.test.clone());
         }
         listings.extend(listing::side_by_side(pair, model));
     }
@@ -127,10 +133,10 @@ pub fn compare(
                 let timed::Judged { verdict, beyond, ratio } = judged;
                 Compared { metric, base, head, verdict, beyond, ratio }
             }
-            (Value::Instructions { repeats: false, .. }, _)
-            | (_, Value::Instructions { repeats: false, .. })
-                if base != head =>
-            {
+            (
+                &Value::Instructions { count: a, repeats: base_repeats },
+                &Value::Instructions { count: b, repeats: head_repeats },
+            ) if a != b && !(base_repeats && head_repeats) => {
                 let verdict = Verdict::NotJudged("counted under the host's clock");
                 Compared { metric, base, head, verdict, beyond: false, ratio: None }
             }
@@ -149,7 +155,8 @@ pub fn compare(
             }
         })
         .collect();
-    Comparison { base: base.to_owned(), head: head.to_owned(), model, metrics, unmatched, listings }
+    let [base, head] = [base, head].map(str::to_owned);
+    Comparison { base, head, model, metrics, unmatched, other_functions, listings }
 }
 
 /// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.

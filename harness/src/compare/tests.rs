@@ -5,10 +5,12 @@ use super::*;
 use crate::{
     branch::{Branch, Filter, waste},
     kernel::Kconfig,
-    run::{Arch, ErrorKind, LbrWaste, Measurement, TriggerCost},
+    run::{Arch, Attach, ErrorKind, LbrWaste, Measurement, TriggerCost},
 };
 use runs::{Measured, obstacles};
+use tramplab_protocol::{Functions, Mechanism};
 
+/// Recorded with `testdata/fixture.yaml`, as that says, and shortened by `report/testdata/store.py`.
 pub fn recorded() -> Run {
     serde_json::from_str(include_str!("testdata/lbr-helpers.json")).expect("the recorded run")
 }
@@ -59,8 +61,22 @@ fn what_the_series_brought_is_better_and_nothing_else_differs() {
     let times = comparison.metrics.iter().filter(|compared| compared.metric.is_time());
     let verdicts: Vec<_> = times.map(|compared| compared.verdict.clone()).collect();
     assert_eq!(verdicts, vec![Verdict::NoDifferenceSeen; 3]);
+    // Code that moved costs attaching some thousand instructions of millions: told, and tolerated.
+    for (name, base, head, expected) in [
+        ("attach.kprobe_multi.10.load.exact", "0.071522 ms", "0.071522 ms", Verdict::Same),
+        ("attach.kprobe_multi.10.attach.exact", "3.550764 ms", "3.553504 ms", Verdict::Worse),
+        ("attach.kprobe_multi.10.detach.exact", "124.223886 ms", "124.221154 ms", Verdict::Better),
+        ("attach.kprobe_multi.10.attach.instructions", "3552019", "3539800", Verdict::Better),
+        ("attach.kprobe_multi.10.detach.instructions", "3653165", "3655903", Verdict::Worse),
+    ] {
+        let compared = verdict(&comparison, name);
+        let values = [&compared.base, &compared.head].map(ToString::to_string);
+        assert_eq!(values, [base, head], "{name}");
+        assert_eq!((&compared.verdict, compared.beyond), (&expected, false), "{name}");
+    }
     // Both sides skip fsession: there is nothing to say.
     assert_eq!(comparison.unmatched, []);
+    assert_eq!(comparison.other_functions, []);
 }
 
 #[test]
@@ -348,4 +364,185 @@ fn a_side_that_was_timed_only_has_no_exact_cost_to_compare() {
     let comparison = compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved);
     let names: Vec<String> = comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
     assert_eq!(names, ["trigger.fexit.time"]);
+}
+
+/// The recorded attach cells of base and head, with whatever `change` does to the head's: the base's own, so that nothing
+/// else differs.
+fn with_a_changed_attach(change: impl Fn(&mut Attach)) -> Run {
+    let mut run = recorded();
+    let series = run.series.as_mut().unwrap();
+    series.steps.remove(1);
+    let head = series.head().kernel.clone();
+    let is_attach = |cell: &&Cell| matches!(cell.id.test, Test::Attach { .. });
+    let base = run.cells.iter().find(is_attach).expect("an attach cell").clone();
+    assert_eq!(base.id.kernel, series.base().kernel);
+    let mut changed = base.clone();
+    changed.id.kernel = head;
+    let Some(Measurement::Attach(attach)) = &mut changed.measurement else { panic!("no attach") };
+    change(attach);
+    run.cells = vec![base, changed];
+    run
+}
+
+/// All that takes part in the exact metrics, as `changed` has it.
+fn scale(attach: &mut Attach, changed: impl Fn(u64) -> u64) {
+    for round in &mut attach.exact.as_mut().expect("the exact clock").rounds {
+        for ns in [&mut round.load_ns, &mut round.attach_ns, &mut round.detach_ns] {
+            *ns = changed(*ns);
+        }
+    }
+    for summary in &mut attach.explained {
+        summary.totals.task = changed(summary.totals.task);
+    }
+}
+
+const EXACT: [&str; 5] = [
+    "attach.kprobe_multi.10.load.exact",
+    "attach.kprobe_multi.10.attach.exact",
+    "attach.kprobe_multi.10.detach.exact",
+    "attach.kprobe_multi.10.attach.instructions",
+    "attach.kprobe_multi.10.detach.instructions",
+];
+
+#[test]
+fn exact_attach_metrics_have_names() {
+    let count = |count| Functions::Count(std::num::NonZeroU32::new(count).unwrap());
+    let (fentry, multi) = (Mechanism::Fentry, Mechanism::KprobeMulti);
+    let instructions = |mechanism, functions| Metric::Instructions {
+        mechanism,
+        functions,
+        phase: crate::profile::Phase::Attach,
+    };
+    for (metric, name) in [
+        (
+            Metric::ExactTime { mechanism: fentry, functions: count(1000), phase: Phase::Detach },
+            "attach.fentry.1000.detach.exact",
+        ),
+        (instructions(fentry, count(1000)), "attach.fentry.1000.attach.instructions"),
+        (instructions(multi, Functions::All), "attach.kprobe_multi.all.attach.instructions"),
+    ] {
+        assert_eq!(metric.to_string(), name);
+    }
+}
+
+#[test]
+fn any_exact_difference_is_one_and_a_share_of_it_is_tolerated() {
+    let per_mille = |n: u64| move |value: u64| value * n / 1000;
+    type Change = Box<dyn Fn(u64) -> u64>;
+    let table: [(&str, Change, Verdict, bool); 6] = [
+        ("the same", Box::new(|value| value), Verdict::Same, false),
+        ("one more", Box::new(|value| value + 1), Verdict::Worse, false),
+        ("one less", Box::new(|value| value - 1), Verdict::Better, false),
+        ("0.4 % more", Box::new(per_mille(1004)), Verdict::Worse, false),
+        ("0.6 % more", Box::new(per_mille(1006)), Verdict::Worse, true),
+        ("half", Box::new(per_mille(500)), Verdict::Better, false),
+    ];
+    for (what, change, expected, beyond) in table {
+        let run = with_a_changed_attach(|attach| scale(attach, &change));
+        let comparison = whole(&run, MODEL).unwrap();
+        for name in EXACT {
+            let compared = verdict(&comparison, name);
+            assert_eq!((&compared.verdict, compared.beyond), (&expected, beyond), "{name}: {what}");
+        }
+        // The suite's word counts.
+        for (exact_percent, beyond) in [(0.0, expected == Verdict::Worse), (1.0, false)] {
+            let mut run = run.clone();
+            run.tolerance.exact_percent = exact_percent;
+            let comparison = whole(&run, MODEL).unwrap();
+            for name in EXACT {
+                assert_eq!(verdict(&comparison, name).beyond, beyond, "{name}: {what}, {exact_percent} %");
+            }
+        }
+    }
+}
+
+#[test]
+fn attaching_that_got_dearer_by_two_per_cent_fails_its_cell() {
+    let mut run = with_a_changed_attach(|attach| scale(attach, |value| value * 102 / 100));
+    judge(&mut run);
+    let Outcome::Fail { reasons } = &run.cells[1].outcome else { panic!("{:?}", run.cells[1].outcome) };
+    let metrics: Vec<&str> = reasons.iter().map(|reason| reason.split(' ').next().unwrap()).collect();
+    assert_eq!(metrics, EXACT);
+    assert_eq!(run.cells[0].outcome, Outcome::Pass);
+}
+
+/// Interrupts come where the host's clock sends them, and leave the thread more or less to do. What is equal is so.
+#[test]
+fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
+    let free = |summary: &mut crate::profile::Summary| summary.clock = crate::run::Clock::Free;
+    for (more, expected) in
+        [(0, Verdict::Same), (1_000_000, Verdict::NotJudged("counted under the host's clock"))]
+    {
+        let one_side = with_a_changed_attach(|attach| {
+            scale(attach, |value| value + more);
+            attach.explained.iter_mut().for_each(free);
+        });
+        let mut both_sides = one_side.clone();
+        let Some(Measurement::Attach(base)) = &mut both_sides.cells[0].measurement else { panic!() };
+        base.explained.iter_mut().for_each(free);
+        for run in [one_side, both_sides] {
+            let comparison = whole(&run, MODEL).unwrap();
+            for name in &EXACT[3..] {
+                let compared = verdict(&comparison, name);
+                assert_eq!((&compared.verdict, compared.beyond), (&expected, false), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_one_side_did_not_measure_exactly_is_not_compared() {
+    let exact = |change: fn(&mut Attach)| -> Vec<String> {
+        let comparison = whole(&with_a_changed_attach(change), MODEL).unwrap();
+        let names = comparison.metrics.iter().map(|compared| compared.metric.to_string());
+        names.filter(|name| EXACT.contains(&name.as_str())).collect()
+    };
+    assert_eq!(exact(|_| {}), EXACT);
+    assert_eq!(exact(|attach| attach.exact = None), EXACT[3..]);
+    assert_eq!(exact(|attach| attach.explained.clear()), EXACT[..3]);
+    assert_eq!(exact(|attach| attach.exact.as_mut().unwrap().rounds.clear()), EXACT[3..]);
+    // Samples are no instructions.
+    let sampled = |attach: &mut Attach| {
+        attach.explained.iter_mut().for_each(|one| one.how = tramplab_protocol::message::Explain::Sampled);
+    };
+    assert_eq!(exact(sampled), EXACT[..3]);
+    // Without the host's clock there is nothing but them.
+    assert_eq!(exact(|attach| attach.boots.clear()), EXACT);
+}
+
+#[test]
+fn of_several_rounds_the_middle_one_is_compared() {
+    let run = with_a_changed_attach(|attach| {
+        let rounds = &mut attach.exact.as_mut().unwrap().rounds;
+        assert_eq!(rounds.len(), 3);
+        let (first, last) = (rounds[0], rounds[2]);
+        // In another order, and the longest longer still.
+        rounds[0] = last;
+        rounds[2] = first;
+        rounds.iter_mut().max_by_key(|round| round.attach_ns).unwrap().attach_ns *= 10;
+    });
+    let comparison = whole(&run, MODEL).unwrap();
+    assert_eq!(verdict(&comparison, EXACT[1]).verdict, Verdict::Same);
+}
+
+#[test]
+fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
+    let every: fn(&mut Attach) = |attach| {
+        let Attach { boots, exact, .. } = attach;
+        boots.iter_mut().chain(exact).for_each(|boot| boot.list_sha256 = "0".repeat(64));
+    };
+    let one: fn(&mut Attach) = |attach| attach.boots[0].list_sha256 = "0".repeat(64);
+    let only_exact: fn(&mut Attach) = |attach| attach.exact.as_mut().unwrap().list_sha256 = "0".repeat(64);
+    for change in [every, one, only_exact] {
+        let run = with_a_changed_attach(change);
+        let comparison = whole(&run, MODEL).unwrap();
+        assert_eq!(comparison.other_functions, [run.cells[0].id.test.clone()]);
+        assert_eq!(verdict(&comparison, EXACT[0]).verdict, Verdict::Same);
+        let text = crate::report::terminal::render(&run, &Default::default(), false);
+        assert!(
+            text.contains("compared although attach/kprobe.multi/10 attached to other functions"),
+            "{text}"
+        );
+    }
+    assert_eq!(whole(&with_a_changed_attach(|_| {}), MODEL).unwrap().other_functions, []);
 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     branch::{Branch, Model},
     compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
-    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step},
+    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::Mechanism;
@@ -18,7 +18,7 @@ pub struct Verdicts {
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
     pub summary: String,
-    /// What speaks against comparing the two, and was overlooked on demand.
+    /// What speaks against comparing the two: attach tests of other functions, and what was overlooked on demand.
     pub overlooked: Vec<String>,
     pub tables: Vec<Table>,
     /// Base and head side by side, where they differ.
@@ -38,10 +38,17 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
     Verdicts {
         heading: format!("{} -> {}", comparison.base, comparison.head),
         summary: summary(comparison),
-        overlooked: Vec::new(),
+        overlooked: comparison.other_functions.iter().map(other_functions).collect(),
         tables: tables.into_iter().flatten().collect(),
         listings: listings.map(|listings| side_by_side(listings, comparison)).collect(),
     }
+}
+
+fn other_functions(test: &Test) -> String {
+    format!(
+        "{} attached to other functions on the base than on the head: see functions.txt of both cells",
+        test.name()
+    )
 }
 
 fn summary(comparison: &Comparison) -> String {
@@ -95,9 +102,11 @@ fn change(compared: &Compared) -> String {
             format!("{:+}", i64::from(*b) - i64::from(*a))
         }
         (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
-        (&Value::ExactTime(a), &Value::ExactTime(b), _)
-        | (&Value::Instructions { count: a, .. }, &Value::Instructions { count: b, .. }, _) => {
-            format!("{:+.2} %", 100.0 * (b as f64 / a as f64 - 1.0))
+        (Value::ExactTime(a), Value::ExactTime(b), _)
+        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
+            if a != b && *a > 0 =>
+        {
+            format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
         }
         _ => String::new(),
     }
@@ -163,21 +172,22 @@ fn times(comparison: &Comparison) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
 }
 
-/// What attaching takes by the exact clock, and its instructions, changed or not.
+/// What repeats of attaching.
 fn exact(comparison: &Comparison) -> Option<Table> {
+    let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
     let row = |compared: &Compared| {
         let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
         vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
     };
-    let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
     let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(row).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table {
-        caption: "Attaching by the exact clock, and its instructions, base -> head".to_owned(),
-        header,
-        rows,
-        notes: Vec::new(),
-    })
+    let notes = vec![
+        "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
+         thread's own, interrupts left out."
+            .to_owned(),
+    ];
+    let caption = "Attaching, exactly, base -> head".to_owned();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {

@@ -5,13 +5,15 @@ use super::{content::View, junit, markdown, terminal};
 use crate::{
     branch::{Filter, Model, waste},
     compare::tests::recorded,
-    run::{Accel, Built, ErrorKind, Measurement, Outcome, Run},
+    profile::{Phase, Space, Unit},
+    run::{Accel, Built, Clock, ErrorKind, Measurement, Outcome, Run},
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use std::collections::BTreeSet;
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{Functions, Mechanism, message::Explain};
 
+/// Recorded with `testdata/stored.yaml` and shortened by `testdata/store.py`, as these say.
 fn run() -> Run {
     serde_json::from_str(include_str!("testdata/run.json")).expect("the stored run")
 }
@@ -133,6 +135,11 @@ fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     }
 }
 
+/// As it is written.
+fn variant(value: impl serde::Serialize) -> String {
+    serde_json::to_value(value).unwrap().as_str().expect("a variant without fields").to_owned()
+}
+
 #[test]
 fn every_field_and_variant_is_documented() {
     let mut names = BTreeSet::new();
@@ -145,9 +152,13 @@ fn every_field_and_variant_is_documented() {
     let elsewhere = |name: &String| name.parse::<Model>().is_ok() || name.parse::<Filter>().is_ok();
     names.retain(|name| !elsewhere(name));
     names.extend(Mechanism::ALL.map(|m| m.name().to_owned()));
-    for kind in error_kinds() {
-        names.insert(serde_json::to_value(kind).unwrap().as_str().unwrap().to_owned());
-    }
+    names.extend(Phase::ALL.map(|phase| phase.name().to_owned()));
+    names.extend(error_kinds().into_iter().map(variant));
+    names.extend([Clock::Free, Clock::Exact].map(variant));
+    names.extend([Explain::Exact, Explain::Sampled].map(variant));
+    names.extend([Unit::Instructions, Unit::Samples, Unit::Nanoseconds].map(variant));
+    names.extend([Space::Kernel, Space::User].map(variant));
+    names.insert(variant(Functions::All));
     let (page, _) = SCHEMA_PAGE.split_once("## Example").expect("the example is last");
     let undocumented: Vec<_> = names
         .iter()

@@ -116,7 +116,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], accel: Accel, compared: bool) -> 
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
-                skip: skip_reason(&test, &parameters, accel, image),
+                skip: skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image),
                 parameters,
                 budgets: budgets.clone(),
             });
@@ -193,7 +193,13 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
     }
 }
 
-fn skip_reason(test: &Test, parameters: &Parameters, accel: Accel, image: &kernel::Image) -> Option<String> {
+fn skip_reason(
+    test: &Test,
+    parameters: &Parameters,
+    cpus: u32,
+    accel: Accel,
+    image: &kernel::Image,
+) -> Option<String> {
     let mechanism: Mechanism = match *test {
         Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism } => {
             mechanism
@@ -203,11 +209,15 @@ fn skip_reason(test: &Test, parameters: &Parameters, accel: Accel, image: &kerne
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
         return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
     }
-    if let Parameters::Attach(AttachParameters { clock, explain, .. }) = parameters
-        && accel == Accel::Kvm
-        && (clock.exact() || explain.contains(&Explain::Exact))
-    {
-        return Some("the exact clock and exact profiles count instructions, which only TCG does; use --accel tcg, or --clock free --explain sampled".to_owned());
+    if let Parameters::Attach(AttachParameters { clock, explain, .. }) = parameters {
+        if accel == Accel::Kvm && (clock.exact() || explain.contains(&Explain::Exact)) {
+            return Some("the exact clock and exact profiles count instructions, which only TCG does; use --accel tcg, or --clock free --explain sampled".to_owned());
+        }
+        if clock.exact() && cpus > 1 {
+            return Some(format!(
+                "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
+            ));
+        }
     }
     let missing = image.missing_for(mechanism);
     let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -358,6 +368,131 @@ mod tests {
         assert_eq!((attach, trigger), (&fprobe, &fprobe));
         // Under KVM there is still the clock.
         assert_eq!(*timed, None);
+    }
+
+    fn attach_of(cell: &PlannedCell) -> &AttachParameters {
+        let Parameters::Attach(attach) = &cell.parameters else { panic!("{:?}", cell.parameters) };
+        attach
+    }
+
+    #[test]
+    fn the_exact_clock_is_one_guest_more_or_the_only_one() {
+        use Clock::{Exact, Free};
+        let images = [image("a", None), image("a+s", None)];
+        for (clock, alone, compared) in [
+            ("", vec![Free], vec![Free; 6]),
+            (", clock: free, boots: 2", vec![Free; 2], vec![Free; 4]),
+            (", clock: exact, boots: 2", vec![Exact], vec![Exact]),
+            (", clock: both", vec![Free, Exact], [vec![Free; 6], vec![Exact]].concat()),
+            (
+                ", clock: both, boots: 5",
+                [vec![Free; 5], vec![Exact]].concat(),
+                [vec![Free; 5], vec![Exact]].concat(),
+            ),
+        ] {
+            let suite = suite(&format!(
+                "tests:\n  - attach: {{ mechanisms: [fentry], functions: [1], rounds: 2{clock} }}\n"
+            ));
+            for (is_compared, clocks) in [(false, alone), (true, compared)] {
+                for cell in super::cells(&suite, &guests(&images), Accel::Tcg, is_compared) {
+                    assert_eq!(attach_of(&cell).clocks(), clocks, "{clock} {is_compared}");
+                    assert_eq!(cell.boots() as usize, clocks.len(), "{clock} {is_compared}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_suite_says_of_attaching_reaches_every_cell() {
+        let suite = suite(
+            "tests:\n  - attach: { mechanisms: [fentry, kprobe.multi], functions: [10, all], rounds: 3, seed: 7, \
+             seconds: 20, clock: exact, explain: [sampled, exact] }\n  \
+             - attach: { mechanisms: [fexit], functions: [all], rounds: 1 }\n",
+        );
+        let planned = cells(&suite, &[image("a", None)], Accel::Tcg);
+        let expected = ["fentry/10", "fentry/all", "kprobe.multi/10", "kprobe.multi/all", "fexit/all"];
+        assert_eq!(names(&planned), expected.map(|test| format!("x86_64/a/tcg/attach/{test}")));
+        let shape = |cell| {
+            let AttachParameters { rounds, boots: _, seed, seconds, clock, explain } = attach_of(cell);
+            (*rounds, *seed, *seconds, *clock, explain.iter().copied().collect::<Vec<_>>())
+        };
+        let both = vec![Explain::Exact, Explain::Sampled];
+        for cell in &planned[..4] {
+            assert_eq!(shape(cell), (3, 7, Some(20), Clocks::Exact, both.clone()));
+        }
+        assert_eq!(shape(&planned[4]), (1, 0, None, Clocks::Free, vec![]));
+
+        // The command line's word counts instead of the suite's, for every group; what it does not say stays.
+        let sampled = BTreeSet::from([Explain::Sampled]);
+        let told =
+            cells(&suite.clone().with(Some(Clocks::Both), Some(&sampled)), &[image("a", None)], Accel::Tcg);
+        for cell in &told {
+            assert_eq!((attach_of(cell).clock, &attach_of(cell).explain), (Clocks::Both, &sampled));
+        }
+        let untold = cells(&suite.with(None, None), &[image("a", None)], Accel::Tcg);
+        assert_eq!(
+            untold.iter().map(shape).collect::<Vec<_>>(),
+            planned.iter().map(shape).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
+        let table = [
+            ("", "", [true, true]),
+            ("explain: [sampled]", "", [true, true]),
+            ("explain: [exact]", "", [true, false]),
+            ("clock: exact", "", [true, false]),
+            ("clock: both", "", [true, false]),
+            ("clock: free, explain: [exact]", "machine: { cpus: 2 }\n", [true, false]),
+            ("clock: exact", "machine: { cpus: 2 }\n", [false, false]),
+            ("clock: both", "machine: { cpus: 4 }\n", [false, false]),
+        ];
+        for (keys, machine, runs) in table {
+            let suite = suite(&format!(
+                "{machine}tests:\n  - attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, {keys} }}\n"
+            ));
+            for (accel, runs) in [Accel::Tcg, Accel::Kvm].into_iter().zip(runs) {
+                let cell = &cells(&suite, &[image("a", None)], accel)[0];
+                let reason = match (runs, accel) {
+                    (true, _) => None,
+                    (false, Accel::Kvm) => Some("only TCG"),
+                    (false, Accel::Tcg) => Some("on one thread"),
+                };
+                let skip = cell.skip.as_deref();
+                assert_eq!(skip.is_some(), reason.is_some(), "{keys} {machine} {accel:?}: {skip:?}");
+                assert!(reason.is_none_or(|words| skip.unwrap().contains(words)), "{skip:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_where_they_stand() {
+        let whole = |key: &str, value: &str| {
+            let mut keys = vec![("mechanisms", "[fentry]"), ("functions", "[1]"), ("rounds", "1")];
+            keys.retain(|(known, _)| *known != key);
+            keys.push((key, value));
+            let keys: String =
+                keys.into_iter().map(|(key, value)| format!("      {key}: {value}\n")).collect();
+            format!("name: t\ndescription: d\nkernels: [a]\ntests:\n  - attach:\n{keys}")
+        };
+        for (key, value, line, words) in [
+            ("seconds", "0", 9, "nonzero"),
+            ("seconds", "-1", 9, "-1"),
+            ("clock", "fast", 9, "free, exact, both"),
+            ("explain", "[perf]", 9, "exact, sampled"),
+            ("explain", "exact", 9, "sequence"),
+            ("functions", "[0]", 8, "above 0"),
+            ("functions", "[most]", 8, "`all`"),
+            ("functions", "[]", 8, "at least one"),
+            ("functions", "all", 8, "sequence"),
+            ("budget_seconds", "5", 9, "seconds"),
+        ] {
+            let error =
+                config::parse::<Suite>(&whole(key, value), Path::new("t.yaml")).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("t.yaml:{line}:")), "{key}: {value}: {error}");
+            assert!(error.contains(words), "{key}: {value}: {error}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Targets {
 
 impl Targets {
     pub fn choose(mut candidates: Vec<Target>, wanted: Functions, seed: u64) -> Result<Targets, GuestError> {
-        functions::shuffle(&mut candidates, seed);
+        functions::order(&mut candidates, seed);
         let spare = match wanted {
             Functions::All if candidates.is_empty() => return Err(too_few(0, 1)),
             Functions::All => None,
