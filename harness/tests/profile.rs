@@ -37,7 +37,8 @@ fn stored() -> Run {
     let cells = run["cells"].as_array_mut().unwrap();
     cells.retain(|cell| !cell["id"]["test"]["attach"].is_null());
     for cell in cells.iter_mut() {
-        cell["measurement"]["attach"]["boots"] = serde_json::json!([]);
+        // Its own summaries are of profiles that are not stored.
+        cell["measurement"]["attach"]["explained"] = serde_json::json!([]);
     }
     let mut more = cells.clone();
     more.iter_mut().for_each(|cell| cell["id"]["test"]["attach"]["functions"] = 100.into());

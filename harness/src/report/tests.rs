@@ -246,10 +246,21 @@ fn a_hostile_console_stays_xml() {
 }
 
 #[test]
+fn a_console_that_holds_a_fence_has_a_longer_one_around_it() {
+    let mut run = run();
+    run.cells.retain(|cell| !cell.console_tail.is_empty());
+    run.cells[0].console_tail.push("Code: ``` <b>&amp; 48 8b".to_owned());
+    let text = markdown::render(&run, &View::default());
+    let (_, fenced) = text.split_once("\n````\n").expect("a fence");
+    let (console, rest) = fenced.split_once("\n````\n").expect("its end");
+    assert!(console.ends_with("\nCode: ``` <b>&amp; 48 8b") && !rest.contains("````"), "{text}");
+}
+
+#[test]
 fn junit_tells_the_outcomes_apart() {
     let xml = junit::render(&run()).unwrap();
     let count = |element| texts(&xml, element).len();
-    assert_eq!((count("testcase"), count("failure"), count("error"), count("skipped")), (15, 1, 1, 3));
+    assert_eq!((count("testcase"), count("failure"), count("error"), count("skipped")), (21, 1, 1, 3));
 }
 
 #[test]
@@ -269,7 +280,7 @@ fn junit_names_stay_apart_when_a_kernel_ran_under_both_accelerators() {
     let all = keys.len();
     keys.sort();
     keys.dedup();
-    assert_eq!((all, keys.len()), (30, 30));
+    assert_eq!((all, keys.len()), (42, 42));
 }
 
 #[test]

@@ -9,7 +9,6 @@ says on whose machine it was recorded.
 import json
 import sys
 
-RECORDS = 24
 COSTS = 12
 WAITS = 6
 
@@ -24,8 +23,11 @@ def name(cell):
 
 def trim(cell):
     measurement = cell["measurement"] or {}
-    for point in measurement.get("lbr_waste", {}).get("points", []):
-        del point["records"][RECORDS:]
+    waste = measurement.get("lbr_waste", {})
+    for point in waste.get("points", []):
+        # All that any filter's count rests on.
+        ends = [{record["from"]["symbol"], record["to"]["symbol"]} for record in point["records"]]
+        del point["records"][1 + max(i for i, names in enumerate(ends) if waste["function"]["name"] in names):]
     for summary in measurement.get("attach", {}).get("explained", []):
         del summary["functions"][COSTS:]
         del summary["waits"][WAITS:]
