@@ -99,7 +99,7 @@ impl Default for Tolerance {
     fn default() -> Tolerance {
         // Waste and the cost of a hit are exact. A time under TCG moves by some per cent with the layout of the code alone. The
         // instructions of thousands of functions move a little with any change of what is attached to.
-        Tolerance { wasted: 0, trigger: 0, time_percent: 5.0, exact_percent: 0.5 }
+        Tolerance { wasted: 0, trigger: 0, time_percent: 5.0, exact_percent: 1.0 }
     }
 }
 
