@@ -172,6 +172,11 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         let thread = threads[vcpu.paths[path].thread as usize];
         let node = within(tree, nodes[path], thread, interrupts[path], block.start);
         tree.node(node).own += block.instructions;
+        // Reached by a jump: a call in all but the way back.
+        let begun = tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);
+        if begun && nodes[path] != Some(node) {
+            tree.node(node).calls += block.times;
+        }
     }
 }
 
