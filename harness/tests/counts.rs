@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 use tramplab::{
-    profile::{Node, Phase, Profile, count},
+    profile::{Cost, Node, Phase, Profile, count},
     run::{Accel, Arch, Clock},
     vm::{Deadlines, QemuProgram, Spec, Vm, initramfs},
 };
@@ -147,5 +147,54 @@ fn under_the_exact_clock_two_boots_are_one() {
         assert!(profile == same_profile, "the profiles differ");
         let totals = profile.totals();
         assert!(totals.task > 100_000 && totals.interrupts > 0 && totals.others > 0, "{totals:?}");
+    }
+}
+
+/// Shares of the attaching thread's work by function, in per cent, most first.
+fn shares(profile: &Profile) -> Vec<(String, f64)> {
+    let total = profile.totals().task as f64;
+    let share = |cost: Cost| (cost.function.name, 100.0 * cost.own as f64 / total);
+    profile.costs().into_iter().map(share).collect()
+}
+
+#[test]
+fn samples_agree_with_the_exact_profile() {
+    for (mechanism, functions, rounds) in [(Mechanism::KprobeMulti, 1000, 20), (Mechanism::Fentry, 10, 10)] {
+        let dir = tempfile::tempdir().unwrap();
+        let orders = [
+            explain(attach(mechanism, functions, 1), Explain::Exact),
+            explain(attach(mechanism, functions, rounds), Explain::Sampled),
+        ];
+        let t = std::time::Instant::now();
+        let mut vm = Vm::boot(spec(dir.path(), Clock::Exact, &orders)).unwrap();
+        let Response::Explain(_) = request(&mut vm, orders[0].clone()) else { panic!() };
+        let exact: Vec<Profile> = (0..2).map(|number| profile(&mut vm, dir.path(), number)).collect();
+        let Response::Explain(sampled) = request(&mut vm, orders[1].clone()) else { panic!() };
+        println!("{mechanism} {:?}", t.elapsed());
+        for (exact, phase) in exact.iter().zip([sampled.attach, sampled.detach]) {
+            let samples = phase.samples.unwrap();
+            let addresses = count::stack_addresses(samples.stacks.iter().map(|s| &s.stack));
+            let Response::Resolve { symbols } = request(&mut vm, Command::Resolve { addresses }) else {
+                panic!()
+            };
+            let symbols = symbols.into_iter().flatten().collect();
+            let sampled = count::of_samples("test", Phase::Attach, &samples, &symbols);
+            println!("exact {:?} sampled {:?}", exact.totals(), sampled.totals());
+            let s = shares(&sampled);
+            let e = shares(exact);
+            for (name, share) in e.iter().take(12) {
+                println!(
+                    "{name} exact {share:.2} sampled {:.2}",
+                    s.iter().find(|x| x.0 == *name).map_or(0.0, |x| x.1)
+                );
+            }
+            println!("--");
+            for (name, share) in s.iter().take(12) {
+                println!(
+                    "{name} sampled {share:.2} exact {:.2}",
+                    e.iter().find(|x| x.0 == *name).map_or(0.0, |x| x.1)
+                );
+            }
+        }
     }
 }
