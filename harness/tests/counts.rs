@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 use tramplab::{
+    branch::Symbols,
     profile::{Cost, Node, Phase, Profile, count},
     run::{Accel, Arch, Clock},
     vm::{Deadlines, QemuProgram, Spec, Vm, initramfs},
@@ -53,9 +54,13 @@ fn request(vm: &mut Vm, command: Command) -> Response {
 /// The `number`th profile of a guest, named.
 fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
     let counts = counts(dir, number);
-    let command = Command::Resolve { addresses: count::addresses(&counts) };
-    let Response::Resolve { symbols } = request(vm, command) else { panic!() };
-    count::of_counts("test", Phase::Attach, &counts, &symbols.into_iter().flatten().collect())
+    let symbols = resolve(vm, count::addresses(&counts));
+    count::of_counts("test", Phase::Attach, &counts, &symbols)
+}
+
+fn resolve(vm: &mut Vm, addresses: Vec<u64>) -> Symbols {
+    let Response::Resolve { symbols } = request(vm, Command::Resolve { addresses }) else { panic!() };
+    symbols.into_iter().flatten().collect()
 }
 
 fn counts(dir: &Path, number: u64) -> Counts {
@@ -112,7 +117,37 @@ fn calls_are_those_that_the_kernels_own_tracer_sees() {
     let mut profiled = profiled_calls(&profile, SYSTEM_CALLS);
     profiled.retain(|name, _| traceable.contains(name));
     assert_eq!(profiled, traced, "{trace}");
-    assert_eq!(traced[&*root], u64::from(TIMES));
+    assert!(traced.len() > 10 && traced[&*root] == u64::from(TIMES), "{traced:?}");
+}
+
+#[test]
+fn two_cpus_are_one_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(Spec { cpus: 2, ..spec(dir.path(), Clock::Free, &[]) }).unwrap();
+    // The other CPU is idle but for what it must know of patched code.
+    let command = explain(attach(Mechanism::KprobeMulti, 100, 1), Explain::Exact);
+    let Response::Explain(_) = request(&mut vm, command) else { panic!() };
+    for number in 0..2 {
+        let counts = counts(dir.path(), number);
+        assert_eq!(counts.vcpus.len(), 2);
+        let counted: u64 =
+            counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.instructions).sum();
+        let profile = profile(&mut vm, dir.path(), number);
+        assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), counted);
+        let threads: BTreeSet<_> =
+            profile.threads.iter().map(|thread| (&thread.command, thread.pid, thread.measured)).collect();
+        assert_eq!(threads.len(), profile.threads.len(), "a thread twice: {:?}", profile.threads);
+        assert_eq!(threads.iter().filter(|thread| thread.2).count(), 1, "{threads:?}");
+        // Told by the attaching thread, done in an interrupt of the other CPU.
+        let of = |name: &str| {
+            let is_it = |node: &&Node| profile.functions[node.function as usize].name == name;
+            profile.nodes.iter().find(is_it).unwrap_or_else(|| panic!("nothing of {name}"))
+        };
+        let (tells, obeys) = (of("text_poke_bp_batch"), of("do_sync_core"));
+        assert!(profile.threads[tells.thread as usize].measured && !tells.interrupt);
+        assert!(!profile.threads[obeys.thread as usize].measured && obeys.interrupt);
+    }
+    vm.power_off(LIMIT).unwrap();
 }
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
@@ -150,51 +185,70 @@ fn under_the_exact_clock_two_boots_are_one() {
     }
 }
 
-/// Shares of the attaching thread's work by function, in per cent, most first.
-fn shares(profile: &Profile) -> Vec<(String, f64)> {
-    let total = profile.totals().task as f64;
-    let share = |cost: Cost| (cost.function.name, 100.0 * cost.own as f64 / total);
-    profile.costs().into_iter().map(share).collect()
+/// Of the attaching thread's work, what was spent in a function and below it, in per cent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    own: f64,
+    total: f64,
+}
+
+/// By function, and the five with the most of their own.
+fn shares(profile: &Profile) -> (BTreeMap<String, Share>, Vec<String>) {
+    let all = profile.totals().task as f64;
+    let costs = profile.costs();
+    let top = costs.iter().take(5).map(|cost| cost.function.name.clone()).collect();
+    let per_cent = |amount| 100.0 * amount as f64 / all;
+    let share = |cost: &Cost| Share { own: per_cent(cost.own), total: per_cent(cost.total) };
+    (costs.iter().map(|cost| (cost.function.name.clone(), share(cost))).collect(), top)
+}
+
+/// No sampling interrupt comes while a function keeps interrupts off: what it does meanwhile, and has others do, is seen
+/// where it switches them on again, in itself. In these phases that is the one that patches code; what is to be compared
+/// of it is what it does with all it calls.
+const INTERRUPTS_OFF: &str = "__text_poke";
+/// Percentage points. Of a thousand samples one standard deviation of a share of 20 % is 1.3.
+const APART: f64 = 3.0;
+
+fn assert_agree(exact: &Profile, sampled: &Profile) {
+    assert!(sampled.totals().task > 400, "too few samples: {:?}", sampled.totals());
+    let (exact, exact_top) = shares(exact);
+    let (sampled, sampled_top) = shares(sampled);
+    for name in exact_top.into_iter().chain(sampled_top) {
+        let of = |shares: &BTreeMap<String, Share>| {
+            let share = shares.get(&name).copied().unwrap_or_default();
+            if name == INTERRUPTS_OFF { share.total } else { share.own }
+        };
+        let (exact, sampled) = (of(&exact), of(&sampled));
+        assert!(
+            (exact - sampled).abs() < APART,
+            "{name}: {exact:.2} % of instructions, {sampled:.2} % of samples"
+        );
+    }
 }
 
 #[test]
 fn samples_agree_with_the_exact_profile() {
-    for (mechanism, functions, rounds) in [(Mechanism::KprobeMulti, 1000, 20), (Mechanism::Fentry, 10, 10)] {
-        let dir = tempfile::tempdir().unwrap();
-        let orders = [
-            explain(attach(mechanism, functions, 1), Explain::Exact),
-            explain(attach(mechanism, functions, rounds), Explain::Sampled),
-        ];
-        let t = std::time::Instant::now();
-        let mut vm = Vm::boot(spec(dir.path(), Clock::Exact, &orders)).unwrap();
-        let Response::Explain(_) = request(&mut vm, orders[0].clone()) else { panic!() };
-        let exact: Vec<Profile> = (0..2).map(|number| profile(&mut vm, dir.path(), number)).collect();
-        let Response::Explain(sampled) = request(&mut vm, orders[1].clone()) else { panic!() };
-        println!("{mechanism} {:?}", t.elapsed());
-        for (exact, phase) in exact.iter().zip([sampled.attach, sampled.detach]) {
+    let explained = [
+        [
+            explain(attach(Mechanism::Fentry, 10, 1), Explain::Exact),
+            explain(attach(Mechanism::Fentry, 10, 8), Explain::Sampled),
+        ],
+        [
+            explain(attach(Mechanism::KprobeMulti, 1000, 1), Explain::Exact),
+            explain(attach(Mechanism::KprobeMulti, 1000, 25), Explain::Sampled),
+        ],
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(dir.path(), Clock::Exact, &explained.concat())).unwrap();
+    for (number, [exactly, sampling]) in (0..).zip(explained) {
+        let Response::Explain(_) = request(&mut vm, exactly) else { panic!() };
+        let Response::Explain(reply) = request(&mut vm, sampling) else { panic!() };
+        for (number, phase) in (2 * number..).zip([reply.attach, reply.detach]) {
             let samples = phase.samples.unwrap();
-            let addresses = count::stack_addresses(samples.stacks.iter().map(|s| &s.stack));
-            let Response::Resolve { symbols } = request(&mut vm, Command::Resolve { addresses }) else {
-                panic!()
-            };
-            let symbols = symbols.into_iter().flatten().collect();
+            let addresses = count::stack_addresses(samples.stacks.iter().map(|sample| &sample.stack));
+            let symbols = resolve(&mut vm, addresses);
             let sampled = count::of_samples("test", Phase::Attach, &samples, &symbols);
-            println!("exact {:?} sampled {:?}", exact.totals(), sampled.totals());
-            let s = shares(&sampled);
-            let e = shares(exact);
-            for (name, share) in e.iter().take(12) {
-                println!(
-                    "{name} exact {share:.2} sampled {:.2}",
-                    s.iter().find(|x| x.0 == *name).map_or(0.0, |x| x.1)
-                );
-            }
-            println!("--");
-            for (name, share) in s.iter().take(12) {
-                println!(
-                    "{name} sampled {share:.2} exact {:.2}",
-                    e.iter().find(|x| x.0 == *name).map_or(0.0, |x| x.1)
-                );
-            }
+            assert_agree(&profile(&mut vm, dir.path(), number), &sampled);
         }
     }
 }

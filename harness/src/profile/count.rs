@@ -232,3 +232,6 @@ pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
     waited.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.stack.cmp(&b.stack)));
     waited
 }
+
+#[cfg(test)]
+mod tests;
