@@ -9,7 +9,7 @@ use std::{
 };
 use tramplab::{
     branch::Symbols,
-    profile::{Cost, Node, Phase, Profile, count},
+    profile::{Cost, Node, Phase, Profile, Thread, count},
     run::{Accel, Arch, Clock},
     vm::{Deadlines, QemuProgram, Spec, Vm, initramfs},
 };
@@ -138,14 +138,15 @@ fn two_cpus_are_one_profile() {
             profile.threads.iter().map(|thread| (&thread.command, thread.pid, thread.measured)).collect();
         assert_eq!(threads.len(), profile.threads.len(), "a thread twice: {:?}", profile.threads);
         assert_eq!(threads.iter().filter(|thread| thread.2).count(), 1, "{threads:?}");
-        // Told by the attaching thread, done in an interrupt of the other CPU.
-        let of = |name: &str| {
-            let is_it = |node: &&Node| profile.functions[node.function as usize].name == name;
-            profile.nodes.iter().find(is_it).unwrap_or_else(|| panic!("nothing of {name}"))
+        let anywhere = |name: &str, wanted: fn(&Node, &Thread) -> bool| {
+            profile.nodes.iter().any(|node| {
+                profile.functions[node.function as usize].name == name
+                    && wanted(node, &profile.threads[node.thread as usize])
+            })
         };
-        let (tells, obeys) = (of("text_poke_bp_batch"), of("do_sync_core"));
-        assert!(profile.threads[tells.thread as usize].measured && !tells.interrupt);
-        assert!(!profile.threads[obeys.thread as usize].measured && obeys.interrupt);
+        // Told by the attaching thread, done in an interrupt of the other CPU.
+        assert!(anywhere("text_poke_bp_batch", |node, thread| thread.measured && !node.interrupt));
+        assert!(anywhere("do_sync_core", |node, thread| !thread.measured && node.interrupt));
     }
     vm.power_off(LIMIT).unwrap();
 }
