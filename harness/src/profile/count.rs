@@ -5,7 +5,7 @@ use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Uni
 use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
 use std::collections::HashMap;
 use tramplab_protocol::{
-    counts::{CallPath, Counts, Entered, VcpuCounts},
+    counts::{self, CallPath, Counts, Entered, VcpuCounts},
     message::{Samples, Symbol, Wait},
 };
 
@@ -138,10 +138,11 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
     let threads: Vec<u32> = vcpu
         .threads
         .iter()
-        .map(|thread| {
-            let command =
-                if thread.command.is_empty() { "unknown".to_owned() } else { thread.command.clone() };
-            tree.thread(Thread { command, pid: thread.pid, measured: thread.measured })
+        .map(|counts::Thread { command, pid, measured }| match (command.as_str(), measured) {
+            // Its name is read where threads are switched; it went on all the time.
+            ("", true) => tree.thread(Thread::agent()),
+            ("", false) => tree.thread(Thread { command: "unknown".to_owned(), pid: *pid, measured: false }),
+            (command, &measured) => tree.thread(Thread { command: command.to_owned(), pid: *pid, measured }),
         })
         .collect();
     // Per path its node; none for what has no known caller.

@@ -173,6 +173,13 @@ pub struct Waited {
     pub count: u64,
 }
 
+impl Thread {
+    /// The guest's first process, which attaches.
+    pub fn agent() -> Thread {
+        Thread { command: "tramplab-agent".to_owned(), pid: 1, measured: true }
+    }
+}
+
 impl Phase {
     pub const ALL: [Phase; 2] = [Phase::Attach, Phase::Detach];
 

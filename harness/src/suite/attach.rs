@@ -180,11 +180,7 @@ fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop
     let symbols = resolve_addresses(vm, count::stack_addresses(stacks))?;
     let profile = count::of_samples(&made.name(), made.phase, samples, &symbols);
     let file = made.save(&profile, How::Sampled)?;
-    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(|| Thread {
-        command: "tramplab-agent".to_owned(),
-        pid: 1,
-        measured: true,
-    });
+    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(Thread::agent);
     let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);
     made.save(&waiting, How::Waiting)?;
     let mut summary = made.summary(Explain::Sampled, reply, &profile, file);

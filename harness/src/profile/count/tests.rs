@@ -219,6 +219,13 @@ fn threads_of_all_cpus_are_put_together() {
 }
 
 #[test]
+fn the_thread_that_attaches_has_a_name_where_no_switch_told_it() {
+    let blocks = vec![block(0, 0x400, 1, 1)];
+    let profile = of(vec![vcpu(0, vec![thread("", 0, true)], vec![root(0)], blocks)]);
+    assert_eq!(profile.threads, [Thread::agent()]);
+}
+
+#[test]
 fn addresses_are_the_kernels_once() {
     let paths =
         vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), path(1, 0x210, 0x400, Entered::Call, 1)];
