@@ -21,9 +21,8 @@ mod recorder;
 use decode::Guest;
 use flow::Block;
 use guest_state::Registers;
-use profiler::{Parked, Profiler};
+use profiler::{Parking, Profiler};
 use recorder::Recorder;
-use rustc_hash::FxHashMap;
 use std::{
     cell::UnsafeCell,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -62,7 +61,7 @@ struct Plugin {
     /// The function that switches threads; 0 while nobody asks.
     switch_to: AtomicU64,
     /// Calls of the threads that do not run, while they are followed.
-    parked: Mutex<FxHashMap<u64, Parked>>,
+    parked: Mutex<Parking>,
     traces: AtomicU64,
     counts: AtomicU64,
     /// What instrumented code points at; freed when that code is thrown away.

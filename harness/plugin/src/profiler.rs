@@ -26,13 +26,42 @@ struct Frame {
     from: u64,
     to: u64,
     kind: Entered,
-    /// Where it can return to; of a call all three are the same.
-    returns: [u64; 3],
+    back: Back,
+}
+
+/// Where a call, or an interrupt, goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Back {
+    To(u64),
+    /// One of these: whether a branch before the interrupt was taken is not known.
+    Either([u64; 3]),
+    /// Right behind a return: to wherever that led, which may be a caller.
+    Returned,
+    /// Right behind a call through a register: to what that called.
+    Called {
+        from: u64,
+        after: u64,
+    },
+    /// Not known.
+    Anywhere,
+}
+
+impl Back {
+    fn leads_to(self, address: u64) -> bool {
+        match self {
+            Back::To(to) => to == address,
+            Back::Either(places) => places.contains(&address),
+            Back::Returned | Back::Called { .. } | Back::Anywhere => false,
+        }
+    }
 }
 
 /// The calls of a thread that does not run now.
 #[derive(Clone, Debug, Default)]
 pub struct Parked(Vec<Frame>);
+
+/// By `task_struct` and process id: the memory of a thread that ended is used again.
+pub type Parking = FxHashMap<(u64, u32), Parked>;
 
 /// A thread as the kernel's memory describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +82,7 @@ struct Cached {
 pub struct Profiler<'a> {
     setup: Setup,
     threads: Vec<Thread>,
-    /// By `task_struct` and process id: the memory of one that ended is used again.
+    /// Indices into `threads`, as in [`Parking`].
     known: FxHashMap<(u64, u32), u32>,
     /// None until the first switch tells which thread ran from the beginning.
     task: Option<u64>,
@@ -111,6 +140,9 @@ impl<'a> Profiler<'a> {
             flow::between(previous, begun, &told, block.start, |step| self.step(step));
             self.told = told;
             self.told.clear();
+        } else if self.is_entry(block.start) {
+            // Interrupted before anything was seen.
+            self.enter(0, block.start, Entered::Interrupt, Back::Anywhere, true);
         }
         self.previous = Some(block);
         self.previous_path = self.path;
@@ -123,13 +155,13 @@ impl<'a> Profiler<'a> {
 
     /// The function that switches threads was entered; `previous` and `next` are its arguments. Calls of threads that do not
     /// run are kept in `parked`, for whichever vCPU runs them next.
-    pub fn switch(&mut self, previous: &Task, next: &Task, parked: &mut FxHashMap<u64, Parked>) {
+    pub fn switch(&mut self, previous: &Task, next: &Task, parked: &mut Parking) {
         if self.task.is_none() {
             let thread = &mut self.threads[self.thread as usize];
             (thread.pid, thread.command) = (previous.pid, previous.command.clone());
             self.known.insert((previous.address, previous.pid), self.thread);
         }
-        parked.insert(previous.address, Parked(std::mem::take(&mut self.stack)));
+        parked.insert((previous.address, previous.pid), Parked(std::mem::take(&mut self.stack)));
         self.task = Some(next.address);
         let thread = match self.known.get(&(next.address, next.pid)) {
             Some(&thread) => thread,
@@ -143,9 +175,9 @@ impl<'a> Profiler<'a> {
         self.thread = thread;
         self.add_root(thread);
         // Its paths are this vCPU's own, whichever ran it last.
-        let Parked(frames) = parked.remove(&next.address).unwrap_or_default();
+        let Parked(frames) = parked.remove(&(next.address, next.pid)).unwrap_or_default();
         for frame in frames {
-            self.enter(frame.from, frame.to, frame.kind, frame.returns, false);
+            self.enter(frame.from, frame.to, frame.kind, frame.back, false);
         }
         self.previous_path = self.path;
     }
@@ -166,28 +198,33 @@ impl<'a> Profiler<'a> {
     fn step(&mut self, step: Step) {
         match step {
             Step::Interrupt { from, to, resume } => {
-                self.enter(from, to, Entered::Interrupt, resume, true);
+                self.enter(from, to, Entered::Interrupt, Back::Either(resume), true);
             }
             Step::Branch { from, to, kind, on_trial: _ } => match kind {
                 Kind::Cond | Kind::Jump => {}
                 Kind::Interrupt | Kind::Int => {
-                    self.enter(from, to, Entered::Interrupt, [from; 3], true);
+                    self.enter(from, to, Entered::Interrupt, Back::To(from), true);
                 }
-                Kind::Call | Kind::IndCall => {
-                    let after = self.previous.map_or(0, |block| block.end);
-                    self.enter(from, to, Entered::Call, [after; 3], true);
+                Kind::Call => self.call(from, to, self.after()),
+                Kind::IndCall => {
+                    let after = self.after();
+                    if !self.interrupted_at_once(to, Back::Called { from, after }) {
+                        self.call(from, to, after);
+                    }
                 }
                 Kind::Syscall => {
                     self.leave_all();
-                    self.enter(from, to, Entered::Syscall, [0; 3], true);
+                    self.enter(from, to, Entered::Syscall, Back::Anywhere, true);
                 }
-                Kind::Sysret => self.leave_all(),
+                Kind::Sysret => {
+                    self.leave_all();
+                    self.interrupted_at_once(to, Back::Anywhere);
+                }
                 Kind::Ret | Kind::IndJump if is_user(to) => {}
                 Kind::Ret => self.returned(to),
-                // A jump through a register to where interrupts enter is an interrupt behind one, see `flow`.
                 Kind::IndJump => {
-                    if self.is_entry(to) && !self.is_entry(from) {
-                        self.enter(0, to, Entered::Interrupt, [0; 3], true);
+                    if !self.is_entry(from) {
+                        self.interrupted_at_once(to, Back::Anywhere);
                     }
                 }
                 Kind::Iret => self.returned_from_interrupt(to),
@@ -195,11 +232,30 @@ impl<'a> Profiler<'a> {
         }
     }
 
+    /// A transfer through a register or memory to where interrupts enter is an interrupt behind one, see `flow`. Returns
+    /// whether it was.
+    fn interrupted_at_once(&mut self, to: u64, back: Back) -> bool {
+        let interrupted = self.is_entry(to);
+        if interrupted {
+            self.enter(0, to, Entered::Interrupt, back, true);
+        }
+        interrupted
+    }
+
+    fn call(&mut self, from: u64, to: u64, after: u64) {
+        self.enter(from, to, Entered::Call, Back::To(after), true);
+    }
+
+    /// Behind the block that ends here: what a call in it returns to.
+    fn after(&self) -> u64 {
+        self.previous.map_or(0, |block| block.end)
+    }
+
     fn is_entry(&self, address: u64) -> bool {
         (self.setup.entry_start..self.setup.entry_end).contains(&address)
     }
 
-    fn enter(&mut self, from: u64, to: u64, kind: Entered, returns: [u64; 3], called: bool) {
+    fn enter(&mut self, from: u64, to: u64, kind: Entered, back: Back, called: bool) {
         // Programs of user space are not looked into.
         if is_user(to) {
             return;
@@ -225,7 +281,7 @@ impl<'a> Profiler<'a> {
             }
         };
         self.paths[path as usize].calls += u64::from(called);
-        self.stack.push(Frame { path, from, to, kind, returns });
+        self.stack.push(Frame { path, from, to, kind, back });
         self.path = path;
     }
 
@@ -246,7 +302,7 @@ impl<'a> Profiler<'a> {
             if frame.kind != Entered::Call {
                 return None;
             }
-            if frame.returns[0] == to {
+            if frame.back.leads_to(to) {
                 return Some(depth);
             }
         }
@@ -256,9 +312,9 @@ impl<'a> Profiler<'a> {
     fn returned(&mut self, to: u64) {
         match self.caller(to) {
             Some(depth) => self.leave(depth),
-            // Interrupted right after it returned; where to, the interrupt's own return will tell.
-            None if self.is_entry(to) => self.enter(0, to, Entered::Interrupt, [0; 3], true),
-            None => {}
+            None => {
+                self.interrupted_at_once(to, Back::Returned);
+            }
         }
     }
 
@@ -267,15 +323,18 @@ impl<'a> Profiler<'a> {
             return self.leave_all();
         }
         let innermost = self.stack.iter().rposition(|frame| frame.kind == Entered::Interrupt);
-        match innermost {
-            Some(depth) if self.stack[depth].returns.contains(&to) => self.leave(depth),
-            Some(depth) if self.stack[depth].returns == [0; 3] => {
-                self.leave(depth);
-                self.returned(to);
-            }
+        // What was called before anything was seen may return like this as well.
+        let Some(depth) = innermost else { return self.returned(to) };
+        let back = self.stack[depth].back;
+        self.leave(depth);
+        match back {
+            _ if back.leads_to(to) => {}
+            // The next one had been waiting, and came before an instruction was done.
+            _ if self.interrupted_at_once(to, back) => {}
+            Back::Returned => self.returned(to),
+            Back::Called { from, after } => self.call(from, to, after),
             // A handler may go on elsewhere: behind a probed instruction, at an access' fixup.
-            Some(depth) => self.leave(depth),
-            None => self.returned(to),
+            Back::To(_) | Back::Either(_) | Back::Anywhere => {}
         }
     }
 
@@ -296,12 +355,14 @@ impl<'a> Profiler<'a> {
             let next = self.blocks.len() as u32;
             let slot = *self.slots.entry((path, start)).or_insert(next);
             if slot == next {
-                self.blocks.push(BlockCount { path, start, instructions: 0 });
+                self.blocks.push(BlockCount { path, start, times: 0, instructions: 0 });
             }
             self.cache[at] = Cached { path: self.previous_path, block: pointer, slot };
             slot
         };
-        self.blocks[slot as usize].instructions += u64::from(instructions);
+        let count = &mut self.blocks[slot as usize];
+        count.times += u64::from(instructions > 0);
+        count.instructions += u64::from(instructions);
     }
 
     fn root_of(&self, mut path: u32) -> u32 {
@@ -324,3 +385,6 @@ impl<'a> Profiler<'a> {
 fn is_user(address: u64) -> bool {
     address >> 63 == 0
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 use super::{artifacts, exit, progress::Progress, repository, vm_test};
 use anyhow::{Context, Result, bail};
 use std::{
+    num::NonZeroU32,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -14,12 +15,14 @@ use tramplab::{
     vm::{Deadlines, Spec, Vm},
 };
 use tramplab_protocol::{
-    Mechanism,
-    message::{Command, LbrWasteRequest, Response},
+    Functions, Mechanism,
+    message::{AttachRequest, Command, Explain, ExplainRequest, LbrWasteRequest, Response},
 };
 
 /// Triggers of the armed and of the idle workload.
 const HITS: u32 = 2_000_000;
+/// Functions that the profiled workload and the idle one attach to by one link.
+const FUNCTIONS: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -58,6 +61,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     };
 
     let (mut plain, mut idle, mut idle_work, mut armed_work) = (vec![], vec![], vec![], vec![]);
+    let (mut idle_rounds, mut profiled_rounds) = (vec![], vec![]);
     for round in 1..=args.rounds {
         progress.step(&format!("round {round} of {}", args.rounds));
         let (vm, _dir) = boot(None)?;
@@ -69,6 +73,10 @@ pub fn bench(args: &Args) -> Result<u8> {
         let rest = work(&mut vm, 1, 1)?;
         idle_work.push(work(&mut vm, 1, HITS)?.saturating_sub(rest));
         armed_work.push(work(&mut vm, HITS, 1)?.saturating_sub(rest));
+        // The first is slower: what it takes must be translated.
+        attach(&mut vm, false)?;
+        idle_rounds.push(attach(&mut vm, false)?);
+        profiled_rounds.push(attach(&mut vm, true)?);
     }
     drop(progress);
     println!("kernel {}, {}, {} rounds, interleaved; milliseconds\n", args.kernel, qemu.version, args.rounds);
@@ -77,6 +85,12 @@ pub fn bench(args: &Args) -> Result<u8> {
     row("boot, plugin idle", &mut idle, Some(median(&mut plain)));
     row(&format!("{HITS} fentry triggers, idle"), &mut idle_work, None);
     row(&format!("{HITS} fentry triggers, armed"), &mut armed_work, Some(median(&mut idle_work)));
+    row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &mut idle_rounds, None);
+    row(
+        &format!("kprobe.multi of {FUNCTIONS}, profiled"),
+        &mut profiled_rounds,
+        Some(median(&mut idle_rounds)),
+    );
     Ok(exit::PASS)
 }
 
@@ -87,6 +101,27 @@ fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
         Response::LbrWaste(_) => Ok(started.elapsed()),
         other => bail!("the guest's answer does not fit: {other:?}"),
     }
+}
+
+/// A round of attaching and detaching, by the guest's clock, which is the host's.
+fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
+    let attach = AttachRequest {
+        mechanism: Mechanism::KprobeMulti,
+        functions: Functions::Count(FUNCTIONS),
+        rounds: 1,
+        seed: 0,
+        seconds: None,
+    };
+    let command = match profiled {
+        true => Command::Explain(ExplainRequest { attach, how: Explain::Exact }),
+        false => Command::Attach(attach),
+    };
+    let nanoseconds = match vm.request(command, Duration::from_secs(300))?? {
+        Response::Attach(reply) => reply.rounds.iter().map(|round| round.attach_ns + round.detach_ns).sum(),
+        Response::Explain(reply) => reply.attach.wall_ns + reply.detach.wall_ns,
+        other => bail!("the guest's answer does not fit: {other:?}"),
+    };
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
 fn median(times: &mut [Duration]) -> Duration {

@@ -5,8 +5,8 @@ use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Uni
 use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
 use std::collections::HashMap;
 use tramplab_protocol::{
-    counts::{CallPath, Counts, Entered, VcpuCounts},
-    message::{AGENT_NAME, AGENT_PID, Samples, Symbol, Wait},
+    counts::{self, CallPath, Counts, Entered, VcpuCounts},
+    message::{Samples, Symbol, Wait},
 };
 
 /// Builds a tree call by call.
@@ -138,14 +138,11 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
     let threads: Vec<u32> = vcpu
         .threads
         .iter()
-        .map(|thread| {
-            // A thread that was never switched from or to has told no name.
-            let (command, pid) = match (thread.command.as_str(), thread.measured) {
-                ("", true) => (AGENT_NAME, AGENT_PID),
-                ("", false) => ("unknown", 0),
-                (command, _) => (command, thread.pid),
-            };
-            tree.thread(Thread { command: command.to_owned(), pid, measured: thread.measured })
+        .map(|counts::Thread { command, pid, measured }| match (command.as_str(), measured) {
+            // Its name is read where threads are switched; it went on all the time.
+            ("", true) => tree.thread(Thread::agent()),
+            ("", false) => tree.thread(Thread { command: "unknown".to_owned(), pid: *pid, measured: false }),
+            (command, &measured) => tree.thread(Thread { command: command.to_owned(), pid: *pid, measured }),
         })
         .collect();
     // Per path its node; none for what has no known caller.
@@ -176,6 +173,11 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         let thread = threads[vcpu.paths[path].thread as usize];
         let node = within(tree, nodes[path], thread, interrupts[path], block.start);
         tree.node(node).own += block.instructions;
+        // Reached by a jump: a call in all but the way back.
+        let begun = tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);
+        if begun && nodes[path] != Some(node) {
+            tree.node(node).calls += block.times;
+        }
     }
 }
 
@@ -231,3 +233,6 @@ pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
     waited.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.stack.cmp(&b.stack)));
     waited
 }
+
+#[cfg(test)]
+mod tests;

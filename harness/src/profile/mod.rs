@@ -24,7 +24,7 @@ pub use view::{Of, Subject};
 
 use crate::run::Clock;
 use serde::{Deserialize, Serialize};
-use tramplab_protocol::message::Explain;
+use tramplab_protocol::message::{AGENT_NAME, AGENT_PID, Explain};
 
 /// Raised when a field of the file changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -171,6 +171,13 @@ pub struct Waited {
     pub stack: Vec<String>,
     pub ns: u64,
     pub count: u64,
+}
+
+impl Thread {
+    /// The guest's first process, which attaches.
+    pub fn agent() -> Thread {
+        Thread { command: AGENT_NAME.to_owned(), pid: AGENT_PID, measured: true }
+    }
 }
 
 impl Phase {

@@ -14,10 +14,7 @@ use sha2::{Digest, Sha256};
 use std::{fs, path::Path};
 use tramplab_protocol::{
     counts::{self, Counts},
-    message::{
-        AGENT_NAME, AGENT_PID, AttachReply, AttachRequest, Command, Explain, ExplainRequest, PhaseReply,
-        Response,
-    },
+    message::{AttachReply, AttachRequest, Command, Explain, ExplainRequest, PhaseReply, Response},
 };
 
 /// Functions of a summary; the whole profile is in its file.
@@ -183,11 +180,7 @@ fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop
     let symbols = resolve_addresses(vm, count::stack_addresses(stacks))?;
     let profile = count::of_samples(&made.name(), made.phase, samples, &symbols);
     let file = made.save(&profile, How::Sampled)?;
-    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(|| Thread {
-        command: AGENT_NAME.to_owned(),
-        pid: AGENT_PID,
-        measured: true,
-    });
+    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(Thread::agent);
     let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);
     made.save(&waiting, How::Waiting)?;
     let mut summary = made.summary(Explain::Sampled, reply, &profile, file);

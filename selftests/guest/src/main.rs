@@ -4,6 +4,7 @@
 mod attach;
 mod bpf;
 mod budget;
+mod calls;
 mod counting;
 mod explain;
 mod facts;
@@ -208,6 +209,10 @@ impl Agent {
                 let (reply, attached) = trigger_cost::measure(&request, btf, heartbeat)?;
                 self.attached = Some(Box::new(attached));
                 Response::Trigger(reply)
+            }
+            Command::Calls(request) => {
+                self.release();
+                Response::Calls(calls::compare(&request, self.btf()?)?)
             }
             Command::Inject(fault) => {
                 let line = self.line.as_ref();

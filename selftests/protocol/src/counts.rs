@@ -106,6 +106,8 @@ pub struct BlockCount {
     pub path: u32,
     /// Address of the block; 0 for all of user space.
     pub start: u64,
+    /// How often it was begun.
+    pub times: u64,
     pub instructions: u64,
 }
 
@@ -180,7 +182,7 @@ mod tests {
                 index: 1,
                 threads: vec![Thread { command: "swapper/1".to_owned(), pid: 0, measured: false }],
                 paths: vec![path(None, 0), path(Some(0), u64::MAX)],
-                blocks: vec![BlockCount { path: 1, start: u64::MAX, instructions: 1 << 40 }],
+                blocks: vec![BlockCount { path: 1, start: u64::MAX, times: 1 << 40, instructions: 1 << 41 }],
                 cut: 0,
             }],
         }

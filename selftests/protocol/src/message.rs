@@ -46,6 +46,9 @@ pub enum Command {
     /// Attaches the empty program and triggers it: against the clock, and then recorder armed for the cost of a hit.
     /// What is attached stays, as after `LbrWaste`.
     Trigger(TriggerRequest),
+    /// Makes small system calls under the plugin's profile, and again under the kernel's own tracer of calls: how the
+    /// harness' own tests prove the one by the other.
+    Calls(CallsRequest),
     /// Makes the guest fail in a chosen way: how the harness' own tests prove that it notices.
     Inject(Fault),
     /// Powers the guest off; answered before it happens.
@@ -104,6 +107,12 @@ pub struct TriggerRequest {
     pub rounds: u32,
 }
 
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallsRequest {
+    /// System calls under each.
+    pub times: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -147,6 +156,7 @@ pub enum Response {
     Attach(AttachReply),
     Explain(ExplainReply),
     Trigger(TriggerReply),
+    Calls(CallsReply),
     Done,
 }
 
@@ -321,4 +331,14 @@ pub struct TriggerReply {
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
     pub timed: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallsReply {
+    /// The function that both looked at, with all it calls.
+    pub root: String,
+    /// What `function_graph` printed, without interrupts.
+    pub trace: String,
+    /// The functions of the kernel image that it can see.
+    pub traceable: Vec<String>,
 }

@@ -7,7 +7,10 @@ use crate::{
     qemu_log,
 };
 use std::{fs::File, io::BufReader};
-use tramplab_protocol::trace::{Record, Trace};
+use tramplab_protocol::{
+    magic::Magic,
+    trace::{Record, Trace},
+};
 
 /// Compares, and says how many records were compared.
 pub fn compare(name: &str, log: &[qemu_log::Transfer], trace: &Trace) -> usize {
@@ -24,22 +27,51 @@ pub fn compare(name: &str, log: &[qemu_log::Transfer], trace: &Trace) -> usize {
     expected.len()
 }
 
+const WAYS: [(&str, &[&str]); 3] =
+    [("tcg", &[]), ("tcg,one-insn-per-tb=on", &[]), ("tcg", &["-icount", "shift=0"])];
+
+/// Runs something of the image, and parses QEMU's log of it.
+fn logged<T>(
+    machine: &Machine,
+    arguments: &[&str],
+    run: impl FnOnce(&[&str]) -> T,
+) -> (T, Vec<qemu_log::Event>) {
+    let log = machine.path().join("log");
+    // Only the image, not the firmware before it.
+    let logging = ["-d", qemu_log::ITEMS, "-dfilter", "0x100000..0x3fffff", "-D", log.to_str().unwrap()];
+    let result = run(&[&logging, arguments].concat());
+    (result, qemu_log::parse(BufReader::new(File::open(&log).unwrap())))
+}
+
 #[test]
 fn of_the_bare_metal_image() {
     let machine = Machine::assemble();
     let labels = labels(&machine.image);
-    let log = machine.path().join("log");
-    for (accel, arguments) in
-        [("tcg", &[][..]), ("tcg,one-insn-per-tb=on", &[]), ("tcg", &["-icount", "shift=0"])]
-    {
-        // Only the image, not the firmware before it.
-        let logging = ["-d", qemu_log::ITEMS, "-dfilter", "0x100000..0x3fffff", "-D", log.to_str().unwrap()];
-        let traces = machine.record(accel, &[&logging, arguments].concat());
-        let events = qemu_log::parse(BufReader::new(File::open(&log).unwrap()));
+    for (accel, arguments) in WAYS {
+        let (traces, events) = logged(&machine, arguments, |arguments| machine.record(accel, arguments));
         let windows = qemu_log::windows(&events, labels["armed"], labels["disarm"]);
         assert_eq!(windows.len(), traces.len());
         for (window, trace) in windows.into_iter().zip(&traces) {
             compare(&format!("{accel} {arguments:?}"), &qemu_log::transfers(window), trace);
+        }
+    }
+}
+
+#[test]
+fn a_profile_adds_up_to_the_instructions_of_the_bare_metal_image() {
+    let machine = Machine::assemble_with(Magic::Profile);
+    let labels = labels(&machine.image);
+    for (accel, arguments) in WAYS {
+        let (profiles, events) = logged(&machine, arguments, |arguments| machine.profile(accel, arguments));
+        // A window begins with the block behind the one that arms.
+        let first = if accel.contains("one-insn") { "arming" } else { "armed" };
+        let windows = qemu_log::windows(&events, labels[first], labels["disarm"]);
+        assert_eq!((windows.len(), profiles.len()), (2, 2), "{accel} {arguments:?}");
+        for (window, counts) in windows.into_iter().zip(&profiles) {
+            let [vcpu] = &counts.vcpus[..] else { panic!("{} vCPUs", counts.vcpus.len()) };
+            let counted: u64 = vcpu.blocks.iter().map(|block| block.instructions).sum();
+            assert_eq!(counted, qemu_log::instructions(window), "{accel} {arguments:?}");
+            assert!(counted > 1000 && vcpu.cut == 0, "{vcpu:?}");
         }
     }
 }

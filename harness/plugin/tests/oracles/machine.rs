@@ -9,7 +9,11 @@ use std::{
     process::{Command, Output},
 };
 use tempfile::TempDir;
-use tramplab_protocol::trace::{self, Kind, Record, Trace};
+use tramplab_protocol::{
+    counts::{self, Counts},
+    magic::Magic,
+    trace::{self, Kind, Record, Trace},
+};
 
 /// What the image leaves in QEMU's exit code when it came to its end.
 const DONE: i32 = 1;
@@ -24,9 +28,11 @@ pub fn from_env(name: &str) -> PathBuf {
 }
 
 /// Assembles and links one freestanding source.
-pub fn link(source: &Path, program: &Path, linker: &str) {
+fn link(source: &Path, program: &Path, arguments: &[&str]) {
     let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-nostdlib", "-static", "-no-pie", linker, "-o"])
+        .args(["-nostdlib", "-static", "-no-pie"])
+        .args(arguments)
+        .arg("-o")
         .args([program, source])
         .output()
         .unwrap();
@@ -41,11 +47,18 @@ pub fn labels(program: &Path) -> HashMap<String, u64> {
 }
 
 impl Machine {
+    /// Its windows are recorded.
     pub fn assemble() -> Machine {
+        Machine::assemble_with(Magic::Arm)
+    }
+
+    /// Its windows are what this asks for.
+    pub fn assemble_with(magic: Magic) -> Machine {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/image.S");
-        link(&source, &image, "-Wl,-Ttext=0x100000,--build-id=none,-e,start32");
+        let number = format!("-Wa,--defsym,ARM={}", magic as u8);
+        link(&source, &image, &["-Wl,-Ttext=0x100000,--build-id=none,-e,start32", &number]);
         Machine { dir, image }
     }
 
@@ -68,6 +81,22 @@ impl Machine {
 
     /// The traces of the image's windows, in order.
     pub fn record(&self, accel: &str, arguments: &[&str]) -> Vec<Trace> {
+        self.written(accel, arguments, trace::file_name, |bytes| Trace::decode(bytes).unwrap())
+    }
+
+    /// The counts of the image's windows, in order.
+    pub fn profile(&self, accel: &str, arguments: &[&str]) -> Vec<Counts> {
+        self.written(accel, arguments, counts::file_name, |bytes| Counts::decode(bytes).unwrap())
+    }
+
+    /// What the plugin wrote.
+    fn written<T>(
+        &self,
+        accel: &str,
+        arguments: &[&str],
+        name: fn(&Path, u64) -> PathBuf,
+        decode: fn(&[u8]) -> T,
+    ) -> Vec<T> {
         let dir = tempfile::tempdir_in(self.path()).unwrap();
         let plugin = format!("{},dir={}", from_env("TRAMPLAB_PLUGIN").display(), dir.path().display());
         let mut all = vec!["-plugin", &plugin];
@@ -75,9 +104,7 @@ impl Machine {
         let output = self.qemu(accel, &all);
         assert_eq!(output.status.code(), Some(DONE), "{accel} {arguments:?}: {output:?}");
         let files = fs::read_dir(dir.path()).unwrap().count() as u64;
-        (0..files)
-            .map(|n| Trace::decode(&fs::read(trace::file_name(dir.path(), n)).unwrap()).unwrap())
-            .collect()
+        (0..files).map(|n| decode(&fs::read(name(dir.path(), n)).unwrap())).collect()
     }
 
     /// What stands beside the branches in the source, for a QEMU that tells of interrupts or one that does not.

@@ -163,12 +163,26 @@ pub struct Transfer {
 }
 
 pub fn transfers(window: &[Event]) -> Vec<Transfer> {
+    transfers_and_rest(window).0
+}
+
+/// How many instructions were begun; a window ends with a whole block.
+pub fn instructions(window: &[Event]) -> u64 {
+    let (transfers, rest) = transfers_and_rest(window);
+    transfers.iter().map(|transfer| u64::from(transfer.record.instructions)).sum::<u64>() + u64::from(rest)
+}
+
+/// The transfers, and how many instructions were begun behind the last one.
+fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
     let mut transfers = Vec::new();
     let mut instructions = 0;
     let mut rest = window;
     while let [Event::Block(block), after @ ..] = rest {
         let next = after.iter().position(|event| matches!(event, Event::Block(_)));
-        let Some(next) = next else { break };
+        let Some(next) = next else {
+            instructions += block.len() as u32;
+            break;
+        };
         let (between, from_next) = after.split_at(next);
         let Event::Block(next) = &from_next[0] else { unreachable!() };
         rest = from_next;
@@ -206,7 +220,7 @@ pub fn transfers(window: &[Event]) -> Vec<Transfer> {
             });
         }
     }
-    transfers
+    (transfers, instructions)
 }
 
 /// How many of the block's instructions were begun, those left out that the next block begins again without an

@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use super::*;
+use crate::flow::Tail;
+use proptest::prelude::*;
+use tramplab_protocol::counts::Counts;
+
+/// The kernel's half, in which the tests' short addresses lie.
+const K: u64 = 1 << 63;
+/// Where interrupts enter.
+const ENTRY: u64 = 0xe000;
+/// A handler, in the entry text.
+const V: u64 = ENTRY + 0x100;
+const SWITCH: u64 = 0x5000;
+
+fn block(start: u64, last: u64, tail: Tail) -> Block {
+    let instructions = (start..=last).step_by(4).collect();
+    Block { start, last, end: last + 4, tail, instructions }
+}
+
+/// Three instructions of the kernel: at 0x100, 0x104, 0x108.
+fn at(start: u64, tail: Tail) -> Block {
+    block(K + start, K + start + 8, tail)
+}
+
+/// Three of a program of user space.
+fn user(start: u64, tail: Tail) -> Block {
+    block(start, start + 8, tail)
+}
+
+const NEXT: Tail = Tail::Next { may_fault: false };
+const RET: Tail = Tail::Indirect { kind: Kind::Ret };
+const IRET: Tail = Tail::Indirect { kind: Kind::Iret };
+const SYSCALL: Tail = Tail::Indirect { kind: Kind::Syscall };
+const SYSRET: Tail = Tail::Indirect { kind: Kind::Sysret };
+const JUMP_THERE: Tail = Tail::Indirect { kind: Kind::IndJump };
+
+fn call(target: u64) -> Tail {
+    Tail::Direct { kind: Kind::Call, target: K + target }
+}
+
+fn jump(target: u64) -> Tail {
+    Tail::Direct { kind: Kind::Jump, target: K + target }
+}
+
+enum Step {
+    /// A block runs to its last instruction.
+    Whole(Block),
+    /// It is left at this instruction.
+    Left(Block, u64),
+    Told(u64, u64),
+    /// From one thread to another, in the block that has just started.
+    Switch(u32, u32),
+}
+use Step::{Left, Switch, Told, Whole};
+
+fn task(number: u32) -> Task {
+    Task { address: K + u64::from(number), pid: number, command: format!("t{number}") }
+}
+
+fn setup() -> Setup {
+    Setup { switch_to: K + SWITCH, entry_start: K + ENTRY, entry_end: K + ENTRY + 0x1000, comm: 0, pid: 0 }
+}
+
+fn feed<'a>(profiler: &mut Profiler<'a>, begun: &mut u64, steps: &'a [Step], parked: &mut Parking) {
+    for step in steps {
+        match step {
+            Whole(block) => {
+                profiler.block(block, *begun);
+                *begun = block.last;
+            }
+            Left(block, at) => {
+                profiler.block(block, *begun);
+                *begun = K + at;
+            }
+            Told(from, to) => profiler.discontinuity(K + from, K + to),
+            Switch(previous, next) => profiler.switch(&task(*previous), &task(*next), parked),
+        }
+    }
+}
+
+fn run(steps: &[Step]) -> VcpuCounts {
+    let mut profiler = Profiler::new(setup(), true);
+    let mut begun = 0;
+    feed(&mut profiler, &mut begun, steps, &mut Parking::default());
+    profiler.finish(0, begun)
+}
+
+/// A line for every path that was called or in which anything ran: thread, calls from the outermost, how often it was
+/// called, and instructions by the block's address.
+fn shown(counts: &VcpuCounts) -> Vec<String> {
+    let short = |address: u64| format!("{:x}", address & !K);
+    let mut names: Vec<String> = Vec::new();
+    for path in &counts.paths {
+        let thread = &counts.threads[path.thread as usize].command;
+        let thread = if thread.is_empty() { "?" } else { thread };
+        let sign = match path.kind {
+            Entered::Call => "",
+            Entered::Syscall => "s",
+            Entered::Interrupt => "i",
+        };
+        names.push(match path.parent {
+            None => thread.to_owned(),
+            Some(parent) => format!("{}/{sign}{}", names[parent as usize], short(path.to)),
+        });
+    }
+    let mut lines = Vec::new();
+    for (index, (name, path)) in names.iter().zip(&counts.paths).enumerate() {
+        let blocks = counts.blocks.iter().filter(|block| block.path as usize == index);
+        let mut blocks: Vec<_> = blocks.map(|block| (block.start, block.instructions)).collect();
+        blocks.sort_unstable();
+        let blocks: String =
+            blocks.iter().map(|(start, count)| format!(" {}={count}", short(*start))).collect();
+        if path.calls > 0 || !blocks.is_empty() {
+            lines.push(format!("{name} *{}{blocks}", path.calls));
+        }
+    }
+    lines
+}
+
+#[test]
+fn calls_and_interrupts() {
+    let stop = |start| Whole(at(start, NEXT));
+    type Case = (&'static str, Vec<Step>, &'static [&'static str]);
+    let cases: Vec<Case> = vec![
+        (
+            "a call and its return",
+            vec![Whole(at(0x100, call(0x200))), Whole(at(0x200, RET)), stop(0x10c)],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3"],
+        ),
+        (
+            "twice from one place, once from another",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(0x10c, jump(0x100))),
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(0x10c, call(0x200))),
+                stop(0x200),
+            ],
+            &["? *0 100=6 10c=6", "?/200 *2 200=6", "?/200 *1 200=3"],
+        ),
+        (
+            "a tail jump: its return is the caller's",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, jump(0x300))),
+                Whole(at(0x300, call(0x400))),
+                Whole(at(0x400, RET)),
+                Whole(at(0x30c, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3 300=3 30c=3", "?/200/400 *1 400=3"],
+        ),
+        (
+            "recursion",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, call(0x200))),
+                Whole(at(0x200, call(0x200))),
+                Whole(block(K + 0x200, K + 0x200, RET)),
+                Whole(at(0x20c, RET)),
+                Whole(at(0x20c, RET)),
+                stop(0x10c),
+            ],
+            &[
+                "? *0 100=3 10c=3",
+                "?/200 *1 200=3 20c=3",
+                "?/200/200 *1 200=3 20c=3",
+                "?/200/200/200 *1 200=1",
+            ],
+        ),
+        (
+            "`fexit`: the function returns to the trampoline, which returns to the function's caller",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                // The function's entry calls the trampoline, which calls the function behind its entry.
+                Whole(at(0x200, call(0x900))),
+                Whole(at(0x900, call(0x20c))),
+                Whole(at(0x20c, RET)),
+                // The trampoline drops its return to the function.
+                Whole(at(0x90c, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/900 *1 900=3 90c=3", "?/200/900/20c *1 20c=3"],
+        ),
+        (
+            "kretprobe: the return address was replaced, and what runs there returns to the real caller",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(0x900, call(0xa00))),
+                Whole(at(0xa00, RET)),
+                Whole(at(0x90c, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3 900=3 90c=3", "?/200/a00 *1 a00=3"],
+        ),
+        (
+            "a return over several frames",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, call(0x300))),
+                Whole(at(0x300, call(0x400))),
+                Whole(at(0x400, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/300 *1 300=3", "?/200/300/400 *1 400=3"],
+        ),
+        (
+            "a return from what was called before anything was seen",
+            vec![Whole(at(0x200, RET)), Whole(at(0x10c, call(0x300))), stop(0x300)],
+            &["? *0 10c=3 200=3", "?/300 *1 300=3"],
+        ),
+        (
+            "an interrupt that was inferred",
+            vec![
+                Whole(at(0x100, NEXT)),
+                Whole(at(V, call(0x700))),
+                Whole(at(0x700, RET)),
+                Whole(at(V + 12, IRET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3 e10c=3", "?/ie100/700 *1 700=3"],
+        ),
+        (
+            "one that QEMU told of",
+            vec![Whole(at(0x100, NEXT)), Told(0x10c, V), Whole(at(V, IRET)), stop(0x10c)],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3"],
+        ),
+        (
+            "one right behind a return, inferred as the return's target; where that led to its own return tells",
+            vec![Whole(at(0x100, call(0x200))), Whole(at(0x200, RET)), Whole(at(V, IRET)), stop(0x10c)],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/ie100 *1 e100=3"],
+        ),
+        (
+            "… told",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, RET)),
+                Told(0x10c, V),
+                Whole(at(V, IRET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/ie100 *1 e100=3"],
+        ),
+        (
+            "one right behind a jump through a register",
+            vec![Whole(at(0x100, JUMP_THERE)), Whole(at(V, IRET)), stop(0x300)],
+            &["? *0 100=3 300=3", "?/ie100 *1 e100=3"],
+        ),
+        (
+            "one right behind a call through a register",
+            vec![
+                Whole(at(0x100, Tail::Indirect { kind: Kind::IndCall })),
+                Whole(at(V, IRET)),
+                Whole(at(0x300, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3", "?/300 *1 300=3"],
+        ),
+        (
+            "… and one right behind that",
+            vec![
+                Whole(at(0x100, Tail::Indirect { kind: Kind::IndCall })),
+                Whole(at(V, IRET)),
+                Whole(at(V + 0x100, IRET)),
+                Whole(at(0x300, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3", "?/ie200 *1 e200=3", "?/300 *1 300=3"],
+        ),
+        (
+            "one behind another",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, NEXT)),
+                Whole(at(V, IRET)),
+                Whole(at(V + 0x100, IRET)),
+                Whole(at(0x20c, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3 20c=3", "?/200/ie100 *1 e100=3", "?/200/ie200 *1 e200=3"],
+        ),
+        (
+            "one right behind the end of one from user space, and of a system call",
+            vec![
+                Whole(user(0x100, NEXT)),
+                Whole(at(V, IRET)),
+                Whole(at(V + 0x100, IRET)),
+                Whole(user(0x10c, SYSCALL)),
+                Whole(at(0x1000, SYSRET)),
+                Whole(at(V, IRET)),
+                Whole(user(0x118, NEXT)),
+            ],
+            &["? *0 0=9", "?/ie100 *2 e100=6", "?/ie200 *1 e200=3", "?/s1000 *1 1000=3"],
+        ),
+        (
+            "jumps and returns within the entry text are none",
+            vec![
+                Whole(at(V, JUMP_THERE)),
+                Whole(at(V + 0x100, call(V + 0x200))),
+                Whole(at(V + 0x200, RET)),
+                stop(V + 0x10c),
+            ],
+            &["?/ie100 *1 e100=3 e200=3 e20c=3", "?/ie100/e300 *1 e300=3"],
+        ),
+        (
+            "a conditional, and an interrupt behind it",
+            vec![Whole(at(0x100, Tail::Cond { target: K + 0x300 })), Whole(at(V, IRET)), stop(0x300)],
+            &["? *0 100=3 300=3", "?/ie100 *1 e100=3"],
+        ),
+        (
+            "one behind a call, before the function began",
+            vec![Whole(at(0x100, call(0x200))), Whole(at(V, IRET)), Whole(at(0x200, RET)), stop(0x10c)],
+            &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/ie100 *1 e100=3"],
+        ),
+        (
+            "nested",
+            vec![
+                Whole(at(0x100, NEXT)),
+                Whole(at(V, NEXT)),
+                Whole(at(V + 0x100, IRET)),
+                Whole(at(V + 12, IRET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3 e10c=3", "?/ie100/ie200 *1 e200=3"],
+        ),
+        (
+            "told: two at once",
+            vec![
+                Whole(at(0x100, NEXT)),
+                Told(0x10c, V),
+                Told(V, V + 0x100),
+                Whole(at(V + 0x100, IRET)),
+                Whole(at(V, IRET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3", "?/ie100/ie200 *1 e200=3"],
+        ),
+        (
+            "a fault in the middle whose handler goes on at a fixup",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Left(at(0x200, RET), 0x204),
+                Whole(at(V, IRET)),
+                Whole(at(0x800, RET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/200 *1 200=2 800=3", "?/200/ie100 *1 e100=3"],
+        ),
+        (
+            "a handler that does not go back by `iret` but returns to a caller of before",
+            vec![Whole(at(0x100, call(0x200))), Whole(at(0x200, NEXT)), Whole(at(V, RET)), stop(0x10c)],
+            // Nothing returns past an interrupt: what follows is its.
+            &["? *0 100=3", "?/200 *1 200=3", "?/200/ie100 *1 10c=3 e100=3"],
+        ),
+        (
+            "from user space, and back",
+            vec![
+                Whole(user(0x100, NEXT)),
+                Whole(at(V, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(V + 12, IRET)),
+                Whole(user(0x10c, NEXT)),
+            ],
+            &["? *0 0=6", "?/ie100 *1 e100=3 e10c=3", "?/ie100/200 *1 200=3"],
+        ),
+        (
+            "an interrupt before anything was seen",
+            vec![
+                Whole(at(V, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(V + 12, IRET)),
+                Whole(user(0x100, NEXT)),
+            ],
+            &["? *0 0=3", "?/ie100 *1 e100=3 e10c=3", "?/ie100/200 *1 200=3"],
+        ),
+        (
+            "a system call",
+            vec![
+                Whole(user(0x100, SYSCALL)),
+                Whole(at(0x1000, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(0x100c, SYSRET)),
+                Whole(user(0x10c, SYSCALL)),
+                stop(0x1000),
+            ],
+            &["? *0 0=6", "?/s1000 *2 1000=6 100c=3", "?/s1000/200 *1 200=3"],
+        ),
+        (
+            "one that ends by `iret`",
+            vec![
+                Whole(user(0x100, SYSCALL)),
+                Whole(at(0x1000, IRET)),
+                Whole(user(0x10c, SYSCALL)),
+                stop(0x1000),
+            ],
+            &["? *0 0=6", "?/s1000 *2 1000=6"],
+        ),
+        (
+            "user code is one, whatever it calls",
+            vec![
+                Whole(user(0x100, Tail::Direct { kind: Kind::Call, target: 0x200 })),
+                Whole(user(0x200, RET)),
+                Whole(user(0x10c, SYSCALL)),
+                stop(0x1000),
+            ],
+            &["? *0 0=9", "?/s1000 *1 1000=3"],
+        ),
+        (
+            "left at an access to a device, which is done again outside of the block",
+            vec![Left(at(0x100, RET), 0x104), stop(0x108)],
+            &["? *0 100=2 108=3"],
+        ),
+        (
+            "… or by the next block",
+            vec![Left(at(0x100, RET), 0x104), Whole(block(K + 0x104, K + 0x108, RET)), stop(0x300)],
+            &["? *0 100=1 104=2 300=3"],
+        ),
+        (
+            "`rep` goes on",
+            vec![Whole(at(0x100, NEXT)), Whole(block(K + 0x108, K + 0x108, NEXT)), stop(0x10c)],
+            &["? *0 100=2 108=1 10c=3"],
+        ),
+    ];
+    for (name, steps, expected) in cases {
+        let counts = run(&steps);
+        assert_eq!(shown(&counts), expected, "{name}");
+        assert_eq!(counts.cut, 0, "{name}");
+    }
+}
+
+/// What switches: called from 0x100, it returns there in whichever thread comes.
+fn switching(from: u64, previous: u32, next: u32, back: u64) -> [Step; 4] {
+    [Whole(at(from, call(SWITCH))), Whole(at(SWITCH, RET)), Switch(previous, next), Whole(at(back, NEXT))]
+}
+
+#[test]
+fn threads() {
+    let steps = |parts: Vec<Vec<Step>>| parts.into_iter().flatten().collect::<Vec<Step>>();
+    let there_and_back = steps(vec![
+        vec![Whole(at(0x100, call(0x200)))],
+        switching(0x200, 1, 2, 0x30c).into(),
+        vec![Whole(at(0x318, call(0x400)))],
+        switching(0x400, 2, 1, 0x20c).into(),
+        vec![Whole(at(0x218, RET)), Whole(at(0x10c, NEXT))],
+        switching(0x118, 1, 2, 0x40c).into(),
+    ]);
+    let counts = run(&there_and_back);
+    // The block that switches is whose it switches to. The second thread's first return has no known caller.
+    let expected = [
+        "t1 *0 100=3 10c=3 118=3",
+        "t1/200 *1 200=3 20c=3 218=3",
+        "t1/200/5000 *1 5000=3",
+        "t2 *0 30c=3 318=3 5000=3",
+        "t2/400 *1 400=3 40c=3",
+        "t2/400/5000 *1 5000=3",
+        "t1/5000 *1",
+    ];
+    assert_eq!(shown(&counts), expected);
+    let threads: Vec<_> = counts.threads.iter().map(|t| (t.command.as_str(), t.pid, t.measured)).collect();
+    assert_eq!(threads, [("t1", 1, true), ("t2", 2, false)]);
+
+    // A new thread in the memory of one that ended: it has none of that one's calls.
+    let blocks = [at(0x100, call(0x200)), at(0x200, RET), at(0x300, NEXT)];
+    let mut profiler = Profiler::new(setup(), true);
+    let mut parked = Parking::default();
+    profiler.block(&blocks[0], 0);
+    profiler.block(&blocks[1], blocks[0].last);
+    profiler.switch(&task(1), &task(2), &mut parked);
+    profiler.switch(&task(2), &Task { pid: 9, command: "new".to_owned(), ..task(1) }, &mut parked);
+    profiler.block(&blocks[2], blocks[1].last);
+    let counts = profiler.finish(0, blocks[2].last);
+    assert_eq!(shown(&counts), ["t1 *0 100=3", "t1/200 *1", "new *0 200=3 300=3"]);
+    let pids: Vec<u32> = counts.threads.iter().map(|thread| thread.pid).collect();
+    assert_eq!(pids, [1, 2, 9]);
+}
+
+#[test]
+fn a_thread_goes_on_on_another_cpu_with_the_calls_it_made() {
+    let mut parked = Parking::default();
+    let away: Vec<Step> =
+        [Whole(at(0x100, call(0x200)))].into_iter().chain(switching(0x200, 1, 2, 0x90c)).collect();
+    let back: Vec<Step> = switching(0x600, 3, 1, 0x20c)
+        .into_iter()
+        .chain([Whole(at(0x218, RET)), Whole(at(0x10c, NEXT))])
+        .collect();
+    let (mut first, mut second) = (Profiler::new(setup(), true), Profiler::new(setup(), false));
+    let (mut first_begun, mut second_begun) = (0, 0);
+    feed(&mut first, &mut first_begun, &away, &mut parked);
+    feed(&mut second, &mut second_begun, &back, &mut parked);
+    let first = first.finish(0, first_begun);
+    let second = second.finish(1, second_begun);
+    assert_eq!(shown(&first), ["t1 *0 100=3", "t1/200 *1 200=3", "t1/200/5000 *1", "t2 *0 90c=3 5000=3"]);
+    // Calls are counted where they were made.
+    assert_eq!(
+        shown(&second),
+        ["t3 *0 600=3", "t3/5000 *1", "t1 *0 10c=3", "t1/200 *0 20c=3 218=3", "t1/200/5000 *0 5000=3"]
+    );
+}
+
+#[test]
+fn calls_too_deep_to_follow_are_counted_at_their_caller() {
+    let recursing = at(0x100, call(0x100));
+    let mut profiler = Profiler::new(setup(), true);
+    let mut begun = 0;
+    for _ in 0..DEEPEST + 11 {
+        profiler.block(&recursing, begun);
+        begun = recursing.last;
+    }
+    let counts = profiler.finish(0, begun);
+    assert_eq!(counts.cut, 10);
+    let deepest = counts.blocks.last().unwrap();
+    assert_eq!((counts.paths.len(), deepest.instructions, deepest.times), (DEEPEST + 1, 33, 11));
+}
+
+/// How a block was left, and where the flow goes on.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// After its last instruction, to any other block.
+    End,
+    /// After this instruction (of four), at the next.
+    After(usize),
+    /// At this one, which is done again.
+    Again(usize),
+    /// At this one, by an exception.
+    Raised(usize),
+}
+
+/// Blocks of four instructions with every end, in the kernel, in its entry text and in user space; and how each is
+/// left. What comes next is inside of it, or the next of the list.
+fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Option<(u32, u32)>)>> {
+    let tail = prop_oneof![
+        Just(NEXT),
+        Just(Tail::Cond { target: K + 0x200 }),
+        Just(call(0x200)),
+        Just(jump(0x300)),
+        Just(RET),
+        Just(IRET),
+        Just(SYSCALL),
+        Just(SYSRET),
+        Just(JUMP_THERE),
+        Just(Tail::Trap),
+    ];
+    let way = prop_oneof![
+        6 => Just(Way::End),
+        1 => (0..3_usize).prop_map(Way::After),
+        1 => (0..3_usize).prop_map(Way::Again),
+        1 => (0..3_usize).prop_map(Way::Raised),
+    ];
+    let start = prop_oneof![
+        4 => (1..8_u64).prop_map(|n| K + 0x100 * n),
+        2 => (0..4_u64).prop_map(|n| K + ENTRY + 0x100 * n),
+        1 => (1..4_u64).prop_map(|n| 0x100 * n),
+    ];
+    let switch = prop::option::weighted(0.1, (0..4_u32, 0..4_u32));
+    prop::collection::vec((start, tail, way, switch), 1..200)
+}
+
+proptest! {
+    #[test]
+    fn every_instruction_is_counted_once(ways in ways()) {
+        let mut blocks: Vec<(Block, u64, Option<(u32, u32)>)> = Vec::new();
+        let mut expected = 0;
+        for (start, tail, way, switch) in ways {
+            // What starts where the one before was left inside would be that one going on.
+            let inside = |(before, begun, _): &(Block, u64, _)| {
+                *begun != before.last && (before.start..before.end).contains(&start)
+                    || matches!(before.tail, Tail::Next { .. }) && start == before.last
+            };
+            if blocks.last().is_some_and(inside) {
+                continue;
+            }
+            let whole = block(start, start + 12, tail);
+            let instruction = |index| start + 4 * index as u64;
+            let rest = |first| block(first, start + 12, tail);
+            match way {
+                Way::End => {
+                    expected += 4;
+                    blocks.push((whole, start + 12, switch));
+                }
+                Way::After(index) => {
+                    expected += 4;
+                    blocks.push((whole, instruction(index), switch));
+                    blocks.push((rest(instruction(index + 1)), start + 12, None));
+                }
+                Way::Again(index) => {
+                    expected += 4;
+                    blocks.push((whole, instruction(index), switch));
+                    blocks.push((rest(instruction(index)), start + 12, None));
+                }
+                Way::Raised(index) => {
+                    expected += index as u64 + 1;
+                    blocks.push((whole, instruction(index), switch));
+                }
+            }
+        }
+        let mut profiler = Profiler::new(setup(), true);
+        let mut parked = Parking::default();
+        let mut last = 0;
+        for (block, begun, switch) in &blocks {
+            profiler.block(block, last);
+            last = *begun;
+            if let Some((previous, next)) = switch {
+                profiler.switch(&task(*previous), &task(*next), &mut parked);
+            }
+        }
+        let counts = profiler.finish(0, last);
+        prop_assert_eq!(counts.blocks.iter().map(|block| block.instructions).sum::<u64>(), expected);
+        let counts = Counts { discontinuities: false, vcpus: vec![counts] };
+        prop_assert_eq!(Counts::decode(&counts.encode().unwrap()).unwrap(), counts);
+    }
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Counts and stacks that can be followed by hand.
+
+use super::*;
+use tramplab_protocol::{
+    counts::{self, BlockCount},
+    message::Sample,
+};
+
+/// The kernel's half, in which the tests' short addresses lie.
+const K: u64 = 1 << 63;
+
+/// Functions of 0x100 bytes.
+fn symbols() -> Symbols {
+    let functions = [
+        ("entry_SYSCALL_64", None, 0x100),
+        ("__x64_sys_bpf", None, 0x200),
+        ("__sys_bpf", None, 0x300),
+        ("ktime_get", None, 0x400),
+        ("asm_sysvec_apic_timer_interrupt", None, 0x500),
+        ("asm_exc_page_fault", None, 0x600),
+        ("bpf_prog_6deef7357e7b4530_capture", Some("bpf"), 0x700),
+        ("vfs_read", None, 0x800),
+        // Ends in a call that does not return.
+        ("do_exit", None, 0x900),
+    ];
+    let symbol = |(name, module, start): (&str, Option<&str>, u64)| Symbol {
+        name: name.to_owned(),
+        module: module.map(str::to_owned),
+        start: K + start,
+        end: K + start + 0x100,
+    };
+    functions.into_iter().map(symbol).collect()
+}
+
+fn thread(command: &str, pid: u32, measured: bool) -> counts::Thread {
+    counts::Thread { command: command.to_owned(), pid, measured }
+}
+
+/// A thread as such.
+fn root(thread: u32) -> CallPath {
+    CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 }
+}
+
+fn path(parent: u32, from: u64, to: u64, kind: Entered, calls: u64) -> CallPath {
+    let from = if from == 0 { 0 } else { K + from };
+    CallPath { parent: Some(parent), thread: 0, from, to: K + to, kind, calls }
+}
+
+fn block(path: u32, start: u64, times: u64, instructions: u64) -> BlockCount {
+    let start = if start == 0 { 0 } else { K + start };
+    BlockCount { path, start, times, instructions }
+}
+
+fn vcpu(
+    index: u32,
+    threads: Vec<counts::Thread>,
+    paths: Vec<CallPath>,
+    blocks: Vec<BlockCount>,
+) -> VcpuCounts {
+    VcpuCounts { index, threads, paths, blocks, cut: 0 }
+}
+
+/// A line per node: command, functions from the outermost (`!` an interrupt's), own and calls.
+fn shown(profile: &Profile) -> Vec<String> {
+    let mut stacks: Vec<String> = Vec::new();
+    let mut lines = Vec::new();
+    for node in &profile.nodes {
+        let Function { name, space } = &profile.functions[node.function as usize];
+        let space = match space {
+            Space::Module(module) => format!("[{module}]"),
+            Space::Kernel | Space::User => String::new(),
+        };
+        let above = match node.parent {
+            Some(parent) => stacks[parent as usize].clone(),
+            None => profile.threads[node.thread as usize].command.clone(),
+        };
+        let mark = if node.interrupt { "!" } else { "" };
+        let stack = format!("{above};{mark}{name}{space}");
+        lines.push(format!("{stack} {} *{}", node.own, node.calls));
+        stacks.push(stack);
+    }
+    lines.sort();
+    lines
+}
+
+fn of(vcpus: Vec<VcpuCounts>) -> Profile {
+    of_counts("cell", Phase::Attach, &Counts { discontinuities: false, vcpus }, &symbols())
+}
+
+#[test]
+fn counts_become_functions() {
+    use Entered::{Call, Interrupt, Syscall};
+    type Case = (&'static str, Vec<CallPath>, Vec<BlockCount>, &'static [&'static str]);
+    let cases: Vec<Case> = vec![
+        (
+            "blocks of a function are one, paths of two calls of one function are one",
+            vec![
+                root(0),
+                path(0, 0, 0x100, Syscall, 2),
+                path(1, 0x110, 0x200, Call, 2),
+                path(1, 0x120, 0x200, Call, 3),
+            ],
+            vec![
+                block(0, 0, 1, 7),
+                block(1, 0x100, 2, 10),
+                block(1, 0x140, 2, 4),
+                block(2, 0x200, 2, 20),
+                block(3, 0x200, 3, 30),
+            ],
+            &["a;[user] 7 *0", "a;entry_SYSCALL_64 14 *2", "a;entry_SYSCALL_64;__x64_sys_bpf 50 *5"],
+        ),
+        (
+            "a function that was jumped to is called by the one that jumps, and calls from there",
+            vec![root(0), path(0, 0, 0x200, Syscall, 3), path(1, 0x310, 0x400, Call, 6)],
+            vec![
+                block(1, 0x200, 3, 9),
+                block(1, 0x300, 3, 12),
+                block(1, 0x340, 6, 24),
+                block(2, 0x400, 6, 60),
+            ],
+            &[
+                "a;__x64_sys_bpf 9 *3",
+                "a;__x64_sys_bpf;__sys_bpf 36 *3",
+                "a;__x64_sys_bpf;__sys_bpf;ktime_get 60 *6",
+            ],
+        ),
+        (
+            "what goes on without a known caller was not called",
+            vec![root(0), path(0, 0x310, 0x400, Call, 1)],
+            vec![block(0, 0x340, 1, 5), block(1, 0x400, 1, 6)],
+            &["a;__sys_bpf 5 *0", "a;__sys_bpf;ktime_get 6 *1"],
+        ),
+        (
+            "an interrupt and all it calls is not the thread's work, an exception is",
+            vec![
+                root(0),
+                path(0, 0, 0x200, Syscall, 1),
+                path(1, 0x210, 0x500, Interrupt, 2),
+                path(2, 0x510, 0x400, Call, 2),
+                path(1, 0x220, 0x600, Interrupt, 1),
+                path(4, 0x610, 0x400, Call, 1),
+                // An interrupt that came over the exception.
+                path(5, 0x410, 0x500, Interrupt, 1),
+            ],
+            vec![
+                block(1, 0x200, 1, 1),
+                block(2, 0x500, 2, 2),
+                block(3, 0x400, 2, 4),
+                block(4, 0x600, 1, 8),
+                block(5, 0x400, 1, 16),
+                block(6, 0x500, 1, 32),
+            ],
+            &[
+                "a;__x64_sys_bpf 1 *1",
+                "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt 2 *2",
+                "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt;!ktime_get 4 *2",
+                "a;__x64_sys_bpf;asm_exc_page_fault 8 *1",
+                "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get 16 *1",
+                "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get;!asm_sysvec_apic_timer_interrupt 32 *1",
+            ],
+        ),
+        (
+            "an interrupt right behind a transfer stands below who made it; one from user space at the bottom",
+            vec![
+                root(0),
+                path(0, 0, 0x500, Interrupt, 1),
+                path(0, 0, 0x200, Syscall, 1),
+                path(2, 0, 0x500, Interrupt, 1),
+            ],
+            vec![block(1, 0x500, 1, 1), block(2, 0x200, 1, 2), block(3, 0x500, 1, 4)],
+            &[
+                "a;!asm_sysvec_apic_timer_interrupt 1 *1",
+                "a;__x64_sys_bpf 2 *1",
+                "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt 4 *1",
+            ],
+        ),
+        (
+            "programs are of their module; what has no name is its address",
+            vec![
+                root(0),
+                path(0, 0, 0x200, Syscall, 1),
+                path(1, 0x210, 0x700, Call, 1),
+                path(2, 0x710, 0xf00, Call, 1),
+            ],
+            vec![block(2, 0x700, 1, 3), block(3, 0xf00, 1, 4)],
+            &[
+                "a;__x64_sys_bpf 0 *1",
+                "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf] 3 *1",
+                "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf];0x8000000000000f00 4 *1",
+            ],
+        ),
+    ];
+    for (name, paths, blocks, expected) in cases {
+        let total: u64 = blocks.iter().map(|block| block.instructions).sum();
+        let profile = of(vec![vcpu(0, vec![thread("a", 1, true)], paths, blocks)]);
+        assert_eq!(shown(&profile), expected, "{name}");
+        assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), total, "{name}");
+    }
+}
+
+#[test]
+fn threads_of_all_cpus_are_put_together() {
+    let paths = vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), root(1)];
+    let blocks = vec![block(1, 0x200, 1, 3), block(2, 0x400, 1, 5)];
+    let of_cpu = |index, first, second| vcpu(index, vec![first, second], paths.clone(), blocks.clone());
+    let profile = of(vec![
+        of_cpu(0, thread("agent", 1, true), thread("kworker/0:1", 8, false)),
+        of_cpu(1, thread("", 0, false), thread("kworker/0:1", 8, false)),
+    ]);
+    assert_eq!(
+        shown(&profile),
+        ["agent;__x64_sys_bpf 3 *1", "kworker/0:1;ktime_get 10 *2", "unknown;__x64_sys_bpf 3 *1",]
+    );
+    assert_eq!(
+        profile.threads.iter().map(|thread| thread.measured).collect::<Vec<_>>(),
+        [true, false, false]
+    );
+}
+
+#[test]
+fn the_thread_that_attaches_has_a_name_where_no_switch_told_it() {
+    let blocks = vec![block(0, 0x400, 1, 1)];
+    let profile = of(vec![vcpu(0, vec![thread("", 0, true)], vec![root(0)], blocks)]);
+    assert_eq!(profile.threads, [Thread::agent()]);
+}
+
+#[test]
+fn addresses_are_the_kernels_once() {
+    let paths =
+        vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), path(1, 0x210, 0x400, Entered::Call, 1)];
+    let blocks = vec![block(0, 0, 1, 1), block(2, 0x400, 1, 1), block(2, 0x420, 1, 1)];
+    let counts =
+        Counts { discontinuities: true, vcpus: vec![vcpu(0, vec![thread("a", 1, true)], paths, blocks)] };
+    assert_eq!(addresses(&counts), [0x200, 0x210, 0x400, 0x420].map(|address| K + address));
+}
+
+#[test]
+fn stacks_become_functions() {
+    // The outer call of each is the last instruction of its function, and returns behind it.
+    let stack = |addresses: &[u64]| addresses.iter().map(|address| K + address).collect::<Vec<u64>>();
+    let within_exit = stack(&[0x400, 0xa00]);
+    assert_eq!(stack_addresses([&within_exit].into_iter()), [K + 0x400, K + 0x9ff]);
+
+    let sample = |command: &str, measured, stack: Vec<u64>, count| {
+        let pid = if measured { 1 } else { 8 };
+        Sample { command: command.to_owned(), pid, measured, stack, count }
+    };
+    let stacks = vec![
+        sample("agent", true, within_exit.clone(), 3),
+        sample("agent", true, stack(&[0x410, 0xa00]), 4),
+        sample("agent", true, vec![], 5),
+        sample("agent", true, stack(&[0x400, 0x510, 0x810]), 6),
+        sample("other", false, within_exit.clone(), 7),
+    ];
+    let samples = Samples { event: "cpu-clock".to_owned(), period: 9, lost: 1, stacks };
+    let profile = of_samples("cell", Phase::Detach, &samples, &symbols());
+    assert_eq!(
+        shown(&profile),
+        [
+            "agent;[user] 5 *0",
+            "agent;do_exit 0 *0",
+            "agent;do_exit;ktime_get 7 *0",
+            "agent;vfs_read 0 *0",
+            "agent;vfs_read;!asm_sysvec_apic_timer_interrupt 0 *0",
+            "agent;vfs_read;!asm_sysvec_apic_timer_interrupt;!ktime_get 6 *0",
+            "other;do_exit 0 *0",
+            "other;do_exit;ktime_get 7 *0",
+        ]
+    );
+    assert_eq!(profile.sampling, Some(Sampling { event: "cpu-clock".to_owned(), period: 9, lost: 1 }));
+
+    let wait = |stack, ns, count| Wait { stack, ns, count };
+    let waits = [
+        wait(within_exit.clone(), 30, 1),
+        wait(stack(&[0x310, 0x810]), 50, 2),
+        wait(stack(&[0x480, 0x950]), 40, 4),
+        wait(vec![], 8, 8),
+    ];
+    let agent = Thread { command: "agent".to_owned(), pid: 1, measured: true };
+    assert_eq!(
+        shown(&of_waits("cell", Phase::Attach, &waits, agent, &symbols())),
+        [
+            "agent;[user] 8 *0",
+            "agent;do_exit 0 *0",
+            "agent;do_exit;ktime_get 70 *0",
+            "agent;vfs_read 0 *0",
+            "agent;vfs_read;__sys_bpf 50 *0",
+        ]
+    );
+    let waited: Vec<(String, u64, u64)> =
+        waited(&waits, &symbols()).into_iter().map(|w| (w.stack.join(";"), w.ns, w.count)).collect();
+    let expected = [("ktime_get;do_exit", 70, 5), ("__sys_bpf;vfs_read", 50, 2), ("", 8, 8)];
+    assert_eq!(waited, expected.map(|(stack, ns, count)| (stack.to_owned(), ns, count)));
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The exact profile of real guests, against what is known from elsewhere.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tramplab::{
+    branch::Symbols,
+    profile::{Cost, Node, Phase, Profile, Thread, count},
+    run::{Accel, Arch, Clock},
+    vm::{Deadlines, QemuProgram, Spec, Vm, initramfs},
+};
+use tramplab_protocol::{
+    Functions, Mechanism,
+    counts::{self, Counts},
+    message::{AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Response},
+};
+
+/// Beyond what anything here takes on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn from_env(name: &str) -> PathBuf {
+    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
+}
+
+/// A machine with this clock that was given these orders.
+fn spec(dir: &Path, clock: Clock, orders: &[Command]) -> Spec {
+    let (root, initrd) = (dir.join("root.cpio"), dir.join("initramfs.cpio"));
+    initramfs::build(&from_env("TRAMPLAB_AGENT"), &[], &root).unwrap();
+    initramfs::with_orders(&root, orders, &initrd).unwrap();
+    Spec {
+        qemu: QemuProgram { program: from_env("TRAMPLAB_QEMU"), arguments: vec![], environment: vec![] },
+        arch: Arch::X86_64,
+        accel: Accel::Tcg,
+        clock,
+        kernel: from_env("TRAMPLAB_TEST_KERNEL"),
+        initrd,
+        cpus: 1,
+        memory_mib: 1024,
+        append: vec![],
+        plugin: Some(from_env("TRAMPLAB_PLUGIN")),
+        dir: dir.to_owned(),
+        deadlines: Deadlines { boot: LIMIT, silence: LIMIT },
+    }
+}
+
+fn request(vm: &mut Vm, command: Command) -> Response {
+    vm.request(command, LIMIT).unwrap().unwrap()
+}
+
+/// The `number`th profile of a guest, named.
+fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
+    let counts = counts(dir, number);
+    let symbols = resolve(vm, count::addresses(&counts));
+    count::of_counts("test", Phase::Attach, &counts, &symbols)
+}
+
+fn resolve(vm: &mut Vm, addresses: Vec<u64>) -> Symbols {
+    let Response::Resolve { symbols } = request(vm, Command::Resolve { addresses }) else { panic!() };
+    symbols.into_iter().flatten().collect()
+}
+
+fn counts(dir: &Path, number: u64) -> Counts {
+    let counts = Counts::decode(&fs::read(counts::file_name(dir, number)).unwrap()).unwrap();
+    assert!(counts.vcpus.iter().all(|vcpu| vcpu.cut == 0), "calls were cut");
+    counts
+}
+
+/// How often each function was called that `function_graph` printed, as `name() {` or `name();`.
+fn traced_calls(trace: &str) -> BTreeMap<&str, u64> {
+    let mut calls = BTreeMap::new();
+    for line in trace.lines().filter(|line| !line.starts_with('#')) {
+        let text = line.split_once('|').map_or("", |(_, text)| text.trim());
+        if let Some((name, "() {" | "();")) = text.find('(').map(|at| text.split_at(at)) {
+            *calls.entry(name).or_insert(0) += 1;
+        }
+    }
+    calls
+}
+
+/// How often each function was called below `root`, interrupts left out.
+fn profiled_calls<'a>(profile: &'a Profile, root: &str) -> BTreeMap<&'a str, u64> {
+    let name = |node: &Node| profile.functions[node.function as usize].name.as_str();
+    let mut calls = BTreeMap::new();
+    let mut below: Vec<bool> = Vec::new();
+    for node in &profile.nodes {
+        let is_below = node
+            .parent
+            .is_some_and(|parent| below[parent as usize] || name(&profile.nodes[parent as usize]) == root);
+        below.push(is_below);
+        if is_below && !node.interrupt {
+            *calls.entry(name(node)).or_insert(0) += node.calls;
+        }
+    }
+    calls
+}
+
+#[test]
+fn calls_are_those_that_the_kernels_own_tracer_sees() {
+    const TIMES: u32 = 20;
+    /// Calls all system calls' functions; not traceable itself.
+    const SYSTEM_CALLS: &str = "x64_sys_call";
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(dir.path(), Clock::Free, &[])).unwrap();
+    let Response::Calls(reply) = request(&mut vm, Command::Calls(CallsRequest { times: TIMES })) else {
+        panic!()
+    };
+    let CallsReply { root, trace, traceable } = reply;
+    let profile = profile(&mut vm, dir.path(), 0);
+    vm.power_off(LIMIT).unwrap();
+
+    let traceable: BTreeSet<&str> = traceable.iter().map(String::as_str).collect();
+    let traced = traced_calls(&trace);
+    let mut profiled = profiled_calls(&profile, SYSTEM_CALLS);
+    profiled.retain(|name, _| traceable.contains(name));
+    assert_eq!(profiled, traced, "{trace}");
+    assert!(traced.len() > 10 && traced[&*root] == u64::from(TIMES), "{traced:?}");
+}
+
+#[test]
+fn two_cpus_are_one_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(Spec { cpus: 2, ..spec(dir.path(), Clock::Free, &[]) }).unwrap();
+    // The other CPU is idle but for what it must know of patched code.
+    let command = explain(attach(Mechanism::KprobeMulti, 100, 1), Explain::Exact);
+    let Response::Explain(_) = request(&mut vm, command) else { panic!() };
+    for number in 0..2 {
+        let counts = counts(dir.path(), number);
+        assert_eq!(counts.vcpus.len(), 2);
+        let counted: u64 =
+            counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.instructions).sum();
+        let profile = profile(&mut vm, dir.path(), number);
+        assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), counted);
+        let threads: BTreeSet<_> =
+            profile.threads.iter().map(|thread| (&thread.command, thread.pid, thread.measured)).collect();
+        assert_eq!(threads.len(), profile.threads.len(), "a thread twice: {:?}", profile.threads);
+        assert_eq!(threads.iter().filter(|thread| thread.2).count(), 1, "{threads:?}");
+        let anywhere = |name: &str, wanted: fn(&Node, &Thread) -> bool| {
+            profile.nodes.iter().any(|node| {
+                profile.functions[node.function as usize].name == name
+                    && wanted(node, &profile.threads[node.thread as usize])
+            })
+        };
+        // Told by the attaching thread, done in an interrupt of the other CPU.
+        assert!(anywhere("text_poke_bp_batch", |node, thread| thread.measured && !node.interrupt));
+        assert!(anywhere("do_sync_core", |node, thread| !thread.measured && node.interrupt));
+    }
+    vm.power_off(LIMIT).unwrap();
+}
+
+fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
+    let functions = Functions::Count(functions.try_into().unwrap());
+    AttachRequest { mechanism, functions, rounds, seed: 1, seconds: None }
+}
+
+fn explain(attach: AttachRequest, how: Explain) -> Command {
+    Command::Explain(ExplainRequest { attach, how })
+}
+
+/// A guest that keeps to its own clock repeats bit for bit: what it answers, times included, and all that was counted.
+#[test]
+fn under_the_exact_clock_two_boots_are_one() {
+    let attach = attach(Mechanism::Fentry, 3, 2);
+    let orders = [Command::Facts, Command::Attach(attach.clone()), explain(attach, Explain::Exact)];
+    let boot = || {
+        let dir = tempfile::tempdir().unwrap();
+        let mut vm = Vm::boot(spec(dir.path(), Clock::Exact, &orders)).unwrap();
+        let answers: Vec<Response> = orders.iter().map(|command| request(&mut vm, command.clone())).collect();
+        let profiles: Vec<(Counts, Profile)> =
+            (0..2).map(|number| (counts(dir.path(), number), profile(&mut vm, dir.path(), number))).collect();
+        (answers, profiles)
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(boot);
+        (boot(), second.join().unwrap())
+    });
+    assert_eq!(first.0, second.0);
+    for ((counts, profile), (same_counts, same_profile)) in first.1.iter().zip(&second.1) {
+        assert!(counts == same_counts, "the counts differ");
+        assert!(profile == same_profile, "the profiles differ");
+        let totals = profile.totals();
+        assert!(totals.task > 100_000 && totals.interrupts > 0 && totals.others > 0, "{totals:?}");
+    }
+}
+
+/// Of the attaching thread's work, what was spent in a function and below it, in per cent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    own: f64,
+    total: f64,
+}
+
+/// By function, and the five with the most of their own.
+fn shares(profile: &Profile) -> (BTreeMap<String, Share>, Vec<String>) {
+    let all = profile.totals().task as f64;
+    let costs = profile.costs();
+    let top = costs.iter().take(5).map(|cost| cost.function.name.clone()).collect();
+    let per_cent = |amount| 100.0 * amount as f64 / all;
+    let share = |cost: &Cost| Share { own: per_cent(cost.own), total: per_cent(cost.total) };
+    (costs.iter().map(|cost| (cost.function.name.clone(), share(cost))).collect(), top)
+}
+
+/// No sampling interrupt comes while a function keeps interrupts off: what it does meanwhile, and has others do, is seen
+/// where it switches them on again, in itself. In these phases that is the one that patches code; what is to be compared
+/// of it is what it does with all it calls.
+const INTERRUPTS_OFF: &str = "__text_poke";
+/// Percentage points. Of a thousand samples one standard deviation of a share of 20 % is 1.3.
+const APART: f64 = 3.0;
+
+fn assert_agree(exact: &Profile, sampled: &Profile) {
+    assert!(sampled.totals().task > 400, "too few samples: {:?}", sampled.totals());
+    let (exact, exact_top) = shares(exact);
+    let (sampled, sampled_top) = shares(sampled);
+    for name in exact_top.into_iter().chain(sampled_top) {
+        let of = |shares: &BTreeMap<String, Share>| {
+            let share = shares.get(&name).copied().unwrap_or_default();
+            if name == INTERRUPTS_OFF { share.total } else { share.own }
+        };
+        let (exact, sampled) = (of(&exact), of(&sampled));
+        assert!(
+            (exact - sampled).abs() < APART,
+            "{name}: {exact:.2} % of instructions, {sampled:.2} % of samples"
+        );
+    }
+}
+
+#[test]
+fn samples_agree_with_the_exact_profile() {
+    let explained = [
+        [
+            explain(attach(Mechanism::Fentry, 10, 1), Explain::Exact),
+            explain(attach(Mechanism::Fentry, 10, 8), Explain::Sampled),
+        ],
+        [
+            explain(attach(Mechanism::KprobeMulti, 1000, 1), Explain::Exact),
+            explain(attach(Mechanism::KprobeMulti, 1000, 25), Explain::Sampled),
+        ],
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(dir.path(), Clock::Exact, &explained.concat())).unwrap();
+    for (number, [exactly, sampling]) in (0..).zip(explained) {
+        let Response::Explain(_) = request(&mut vm, exactly) else { panic!() };
+        let Response::Explain(reply) = request(&mut vm, sampling) else { panic!() };
+        for (number, phase) in (2 * number..).zip([reply.attach, reply.detach]) {
+            let samples = phase.samples.unwrap();
+            let addresses = count::stack_addresses(samples.stacks.iter().map(|sample| &sample.stack));
+            let symbols = resolve(&mut vm, addresses);
+            let sampled = count::of_samples("test", Phase::Attach, &samples, &symbols);
+            assert_agree(&profile(&mut vm, dir.path(), number), &sampled);
+        }
+    }
+}

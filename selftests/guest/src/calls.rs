@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One small system call under the plugin's profile and under the kernel's own tracer of calls, `function_graph`: how
+//! the harness's tests prove the one by the other.
+
+use crate::bpf::BpfError;
+use crate::counting::Counting;
+use crate::functions;
+use crate::kallsyms::Kallsyms;
+use crate::kernel_btf::KernelBtf;
+use crate::trigger::Trigger;
+use std::fs;
+use std::path::Path;
+use tramplab_protocol::message::{CallsReply, CallsRequest, GuestError};
+
+const TRACING: &str = "/sys/kernel/tracing";
+/// The traced part of the system call.
+const ROOT: &str = "__x64_sys_prctl";
+/// What every interrupt passes.
+const INTERRUPT: &str = "irq_enter_rcu";
+/// Attempts to find the system calls undisturbed: an interrupt comes every few milliseconds, and they take about one.
+const ATTEMPTS: usize = 50;
+
+fn failed(what: impl std::fmt::Display) -> GuestError {
+    GuestError::Failed(what.to_string())
+}
+
+pub fn compare(request: &CallsRequest, btf: &KernelBtf) -> Result<CallsReply, GuestError> {
+    let counting = Counting::new(&Kallsyms::read().map_err(failed)?, btf)?;
+    let calls = || Trigger::Rename.pull_all(request.times);
+    // Page faults of the first time are nothing to compare.
+    calls().map_err(failed)?;
+    counting.during(calls).map_err(failed)?;
+    let traced = traced(calls);
+    // Whatever came of it, nothing stays traced.
+    for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")] {
+        write(file, text)?;
+    }
+    let traceable = functions::available().map_err(failed)?;
+    Ok(CallsReply {
+        root: ROOT.to_owned(),
+        trace: traced?,
+        traceable: functions::image_functions(&traceable).map(str::to_owned).collect(),
+    })
+}
+
+/// The tracer's text of calls that no interrupt came over: it can leave out hard interrupts, but not all that they bring.
+fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError> {
+    for (file, text) in
+        [("tracing_on", "0"), ("set_graph_function", ROOT), ("current_tracer", "function_graph")]
+    {
+        write(file, text)?;
+    }
+    for _ in 0..ATTEMPTS {
+        // Opened to be written, it is emptied.
+        write("trace", "")?;
+        write("tracing_on", "1")?;
+        let done = calls();
+        write("tracing_on", "0")?;
+        done.map_err(failed)?;
+        let path = Path::new(TRACING).join("trace");
+        let trace =
+            fs::read_to_string(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        if !trace.contains(INTERRUPT) {
+            return Ok(trace);
+        }
+    }
+    Err(failed(format!("an interrupt came over each of {ATTEMPTS} attempts to trace {ROOT}")))
+}
+
+fn write(file: &str, text: &str) -> Result<(), GuestError> {
+    let path = Path::new(TRACING).join(file);
+    fs::write(&path, text)
+        .map_err(|error| failed(format!("{} (CONFIG_FUNCTION_GRAPH_TRACER): {error}", path.display())))
+}
