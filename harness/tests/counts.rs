@@ -9,7 +9,7 @@ use std::{
 };
 use tramplab::{
     branch::Symbols,
-    profile::{Cost, Node, Phase, Profile, Thread, count},
+    profile::{Node, Phase, Profile, Thread, count},
     run::{Accel, Arch, Clock},
     vm::{Deadlines, QemuProgram, Spec, Vm, initramfs},
 };
