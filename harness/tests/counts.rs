@@ -202,7 +202,6 @@ fn assert_agree(exact: &[Profile], sampled: &[Profile]) {
             if name == INTERRUPTS_OFF { share.total } else { share.own }
         };
         let (exact, sampled) = (of(&exact), of(&sampled));
-        println!("{name}: {exact:.2} % of instructions, {sampled:.2} % of samples");
         assert!(
             (exact - sampled).abs() < APART,
             "{name}: {exact:.2} % of instructions, {sampled:.2} % of samples"
