@@ -529,9 +529,12 @@ enum Way {
     Raised(usize),
 }
 
+/// From one thread to another.
+type Switched = Option<(u32, u32)>;
+
 /// Blocks of four instructions with every end, in the kernel, in its entry text and in user space; and how each is
 /// left. What comes next is inside of it, or the next of the list.
-fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Option<(u32, u32)>)>> {
+fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Switched)>> {
     let tail = prop_oneof![
         Just(NEXT),
         Just(Tail::Cond { target: K + 0x200 }),
@@ -562,7 +565,7 @@ fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Option<(u32, u32)>)>> {
 proptest! {
     #[test]
     fn every_instruction_is_counted_once(ways in ways()) {
-        let mut blocks: Vec<(Block, u64, Option<(u32, u32)>)> = Vec::new();
+        let mut blocks: Vec<(Block, u64, Switched)> = Vec::new();
         let mut expected = 0;
         for (start, tail, way, switch) in ways {
             // What starts where the one before was left inside would be that one going on.
