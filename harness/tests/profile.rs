@@ -77,6 +77,7 @@ fn run_with_profiles(more: u64) -> TempDir {
                     how: explain,
                     clock: Clock::Free,
                     rounds: 1,
+                    attached: 1,
                     wall_ns: 1,
                     cpu_ns: 1,
                     unit,

@@ -30,6 +30,10 @@ impl Registers {
         // SAFETY: the array is QEMU's description, freed by its reader; names are C strings.
         unsafe {
             let array = api::qemu_plugin_get_registers();
+            if (*array).data.is_null() {
+                api::free_registers(array);
+                return None;
+            }
             let descriptors = std::slice::from_raw_parts(
                 (*array).data.cast::<api::RegisterDescriptor>(),
                 (*array).length as usize,

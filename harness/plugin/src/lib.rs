@@ -62,6 +62,7 @@ struct Plugin {
     switch_to: AtomicU64,
     /// Calls of the threads that do not run, while they are followed.
     parked: Mutex<Parking>,
+    lost_switches: AtomicU64,
     traces: AtomicU64,
     counts: AtomicU64,
     /// What instrumented code points at; freed when that code is thrown away.
@@ -77,7 +78,8 @@ enum Mode {
     Record,
     /// Instructions are counted by call path; of interest is the thread that asked, on this vCPU.
     Profile {
-        setup: Setup,
+        /// None where it could not be read: the counts say so.
+        setup: Option<Setup>,
         vcpu: u32,
     },
 }
@@ -172,6 +174,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         changing: Mutex::new(None),
         switch_to: AtomicU64::new(0),
         parked: Mutex::default(),
+        lost_switches: AtomicU64::new(0),
         traces: AtomicU64::new(0),
         counts: AtomicU64::new(0),
         blocks: Mutex::new(Vec::new()),
@@ -326,7 +329,7 @@ impl Plugin {
     fn watch(&self, vcpu: c_uint) -> Watch {
         match *locked(&self.mode) {
             Mode::Profile { setup, vcpu: asked } => {
-                Watch::Profiler(Box::new(Profiler::new(setup, vcpu == asked)))
+                Watch::Profiler(Box::new(Profiler::new(setup.unwrap_or_default(), vcpu == asked)))
             }
             Mode::Record | Mode::Idle => Watch::Recorder(Recorder::new(self.ring)),
         }
@@ -337,11 +340,14 @@ impl Plugin {
 extern "C" fn switched(vcpu: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
-    let Mode::Profile { setup, .. } = *locked(&plugin.mode) else { return };
+    let Mode::Profile { setup: Some(setup), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
         let Some(Watch::Profiler(profiler)) = &mut *watch.get() else { return };
-        let Some((previous, next)) = registers.get().and_then(|r| r.switched(&setup)) else { return };
+        let Some((previous, next)) = registers.get().and_then(|r| r.switched(&setup)) else {
+            plugin.lost_switches.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         profiler.switch(&previous, &next, &mut locked(&plugin.parked));
     }
 }
@@ -367,12 +373,7 @@ extern "C" fn magic_executed(vcpu: c_uint, data: *mut c_void) {
             let registers = plugin.vcpus.get(vcpu as usize).and_then(|Vcpu(_, registers)| registers.get());
             // SAFETY: this vCPU's thread, in a callback that reads registers.
             let setup = registers.and_then(|registers| unsafe { registers.setup() });
-            if setup.is_none() {
-                eprintln!(
-                    "tramplab-plugin: a profile without a readable setup: all is counted as one thread's"
-                );
-            }
-            Mode::Profile { setup: setup.unwrap_or_default(), vcpu }
+            Mode::Profile { setup, vcpu }
         }
     };
     let armed = plugin.armed.load(Ordering::Relaxed);
@@ -398,12 +399,12 @@ extern "C" fn change(id: api::PluginId) {
     match was {
         Mode::Idle => {}
         Mode::Record => plugin.write_trace(watches),
-        Mode::Profile { .. } => plugin.write_counts(watches),
+        Mode::Profile { setup, .. } => plugin.write_counts(watches, setup.is_some()),
     }
     locked(&plugin.blocks).clear();
     locked(&plugin.parked).clear();
     let switch_to = match wanted {
-        Mode::Profile { setup, .. } => setup.switch_to,
+        Mode::Profile { setup, .. } => setup.map_or(0, |setup| setup.switch_to),
         Mode::Record | Mode::Idle => 0,
     };
     plugin.switch_to.store(switch_to, Ordering::Relaxed);
@@ -430,7 +431,7 @@ impl Plugin {
         output::write(&trace::file_name(&self.dir, number), &trace.encode());
     }
 
-    fn write_counts(&self, watches: Vec<Option<Watch>>) {
+    fn write_counts(&self, watches: Vec<Option<Watch>>, setup: bool) {
         let finish = |(index, watch): (usize, Option<Watch>)| match watch {
             Some(Watch::Profiler(profiler)) => {
                 let index = index as u32;
@@ -443,7 +444,8 @@ impl Plugin {
         };
         let vcpus = watches.into_iter().enumerate().filter_map(finish).collect();
         let number = self.counts.fetch_add(1, Ordering::Relaxed);
-        let counts = Counts { discontinuities: self.discontinuities, vcpus };
+        let lost_switches = self.lost_switches.swap(0, Ordering::Relaxed);
+        let counts = Counts { discontinuities: self.discontinuities, setup, lost_switches, vcpus };
         match counts.encode() {
             Ok(bytes) => output::write(&counts::file_name(&self.dir, number), &bytes),
             Err(error) => eprintln!("tramplab-plugin: failed to encode counts {number}: {error}"),

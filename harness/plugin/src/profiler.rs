@@ -87,6 +87,8 @@ pub struct Profiler<'a> {
     /// None until the first switch tells which thread ran from the beginning.
     task: Option<u64>,
     thread: u32,
+    /// Indices into `paths`, by thread.
+    roots: Vec<u32>,
     paths: Vec<CallPath>,
     children: FxHashMap<(u32, u64, u64), u32>,
     stack: Vec<Frame>,
@@ -114,6 +116,7 @@ impl<'a> Profiler<'a> {
             known: FxHashMap::default(),
             task: None,
             thread: 0,
+            roots: Vec::new(),
             paths: Vec::new(),
             children: FxHashMap::default(),
             stack: Vec::new(),
@@ -183,15 +186,13 @@ impl<'a> Profiler<'a> {
     }
 
     fn add_root(&mut self, thread: u32) {
-        let found = self.paths.iter().position(|path| path.parent.is_none() && path.thread == thread);
-        self.root = match found {
-            Some(index) => index as u32,
-            None => {
-                let root = CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
-                self.paths.push(root);
-                self.paths.len() as u32 - 1
-            }
-        };
+        // Threads are numbered as they come, and each gets its root at once.
+        if self.roots.len() == thread as usize {
+            let root = CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
+            self.roots.push(self.paths.len() as u32);
+            self.paths.push(root);
+        }
+        self.root = self.roots[thread as usize];
         self.path = self.root;
     }
 
@@ -322,7 +323,11 @@ impl<'a> Profiler<'a> {
         if is_user(to) {
             return self.leave_all();
         }
+        // `sync_core()`: a return to behind itself, which ends nothing.
         let innermost = self.stack.iter().rposition(|frame| frame.kind == Entered::Interrupt);
+        if to == self.after() && !innermost.is_some_and(|depth| self.stack[depth].back.leads_to(to)) {
+            return;
+        }
         // What was called before anything was seen may return like this as well.
         let Some(depth) = innermost else { return self.returned(to) };
         let back = self.stack[depth].back;

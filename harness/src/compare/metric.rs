@@ -10,7 +10,7 @@ use crate::{
 use std::{collections::BTreeSet, fmt};
 use tramplab_protocol::{
     Functions, Mechanism,
-    message::{AttachRound, Explain},
+    message::{AttachRound, Explain, Stopped},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +30,29 @@ pub enum Metric {
         functions: Functions,
         phase: Phase,
     },
-    /// Of the attaching thread, its interrupts left out.
     Instructions {
         mechanism: Mechanism,
         functions: Functions,
         phase: profile::Phase,
+        whose: Whose,
     },
     Trigger {
         mechanism: Mechanism,
         cost: Cost,
     },
+}
+
+/// Of what a phase executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The attaching thread's, its interrupts left out.
+    Thread,
+    /// Everybody's: what a patch hands to a worker is in it, and the idle loop.
+    All,
+}
+
+impl Whose {
+    pub const ALL: [Whose; 2] = [Whose::Thread, Whose::All];
 }
 
 /// Of what a hit costs.
@@ -114,10 +127,12 @@ pub enum Value {
     Times(Vec<f64>),
     /// Instructions, or branches, of a hit.
     Count(u32),
-    /// Nanoseconds of the exact clock: the median of the rounds.
-    ExactTime(u64),
-    /// Of a phase; `repeats` where they were counted under the exact clock.
-    Instructions { count: u64, repeats: bool },
+    /// Of the exact clock: the median of the rounds; and how many of its waits end with a tick.
+    ExactTime { ns: u64, ticks: u32 },
+    /// Of a phase that attached to so many functions; `repeats` where they were counted under the exact clock.
+    Instructions { count: u64, functions: u32, repeats: bool },
+    /// A time budget ended it: it is of another number of functions than was asked for.
+    Stopped(Stopped),
     /// Nanoseconds: the median of one boot's rounds.
     PerHit(f64),
 }
@@ -140,8 +155,13 @@ impl fmt::Display for Value {
             Value::Records(Some(records)) => f.pad(&records.to_string()),
             Value::Records(None) => f.pad("-"),
             Value::Count(count) => f.pad(&count.to_string()),
-            Value::Instructions { count, repeats: _ } => f.pad(&count.to_string()),
-            Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
+            Value::Instructions { count, .. } => f.pad(&count.to_string()),
+            Value::Stopped(Stopped { wanted, attached, seconds, .. }) => {
+                f.pad(&format!("{attached} of {wanted} in {seconds} s"))
+            }
+            Value::ExactTime { ns, ticks: _ } => {
+                f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000))
+            }
             Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
             Value::Times(times) => {
                 let extreme =
@@ -196,8 +216,12 @@ impl fmt::Display for Metric {
             Metric::ExactTime { mechanism, functions, phase } => {
                 format!("attach.{}.{functions}.{}.exact", plain(mechanism.name()), phase.name())
             }
-            Metric::Instructions { mechanism, functions, phase } => {
-                format!("attach.{}.{functions}.{}.instructions", plain(mechanism.name()), phase.name())
+            Metric::Instructions { mechanism, functions, phase, whose } => {
+                let whose = match whose {
+                    Whose::Thread => "",
+                    Whose::All => "_of_all",
+                };
+                format!("attach.{}.{functions}.{}.instructions{whose}", plain(mechanism.name()), phase.name())
             }
             Metric::Trigger { mechanism, cost } => {
                 format!("trigger.{}.{}", plain(mechanism.name()), cost.name())
@@ -300,47 +324,59 @@ fn attach(
     head: &Attach,
 ) -> Vec<(Metric, Value, Value)> {
     let mut metrics = Vec::new();
-    for phase in Phase::ALL {
-        let metric = Metric::Time { mechanism, functions, phase };
-        let sides = [base, head].map(|side| times(side, phase));
-        if let [base, head] = sides
-            && !base.is_empty()
-            && !head.is_empty()
-        {
-            metrics.push((metric, Value::Times(base), Value::Times(head)));
-        }
-    }
-    for phase in Phase::ALL {
-        let metric = Metric::ExactTime { mechanism, functions, phase };
-        if let [Some(base), Some(head)] = [base, head].map(|side| exact_time(side, phase)) {
-            metrics.push((metric, Value::ExactTime(base), Value::ExactTime(head)));
-        }
-    }
-    for phase in profile::Phase::ALL {
-        let metric = Metric::Instructions { mechanism, functions, phase };
-        if let [Some(base), Some(head)] = [base, head].map(|side| instructions(side, phase)) {
+    let mut add = |metric, of: &dyn Fn(&Attach) -> Option<Value>| {
+        if let (Some(base), Some(head)) = (of(base), of(head)) {
             metrics.push((metric, base, head));
+        }
+    };
+    for phase in Phase::ALL {
+        add(Metric::Time { mechanism, functions, phase }, &|side| times(side, phase));
+    }
+    for phase in Phase::ALL {
+        add(Metric::ExactTime { mechanism, functions, phase }, &|side| exact_time(side, phase));
+    }
+    for whose in Whose::ALL {
+        for phase in profile::Phase::ALL {
+            let metric = Metric::Instructions { mechanism, functions, phase, whose };
+            add(metric, &|side| instructions(side, phase, whose));
         }
     }
     metrics
 }
 
 /// The middle one; of two the lower: all are exact, and so is what is compared.
-fn exact_time(attach: &Attach, phase: Phase) -> Option<u64> {
-    let mut times: Vec<u64> = attach.exact.as_ref()?.rounds.iter().map(|round| phase.ns(round)).collect();
+fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
+    let exact = attach.exact.as_ref()?;
+    if let Some(stopped) = exact.stopped {
+        return Some(Value::Stopped(stopped));
+    }
+    let mut times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
     times.sort_unstable();
-    times.get(times.len().checked_sub(1)? / 2).copied()
+    let ns = times.get(times.len().checked_sub(1)? / 2).copied()?;
+    // Closing a link waits for grace periods, which ticks drive; nothing else waits.
+    let ticks = if phase == Phase::Detach { exact.links } else { 0 };
+    Some(Value::ExactTime { ns, ticks })
 }
 
-fn instructions(attach: &Attach, phase: profile::Phase) -> Option<Value> {
+fn instructions(attach: &Attach, phase: profile::Phase, whose: Whose) -> Option<Value> {
     let summary = attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)?;
-    Some(Value::Instructions { count: summary.totals.task, repeats: summary.clock == Clock::Exact })
+    let profile::Totals { task, interrupts, others } = summary.totals;
+    let count = match whose {
+        Whose::Thread => task,
+        Whose::All => task.saturating_add(interrupts).saturating_add(others),
+    };
+    let repeats = summary.clock == Clock::Exact;
+    Some(Value::Instructions { count, functions: summary.attached, repeats })
 }
 
-fn times(attach: &Attach, phase: Phase) -> Vec<f64> {
+fn times(attach: &Attach, phase: Phase) -> Option<Value> {
+    if let Some(stopped) = attach.boots.iter().find_map(|boot| boot.stopped) {
+        return Some(Value::Stopped(stopped));
+    }
     let boot = |boot: &AttachBoot| {
         let rounds: Vec<f64> = boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
         Value::median(&rounds)
     };
-    attach.boots.iter().map(boot).collect()
+    let times: Vec<f64> = attach.boots.iter().map(boot).collect();
+    (!times.is_empty()).then_some(Value::Times(times))
 }

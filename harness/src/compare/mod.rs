@@ -12,7 +12,8 @@ pub mod tests;
 mod timed;
 
 pub use listing::{Listings, Row, Side, Subject};
-pub use metric::{Cost, Metric, Phase, Value};
+pub use metric::{Cost, Metric, Phase, Value, Whose};
+use timed::Judged;
 pub use timed::Ratio;
 
 use crate::{
@@ -124,39 +125,10 @@ pub fn compare(
     let times = metrics.iter().filter(|(metric, ..)| metric.is_time()).count();
     let metrics = metrics
         .into_iter()
-        .map(|(metric, base, head)| match (&base, &head) {
-            (Value::Times(a), Value::Times(b)) => {
-                let judged = match timing {
-                    Timing::Interleaved => timed::judge(a, b, times, tolerance.time_percent),
-                    Timing::Apart => timed::Judged::not("the two runs were not interleaved"),
-                };
-                let timed::Judged { verdict, beyond, ratio } = judged;
-                Compared { metric, base, head, verdict, beyond, ratio }
-            }
-            (
-                &Value::Instructions { count: a, repeats: base_repeats },
-                &Value::Instructions { count: b, repeats: head_repeats },
-            ) if a != b && !(base_repeats && head_repeats) => {
-                let verdict = Verdict::NotJudged("counted under the host's clock");
-                Compared { metric, base, head, verdict, beyond: false, ratio: None }
-            }
-            (&Value::ExactTime(a), &Value::ExactTime(b)) => {
-                let (verdict, beyond) = judge_share(a, b, tolerance.exact_percent);
-                let beyond = beyond && b - a > TICK_NS;
-                Compared { metric, base, head, verdict, beyond, ratio: None }
-            }
-            (&Value::Instructions { count: a, .. }, &Value::Instructions { count: b, .. }) => {
-                let (verdict, beyond) = judge_share(a, b, tolerance.exact_percent);
-                Compared { metric, base, head, verdict, beyond, ratio: None }
-            }
-            (Value::PerHit(_), _) => {
-                let verdict = Verdict::NotJudged("of one boot each");
-                Compared { metric, base, head, verdict, beyond: false, ratio: None }
-            }
-            _ => {
-                let (verdict, beyond) = judge_exact(&base, &head, metric.tolerated(tolerance));
-                Compared { metric, base, head, verdict, beyond, ratio: None }
-            }
+        .map(|(metric, base, head)| {
+            let Judged { verdict, beyond, ratio } =
+                judge_pair(metric, &base, &head, times, tolerance, timing);
+            Compared { metric, base, head, verdict, beyond, ratio }
         })
         .collect();
     let [base, head] = [base, head].map(str::to_owned);
@@ -168,7 +140,11 @@ fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
     let number = |value: &Value| match value {
         Value::Records(records) => *records,
         Value::Count(count) => Some(*count),
-        Value::Times(_) | Value::PerHit(_) | Value::ExactTime(_) | Value::Instructions { .. } => None,
+        Value::Times(_)
+        | Value::PerHit(_)
+        | Value::ExactTime { .. }
+        | Value::Instructions { .. }
+        | Value::Stopped(_) => None,
     };
     match (number(base), number(head)) {
         (a, b) if a == b => (Verdict::Same, false),
@@ -178,15 +154,57 @@ fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
     }
 }
 
+/// `times` are judged together.
+fn judge_pair(
+    metric: Metric,
+    base: &Value,
+    head: &Value,
+    times: usize,
+    tolerance: Tolerance,
+    timing: Timing,
+) -> Judged {
+    let exactly = |(verdict, beyond)| Judged { verdict, beyond, ratio: None };
+    match (base, head) {
+        (Value::Stopped(_), _) | (_, Value::Stopped(_)) => Judged::not("a time budget ended it"),
+        (Value::Times(a), Value::Times(b)) => match timing {
+            Timing::Interleaved => timed::judge(a, b, times, tolerance.time_percent),
+            Timing::Apart => Judged::not("the two runs were not interleaved"),
+        },
+        (&Value::ExactTime { ns: a, ticks }, &Value::ExactTime { ns: b, .. }) => {
+            exactly(judge_share(a, b, tolerance.exact_percent, u64::from(ticks) * TICK_NS))
+        }
+        (
+            &Value::Instructions { count: a, functions: of_a, repeats: a_repeats },
+            &Value::Instructions { count: b, functions: of_b, repeats: b_repeats },
+        ) => {
+            if of_a != of_b {
+                return Judged::not("of another number of functions");
+            }
+            if a != b && !(a_repeats && b_repeats) {
+                return Judged::not("counted under the host's clock");
+            }
+            let (verdict, beyond) = judge_share(a, b, tolerance.exact_percent, 0);
+            // How long others are idle, and so how often the idle loop goes round, is no cost.
+            let is_cost = !matches!(metric, Metric::Instructions { whose: Whose::All, .. });
+            exactly((verdict, beyond && is_cost))
+        }
+        (Value::PerHit(_), _) => Judged::not("of one boot each"),
+        _ => exactly(judge_exact(base, head, metric.tolerated(tolerance))),
+    }
+}
+
 /// By which a time by the exact clock jumps where a wait that ends with a tick just misses one, by an instruction (HZ=250).
 const TICK_NS: u64 = 4_000_000;
 
-/// Of numbers so large that a share of them is tolerated. Any difference is one: they repeat.
-fn judge_share(base: u64, head: u64, tolerated_percent: f64) -> (Verdict, bool) {
+/// Of numbers so large that a share of them is tolerated, and `more` beside it. Any difference is one: they repeat.
+fn judge_share(base: u64, head: u64, tolerated_percent: f64, more: u64) -> (Verdict, bool) {
     match head.cmp(&base) {
         Ordering::Less => (Verdict::Better, false),
         Ordering::Equal => (Verdict::Same, false),
-        Ordering::Greater => (Verdict::Worse, head as f64 > base as f64 * (1.0 + tolerated_percent / 100.0)),
+        Ordering::Greater => {
+            let most = base as f64 * (1.0 + tolerated_percent / 100.0) + more as f64;
+            (Verdict::Worse, head as f64 > most)
+        }
     }
 }
 

@@ -86,7 +86,8 @@ impl<'a> Tree<'a> {
             let function = self.function(address);
             parent = Some(self.child(parent, thread, function, interrupt));
         }
-        self.node(parent.expect("at least one frame")).own += amount;
+        let node = self.node(parent.expect("at least one frame"));
+        node.own = node.own.saturating_add(amount);
     }
 }
 
@@ -164,7 +165,8 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         };
         let function = tree.function(path.to);
         let node = tree.child(caller, thread, function, interrupt);
-        tree.node(node).calls += path.calls;
+        let node_of = tree.node(node);
+        node_of.calls = node_of.calls.saturating_add(path.calls);
         nodes.push(Some(node));
         interrupts.push(interrupt);
     }
@@ -172,11 +174,13 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         let path = block.path as usize;
         let thread = threads[vcpu.paths[path].thread as usize];
         let node = within(tree, nodes[path], thread, interrupts[path], block.start);
-        tree.node(node).own += block.instructions;
+        let node_of = tree.node(node);
+        node_of.own = node_of.own.saturating_add(block.instructions);
         // Reached by a jump: a call in all but the way back.
         let begun = tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);
         if begun && nodes[path] != Some(node) {
-            tree.node(node).calls += block.times;
+            let node_of = tree.node(node);
+            node_of.calls = node_of.calls.saturating_add(block.times);
         }
     }
 }
@@ -226,7 +230,7 @@ pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
         let names =
             called_from(&wait.stack).map(|address| function(symbols.find(address), address).name).collect();
         let entry = by_stack.entry(names).or_default();
-        *entry = (entry.0 + wait.ns, entry.1 + wait.count);
+        *entry = (entry.0.saturating_add(wait.ns), entry.1.saturating_add(wait.count));
     }
     let mut waited: Vec<Waited> =
         by_stack.into_iter().map(|(stack, (ns, count))| Waited { stack, ns, count }).collect();

@@ -127,6 +127,8 @@ pub struct Summary {
     pub clock: Clock,
     /// Rounds that were explained as one: all that follows is their sum.
     pub rounds: u32,
+    /// Functions attached to in each.
+    pub attached: u32,
     pub wall_ns: u64,
     /// By the scheduler's accounts of the attaching thread.
     pub cpu_ns: u64,

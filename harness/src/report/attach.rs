@@ -84,6 +84,8 @@ fn times(cells: &[&Cell]) -> Option<Table> {
             rows.push(row);
             notes.extend(first.stopped.map(|stopped| budget_note(mechanism, functions, clock, &stopped)));
         }
+        let left_out = |why| format!("{mechanism}/{functions}: not explained: {why}");
+        notes.extend(attach.unexplained.iter().map(left_out));
         let boot = attach.boots.first().or(attach.exact.as_ref());
         notes.extend(boot.and_then(|boot| refusals(mechanism, functions, boot)));
     }
@@ -135,32 +137,32 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
     let mut series: BTreeMap<(Mechanism, &str), Points> = BTreeMap::new();
     for (mechanism, _, measured) in attaches(cells) {
         let Ok(attach) = measured else { continue };
-        let mut add = |of, boot: &AttachBoot, value: Option<f64>| {
-            let point = value.map(|value| (f64::from(boot.functions), value));
+        let mut add = |of, functions: u32, value: Option<f64>| {
+            let point = value.map(|value| (f64::from(functions), value));
             series.entry((mechanism, of)).or_default().extend(point);
         };
-        if let Some(boot) = attach.boots.first() {
+        // Boots that a budget ended are of different numbers of functions, and have no common time.
+        let one_number = attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
+        if let Some(boot) = attach.boots.first().filter(|_| one_number) {
             let median = |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
-            add("attach, free clock", boot, median(PHASES[1]));
+            add("attach, free clock", boot.functions, median(PHASES[1]));
             if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
-                add("detach, free clock", boot, median(PHASES[2]));
+                add("detach, free clock", boot.functions, median(PHASES[2]));
             }
         }
         if let Some(boot) = &attach.exact {
             let median = |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
-            add("attach, exact clock", boot, median(PHASES[1]));
+            add("attach, exact clock", boot.functions, median(PHASES[1]));
             if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
-                add("detach, exact clock", boot, median(PHASES[2]));
+                add("detach, exact clock", boot.functions, median(PHASES[2]));
             }
         }
         for summary in attach.explained.iter().filter(|summary| summary.how == Explain::Exact) {
-            if let Some(boot) = attach.exact.as_ref().or(attach.boots.first()) {
-                let of = match summary.phase {
-                    Phase::Attach => "attach, instructions",
-                    Phase::Detach => "detach, instructions",
-                };
-                add(of, boot, Some(summary.totals.task as f64));
-            }
+            let of = match summary.phase {
+                Phase::Attach => "attach, instructions",
+                Phase::Detach => "detach, instructions",
+            };
+            add(of, summary.attached, Some(summary.totals.task as f64));
         }
     }
     let rows: Vec<Vec<String>> = series
@@ -230,7 +232,8 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
         rows,
         notes: vec![
             "remainder: neither the thread's by the scheduler's accounts nor between two of its switches; mostly the time from a \
-             wake-up that is to preempt the thread until the switch."
+             wake-up that is to preempt the thread until the switch. Between the phases of the last round names are read: a grace \
+             period that detaching would have waited for may end meanwhile."
                 .to_owned(),
         ],
     })

@@ -310,13 +310,15 @@ pub struct Attach {
     pub exact: Option<AttachBoot>,
     /// Where the time of a further round went, by phase and way of measuring.
     pub explained: Vec<Summary>,
+    /// Why what was to be explained is not.
+    pub unexplained: Vec<String>,
 }
 
 /// One guest's rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBoot {
-    /// How many were attached to; which, `functions.txt` in the cell's folder says, of which this is the SHA-256.
+    /// How many were attached to; which, `functions.txt` beside its console log says, of which this is the SHA-256.
     pub functions: u32,
     pub list_sha256: String,
     /// Candidates the kernel refused: replaced by others, or, of all functions, left out.
@@ -336,7 +338,9 @@ impl Attach {
 
     /// Where the time budget of the rounds of [`Attach::rounds_of_a_clock`] ended them.
     pub fn stopped(&self) -> Option<message::Stopped> {
-        self.boots.first().or(self.exact.as_ref())?.stopped
+        let exact = self.exact.iter().filter(|_| self.boots.is_empty());
+        // Of several the one that came least far.
+        self.boots.iter().chain(exact).filter_map(|boot| boot.stopped).min_by_key(|stopped| stopped.attached)
     }
 
     /// Those of one clock: the host's, or where that was not asked for the exact one.

@@ -20,7 +20,7 @@ use tramplab_protocol::{
 /// Functions of a summary; the whole profile is in its file.
 const COSTS: usize = 40;
 const WAITS: usize = 20;
-/// The list of what was attached to, a name per line, in the cell's folder.
+/// The list of what was attached to, a name per line, in the guest's folder.
 const LIST: &str = "functions.txt";
 
 /// What is asked of this guest, in this order: under the exact clock these are its orders.
@@ -53,24 +53,27 @@ pub fn measure(
     folder: &Path,
     cell: &Path,
 ) -> Result<Measurement, Stop> {
-    let (mut boot, mut explained) = (None, Vec::new());
+    let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
     for command in commands {
         match vm.request(command.clone(), ATTACH)? {
             Ok(Response::Attach(reply)) => {
                 let still_attached = reply.stopped.is_some_and(|stopped| stopped.detached < stopped.attached);
-                boot = Some(keep(reply, cell)?);
-                if still_attached {
-                    // The links that its time budget left over would be explained along.
+                boot = Some(keep(reply, folder)?);
+                if still_attached && commands.len() > 1 {
+                    unexplained.push(
+                        "the links that its time budget left over would have been explained along".to_owned(),
+                    );
                     break;
                 }
             }
             Ok(Response::Explain(reply)) => {
-                let Command::Explain(ExplainRequest { how, attach }) = command else {
+                let Command::Explain(ExplainRequest { how, .. }) = command else {
                     unreachable!("its answer")
                 };
+                let (rounds, attached) = (reply.rounds, reply.functions);
                 let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
                 for (number, (phase, reply)) in phases.into_iter().enumerate() {
-                    let made = Made { cell, planned, clock, phase, rounds: attach.rounds };
+                    let made = Made { cell, planned, clock, phase, rounds, attached };
                     explained.push(match how {
                         Explain::Exact => exact(vm, &made, &reply, number as u64, folder)?,
                         Explain::Sampled => sampled(vm, &made, &reply)?,
@@ -78,20 +81,22 @@ pub fn measure(
                 }
             }
             Ok(other) => return Err(unexpected(&other)),
+            // The times stand without it.
+            Err(error) if boot.is_some() => unexplained.push(error.to_string()),
             Err(error) => return Err(error.into()),
         }
     }
     let boot = boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
     Ok(Measurement::Attach(match clock {
-        Clock::Free => Attach { boots: vec![boot], exact: None, explained },
-        Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained },
+        Clock::Free => Attach { boots: vec![boot], exact: None, explained, unexplained },
+        Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
     }))
 }
 
 /// The names of tens of thousands of functions are a file of their own.
-fn keep(reply: AttachReply, cell: &Path) -> Result<AttachBoot, Stop> {
+fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
     let list: String = reply.functions.iter().map(|name| format!("{name}\n")).collect();
-    let path = cell.join(LIST);
+    let path = folder.join(LIST);
     fs::write(&path, &list)
         .map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
     let list_sha256 = Sha256::digest(&list).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -114,6 +119,7 @@ struct Made<'a> {
     clock: Clock,
     phase: Phase,
     rounds: u32,
+    attached: u32,
 }
 
 impl Made<'_> {
@@ -127,6 +133,11 @@ impl Made<'_> {
         let failed = |error: &dyn std::fmt::Display| {
             Stop::harness(format!("failed to write {}: {error}", path.display()))
         };
+        // What a guest answered is in it: what could not be read again is not written.
+        profile.check().map_err(|wrong| Stop::Error {
+            kind: ErrorKind::Protocol,
+            message: format!("what the guest says makes no profile: {wrong}"),
+        })?;
         let bytes = serde_json::to_vec(profile).map_err(|error| failed(&error))?;
         fs::write(&path, bytes).map_err(|error| failed(&error))?;
         Ok(file)
@@ -140,6 +151,7 @@ impl Made<'_> {
             how,
             clock: self.clock,
             rounds: self.rounds,
+            attached: self.attached,
             wall_ns: reply.wall_ns,
             cpu_ns: reply.cpu_ns,
             unit: profile.unit,
@@ -160,6 +172,9 @@ fn exact(vm: &mut Vm, made: &Made, reply: &PhaseReply, number: u64, folder: &Pat
         error(format!("the plugin left no counts ({}: {e}); its own words are in qemu.log", path.display()))
     })?;
     let counts = Counts::decode(&bytes).map_err(|e| error(format!("{}: {e}", path.display())))?;
+    if let Some(fault) = counts.fault() {
+        return Err(error(fault));
+    }
     let symbols = resolve_addresses(vm, count::addresses(&counts))?;
     let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
     let file = made.save(&profile, How::Exact)?;
@@ -184,7 +199,7 @@ fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop
     let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);
     made.save(&waiting, How::Waiting)?;
     let mut summary = made.summary(Explain::Sampled, reply, &profile, file);
-    summary.waited_ns = reply.waits.iter().map(|wait| wait.ns).sum();
+    summary.waited_ns = reply.waits.iter().fold(0, |sum, wait| sum.saturating_add(wait.ns));
     summary.waits = count::waited(&reply.waits, &symbols);
     summary.waits.truncate(WAITS);
     Ok(summary)

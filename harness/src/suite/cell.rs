@@ -167,6 +167,7 @@ fn merged(measured: Vec<Measurement>) -> Option<Measurement> {
             all.boots.extend(next.boots);
             all.exact = all.exact.or(next.exact);
             all.explained.extend(next.explained);
+            all.unexplained.extend(next.unexplained);
             Measurement::Attach(all)
         }
         (all, _) => all,
@@ -405,6 +406,6 @@ pub(super) fn resolve_addresses(vm: &mut Vm, addresses: Vec<u64>) -> Result<Symb
 
 pub(super) fn unexpected(response: &Response) -> Stop {
     let mut shown = format!("{response:?}");
-    shown.truncate(200);
+    shown.truncate(shown.floor_char_boundary(200));
     Stop::Error { kind: ErrorKind::Protocol, message: format!("the guest's answer does not fit: {shown}") }
 }

@@ -26,8 +26,9 @@ impl Counting {
         };
         let switch_to = kallsyms.unique(SWITCH).ok_or_else(|| missing(SWITCH))?;
         let (comm, pid) = btf.task_offsets().ok_or_else(|| missing("task_struct in its BTF"))?;
-        // Only needed where the emulator does not tell of interrupts.
-        let [entry_start, entry_end] = ENTRY.map(|name| kallsyms.unique(name).unwrap_or(0));
+        let [start, end] = ENTRY;
+        let entry_start = kallsyms.unique(start).ok_or_else(|| missing(start))?;
+        let entry_end = kallsyms.unique(end).ok_or_else(|| missing(end))?;
         Ok(Counting(Setup { switch_to, entry_start, entry_end, comm, pid }.encode()))
     }
 

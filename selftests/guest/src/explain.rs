@@ -10,7 +10,9 @@ use crate::rounds::{Phase, Prepared, Watch};
 use crate::sampling::{Sampler, Tally};
 use crate::waiting::Waiting;
 use nix::time::{ClockId, clock_gettime};
-use tramplab_protocol::message::{Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply};
+use tramplab_protocol::message::{
+    AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply,
+};
 
 /// Explains rounds of a request. Also returns the names of the moment when everything was attached.
 pub fn explain(
@@ -20,24 +22,23 @@ pub fn explain(
 ) -> Result<(ExplainReply, Kallsyms), GuestError> {
     // What the kernel refuses is found in rounds that nobody watches.
     prepared.settle()?;
-    let (functions, names, [attach, detach]) = match request.how {
+    let (done, [attach, detach]) = match request.how {
         Explain::Sampled => {
             let mut watched = Sampled::new()?;
-            let (functions, names) =
-                rounds(request.attach.rounds, prepared, &mut |phase, work| watched.watch(phase, work))?;
-            let scheduler = names.function("__schedule").map(|symbol| symbol.start..symbol.end);
+            let done = rounds(&request.attach, prepared, &mut |phase, work| watched.watch(phase, work))?;
+            let scheduler = done.names.function("__schedule").map(|symbol| symbol.start..symbol.end);
             let phases = watched.finish(scheduler.as_ref())?;
-            (functions, names, phases)
+            (done, phases)
         }
         Explain::Exact => {
             let mut watched = Exact::new(&read_names()?, btf)?;
-            let (functions, names) =
-                rounds(request.attach.rounds, prepared, &mut |phase, work| watched.watch(phase, work))?;
-            (functions, names, watched.finish())
+            let done = rounds(&request.attach, prepared, &mut |phase, work| watched.watch(phase, work))?;
+            (done, watched.finish())
         }
     };
+    let Done { rounds, functions, names } = done;
     let links = if request.attach.mechanism.is_multi() { 1 } else { functions };
-    Ok((ExplainReply { functions, links, attach, detach }, names))
+    Ok((ExplainReply { rounds, functions, links, attach, detach }, names))
 }
 
 /// Phases of which the plugin counts the instructions.
@@ -70,21 +71,35 @@ impl Exact {
     }
 }
 
-/// Does watched rounds, one only where a budget ends it: rounds of different lists do not add up. Returns how many
-/// functions it attached to, and the names of the moment when it had.
-fn rounds(count: u32, prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<(u32, Kallsyms), GuestError> {
+/// What was done of the rounds.
+struct Done {
+    rounds: u32,
+    functions: u32,
+    /// Of the moment when everything was attached, in the last round.
+    names: Kallsyms,
+}
+
+/// Does watched rounds, one only where a budget ends it: rounds of different lists do not add up.
+fn rounds(
+    request: &AttachRequest,
+    prepared: &mut Prepared,
+    watch: &mut Watch<'_>,
+) -> Result<Done, GuestError> {
     let mut done = 0;
     loop {
         let mut names = None;
         let functions = prepared.watched_round(watch, &mut || {
-            // Any round may turn out to be the last one.
-            names = Some(read_names()?);
+            // Reading them takes time, in which a grace period may begin or end: so only in the last round. Where there is a
+            // budget any may turn out to be that.
+            if done + 1 == request.rounds || request.seconds.is_some() {
+                names = Some(read_names()?);
+            }
             Ok(())
         })?;
         done += 1;
-        if done == count || prepared.stopped.is_some() {
+        if done == request.rounds || prepared.stopped.is_some() {
             let names = names.expect("read while everything was attached");
-            return Ok((functions as u32, names));
+            return Ok(Done { rounds: done, functions: functions as u32, names });
         }
     }
 }

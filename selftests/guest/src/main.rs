@@ -30,7 +30,7 @@ mod waste;
 use kallsyms::Kallsyms;
 use kernel_btf::KernelBtf;
 use link::{Events, Heartbeat, LinkError, Requests};
-use orders::Answers;
+use orders::{Answer, Answers};
 use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -80,11 +80,11 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
     let mut answers = Answers::default();
     for command in orders::read()? {
         pin_or_say();
-        let answer = guarded(|| agent.execute(command.clone())).and_then(|outcome| match outcome {
+        let result = guarded(|| agent.execute(command.clone())).and_then(|outcome| match outcome {
             Outcome::Reply(response) => Ok(*response),
             Outcome::Silence => Err(GuestError::Failed("falling silent is nothing to order".to_owned())),
         });
-        answers.add(command, answer);
+        answers.add(command, Answer { result, names: agent.names.take() });
     }
     let (mut requests, events) = link::open()?;
     let ready = Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
@@ -96,7 +96,8 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
     loop {
         let Request { id, command } = requests.next()?;
         let power_off = command == Command::PowerOff;
-        if let Some(result) = answers.take(&command) {
+        if let Some(Answer { result, names }) = answers.take(&command) {
+            agent.names = names;
             events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
             continue;
         }

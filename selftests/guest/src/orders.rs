@@ -2,13 +2,22 @@
 //! Commands that came with the guest's root instead of over the link. They are executed before anything is said to or
 //! heard from the host, which has a clock of its own: under `-icount` everything up to their end repeats bit for bit.
 
+use crate::kallsyms::Kallsyms;
+use std::collections::VecDeque;
 use std::fs;
 use std::io::ErrorKind;
 use tramplab_protocol::message::{Command, GuestError, ORDERS, Response};
 
 /// Executed commands and their answers, in order, until the host asks for them.
 #[derive(Debug, Default)]
-pub struct Answers(Vec<(Command, Result<Response, GuestError>)>);
+pub struct Answers(VecDeque<(Command, Answer)>);
+
+#[derive(Debug)]
+pub struct Answer {
+    pub result: Result<Response, GuestError>,
+    /// What the addresses in it, and in what the plugin wrote meanwhile, are called.
+    pub names: Option<Kallsyms>,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum OrdersError {
@@ -28,14 +37,14 @@ pub fn read() -> Result<Vec<Command>, OrdersError> {
 }
 
 impl Answers {
-    pub fn add(&mut self, command: Command, answer: Result<Response, GuestError>) {
-        self.0.push((command, answer));
+    pub fn add(&mut self, command: Command, answer: Answer) {
+        self.0.push_back((command, answer));
     }
 
     /// The answer to the next of the orders, if that is what the host asks for.
-    pub fn take(&mut self, command: &Command) -> Option<Result<Response, GuestError>> {
-        let next = self.0.first()?;
-        (next.0 == *command).then(|| self.0.remove(0).1)
+    pub fn take(&mut self, command: &Command) -> Option<Answer> {
+        let is_next = self.0.front().is_some_and(|(next, _)| next == command);
+        if is_next { self.0.pop_front().map(|(_, answer)| answer) } else { None }
     }
 }
 
@@ -46,11 +55,13 @@ mod tests {
     #[test]
     fn answers_are_given_in_order_and_once() {
         let mut answers = Answers::default();
-        answers.add(Command::Facts, Err(GuestError::Failed("a".to_owned())));
-        answers.add(Command::Release, Ok(Response::Done));
-        assert_eq!(answers.take(&Command::Release), None);
-        assert_eq!(answers.take(&Command::Facts), Some(Err(GuestError::Failed("a".to_owned()))));
-        assert_eq!(answers.take(&Command::Facts), None);
-        assert_eq!(answers.take(&Command::Release), Some(Ok(Response::Done)));
+        let failed = || Err(GuestError::Failed("a".to_owned()));
+        answers.add(Command::Facts, Answer { result: failed(), names: None });
+        answers.add(Command::Release, Answer { result: Ok(Response::Done), names: None });
+        let mut take = |command| answers.take(&command).map(|answer| answer.result);
+        assert_eq!(take(Command::Release), None);
+        assert_eq!(take(Command::Facts), Some(failed()));
+        assert_eq!(take(Command::Facts), None);
+        assert_eq!(take(Command::Release), Some(Ok(Response::Done)));
     }
 }

@@ -164,6 +164,15 @@ impl Prepared {
                 seconds,
             });
         }
+        if let Some(stopped) = &mut self.stopped
+            && round.clean
+        {
+            // A round before it may have met refusals and ended elsewhere.
+            (stopped.attached, stopped.detached) = (round.attached as u32, round.detached as u32);
+            if stopped.detached == stopped.wanted {
+                self.stopped = None;
+            }
+        }
         self.settled |= round.clean;
         Ok(round.clean.then_some(round))
     }

@@ -55,6 +55,10 @@ impl Setup {
 pub struct Counts {
     /// Whether QEMU told the plugin of interrupts and exceptions (10.2 and newer); else they were inferred.
     pub discontinuities: bool,
+    /// Whether the setup could be read; else all is one thread's.
+    pub setup: bool,
+    /// Switches of threads that could not be read: what came after is the wrong thread's.
+    pub lost_switches: u64,
     pub vcpus: Vec<VcpuCounts>,
 }
 
@@ -131,6 +135,23 @@ pub enum CountsError {
 }
 
 impl Counts {
+    /// Why they are not what they should be, if they are not.
+    pub fn fault(&self) -> Option<String> {
+        let cut: u64 = self.vcpus.iter().map(|vcpu| vcpu.cut).fold(0, u64::saturating_add);
+        if !self.setup {
+            Some(
+                "the plugin could not read what it must know of the kernel: threads were not told apart"
+                    .to_owned(),
+            )
+        } else if self.lost_switches > 0 {
+            Some(format!("the plugin could not read {} switches of threads", self.lost_switches))
+        } else if cut > 0 {
+            Some(format!("{cut} calls were not followed: there were too many paths, or too deep ones"))
+        } else {
+            None
+        }
+    }
+
     pub fn encode(&self) -> Result<Vec<u8>, CountsError> {
         let mut out = postcard::to_extend(self, MAGIC.to_vec())?;
         out.extend(crc32fast::hash(&out).to_le_bytes());
@@ -178,6 +199,8 @@ mod tests {
         let path = |parent, to| CallPath { parent, thread: 0, from: 8, to, kind: Entered::Call, calls: 3 };
         Counts {
             discontinuities: true,
+            setup: true,
+            lost_switches: 0,
             vcpus: vec![VcpuCounts {
                 index: 1,
                 threads: vec![Thread { command: "swapper/1".to_owned(), pid: 0, measured: false }],
@@ -210,6 +233,21 @@ mod tests {
             damage(&mut counts.vcpus[0]);
             let decoded = Counts::decode(&counts.encode().unwrap());
             assert!(matches!(decoded, Err(CountsError::Index { .. })), "{decoded:?}");
+        }
+    }
+
+    #[test]
+    fn counts_that_lost_something_say_so() {
+        assert_eq!(counts().fault(), None);
+        let faults: [(fn(&mut Counts), &str); 3] = [
+            (|counts| counts.setup = false, "threads were not told apart"),
+            (|counts| counts.lost_switches = 2, "2 switches"),
+            (|counts| counts.vcpus[0].cut = 7, "7 calls"),
+        ];
+        for (damage, words) in faults {
+            let mut counts = counts();
+            damage(&mut counts);
+            assert!(counts.fault().is_some_and(|fault| fault.contains(words)), "{words}");
         }
     }
 

@@ -269,6 +269,9 @@ pub struct AttachRound {
 /// A round in two phases. Addresses are the kernel's; `Resolve` names them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReply {
+    /// Done: fewer than asked for where the time budget ended one.
+    pub rounds: u32,
+    /// Attached to in the last one.
     pub functions: u32,
     pub links: u32,
     pub attach: PhaseReply,

@@ -612,7 +612,7 @@ proptest! {
         }
         let counts = profiler.finish(0, last);
         prop_assert_eq!(counts.blocks.iter().map(|block| block.instructions).sum::<u64>(), expected);
-        let counts = Counts { discontinuities: false, vcpus: vec![counts] };
+        let counts = Counts { discontinuities: false, setup: true, lost_switches: 0, vcpus: vec![counts] };
         prop_assert_eq!(Counts::decode(&counts.encode().unwrap()).unwrap(), counts);
     }
 }

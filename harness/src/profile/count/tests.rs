@@ -85,7 +85,12 @@ fn shown(profile: &Profile) -> Vec<String> {
 }
 
 fn of(vcpus: Vec<VcpuCounts>) -> Profile {
-    of_counts("cell", Phase::Attach, &Counts { discontinuities: false, vcpus }, &symbols())
+    of_counts(
+        "cell",
+        Phase::Attach,
+        &Counts { discontinuities: false, setup: true, lost_switches: 0, vcpus },
+        &symbols(),
+    )
 }
 
 #[test]
@@ -230,8 +235,12 @@ fn addresses_are_the_kernels_once() {
     let paths =
         vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), path(1, 0x210, 0x400, Entered::Call, 1)];
     let blocks = vec![block(0, 0, 1, 1), block(2, 0x400, 1, 1), block(2, 0x420, 1, 1)];
-    let counts =
-        Counts { discontinuities: true, vcpus: vec![vcpu(0, vec![thread("a", 1, true)], paths, blocks)] };
+    let counts = Counts {
+        discontinuities: true,
+        setup: true,
+        lost_switches: 0,
+        vcpus: vec![vcpu(0, vec![thread("a", 1, true)], paths, blocks)],
+    };
     assert_eq!(addresses(&counts), [0x200, 0x210, 0x400, 0x420].map(|address| K + address));
 }
 
