@@ -8,7 +8,7 @@ use crate::{
     run::{Arch, Attach, ErrorKind, LbrWaste, Measurement, TriggerCost},
 };
 use runs::{Measured, obstacles};
-use tramplab_protocol::{Functions, Mechanism};
+use tramplab_protocol::{Functions, Mechanism, message::Stopped};
 
 /// Recorded with `testdata/fixture.yaml`, as that says, and shortened by `report/testdata/store.py`.
 pub fn recorded() -> Run {
@@ -461,6 +461,25 @@ fn any_exact_difference_is_one_and_a_share_of_it_is_tolerated() {
                 assert_eq!(verdict(&comparison, name).beyond, beyond, "{name}: {what}, {exact_percent} %");
             }
         }
+    }
+}
+
+/// Both sides' times are those of the budget: the number of functions is what differs.
+#[test]
+fn what_a_budget_ended_or_is_of_other_numbers_is_not_judged() {
+    let stopped = Stopped { wanted: 10, attached: 7, detached: 7, seconds: 1 };
+    let run = with_a_changed_attach(|attach| {
+        scale(attach, |value| value * 2);
+        attach.boots[0].stopped = Some(stopped);
+        attach.exact.as_mut().unwrap().stopped = Some(stopped);
+        attach.explained.iter_mut().for_each(|summary| summary.attached = 7);
+    });
+    let comparison = whole(&run, MODEL).unwrap();
+    let attaching = |compared: &&Compared| compared.metric.to_string().starts_with("attach.");
+    let judged: Vec<_> = comparison.metrics.iter().filter(attaching).collect();
+    assert_eq!(judged.len(), 10);
+    for Compared { metric, verdict, beyond, .. } in judged {
+        assert!(matches!(verdict, Verdict::NotJudged(_)) && !beyond, "{metric}: {verdict}");
     }
 }
 

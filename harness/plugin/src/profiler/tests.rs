@@ -129,6 +129,18 @@ fn calls_and_interrupts() {
             &["? *0 100=3 10c=3", "?/200 *1 200=3"],
         ),
         (
+            "a return from no interrupt, to behind itself (`sync_core`), in a handler",
+            vec![
+                Whole(at(0x100, NEXT)),
+                Whole(at(V, call(0x700))),
+                Whole(at(0x700, IRET)),
+                Whole(at(0x70c, RET)),
+                Whole(at(V + 12, IRET)),
+                stop(0x10c),
+            ],
+            &["? *0 100=3 10c=3", "?/ie100 *1 e100=3 e10c=3", "?/ie100/700 *1 700=3 70c=3"],
+        ),
+        (
             "twice from one place, once from another",
             vec![
                 Whole(at(0x100, call(0x200))),
