@@ -239,7 +239,8 @@ mod tests {
     #[test]
     fn counts_that_lost_something_say_so() {
         assert_eq!(counts().fault(), None);
-        let faults: [(fn(&mut Counts), &str); 3] = [
+        type Damage = fn(&mut Counts);
+        let faults: [(Damage, &str); 3] = [
             (|counts| counts.setup = false, "threads were not told apart"),
             (|counts| counts.lost_switches = 2, "2 switches"),
             (|counts| counts.vcpus[0].cut = 7, "7 calls"),
