@@ -295,15 +295,41 @@ fn profiles(dir: &RunDir, cell: &Cell, phases: Phases, how: Option<How>) -> Resu
     let folder = dir.cell(&cell.id);
     let hows = how.map_or_else(|| vec![How::Exact, How::Sampled, How::Waiting], |how| vec![how]);
     for &how in &hows {
-        let files: Vec<PathBuf> =
-            phases.iter().filter_map(|&phase| file(&folder, summaries(cell), phase, how)).collect();
+        let files: Vec<(Phase, PathBuf)> = phases
+            .iter()
+            .filter_map(|&phase| Some((phase, file(&folder, summaries(cell), phase, how)?)))
+            .collect();
         if !files.is_empty() {
-            return files.iter().map(|file| Ok(Profile::load(file)?)).collect();
+            return files.iter().map(|(phase, file)| load(file, cell, *phase, how)).collect();
         }
     }
     let there = summaries(cell).iter().map(|summary| format!("\n  {}", summary.file)).collect::<String>();
     let message = format!("{} has no such profile; it has:{there}", cell.id.name());
     Err(UsageError(message).into())
+}
+
+/// A profile that is what the run says of it, and not another's.
+fn load(file: &Path, cell: &Cell, phase: Phase, how: How) -> Result<Profile> {
+    let profile = Profile::load(file)?;
+    let (unit, explain) = match how {
+        How::Exact => (Unit::Instructions, Some(Explain::Exact)),
+        How::Sampled => (Unit::Samples, Some(Explain::Sampled)),
+        How::Waiting => (Unit::Nanoseconds, None),
+    };
+    let summary = summaries(cell).iter().find(|one| one.phase == phase && Some(one.how) == explain);
+    let is_it = (profile.cell.as_str(), profile.phase, profile.unit) == (&cell.id.name(), phase, unit)
+        && summary.is_none_or(|summary| summary.totals == profile.totals());
+    if !is_it {
+        let message = format!(
+            "{} is not the profile that the run has made of {}, {}, {}: it was replaced or changed",
+            file.display(),
+            cell.id.name(),
+            phase.name(),
+            tramplab::profile::How::from(how).name()
+        );
+        return Err(UsageError(message).into());
+    }
+    Ok(profile)
 }
 
 /// The waiting profile is made beside the sampled one, whose summary holds the waits.

@@ -25,7 +25,7 @@ use tramplab::{
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
     run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
-    suite::{self, Clocks, Guest, Plan, PlannedCell, Suite, plan},
+    suite::{self, Clocks, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
 use tramplab_protocol::message::Explain;
@@ -91,7 +91,13 @@ enum ExplainArg {
 }
 
 /// What the command line says of attach tests wins over what the suite says.
-fn overridden(suite: Suite, args: &Args) -> Suite {
+fn overridden(suite: Suite, args: &Args) -> Result<Suite> {
+    let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach { .. }));
+    if !attaches && (args.clock.is_some() || !args.explain.is_empty()) {
+        let message =
+            format!("--clock and --explain are of attach tests, and the suite `{}` has none", suite.name);
+        return Err(UsageError(message).into());
+    }
     let clocks = args.clock.map(|clock| match clock {
         ClockArg::Free => Clocks::Free,
         ClockArg::Exact => Clocks::Exact,
@@ -102,12 +108,12 @@ fn overridden(suite: Suite, args: &Args) -> Suite {
         ExplainArg::Sampled => Explain::Sampled,
     });
     let explain: BTreeSet<Explain> = explain.collect();
-    suite.with(clocks, (!explain.is_empty()).then_some(&explain))
+    Ok(suite.with(clocks, (!explain.is_empty()).then_some(&explain)))
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
     let suite_file = suite_file(&args.suite)?;
-    let suite = overridden(suite::load(&suite_file)?, args);
+    let suite = overridden(suite::load(&suite_file)?, args)?;
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
     let wanted = Wanted::new(&args.kernels, &args.series, &suite)?;
@@ -151,6 +157,13 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         })
         .collect::<Result<Vec<_>>>()?;
     let compared = series.is_some();
+    if let Some(name) = plan::contradiction(&suite) {
+        let message = format!(
+            "{}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once",
+            suite_file.display()
+        );
+        return Err(UsageError(message).into());
+    }
     let cells = plan::cells(&suite, &guests, accel, compared);
     for warning in plan::idle_budgets(&suite, &cells) {
         progress.line(&format!("warning: {}: {warning}", suite_file.display()));

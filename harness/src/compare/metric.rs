@@ -127,8 +127,8 @@ pub enum Value {
     Times(Vec<f64>),
     /// Instructions, or branches, of a hit.
     Count(u32),
-    /// Of the exact clock: the median of the rounds; and how many of its waits end with a tick.
-    ExactTime { ns: u64, ticks: u32 },
+    /// Nanoseconds of the exact clock: the median of the rounds.
+    ExactTime(u64),
     /// Of a phase that attached to so many functions; `repeats` where they were counted under the exact clock.
     Instructions { count: u64, functions: u32, repeats: bool },
     /// A time budget ended it: it is of another number of functions than was asked for.
@@ -159,9 +159,7 @@ impl fmt::Display for Value {
             Value::Stopped(Stopped { wanted, attached, seconds, .. }) => {
                 f.pad(&format!("{attached} of {wanted} in {seconds} s"))
             }
-            Value::ExactTime { ns, ticks: _ } => {
-                f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000))
-            }
+            Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
             Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
             Value::Times(times) => {
                 let extreme =
@@ -352,10 +350,7 @@ fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
     }
     let mut times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
     times.sort_unstable();
-    let ns = times.get(times.len().checked_sub(1)? / 2).copied()?;
-    // Closing a link waits for grace periods, which ticks drive; nothing else waits.
-    let ticks = if phase == Phase::Detach { exact.links } else { 0 };
-    Some(Value::ExactTime { ns, ticks })
+    times.get(times.len().checked_sub(1)? / 2).copied().map(Value::ExactTime)
 }
 
 fn instructions(attach: &Attach, phase: profile::Phase, whose: Whose) -> Option<Value> {

@@ -331,8 +331,9 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
         .flat_map(|how| explained(cells, how))
         .map(|(name, summary)| {
             let how = match summary.unit {
-                Unit::Instructions => "exact",
-                Unit::Samples | Unit::Nanoseconds => "sampled",
+                Unit::Instructions => "exact".to_owned(),
+                // A share of a few says little.
+                Unit::Samples | Unit::Nanoseconds => format!("{} samples", summary.totals.task),
             };
             let percent = |own: u64| 100.0 * own as f64 / (summary.totals.task as f64).max(1.0);
             let named = summary
@@ -341,7 +342,7 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
                 .take(NAMED)
                 .filter(|cost| percent(cost.own) >= LEAST_PERCENT)
                 .map(|cost| format!("{} {:.1} %", cost.function.name, percent(cost.own)));
-            vec![name, summary.phase.name().to_owned(), how.to_owned(), named.collect::<Vec<_>>().join(", ")]
+            vec![name, summary.phase.name().to_owned(), how, named.collect::<Vec<_>>().join(", ")]
         })
         .collect();
     let header = ["cell", "phase", "how", "functions"].map(str::to_owned).to_vec();

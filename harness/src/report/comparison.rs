@@ -102,7 +102,7 @@ fn change(compared: &Compared) -> String {
             format!("{:+}", i64::from(*b) - i64::from(*a))
         }
         (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
-        (Value::ExactTime { ns: a, .. }, Value::ExactTime { ns: b, .. }, _)
+        (Value::ExactTime(a), Value::ExactTime(b), _)
         | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
             if a != b && *a > 0 =>
         {

@@ -63,7 +63,7 @@ impl PlannedCell {
 }
 
 /// What a test needs beside what its name says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Parameters {
     LbrWaste { hits: u32 },
@@ -72,7 +72,7 @@ pub enum Parameters {
     Fault,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttachParameters {
     pub rounds: u32,
     /// Guests with the host's clock.
@@ -224,6 +224,16 @@ fn skip_reason(
     (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
 }
 
+/// A test that two groups name with different parameters: only one of them could be measured.
+pub fn contradiction(suite: &Suite) -> Option<String> {
+    let all: Vec<(Test, Parameters)> = suite.tests.iter().flat_map(|group| tests(group, false)).collect();
+    let differs = |(index, (test, parameters)): (usize, &(Test, Parameters))| {
+        let other = all[..index].iter().find(|(earlier, _)| earlier == test)?;
+        (other.1 != *parameters).then(|| test.name())
+    };
+    all.iter().enumerate().find_map(differs)
+}
+
 /// Names in a budget that no kernel of the run has, or rows that no test measures: the budget would never fail.
 pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
     let measured: BTreeSet<Mechanism> = cells
@@ -315,6 +325,20 @@ mod tests {
         };
         assert_eq!(names(&cells), [of("a"), of("b")].concat());
         assert!(cells.iter().all(|cell| cell.skip.is_none()));
+    }
+
+    #[test]
+    fn a_test_is_not_asked_for_in_two_ways() {
+        let attach = |more: &str| {
+            let group = format!("  - attach: {{ mechanisms: [fentry], functions: [1], {more} }}\n");
+            suite(&format!(
+                "tests:\n  - attach: {{ mechanisms: [fentry], functions: [1, 1], rounds: 2 }}\n{group}"
+            ))
+        };
+        assert_eq!(contradiction(&attach("rounds: 2")), None);
+        for more in ["rounds: 3", "rounds: 2, clock: exact", "rounds: 2, seconds: 9"] {
+            assert_eq!(contradiction(&attach(more)).as_deref(), Some("attach/fentry/1"), "{more}");
+        }
     }
 
     #[test]
