@@ -22,7 +22,7 @@ const GUEST: &str = r#"
 cd "$0"
 for argument; do
     case $argument in
-        socket,id=console,fd=*) console=${argument##*=} ;;
+        file,id=console,path=/dev/fd/*) console=${argument##*/} ;;
         socket,id=agent,fd=*) agent=${argument##*=} ;;
     esac
 done
