@@ -228,3 +228,33 @@ fn what_cannot_be_shown_ends_with_2() {
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
 }
+
+/// A file that was replaced, or in which a number was changed, would be shown as what the run measured.
+#[test]
+fn a_profile_that_is_not_the_runs_is_refused() {
+    let dir = run_with_profiles(50);
+    let run_dir = RunDir::new(dir.path());
+    let run = RunDir::load(dir.path()).unwrap();
+    let head = names().head;
+    let is_it = |cell: &&tramplab::run::Cell| {
+        cell.id.kernel == head && matches!(cell.measurement, Some(Measurement::Attach(_)))
+    };
+    let folder = run_dir.cell(&run.cells.iter().find(is_it).unwrap().id);
+    let attach = folder.join(How::Exact.file(Phase::Attach));
+    let good = fs::read(&attach).unwrap();
+    let refused = |what: &str| {
+        let output = profile(&[dir.path().to_str().unwrap(), TEST, "--phase", "attach"]);
+        assert_eq!(output.status.code(), Some(2), "{what}: {}", stderr(&output));
+        assert!(stderr(&output).contains("is not the profile"), "{what}: {}", stderr(&output));
+    };
+    for other in [How::Exact.file(Phase::Detach), How::Sampled.file(Phase::Attach)] {
+        fs::copy(folder.join(&other), &attach).unwrap();
+        refused(&other);
+    }
+    let mut changed: Profile = serde_json::from_slice(&good).unwrap();
+    changed.nodes.last_mut().unwrap().own += 1;
+    fs::write(&attach, serde_json::to_vec(&changed).unwrap()).unwrap();
+    refused("one more");
+    fs::write(&attach, good).unwrap();
+    shown(&[dir.path().to_str().unwrap(), TEST, "--phase", "attach"]);
+}
