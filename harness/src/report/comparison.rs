@@ -156,13 +156,14 @@ fn triggers(comparison: &Comparison) -> Option<Table> {
     })
 }
 
+/// A metric with its verdict, whatever that is.
+fn judged(compared: &Compared) -> Vec<String> {
+    let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
+    vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
+}
+
 fn times(comparison: &Comparison) -> Option<Table> {
-    let row = |compared: &Compared| {
-        let ratio = compared.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-        let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
-        vec![compared.metric.to_string(), base, head, ratio, compared.verdict.to_string()]
-    };
-    let rows: Vec<_> = comparison.metrics.iter().filter(|c| c.metric.is_time()).map(row).collect();
+    let rows: Vec<_> = comparison.metrics.iter().filter(|c| c.metric.is_time()).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
         "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
@@ -175,11 +176,7 @@ fn times(comparison: &Comparison) -> Option<Table> {
 /// What repeats of attaching.
 fn exact(comparison: &Comparison) -> Option<Table> {
     let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
-    let row = |compared: &Compared| {
-        let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
-        vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
-    };
-    let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(row).collect();
+    let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
         "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \

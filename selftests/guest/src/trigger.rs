@@ -2,13 +2,14 @@
 //! Makes the kernel pass through the functions that the programs trace, once per call, from a system call.
 
 use crate::bpf::{self, BpfError, Kind};
+use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::link::Heartbeat;
-use crate::method::Target;
+use crate::method::{Method, Target};
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::magic::Magic;
-use tramplab_protocol::message::GuestError;
+use tramplab_protocol::message::{GuestError, Symbol};
 
 /// What a measurement attaches to and how it is hit.
 #[derive(Debug)]
@@ -35,6 +36,29 @@ const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
 const MODIFY_HOOK: &str = "security_task_prctl";
 const TRACEPOINT: &str = "task_rename";
 const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
+
+/// What a measurement of hits needs, of a mechanism that this kernel has.
+#[derive(Debug)]
+pub struct Hit {
+    pub method: Method,
+    pub traced: Traced,
+    /// The function in which the programs run, as kallsyms names it.
+    pub function: Symbol,
+}
+
+impl Hit {
+    pub fn prepare(mechanism: Mechanism, btf: &KernelBtf) -> Result<Hit, GuestError> {
+        let method = Method::new(mechanism, btf)?;
+        let kallsyms = Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?;
+        let traced = Traced::of(mechanism, btf, |name| kallsyms.unique(name))?;
+        let function = kallsyms.function(traced.function).ok_or_else(|| {
+            GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
+        })?;
+        // The empty program: what it is refused for is the kernel's word on the mechanism, not on what is measured.
+        method.probe(&traced.target)?;
+        Ok(Hit { method, traced, function })
+    }
+}
 
 impl Traced {
     /// The target of a mechanism's measurement. `address` finds a function's address by its name.

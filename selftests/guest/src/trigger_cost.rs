@@ -6,8 +6,7 @@ use crate::bpf::{self, BpfError, Link};
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::link::Heartbeat;
-use crate::method::Method;
-use crate::trigger::{Traced, Trigger};
+use crate::trigger::{Hit, Trigger};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
@@ -30,13 +29,7 @@ pub fn measure(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<(TriggerReply, Attached), GuestError> {
     let mechanism = request.mechanism;
-    let method = Method::new(mechanism, btf)?;
-    let kallsyms = Kallsyms::read().map_err(failed)?;
-    let traced = Traced::of(mechanism, btf, |name| kallsyms.unique(name))?;
-    let function = kallsyms.function(traced.function).ok_or_else(|| {
-        GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
-    })?;
-    method.probe(&traced.target)?;
+    let Hit { method, traced, function } = Hit::prepare(mechanism, btf)?;
     let program = method.load_empty(&traced.target)?;
     let attach = || method.link(program.as_fd(), &traced.target);
     let timed = || time(&traced.trigger, request.warmup, request.timed, heartbeat);

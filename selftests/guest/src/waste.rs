@@ -7,7 +7,7 @@ use crate::kernel_btf::KernelBtf;
 use crate::libbpf_log;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
-use crate::trigger::Traced;
+use crate::trigger::{Hit, Traced};
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
@@ -54,14 +54,7 @@ pub fn measure(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<(LbrWasteReply, Attached), GuestError> {
     let mechanism = request.mechanism;
-    let method = Method::new(mechanism, btf)?;
-    let kallsyms = Kallsyms::read().map_err(failed)?;
-    let traced = Traced::of(mechanism, btf, |name| kallsyms.unique(name))?;
-    let function = kallsyms.function(traced.function).ok_or_else(|| {
-        GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
-    })?;
-    // The empty program first: what it is refused for is the kernel's word on the mechanism, not on the capture.
-    method.probe(&traced.target)?;
+    let Hit { method, traced, function } = Hit::prepare(mechanism, btf)?;
     let (object, state) = load_capture(method, &traced.target)?;
     let link = {
         let program =
