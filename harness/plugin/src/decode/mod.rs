@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What an instruction at a block's end does to the flow, per architecture.
 
+mod aarch64;
 mod x86_64;
 
 use crate::flow::Tail;
@@ -10,6 +11,7 @@ use tramplab_protocol::magic::Magic;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guest {
     X86_64,
+    Aarch64,
 }
 
 impl Guest {
@@ -17,6 +19,7 @@ impl Guest {
     pub fn from_target(name: &str) -> Option<Guest> {
         match name {
             "x86_64" => Some(Guest::X86_64),
+            "aarch64" => Some(Guest::Aarch64),
             _ => None,
         }
     }
@@ -24,12 +27,14 @@ impl Guest {
     pub fn tail(self, instruction: &[u8], address: u64) -> Tail {
         match self {
             Guest::X86_64 => x86_64::tail(instruction, address),
+            Guest::Aarch64 => aarch64::tail(instruction, address),
         }
     }
 
     pub fn magic(self, instruction: &[u8]) -> Option<Magic> {
         match self {
             Guest::X86_64 => Magic::from_x86_64(instruction),
+            Guest::Aarch64 => Magic::from_aarch64(instruction),
         }
     }
 
@@ -38,6 +43,7 @@ impl Guest {
     pub fn registers(self) -> [&'static str; 3] {
         match self {
             Guest::X86_64 => ["rax", "rdi", "rsi"],
+            Guest::Aarch64 => ["x0", "x0", "x1"],
         }
     }
 
@@ -45,6 +51,8 @@ impl Guest {
     pub fn may_be_magic(self, size: usize) -> bool {
         match self {
             Guest::X86_64 => size == 7,
+            // All are of one size; comparing them is as cheap.
+            Guest::Aarch64 => size == 4,
         }
     }
 }

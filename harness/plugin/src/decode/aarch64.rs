@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! arm64, AArch64 state. The encodings are those of the Arm Architecture Reference Manual (DDI 0487), section C4.1, "Branches,
+//! Exception Generating and System instructions": all that QEMU executes.
+
+use crate::flow::Tail;
+use tramplab_protocol::trace::Kind;
+
+pub fn tail(instruction: &[u8], address: u64) -> Tail {
+    let Ok(bytes) = instruction.try_into() else { return Tail::Trap };
+    let word = u32::from_le_bytes(bytes);
+    let is = |mask: u32, value: u32| word & mask == value;
+    let target = |low: u32, bits: u32| address.wrapping_add_signed(offset(word, low, bits));
+    let indirect = |kind| Tail::Indirect { kind };
+    match word {
+        _ if is(0xfc00_0000, 0x1400_0000) => Tail::Direct { kind: Kind::Jump, target: target(0, 26) },
+        _ if is(0xfc00_0000, 0x9400_0000) => Tail::Direct { kind: Kind::Call, target: target(0, 26) },
+        // B.cond and BC.cond, CBZ and CBNZ, TBZ and TBNZ.
+        _ if is(0xff00_0000, 0x5400_0000) || is(0x7e00_0000, 0x3400_0000) => {
+            Tail::Cond { target: target(5, 19) }
+        }
+        _ if is(0x7e00_0000, 0x3600_0000) => Tail::Cond { target: target(5, 14) },
+        // To a register: the forms that authenticate it differ in bits 24 and 11.
+        _ if is(0xfe00_0000, 0xd600_0000) => match (word >> 21) & 0b1111 {
+            0b0000 | 0b1000 => indirect(Kind::IndJump),
+            0b0001 | 0b1001 => indirect(Kind::IndCall),
+            0b0010 => indirect(Kind::Ret),
+            0b0100 => indirect(Kind::Iret),
+            _ => Tail::Trap,
+        },
+        _ if is(0xffe0_001f, 0xd400_0001) => indirect(Kind::Syscall),
+        // HVC and SMC come back behind themselves: QEMU is the firmware.
+        _ if is(0xffe0_001f, 0xd400_0002) || is(0xffe0_001f, 0xd400_0003) => Tail::Next { may_fault: true },
+        // BRK, HLT and the like; UDF.
+        _ if is(0xff00_0000, 0xd400_0000) || is(0xffff_0000, 0) => Tail::Trap,
+        // Loads and stores, and SYS: caches by address.
+        _ => Tail::Next { may_fault: is(0x0a00_0000, 0x0800_0000) || is(0xfff8_0000, 0xd508_0000) },
+    }
+}
+
+/// A signed number of instructions, in bytes.
+fn offset(word: u32, low: u32, bits: u32) -> i64 {
+    let high = 32 - bits;
+    i64::from(((word >> low) << high).cast_signed() >> high) * 4
+}
