@@ -19,18 +19,22 @@ fn the_shipped_kernels_can_be_measured() {
     let names = kernel::names(shipped());
     assert_eq!(names, ["6.1", "6.12", "6.12-source", "7.2", "newest"]);
     // What is built from sources, tests/series.rs builds.
-    let manifests = names.iter().map(|name| kernel::find(name, shipped()).unwrap());
+    let manifests = names.iter().flat_map(|name| kernel::find(name, shipped()).unwrap());
     for manifest in manifests.filter(|manifest| !matches!(manifest.source, kernel::Source::Built(_))) {
-        let name = manifest.name.clone();
+        let (name, arch) = (manifest.name.clone(), manifest.arch);
         let mut notes = Vec::new();
         let image = kernel::fetch(&manifest, &cache, &mut |note| notes.push(note.to_owned())).unwrap();
         let config = image.config.as_ref().expect("Debian's kernels come with their configuration");
-        assert_eq!(image.missing_base(), [], "{name}, notes: {notes:?}");
-        assert_eq!(config.get("X86_64"), Some("y"));
+        assert_eq!(image.missing_base(), [], "{name} for {arch}, notes: {notes:?}");
+        let (option, flavour) = match arch {
+            Arch::X86_64 => ("X86_64", "cloud-amd64"),
+            Arch::Arm64 => ("ARM64", "cloud-arm64"),
+        };
+        assert_eq!(config.get(option), Some("y"));
         assert_eq!(image.sha256.len(), 64);
         let series = if name == "newest" { "" } else { &name };
         assert!(
-            image.source.contains(&format!("-{series}")) && image.source.contains("cloud-amd64"),
+            image.source.contains(&format!("-{series}")) && image.source.contains(flavour),
             "{}",
             image.source
         );
@@ -38,8 +42,11 @@ fn the_shipped_kernels_can_be_measured() {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("vmlinuz");
         fs::copy(&image.image, &copy).unwrap();
-        let found = kernel::find(copy.to_str().unwrap(), shipped()).unwrap();
-        assert!(image.source.contains(&found.name), "{} in {}", found.name, image.source);
+        let found = kernel::find(copy.to_str().unwrap(), shipped()).unwrap().remove(0);
+        assert_eq!(found.arch, arch);
+        // An arm64 Image has none.
+        let named = image.source.contains(&found.name);
+        assert!(named || arch == Arch::Arm64, "{} in {}", found.name, image.source);
         let length = fs::metadata(&copy).unwrap().len();
         fs::File::options().write(true).open(&copy).unwrap().set_len(length / 2).unwrap();
         let error = kernel::fetch(&found, &cache, &mut |_| ()).unwrap_err().to_string();

@@ -52,7 +52,7 @@ fn run_with_profiles(more: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut run = stored();
     let run_dir = RunDir::new(dir.path());
-    let base = run.series.as_ref().unwrap().base().kernel.clone();
+    let base = run.series[0].base().kernel.clone();
     for cell in &mut run.cells {
         let name = cell.id.name();
         let folder = run_dir.cell(&cell.id);
@@ -120,7 +120,7 @@ struct Names {
 }
 
 fn names() -> Names {
-    let series = stored().series.unwrap();
+    let series = stored().series.remove(0);
     Names { base: series.base().kernel.clone(), head: series.head().kernel.clone() }
 }
 

@@ -8,9 +8,9 @@ use std::{
     process::{Command, Output},
 };
 use tramplab::{
-    branch::{Branch, Model},
+    branch::Branch,
     compare::{self, Comparison, Metric, Value, Verdict},
-    run::{Built, Cell, ErrorKind, Outcome, Row, Run, RunDir, Test},
+    run::{Arch, Built, Cell, ErrorKind, Outcome, Row, Run, RunDir, Test},
 };
 
 const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
@@ -78,7 +78,7 @@ fn the_shipped_series_show_what_they_claim() {
     let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let run = stored(dir.path());
-    let comparison = compare::whole(&run, Model::IntelLbr).unwrap();
+    let comparison = compare::whole(&run, &run.series[0], None);
     assert_eq!(less(&comparison, "kretprobe.multi", Branch::Any), 1, "{}", said(&output));
     assert_eq!(less(&comparison, "fexit", Branch::Any), 0);
     // The record that went is named.
@@ -90,13 +90,13 @@ fn the_shipped_series_show_what_they_claim() {
         vm_test(dir.path(), SUITE, &["--series", "lbr-helpers", "--each-patch", "--format", "markdown"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let run = stored(dir.path());
-    let comparison = compare::whole(&run, Model::IntelLbr).unwrap();
+    let comparison = compare::whole(&run, &run.series[0], None);
     for row in ["fexit", "kretprobe.multi"] {
         assert_eq!(less(&comparison, row, Branch::Any), 3, "{row}: {}", said(&output));
         assert_eq!(less(&comparison, row, Branch::AnyReturn), 1, "{row}");
     }
     // In two steps: the helper's call and its return, then the call of the other helper.
-    let steps = compare::walk(&run, Model::IntelLbr);
+    let steps = compare::walk(&run, &run.series[0], None);
     let each: Vec<i64> = steps.iter().map(|step| less(step, "fexit", Branch::Any)).collect();
     assert_eq!(each, [2, 1]);
     assert!(said(&output).contains("### Patch by patch"), "{}", said(&output));
@@ -116,7 +116,7 @@ fn the_shipped_series_show_what_they_claim() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     // Measured by another agent: refused, unless told to go on.
     let mut other = RunDir::load(inlined.path()).unwrap();
-    other.tools.agent_sha256 = "0".repeat(64);
+    other.machines[0].agent_sha256 = "0".repeat(64);
     inlined.save(&other).unwrap();
     let output = compare(&kernels);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -133,7 +133,7 @@ fn each_bad_patch_is_found_with_its_verdict() {
     let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap(), "--each-patch"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let run = stored(dir.path());
-    let steps = &run.series.as_ref().unwrap().steps;
+    let steps = &run.series[0].steps;
     let cell = |step: usize, test: &str| -> &Cell {
         let is_it = |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
         run.cells.iter().find(is_it).unwrap_or_else(|| panic!("step {step} has no {test}: {}", said(&output)))
@@ -143,7 +143,7 @@ fn each_bad_patch_is_found_with_its_verdict() {
     // 1: one record more, and the record is the jump that was put in.
     let Outcome::Fail { reasons } = &cell(1, "lbr_waste/fexit").outcome else { panic!("{}", said(&output)) };
     assert!(reasons.iter().any(|reason| reason.contains("lbr_waste.fexit.any is worse")), "{reasons:?}");
-    let added = &compare::walk(&run, Model::IntelLbr)[0];
+    let added = &compare::walk(&run, &run.series[0], None)[0];
     assert_eq!(less(added, "fexit", Branch::Any), -1);
     assert!(added.metrics.iter().all(|compared| compared.verdict != Verdict::Better));
     // 2: it builds, and does not boot.
@@ -177,7 +177,9 @@ fn what_attaching_costs_more_is_seen_and_what_costs_the_same_is_not() {
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap(), "--each-patch"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let run = stored(dir.path());
-    let [comment, dearer] = &compare::walk(&run, Model::IntelLbr)[..] else { panic!("{}", said(&output)) };
+    let [comment, dearer] = &compare::walk(&run, &run.series[0], None)[..] else {
+        panic!("{}", said(&output))
+    };
     assert!(comment.metrics.len() >= 5, "{comment:?}");
     let unequal: Vec<_> = comment.metrics.iter().filter(|metric| metric.verdict != Verdict::Same).collect();
     assert!(unequal.is_empty(), "{unequal:#?}");
@@ -189,7 +191,7 @@ fn what_attaching_costs_more_is_seen_and_what_costs_the_same_is_not() {
         assert_eq!((&of(name).verdict, of(name).beyond), (&Verdict::Worse, true), "{name}: {:?}", of(name));
     }
     // Where it went: the function that was changed leads the table of changes.
-    let kernels = &run.series.as_ref().unwrap().steps;
+    let kernels = &run.series[0].steps;
     let output = tramplab()
         .args(["profile", "--phase", "attach", "--base", &kernels[1].kernel])
         .arg(dir.path().join("runs/latest"))
@@ -210,8 +212,8 @@ fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
     let run = stored(dir.path());
     // Nothing is measured: there is nothing to compare with. What make said is kept.
     assert!(run.cells.iter().all(|cell| cell.id.test == Test::Build), "{:?}", run.cells);
-    let head = &run.series.as_ref().unwrap().head().kernel;
-    let log = RunDir::new(dir.path().join("runs/latest")).build_log(head);
+    let head = &run.series[0].head().kernel;
+    let log = RunDir::new(dir.path().join("runs/latest")).build_log(Arch::X86_64, head);
     assert!(fs::read_to_string(log).unwrap().contains("tramplab_no_such_function"));
 }
 

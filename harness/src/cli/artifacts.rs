@@ -3,20 +3,28 @@
 
 use super::repository;
 use anyhow::{Context, Result};
-use std::{env::consts::ARCH, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
+use tramplab::{
+    host::{
+        Cache, Rustc,
+        rust::{cross_compiler, target},
+    },
+    run::Arch,
+};
 use xshell::{Shell, cmd};
 
 pub struct Artifacts {
     pub plugin: PathBuf,
-    pub agent: PathBuf,
+    /// For each architecture that was asked for.
+    pub agents: BTreeMap<Arch, PathBuf>,
 }
 
-/// Where the agent is built: its own folder, since its flags differ from everything else's.
+/// Where the agents are built: their own folder, since their flags differ from everything else's.
 pub const GUEST_TARGET: &str = "target/guest";
 /// `/init` has no loader and no libraries beside it.
 pub const GUEST_RUSTFLAGS: &str = "-C target-feature=+crt-static";
 
-pub fn build() -> Result<Artifacts> {
+pub fn build(cache: &Cache, arches: &[Arch]) -> Result<Artifacts> {
     let sh = Shell::new()?;
     let root = repository();
     sh.change_dir(&root);
@@ -25,23 +33,34 @@ pub fn build() -> Result<Artifacts> {
         .quiet()
         .run()
         .context("failed to build the TCG plugin")?;
-    let target = guest_target();
-    {
-        let _flags = sh.push_env("RUSTFLAGS", GUEST_RUSTFLAGS);
-        cmd!(sh, "{cargo} build --quiet --release --package tramplab-agent --target {target} --target-dir {GUEST_TARGET}")
-            .quiet()
-            .run()
-            .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
-    }
-    Ok(Artifacts {
-        plugin: root.join("target/release/libtramplab_plugin.so"),
-        agent: root.join(GUEST_TARGET).join(target).join("release/tramplab-agent"),
-    })
+    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch)?))).collect::<Result<_>>()?;
+    Ok(Artifacts { plugin: root.join("target/release/libtramplab_plugin.so"), agents })
 }
 
-/// Named even where it is the host's own, so that the flags stay away from build scripts.
-pub fn guest_target() -> String {
-    format!("{ARCH}-unknown-linux-gnu")
+fn agent(sh: &Shell, cache: &Cache, arch: Arch) -> Result<PathBuf> {
+    // Named even where it is the host's own, so that the flags stay away from build scripts.
+    let (cargo, target) = (cargo(), target(arch));
+    let _flags = sh.push_env("RUSTFLAGS", GUEST_RUSTFLAGS);
+    let mut folder = GUEST_TARGET.to_owned();
+    let mut pushed = Vec::new();
+    if Arch::host() != Some(arch) {
+        let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+        pushed.push(sh.push_env(linker, cross_compiler(arch)));
+    }
+    if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
+        pushed.push(sh.push_env("RUSTC", rustc));
+        // What builds for the host is another rustc's there, too.
+        folder += &format!("-{arch}");
+    }
+    cmd!(
+        sh,
+        "{cargo} build --quiet --release --package tramplab-agent --target {target} --target-dir {folder}"
+    )
+    .quiet()
+    .run()
+    .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
+    drop(pushed);
+    Ok(repository().join(folder).join(target).join("release/tramplab-agent"))
 }
 
 /// The cargo that runs us, or the one in the path.

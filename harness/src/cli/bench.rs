@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
 
-use super::{artifacts, exit, progress::Progress, repository, vm_test};
+use super::{artifacts, exit, kernels, progress::Progress, vm_test};
 use anyhow::{Context, Result, bail};
 use std::{
     num::NonZeroU32,
@@ -28,6 +28,9 @@ const FUNCTIONS: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 pub struct Args {
     #[arg(long, value_name = "KERNEL", default_value = "6.12")]
     kernel: String,
+    /// The guests' architecture [default: this machine's]
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
     /// Interleaved rounds
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -36,11 +39,12 @@ pub struct Args {
 pub fn bench(args: &Args) -> Result<u8> {
     let progress = Progress::steps();
     let cache = Cache::open(true)?;
-    let qemu = Qemu::find(&cache, Arch::X86_64)?;
-    let manifest = kernel::find(&args.kernel, &repository().join("kernels"))?;
+    let arches: Vec<Arch> = args.arch.into_iter().collect();
+    let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
+    let qemu = Qemu::find(&cache, manifest.arch)?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-    let built = artifacts::build()?;
-    let initrd = vm_test::initramfs(&cache, &built.agent, &image)?;
+    let built = artifacts::build(&cache, &[image.arch])?;
+    let initrd = vm_test::initramfs(&cache, &built.agents[&image.arch], &image)?;
     let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
         let dir = tempfile::tempdir().context("failed to create a folder for logs")?;
         let vm = Vm::boot(Spec {
@@ -79,7 +83,10 @@ pub fn bench(args: &Args) -> Result<u8> {
         profiled_rounds.push(attach(&mut vm, true)?);
     }
     drop(progress);
-    println!("kernel {}, {}, {} rounds, interleaved; milliseconds\n", args.kernel, qemu.version, args.rounds);
+    println!(
+        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds\n",
+        args.kernel, image.arch, qemu.version, args.rounds
+    );
     println!("{:<34}{:>9}{:>9}{:>9}{:>8}", "", "median", "min", "max", "ratio");
     row("boot, no plugin", &mut plain, None);
     row("boot, plugin idle", &mut idle, Some(median(&mut plain)));

@@ -18,7 +18,7 @@ use tramplab::{
     },
     kernel::Kconfig,
     report,
-    run::{Cell, Kernel, Run, RunDir},
+    run::{Arch, Cell, Kernel, Run, RunDir},
 };
 
 #[derive(clap::Args)]
@@ -35,6 +35,9 @@ pub struct Args {
     /// The head's kernel, where its run has several
     #[arg(long, value_name = "KERNEL")]
     head_kernel: Option<String>,
+    /// The architecture, where a run has several
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
     /// Compare although the runs are not comparable; the reasons stand in the report
     #[arg(long)]
     anyway: bool,
@@ -71,7 +74,7 @@ pub fn compare(args: &Args) -> Result<u8> {
     }
     let model = Model::choose(args.model, a.arch);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
-    let one_run = base.id == head.id && base.series.is_some();
+    let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
     let comparison =
         compare::compare(&name(&base, a), &name(&head, b), &pairs, model, head.tolerance, timing);
@@ -103,20 +106,32 @@ fn exit_code(comparison: &compare::Comparison) -> u8 {
 /// The kernels that are meant: named, or the only ones, or a series' head.
 fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
     let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, option: &str| -> Result<&'a Kernel> {
-        let names = || run.kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ");
+        let arches: BTreeSet<Arch> = run.kernels.iter().map(|kernel| kernel.arch).collect();
+        let arch = match (args.arch, arches.first()) {
+            (Some(arch), _) if arches.contains(&arch) => arch,
+            (None, Some(&only)) if arches.len() == 1 => only,
+            _ => {
+                let names: Vec<&str> = arches.iter().map(|arch| arch.name()).collect();
+                let message = format!("choose one with --arch of run {}: {}", run.id, names.join(", "));
+                return Err(UsageError(message).into());
+            }
+        };
+        let all: Vec<&Kernel> = run.kernels.iter().filter(|kernel| kernel.arch == arch).collect();
+        let names = || all.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ");
         if let Some(name) = named {
-            let found = run.kernels.iter().find(|kernel| kernel.name == *name);
+            let found = all.iter().copied().find(|kernel| kernel.name == *name);
             return found.ok_or_else(|| {
                 UsageError(format!("run {} has no kernel `{name}`; it has: {}", run.id, names())).into()
             });
         }
         let of = |run: &Run| run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>();
-        match &run.kernels[..] {
-            [only] => Ok(only),
+        let series = run.series.iter().find(|series| series.arch == arch);
+        match (&all[..], series) {
+            (&[only], _) => Ok(only),
             // Of a series the head is what somebody wants to know of, unless both runs have the same kernels.
-            all if run.series.is_some() && of(run) != of(other) => {
-                let head = run.series.as_ref().expect("just seen").head();
-                all.iter().find(|kernel| kernel.name == head.kernel).ok_or_else(|| {
+            (all, Some(series)) if of(run) != of(other) => {
+                let head = series.head();
+                all.iter().copied().find(|kernel| kernel.name == head.kernel).ok_or_else(|| {
                     UsageError(format!(
                         "run {} has not built its head {}: choose with {option}: {}",
                         run.id,
@@ -146,7 +161,7 @@ fn cells<'a>(run: &'a Run, kernel: &Kernel) -> Vec<&'a Cell> {
 }
 
 pub fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
-    let config = std::fs::read_to_string(RunDir::at(path).config(&kernel.name)).ok();
+    let config = std::fs::read_to_string(RunDir::at(path).config(kernel.arch, &kernel.name)).ok();
     // Without the file there are still the hashes.
     Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }
 }

@@ -4,19 +4,19 @@
 use super::{Interrupted, UsageError, interrupt::Interrupt, progress::Progress, repository, vm_test::sha256};
 use anyhow::{Context, Result};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
     time::{Duration, Instant},
 };
 use tramplab::{
-    host::Cache,
+    host::{self, Cache},
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source,
         build::{self, BuildError, Builder, Confinement, Order},
         kconfig, source,
     },
-    run::{self, Built, ErrorKind, Outcome, RunDir, Step},
+    run::{self, Arch, Built, ErrorKind, Outcome, RunDir, Step},
     series::{self, ApplyError, Patch, Series},
     suite::Suite,
 };
@@ -39,7 +39,8 @@ pub struct SeriesArgs {
 #[derive(Default)]
 pub struct Prepared {
     pub kernels: Vec<Ready>,
-    pub series: Option<run::Series>,
+    /// One for each architecture.
+    pub series: Vec<run::Series>,
 }
 
 pub struct Ready {
@@ -59,17 +60,18 @@ pub struct BuildCell {
 
 /// What was asked for, read and understood: nothing has been fetched or built yet.
 pub struct Wanted {
+    /// One for each kernel and architecture.
     manifests: Vec<Manifest>,
     series: Option<Series>,
 }
 
 impl Wanted {
-    /// `named` replaces the suite's own kernels.
-    pub fn new(named: &[String], args: &SeriesArgs, suite: &Suite) -> Result<Wanted> {
+    /// `named` replaces the suite's own kernels, `arches` the host's own architecture.
+    pub fn new(named: &[String], arches: &[Arch], args: &SeriesArgs, suite: &Suite) -> Result<Wanted> {
         let Some(spec) = &args.series else {
             let names = if named.is_empty() { &suite.kernels } else { named };
-            let manifests = names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
-            return Ok(Wanted { manifests, series: None });
+            let manifests = names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
+            return Ok(Wanted { manifests: manifests.concat(), series: None });
         };
         let series = series::load(spec, &repository().join("kernels/patches"))?;
         let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
@@ -80,19 +82,27 @@ impl Wanted {
                 return Err(UsageError(message.to_owned()).into());
             }
         };
-        let manifest = find(name)?;
-        if !matches!(manifest.source, Source::Built(_)) {
-            let message =
-                format!("kernel {} is prebuilt: a series needs one built from sources", manifest.name);
+        let manifests = find(name, arches)?;
+        if !manifests.iter().all(is_built) {
+            let message = format!("kernel {name} is prebuilt: a series needs one built from sources");
             return Err(UsageError(message).into());
         }
-        Ok(Wanted { manifests: vec![manifest], series: Some(series) })
+        Ok(Wanted { manifests, series: Some(series) })
     }
 
-    /// Whether anything is built from sources.
-    pub fn builds(&self) -> bool {
-        self.manifests.iter().any(|manifest| matches!(manifest.source, Source::Built(_)))
+    /// What the host must have for it.
+    pub fn of_the_host(&self) -> host::Wanted {
+        host::Wanted { kernels: self.manifests.iter().any(is_built), arches: self.arches() }
     }
+
+    /// Each once.
+    pub fn arches(&self) -> Vec<Arch> {
+        self.manifests.iter().map(|manifest| manifest.arch).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+fn is_built(manifest: &Manifest) -> bool {
+    matches!(manifest.source, Source::Built(_))
 }
 
 /// Where kernels come from, and where what making them says goes.
@@ -115,7 +125,9 @@ impl Preparing<'_> {
             match (&manifest.source, series) {
                 (Source::Built(recipe), Some(series)) => {
                     let walk = |building: &mut Building| building.walk(series, self.args.each_patch);
-                    return self.build(manifest, recipe, Some(series), walk);
+                    let (kernels, series) = self.build(manifest, recipe, Some(series), walk)?;
+                    prepared.kernels.extend(kernels);
+                    prepared.series.push(series);
                 }
                 (Source::Built(recipe), None) => prepared.kernels.push(self.built(manifest, recipe)?),
                 _ => prepared.kernels.push(self.fetched(manifest)?),
@@ -194,8 +206,20 @@ impl Preparing<'_> {
     }
 }
 
-fn find(name: &str) -> Result<Manifest> {
-    Ok(kernel::find(name, &repository().join("kernels"))?)
+/// A kernel on the architectures that are asked for, else on the host's own, or on what it is to be had for.
+pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
+    let found = kernel::find(name, &repository().join("kernels"))?;
+    let on = |arch: Arch| found.iter().find(|manifest| manifest.arch == arch).cloned();
+    if arches.is_empty() {
+        let own = Arch::host().and_then(on);
+        return Ok(own.or_else(|| found.first().cloned()).into_iter().collect());
+    }
+    let asked = arches.iter().map(|&arch| {
+        let has = || found.iter().map(|manifest| manifest.arch.name()).collect::<Vec<_>>().join(", ");
+        on(arch)
+            .ok_or_else(|| UsageError(format!("kernel {name} is not for {arch}, but for: {}", has())).into())
+    });
+    asked.collect()
 }
 
 type Checkout<'a> = &'a dyn Fn(&Path) -> Result<(), KernelError>;
@@ -219,7 +243,7 @@ impl Building<'_> {
     /// Builds with that many patches applied, as `name`. Only what is wrong with the patched sources is a result: all else is
     /// an error of the run.
     fn step(&mut self, applied: usize, name: &str) -> Result<Tried> {
-        let log = self.with.run_dir.build_log(name);
+        let log = self.with.run_dir.build_log(self.order.arch, name);
         fs::create_dir_all(log.parent().expect("in the run's folder"))
             .with_context(|| format!("failed to write {}", log.display()))?;
         let started = Instant::now();
@@ -300,7 +324,7 @@ impl Building<'_> {
     }
 
     /// Base, head, and with `each` what is between. The first that does not build ends it.
-    fn walk(&mut self, series: &Series, each: bool) -> Result<Prepared> {
+    fn walk(&mut self, series: &Series, each: bool) -> Result<(Vec<Ready>, run::Series)> {
         let all = series.patches.len();
         self.with.progress.step("trying the patches on the sources");
         // Whether they fit is known before anything is built.
@@ -340,13 +364,14 @@ impl Building<'_> {
         kernels.sort_by_key(|ready| steps.iter().position(|step| step.kernel == ready.facts.name));
         let shipped = series.shipped.as_ref();
         let series = run::Series {
+            arch: self.order.arch,
             name: series.name.clone(),
             title: series.title.clone(),
             claim: shipped.map(|shipped| shipped.claim.clone()),
             reverse: series.reverse,
             steps,
         };
-        Ok(Prepared { kernels, series: Some(series) })
+        Ok((kernels, series))
     }
 
     /// All patches together do not build: which is the first that breaks it?

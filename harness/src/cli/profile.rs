@@ -234,7 +234,9 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
         (cell.id.arch, cell.id.accel, &cell.id.test)
             == (cells[0].id.arch, cells[0].id.accel, &cells[0].id.test)
     });
-    if let Some(series) = run.series.as_ref().filter(|_| one_test && cells.len() > 1) {
+    let arch = cells.first().map(|cell| cell.id.arch);
+    let series = run.series.iter().find(|series| Some(series.arch) == arch);
+    if let Some(series) = series.filter(|_| one_test && cells.len() > 1) {
         cells.retain(|cell| cell.id.kernel == series.head().kernel);
     }
     let (what, listed) = match &cells[..] {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: every test of the repository, those with real guests included.
 
-use super::{artifacts, exit, progress::Progress, repository};
+use super::{artifacts, exit, kernels, progress::Progress, repository};
 use anyhow::Result;
+use std::path::Path;
 use tramplab::{
-    host::{self, Cache, Qemu},
+    host::{self, Cache, Qemu, rust::target},
     kernel,
     run::Arch,
 };
 use xshell::{Shell, cmd};
 
-/// The kernel that tests with a guest boot.
-const TEST_KERNEL: &str = "6.12";
+/// The kernel that tests with a guest boot: the one that has most of what is measured.
+const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,21 +28,25 @@ pub fn test(args: &Args) -> Result<u8> {
     let cache = Cache::open(true)?;
     let progress = Progress::steps();
     if args.setup {
-        host::setup(&cache, true, &mut |step| progress.step(step))?;
+        let wanted = host::Wanted { kernels: true, arches: Arch::ALL.to_vec() };
+        host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }
-    let qemu = Qemu::find(&cache, Arch::X86_64)?;
-    let manifest = kernel::find(TEST_KERNEL, &repository().join("kernels"))?;
-    let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-    progress.step("building the plugin and the guest agent");
-    let built = artifacts::build()?;
-    drop(progress);
-
     let sh = Shell::new()?;
     sh.change_dir(repository());
-    sh.set_var("TRAMPLAB_QEMU", qemu.single_program());
-    sh.set_var("TRAMPLAB_AGENT", built.agent);
+    let set = |what: &str, arch: Arch, path: &Path| {
+        sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
+    };
+    for (arch, name) in TEST_KERNELS {
+        set("QEMU", arch, Qemu::find(&cache, arch)?.single_program());
+        let manifest = kernels::find(name, &[arch])?.remove(0);
+        let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+        set("TEST_KERNEL", arch, &image.image);
+    }
+    progress.step("building the plugin and the guest agents");
+    let built = artifacts::build(&cache, &Arch::ALL)?;
     sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
-    sh.set_var("TRAMPLAB_TEST_KERNEL", image.image);
+    built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
+    drop(progress);
     let cargo = artifacts::cargo();
     let rest = &args.rest;
     let workspace =
@@ -49,7 +54,7 @@ pub fn test(args: &Args) -> Result<u8> {
     // The agent's tests, with the agent's flags: nothing is built twice.
     let agent = {
         let _flags = sh.push_env("RUSTFLAGS", artifacts::GUEST_RUSTFLAGS);
-        let (target, folder) = (artifacts::guest_target(), artifacts::GUEST_TARGET);
+        let (target, folder) = (target(Arch::host().unwrap_or(Arch::X86_64)), artifacts::GUEST_TARGET);
         cmd!(sh, "{cargo} test --release --package tramplab-agent --target {target} --target-dir {folder} -- {rest...}").run()
     };
     Ok(if workspace.is_ok() && agent.is_ok() { exit::PASS } else { exit::FAIL })

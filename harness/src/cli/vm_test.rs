@@ -13,19 +13,18 @@ use super::{
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
-    branch::Model,
     compare,
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
     run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
-    suite::{self, Clocks, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
+    suite::{self, Clocks, Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
 };
 use tramplab_protocol::message::Explain;
@@ -42,6 +41,9 @@ pub struct Args {
     /// folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
     #[arg(long = "kernel", value_name = "KERNEL")]
     kernels: Vec<String>,
+    /// The guests' architectures, x86_64 or arm64 or both: one cell of each [default: this machine's]
+    #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
+    arches: Vec<Arch>,
     #[command(flatten)]
     series: SeriesArgs,
     /// KVM counts only when a guest answered under it
@@ -116,13 +118,16 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let suite = overridden(suite::load(&suite_file)?, args)?;
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
-    let wanted = Wanted::new(&args.kernels, &args.series, &suite)?;
+    let arches: BTreeSet<Arch> = args.arches.iter().copied().collect();
+    let wanted = Wanted::new(&args.kernels, &Vec::from_iter(arches), &args.series, &suite)?;
     if args.setup {
-        host::setup(&cache, wanted.builds(), &mut |step| progress.step(step))?;
+        host::setup(&cache, &wanted.of_the_host(), &mut |step| progress.step(step))?;
     }
-    let qemu = Qemu::find(&cache, Arch::X86_64)?;
+    let arches = wanted.arches();
+    let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch)?));
+    let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
     progress.step("building the plugin, the guest agent and the cells");
-    let built = artifacts::build()?;
+    let built = artifacts::build(&cache, &arches)?;
     let cells_binary = Cells::build()?;
     let (id, run_dir) = new_run_dir(args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
     let interrupt = Interrupt::watch()?;
@@ -141,22 +146,22 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         }
     })?;
 
-    let accel = match kernels.iter().find_map(|kernel| kernel.image.as_ref()) {
-        Some(first) => {
-            let initrd = initramfs(&cache, &built.agent, first)?;
-            choose_accel(args, &cache, &qemu.program, first, &initrd, &progress)?
-        }
-        // Nothing was built: nothing boots.
-        None => Accel::Tcg,
-    };
-    let guests = kernels
-        .iter()
-        .filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
-        .map(|(image, budgets_of)| {
-            Ok(Guest { image, initrd: initramfs(&cache, &built.agent, image)?, budgets_of })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let compared = series.is_some();
+    let mut accels = BTreeMap::new();
+    let mut guests = Vec::new();
+    for (image, budgets_of) in
+        kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
+    {
+        let initrd = initramfs(&cache, &built.agents[&image.arch], image)?;
+        let accel = match accels.get(&image.arch) {
+            Some(&known) => known,
+            None => choose_accel(args, &cache, &qemus[&image.arch].program, image, &initrd, &progress)?,
+        };
+        accels.insert(image.arch, accel);
+        guests.push(Guest { image, initrd, accel, budgets_of });
+    }
+    // Of what was not built nothing boots.
+    let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
+    let compared = !series.is_empty();
     if let Some(name) = plan::contradiction(&suite) {
         let message = format!(
             "{}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once",
@@ -164,15 +169,20 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         );
         return Err(UsageError(message).into());
     }
-    let cells = plan::cells(&suite, &guests, accel, compared);
+    let cells = plan::cells(&suite, &guests, compared);
     for warning in plan::idle_budgets(&suite, &cells) {
         progress.line(&format!("warning: {}: {warning}", suite_file.display()));
     }
 
     let plan = Plan {
         run_dir: run_dir.path().to_owned(),
-        qemu: qemu.program.clone(),
-        plugin: (accel == Accel::Tcg).then(|| built.plugin.clone()),
+        emulators: qemus
+            .iter()
+            .map(|(&arch, qemu)| {
+                let plugin = (accel_of(arch) == Accel::Tcg).then(|| built.plugin.clone());
+                (arch, Emulator { qemu: qemu.program.clone(), plugin })
+            })
+            .collect(),
         jobs: plan::jobs(cells, compared),
     };
     plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
@@ -200,26 +210,31 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         finished: None,
         tramplab: env!("CARGO_PKG_VERSION").to_owned(),
         command: std::env::args().collect(),
-        host: host_facts(&qemu),
+        host: host_facts(),
         suite: SuiteRef {
             name: suite.name.clone(),
             file: suite_file.display().to_string(),
             sha256: sha256(&suite_file)?,
         },
-        tools: run::Tools {
-            agent_sha256: sha256(&built.agent)?,
-            plugin_sha256: plan.plugin.as_deref().map(sha256).transpose()?,
-        },
-        machine: run::Machine {
-            cpu: vm::cpu_model(accel, Arch::X86_64).to_owned(),
-            cpus: suite.machine.cpus.get(),
-            memory_mib: suite.machine.memory_mib.get(),
-            append: suite.machine.append.clone(),
-        },
+        machines: qemus
+            .iter()
+            .map(|(&arch, qemu)| {
+                Ok(run::Machine {
+                    arch,
+                    qemu: qemu.version.clone(),
+                    cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
+                    cpus: suite.machine.cpus.get(),
+                    memory_mib: suite.machine.memory_mib.get(),
+                    append: suite.machine.append.clone(),
+                    agent_sha256: sha256(&built.agents[&arch])?,
+                    plugin_sha256: plan.emulators[&arch].plugin.as_deref().map(sha256).transpose()?,
+                })
+            })
+            .collect::<Result<_>>()?,
         tolerance: suite.tolerance,
         kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
         series,
-        cells: kernels.iter().filter_map(|kernel| build_cell(kernel, accel)).collect(),
+        cells: kernels.iter().filter_map(|kernel| build_cell(kernel, accel_of(kernel.facts.arch))).collect(),
         interrupted: false,
     };
     keep_configs(&kernels, &run_dir)?;
@@ -341,10 +356,9 @@ pub fn exit_code(run: &Run) -> u8 {
     }
 }
 
-/// Whether there is a series, and no number of its base has one of its head beside it.
+/// Whether there is a series, and on some architecture no number of its base has one of its head beside it.
 fn compares_nothing(run: &Run) -> bool {
-    let arch = run.cells.first().map_or(Arch::X86_64, |cell| cell.id.arch);
-    compare::whole(run, Model::choose(None, arch)).is_some_and(|comparison| comparison.is_empty())
+    run.series.iter().any(|series| compare::whole(run, series, None).is_empty())
 }
 
 fn suite_file(name: &str) -> Result<PathBuf> {
@@ -369,7 +383,7 @@ fn suite_file(name: &str) -> Result<PathBuf> {
 fn keep_configs(kernels: &[kernels::Ready], run_dir: &RunDir) -> Result<()> {
     for kernel in kernels {
         let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else { continue };
-        let to = run_dir.config(&kernel.facts.name);
+        let to = run_dir.config(kernel.facts.arch, &kernel.facts.name);
         let copy =
             fs::create_dir_all(to.parent().expect("in the run's folder")).and_then(|()| fs::copy(from, &to));
         copy.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
@@ -433,7 +447,13 @@ fn choose_accel(
         vm.map(drop).map_err(|e| e.to_string())
     };
     let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
-    let choice = accel::choose(request, &memory, &accel::Circumstances::of(qemu), probe)?;
+    let choice = accel::choose(
+        request,
+        Arch::host() != Some(image.arch),
+        &memory,
+        &accel::Circumstances::of(qemu),
+        probe,
+    )?;
     if let Some(reason) = choice.fallback {
         progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
     }
@@ -443,7 +463,7 @@ fn choose_accel(
 /// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
 const KVM_PROBE: Duration = Duration::from_secs(10);
 
-fn host_facts(qemu: &Qemu) -> run::Host {
+fn host_facts() -> run::Host {
     let field = |file: &str, key: &str| -> Option<String> {
         let text = fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(key))?;
@@ -453,7 +473,6 @@ fn host_facts(qemu: &Qemu) -> run::Host {
         os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
         cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        qemu: qemu.version.clone(),
     }
 }
 

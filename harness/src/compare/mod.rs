@@ -18,7 +18,7 @@ pub use timed::Ratio;
 
 use crate::{
     branch::Model,
-    run::{Cell, Outcome, Run, Step, Test, Tolerance},
+    run::{Arch, Cell, Outcome, Run, Series, Step, Test, Tolerance},
 };
 use std::{cmp::Ordering, fmt};
 
@@ -217,9 +217,10 @@ impl Comparison {
 }
 
 /// Two kernels of one run, cell by cell.
-pub fn pairs<'a>(run: &'a Run, base: &str, head: &str) -> Vec<Pair<'a>> {
-    let of =
-        |kernel: &str| -> Vec<&Cell> { run.cells.iter().filter(|cell| cell.id.kernel == kernel).collect() };
+fn pairs<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> Vec<Pair<'a>> {
+    let of = |kernel: &str| -> Vec<&Cell> {
+        run.cells.iter().filter(|cell| cell.id.arch == arch && cell.id.kernel == kernel).collect()
+    };
     pair_up(&of(base), &of(head))
 }
 
@@ -231,49 +232,54 @@ pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
     base.iter().map(|&a| partner(a)).collect()
 }
 
-/// Of a run with a series: base against head.
-pub fn whole(run: &Run, model: Model) -> Option<Comparison> {
-    let series = run.series.as_ref()?;
-    Some(between(run, series.base(), series.head(), model))
+/// Of a series that the run measured: base against head. `asked` is the CPU whose counts are compared, if it fits.
+pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
+    between(run, series, series.base(), series.head(), asked)
 }
 
-/// Of a run with a series: each patch against what it is on.
-pub fn walk(run: &Run, model: Model) -> Vec<Comparison> {
-    let steps = run.series.as_ref().map_or(&[][..], |series| &series.steps);
-    steps.windows(2).map(|pair| between(run, &pair[0], &pair[1], model)).collect()
+/// Of a series that the run measured: each patch against what it is on.
+pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison> {
+    series.steps.windows(2).map(|pair| between(run, series, &pair[0], &pair[1], asked)).collect()
 }
 
-fn between(run: &Run, base: &Step, head: &Step, model: Model) -> Comparison {
-    let pairs = pairs(run, &base.kernel, &head.kernel);
+fn between(run: &Run, series: &Series, base: &Step, head: &Step, asked: Option<Model>) -> Comparison {
+    let pairs = pairs(run, series.arch, &base.kernel, &head.kernel);
+    let model = Model::choose(asked, series.arch);
     compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved)
 }
 
 /// Turns what is worse beyond the tolerance, or lost, into failures of the cells that show it.
 pub fn judge(run: &mut Run) {
-    let Some(series) = &run.series else { return };
-    let Some(arch) = run.cells.first().map(|cell| cell.id.arch) else { return };
-    let model = Model::choose(None, arch);
-    let mut comparisons = walk(run, model);
-    if series.steps.len() > 2 {
-        comparisons.extend(whole(run, model));
+    for series in run.series.clone() {
+        judge_series(run, &series);
     }
+}
+
+fn judge_series(run: &mut Run, series: &Series) {
+    let mut comparisons = walk(run, series, None);
+    if series.steps.len() > 2 {
+        comparisons.push(whole(run, series, None));
+    }
+    let arch = series.arch;
     for Comparison { base, head, metrics, unmatched, .. } in comparisons {
         for Compared { metric, base: was, head: is, beyond, .. } in metrics {
             if beyond {
                 let reason = format!("{metric} is worse than on {base}: {was} -> {is}");
-                fail(run, &head, &metric.test(), reason);
+                fail(run, arch, &head, &metric.test(), reason);
             }
         }
         for Unmatched { test, base: was, head: is, lost } in unmatched {
             if lost {
-                fail(run, &head, &test, format!("{base} measures it ({was}), {head} does not: {is}"));
+                let reason = format!("{base} measures it ({was}), {head} does not: {is}");
+                fail(run, arch, &head, &test, reason);
             }
         }
     }
 }
 
-fn fail(run: &mut Run, kernel: &str, test: &Test, reason: String) {
-    let is_this = |cell: &&mut Cell| cell.id.kernel == kernel && cell.id.test == *test;
+fn fail(run: &mut Run, arch: Arch, kernel: &str, test: &Test, reason: String) {
+    let is_this =
+        |cell: &&mut Cell| cell.id.arch == arch && cell.id.kernel == kernel && cell.id.test == *test;
     let Some(cell) = run.cells.iter_mut().find(is_this) else { return };
     match &mut cell.outcome {
         Outcome::Fail { reasons } => reasons.push(reason),

@@ -3,7 +3,7 @@
 
 use crate::{
     kernel::Kconfig,
-    run::{Accel, Kernel, Run},
+    run::{Accel, Cell, Kernel, Machine, Run},
 };
 
 /// One side: a run and one of its kernels, with the configuration kept beside the run.
@@ -16,34 +16,39 @@ pub struct Measured<'a> {
 /// What makes the two incomparable, each a sentence; nothing if they are comparable.
 pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     let (a, b) = (base.run, head.run);
+    if base.kernel.arch != head.kernel.arch {
+        let [a, b] = [base, head].map(|measured| measured.kernel.arch);
+        return vec![format!("they ran on different architectures: {a} and {b}")];
+    }
+    let machine = |measured: &Measured| measured.run.machine(measured.kernel.arch).cloned();
+    let (Some(on_a), Some(on_b)) = (machine(base), machine(head)) else {
+        return vec!["a run does not say on which machine its guests ran".to_owned()];
+    };
     let mut found = Vec::new();
     let mut differ = |what: &str, a: &str, b: &str| {
         if a != b {
             found.push(format!("{what}: {a} and {b}"));
         }
     };
-    differ("they ran on different architectures", base.kernel.arch.name(), head.kernel.arch.name());
-    differ("they ran under different accelerators", &accels(a), &accels(b));
-    differ("their guests had different CPU models", &a.machine.cpu, &b.machine.cpu);
+    differ("they ran under different accelerators", &accels(base), &accels(head));
+    differ("their guests had different CPU models", &on_a.cpu, &on_b.cpu);
     // What `-cpu max` is, and so which code the kernel patches in, differs from QEMU to QEMU.
-    differ("they ran in different QEMUs", &a.host.qemu, &b.host.qemu);
-    if [a, b].iter().any(|run| run.cells.iter().any(|cell| cell.id.accel == Accel::Kvm)) {
+    differ("they ran in different QEMUs", &on_a.qemu, &on_b.qemu);
+    if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm)) {
         differ(
             "under KVM the host's CPU is the guest's, and they had different ones",
             &a.host.cpu,
             &b.host.cpu,
         );
     }
-    let size = |run: &Run| format!("{} CPUs with {} MiB", run.machine.cpus, run.machine.memory_mib);
-    differ("their guests had different machines", &size(a), &size(b));
-    let append = |run: &Run| format!("`{}`", run.machine.append.join(" "));
-    differ("their guests had different command lines", &append(a), &append(b));
-    differ(
-        "they were measured by different guest agents",
-        short(&a.tools.agent_sha256),
-        short(&b.tools.agent_sha256),
-    );
-    differ("they were recorded by different plugins", plugin(a), plugin(b));
+    let size = |machine: &Machine| format!("{} CPUs with {} MiB", machine.cpus, machine.memory_mib);
+    differ("their guests had different machines", &size(&on_a), &size(&on_b));
+    let append = |machine: &Machine| format!("`{}`", machine.append.join(" "));
+    differ("their guests had different command lines", &append(&on_a), &append(&on_b));
+    let agent = |machine: &Machine| short(&machine.agent_sha256).to_owned();
+    differ("they were measured by different guest agents", &agent(&on_a), &agent(&on_b));
+    let plugin = |machine: &Machine| machine.plugin_sha256.as_deref().map_or("none", short).to_owned();
+    differ("they were recorded by different plugins", &plugin(&on_a), &plugin(&on_b));
     let suite = |run: &Run| format!("{} ({})", run.suite.name, short(&run.suite.sha256));
     differ("they ran different suites, whose seeds, rounds and hits may differ", &suite(a), &suite(b));
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
@@ -59,12 +64,17 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     found
 }
 
-fn plugin(run: &Run) -> &str {
-    run.tools.plugin_sha256.as_deref().map_or("none", short)
+impl<'a> Measured<'a> {
+    /// The kernel's.
+    fn cells(&self) -> impl Iterator<Item = &'a Cell> {
+        let kernel = self.kernel;
+        let is_its = move |cell: &&Cell| cell.id.kernel == kernel.name && cell.id.arch == kernel.arch;
+        self.run.cells.iter().filter(is_its)
+    }
 }
 
-fn accels(run: &Run) -> String {
-    let mut names: Vec<&str> = run.cells.iter().map(|cell| cell.id.accel.name()).collect();
+fn accels(measured: &Measured) -> String {
+    let mut names: Vec<&str> = measured.cells().map(|cell| cell.id.accel.name()).collect();
     names.sort_unstable();
     names.dedup();
     names.join(", ")

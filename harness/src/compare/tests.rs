@@ -17,6 +17,12 @@ pub fn recorded() -> Run {
 
 const MODEL: Model = Model::IntelLbr;
 
+/// Of the run's only series.
+fn of_series<T>(run: &Run, compared: fn(&Run, &Series, Option<Model>) -> T) -> T {
+    let [series] = &run.series[..] else { panic!("{} series", run.series.len()) };
+    compared(run, series, None)
+}
+
 fn verdict<'a>(comparison: &'a Comparison, name: &str) -> &'a Compared {
     let found = comparison.metrics.iter().find(|compared| compared.metric.to_string() == name);
     found.unwrap_or_else(|| panic!("no {name}"))
@@ -24,7 +30,7 @@ fn verdict<'a>(comparison: &'a Comparison, name: &str) -> &'a Compared {
 
 /// Base and head, turned around: what was gained is lost.
 fn turned(mut run: Run) -> Run {
-    let series = run.series.as_mut().unwrap();
+    let series = &mut run.series[0];
     series.steps.reverse();
     run
 }
@@ -39,7 +45,7 @@ fn waste_of<'a>(run: &'a mut Run, kernel: &str, test: &str) -> &'a mut LbrWaste 
 
 #[test]
 fn what_the_series_brought_is_better_and_nothing_else_differs() {
-    let comparison = whole(&recorded(), MODEL).unwrap();
+    let comparison = of_series(&recorded(), whole);
     assert_eq!(
         (comparison.base.as_str(), comparison.head.as_str()),
         ("6.12-source+lbr-helpers.0", "6.12-source")
@@ -81,7 +87,7 @@ fn what_the_series_brought_is_better_and_nothing_else_differs() {
 
 #[test]
 fn a_step_is_compared_with_the_one_before() {
-    let steps = walk(&recorded(), MODEL);
+    let steps = of_series(&recorded(), walk);
     let fexit: Vec<_> = steps
         .iter()
         .map(|step| verdict(step, "lbr_waste.fexit.any"))
@@ -151,13 +157,13 @@ fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error(
 fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
     let mut run = recorded();
     run.cells.retain(|cell| cell.id.kernel != "6.12-source" || cell.id.test.name() != "lbr_waste/fexit");
-    let comparison = whole(&run, MODEL).unwrap();
+    let comparison = of_series(&run, whole);
     let names: Vec<_> =
         comparison.unmatched.iter().map(|u| (u.test.name(), u.head.as_str(), u.lost)).collect();
     assert_eq!(names, [("lbr_waste/fexit".to_owned(), "not in the run", false)]);
     assert!(!comparison.is_empty());
     run.cells.retain(|cell| cell.id.kernel != "6.12-source");
-    assert!(whole(&run, MODEL).unwrap().is_empty());
+    assert!(of_series(&run, whole).is_empty());
 }
 
 #[test]
@@ -168,19 +174,19 @@ fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
         counts.values_mut().for_each(|count| count.wasted = None);
     }
     run.tolerance.wasted = 1000;
-    let comparison = whole(&run, MODEL).unwrap();
+    let comparison = of_series(&run, whole);
     let compared = verdict(&comparison, "lbr_waste.fexit.any");
     assert_eq!((&compared.verdict, compared.beyond), (&Verdict::Worse, true));
     // The other way round something was gained.
-    let comparison = whole(&turned(run), MODEL).unwrap();
+    let comparison = of_series(&turned(run), whole);
     assert_eq!(verdict(&comparison, "lbr_waste.fexit.any").verdict, Verdict::Better);
 }
 
 #[test]
 fn times_of_two_runs_are_shown_and_not_judged() {
     let run = recorded();
-    let series = run.series.as_ref().unwrap();
-    let pairs = pairs(&run, &series.base().kernel, &series.head().kernel);
+    let series = &run.series[0];
+    let pairs = pairs(&run, series.arch, &series.base().kernel, &series.head().kernel);
     let comparison = compare("a", "b", &pairs, MODEL, run.tolerance, Timing::Apart);
     let compared = verdict(&comparison, "attach.kprobe_multi.10.attach");
     assert!(matches!(compared.verdict, Verdict::NotJudged(_)) && compared.ratio.is_none());
@@ -190,7 +196,7 @@ fn times_of_two_runs_are_shown_and_not_judged() {
 /// The records that went are those of the two helpers, and no other.
 #[test]
 fn the_listings_show_what_went() {
-    let comparison = whole(&recorded(), MODEL).unwrap();
+    let comparison = of_series(&recorded(), whole);
     let fexit = comparison.listings.iter().find(|l| l.subject.to_string() == "fexit").unwrap();
     let ends = |side: Side| -> Vec<String> {
         let rows = fexit.rows.iter().filter(|row| row.side() == side);
@@ -243,14 +249,14 @@ fn incomparable_runs_are_told_by_what_makes_them_so() {
     assert_eq!(side(&base), Vec::<String>::new());
     type Change = fn(&mut Run);
     let table: [(&str, Change); 9] = [
-        ("CPU models: max and host", |run| run.machine.cpu = "host".to_owned()),
-        ("different QEMUs", |run| run.host.qemu = "QEMU 11".to_owned()),
-        ("machines: 1 CPUs with 1024 MiB and 2 CPUs", |run| run.machine.cpus = 2),
+        ("CPU models: max and host", |run| run.machines[0].cpu = "host".to_owned()),
+        ("different QEMUs", |run| run.machines[0].qemu = "QEMU 11".to_owned()),
+        ("machines: 1 CPUs with 1024 MiB and 2 CPUs", |run| run.machines[0].cpus = 2),
         ("command lines: `` and `mitigations=auto`", |run| {
-            run.machine.append = vec!["mitigations=auto".to_owned()]
+            run.machines[0].append = vec!["mitigations=auto".to_owned()]
         }),
-        ("guest agents", |run| run.tools.agent_sha256 = "0".repeat(64)),
-        ("plugins", |run| run.tools.plugin_sha256 = None),
+        ("guest agents", |run| run.machines[0].agent_sha256 = "0".repeat(64)),
+        ("plugins", |run| run.machines[0].plugin_sha256 = None),
         ("suites", |run| run.suite.sha256 = "0".repeat(64)),
         ("architectures: x86_64 and arm64", |run| run.kernels[0].arch = Arch::Arm64),
         ("accelerators: tcg and kvm", |run| {
@@ -296,7 +302,7 @@ fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
     let stored: Run =
         serde_json::from_str(include_str!("../report/testdata/run.json")).expect("the stored run");
     let mut base = recorded();
-    let kernel = base.series.as_ref().unwrap().base().kernel.clone();
+    let kernel = base.series[0].base().kernel.clone();
     let mut cell = stored
         .cells
         .into_iter()
@@ -370,7 +376,7 @@ fn a_side_that_was_timed_only_has_no_exact_cost_to_compare() {
 /// else differs.
 fn with_a_changed_attach(change: impl Fn(&mut Attach)) -> Run {
     let mut run = recorded();
-    let series = run.series.as_mut().unwrap();
+    let series = &mut run.series[0];
     series.steps.remove(1);
     let head = series.head().kernel.clone();
     let is_attach = |cell: &&Cell| matches!(cell.id.test, Test::Attach { .. });
@@ -446,7 +452,7 @@ fn any_exact_difference_is_one_and_a_share_of_it_is_tolerated() {
     for (what, change, expected, beyond) in table {
         let mut run = with_a_changed_attach(|attach| scale(attach, &change));
         run.tolerance = Tolerance::default();
-        let comparison = whole(&run, MODEL).unwrap();
+        let comparison = of_series(&run, whole);
         for name in EXACT {
             let compared = verdict(&comparison, name);
             let beyond = beyond.contains(&name);
@@ -456,7 +462,7 @@ fn any_exact_difference_is_one_and_a_share_of_it_is_tolerated() {
         for (exact_percent, beyond) in [(0.0, expected == Verdict::Worse), (200.0, false)] {
             let mut run = run.clone();
             run.tolerance.exact_percent = exact_percent;
-            let comparison = whole(&run, MODEL).unwrap();
+            let comparison = of_series(&run, whole);
             for name in INSTRUCTIONS {
                 assert_eq!(verdict(&comparison, name).beyond, beyond, "{name}: {what}, {exact_percent} %");
             }
@@ -474,7 +480,7 @@ fn what_a_budget_ended_or_is_of_other_numbers_is_not_judged() {
         attach.exact.as_mut().unwrap().stopped = Some(stopped);
         attach.explained.iter_mut().for_each(|summary| summary.attached = 7);
     });
-    let comparison = whole(&run, MODEL).unwrap();
+    let comparison = of_series(&run, whole);
     let attaching = |compared: &&Compared| compared.metric.to_string().starts_with("attach.");
     let judged: Vec<_> = comparison.metrics.iter().filter(attaching).collect();
     assert_eq!(judged.len(), 10);
@@ -509,7 +515,7 @@ fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
         let Some(Measurement::Attach(base)) = &mut both_sides.cells[0].measurement else { panic!() };
         base.explained.iter_mut().for_each(free);
         for run in [one_side, both_sides] {
-            let comparison = whole(&run, MODEL).unwrap();
+            let comparison = of_series(&run, whole);
             for name in &EXACT[3..] {
                 let compared = verdict(&comparison, name);
                 assert_eq!((&compared.verdict, compared.beyond), (&expected, false), "{name}");
@@ -521,7 +527,7 @@ fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
 #[test]
 fn what_one_side_did_not_measure_exactly_is_not_compared() {
     let exact = |change: fn(&mut Attach)| -> Vec<String> {
-        let comparison = whole(&with_a_changed_attach(change), MODEL).unwrap();
+        let comparison = of_series(&with_a_changed_attach(change), whole);
         let names = comparison.metrics.iter().map(|compared| compared.metric.to_string());
         names.filter(|name| EXACT.contains(&name.as_str())).collect()
     };
@@ -549,7 +555,7 @@ fn of_several_rounds_the_middle_one_is_compared() {
         rounds[2] = first;
         rounds.iter_mut().max_by_key(|round| round.attach_ns).unwrap().attach_ns *= 10;
     });
-    let comparison = whole(&run, MODEL).unwrap();
+    let comparison = of_series(&run, whole);
     assert_eq!(verdict(&comparison, EXACT[1]).verdict, Verdict::Same);
 }
 
@@ -563,7 +569,7 @@ fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
     let only_exact: fn(&mut Attach) = |attach| attach.exact.as_mut().unwrap().list_sha256 = "0".repeat(64);
     for change in [every, one, only_exact] {
         let run = with_a_changed_attach(change);
-        let comparison = whole(&run, MODEL).unwrap();
+        let comparison = of_series(&run, whole);
         assert_eq!(comparison.other_functions, [run.cells[0].id.test.clone()]);
         assert_eq!(verdict(&comparison, EXACT[0]).verdict, Verdict::Same);
         let text = crate::report::terminal::render(&run, &Default::default(), false);
@@ -572,5 +578,5 @@ fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
             "{text}"
         );
     }
-    assert_eq!(whole(&with_a_changed_attach(|_| {}), MODEL).unwrap().other_functions, []);
+    assert_eq!(of_series(&with_a_changed_attach(|_| {}), whole).other_functions, []);
 }

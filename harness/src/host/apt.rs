@@ -45,7 +45,7 @@ const QUERY_LIMIT: Duration = Duration::from_secs(60);
 pub enum AptError {
     #[error(
         "failed to reach Debian's packages: this host has no {program}; use a kernel of kind `path` or `url`, and a \
-         QEMU of the system (or TRAMPLAB_QEMU)"
+         QEMU of the system (or one named in TRAMPLAB_QEMU_X86_64)"
     )]
     NoApt { program: &'static str },
     #[error(
@@ -194,6 +194,12 @@ impl Apt {
         } else {
             Err(self.not_found(&format!("all of {package} and what it depends on in {suite}")))
         }
+    }
+
+    /// One version of a package.
+    pub fn exactly(&self, name: &str, version: &str) -> Result<Package, AptError> {
+        let wanted = format!("{name}={version}");
+        self.show(&[&wanted])?.into_iter().next().ok_or_else(|| self.not_found(&wanted))
     }
 
     /// Fetches packages into a folder and verifies them; their files, in the same order.

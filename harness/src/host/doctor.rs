@@ -5,8 +5,9 @@ use super::{
     cache::Cache,
     child,
     kvm::{self, KvmError},
-    qemu::{Qemu, QemuError, Unfit},
-    setup::{REQUIREMENTS, in_path, install_line},
+    qemu::{Qemu, QemuError, Unfit, variable},
+    rust::{RustError, Rustc, target},
+    setup::{Need, REQUIREMENTS},
 };
 use crate::run::Arch;
 use std::{fs, path::PathBuf, process::Command, time::Duration};
@@ -62,8 +63,9 @@ impl Check {
 /// Looks at everything. Takes seconds: it starts QEMU and a KVM guest.
 pub fn checks(cache: &Cache) -> Vec<Check> {
     let mut checks = vec![cache_check(cache)];
-    checks.extend(qemu_checks(Qemu::find(cache, Arch::X86_64)));
-    for requirement in &REQUIREMENTS {
+    let own = Arch::host().unwrap_or(Arch::X86_64);
+    checks.extend(qemu_checks(own, Qemu::find(cache, own)));
+    for requirement in REQUIREMENTS.iter().filter(|requirement| requirement.applies()) {
         let check = match requirement.check() {
             Ok(detail) => Check::ok(requirement.name, detail),
             Err(why) => {
@@ -71,12 +73,16 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
                 Check::not(requirement.name, State::Missing, detail, Some(requirement.mend()))
             }
         };
-        checks.push(if requirement.for_kernels { check } else { check.required() });
+        checks.push(if requirement.need == Need::Any { check.required() } else { check });
+    }
+    for arch in Arch::ALL.into_iter().filter(|&arch| arch != own) {
+        // Guests of the host's own architecture can be measured without.
+        let checks_of_it = qemu_checks(arch, Qemu::find(cache, arch));
+        checks.extend(checks_of_it.map(|check| Check { required: false, ..check }));
+        checks.push(rust_check(arch, Rustc::find(cache, arch)));
     }
     checks.push(kvm_check(kvm::probe()));
     checks.push(lbr_check(host_lbr(), kvm::guest_lbr()));
-    checks.push(cross_check());
-    checks.push(target_check());
     checks.push(vng_check());
     checks.push(Check::ok("bpftool", "not used: the guest agent brings libbpf"));
     checks
@@ -128,21 +134,25 @@ fn cache_check(cache: &Cache) -> Check {
     }
 }
 
-fn qemu_checks(found: Result<Qemu, QemuError>) -> [Check; 2] {
-    const NAMES: [&str; 2] = ["QEMU", "TCG plugins"];
-    let mend = || Some(SETUP.to_owned());
+fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
+    let names: [&'static str; 2] = match arch {
+        Arch::X86_64 => ["QEMU for x86-64", "its TCG plugins"],
+        Arch::Arm64 => ["QEMU for arm64", "its TCG plugins"],
+    };
+    let setup = format!("{SETUP} --arch {arch}");
+    let mend = || Some(setup.clone());
     let checks = match found {
         Ok(qemu) => [
-            Check::ok(NAMES[0], format!("{} ({})", qemu.version, qemu.origin)),
-            Check::ok(NAMES[1], "the option -plugin is there"),
+            Check::ok(names[0], format!("{} ({})", qemu.version, qemu.origin)),
+            Check::ok(names[1], "the option -plugin is there"),
         ],
         Err(error) => {
             let detail = error.to_string();
             let (state, mend) = match &error {
                 QemuError::NotFound { .. } => (State::Missing, mend()),
-                QemuError::Unfit { .. } => (State::Broken, Some("unset TRAMPLAB_QEMU".to_owned())),
+                QemuError::Unfit { .. } => (State::Broken, Some(format!("unset {}", variable(arch)))),
                 QemuError::PrivateUnfit { entry, .. } => {
-                    (State::Broken, Some(format!("rm -r '{}' && {SETUP}", entry.display())))
+                    (State::Broken, Some(format!("rm -r '{}' && {setup}", entry.display())))
                 }
                 _ => (State::Broken, None),
             };
@@ -152,7 +162,7 @@ fn qemu_checks(found: Result<Qemu, QemuError>) -> [Check; 2] {
                     | QemuError::PrivateUnfit { why: Unfit::NoPlugins, .. }
             );
             let plugins = if without { "this QEMU was built without" } else { "no QEMU to ask" };
-            [Check::not(NAMES[0], state, detail, mend), Check::not(NAMES[1], state, plugins, None)]
+            [Check::not(names[0], state, detail, mend), Check::not(names[1], state, plugins, None)]
         }
     };
     checks.map(Check::required)
@@ -163,6 +173,7 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
     let without = |error: &KvmError| format!("{error}; guests run under TCG, slower and as exact");
     match probe {
         Ok(version) => Check::ok(NAME, format!("API version {version}, a guest ran")),
+        Err(untried @ KvmError::Untried) => Check::ok(NAME, untried.to_string()),
         Err(error) => {
             let (state, mend) = match &error {
                 KvmError::Absent => (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd")),
@@ -170,7 +181,9 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
                     (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
                 }
                 // Mostly a virtual machine whose own host offers no nesting.
-                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => (State::Broken, None),
+                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) | KvmError::Untried => {
+                    (State::Broken, None)
+                }
             };
             Check::not(NAME, state, without(&error), mend.map(str::to_owned))
         }
@@ -203,30 +216,22 @@ fn host_lbr() -> Option<u32> {
     cpus.filter_map(|entry| depth(entry.path())).max()
 }
 
-fn cross_check() -> Check {
-    const NAME: &str = "cross compiler";
-    match in_path("aarch64-linux-gnu-gcc") {
-        Some(path) => Check::ok(NAME, path.display().to_string()),
-        None => {
-            let mend = install_line(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]);
-            Check::not(NAME, State::Missing, "no aarch64-linux-gnu-gcc: for arm64 guests", Some(mend))
+/// Of guests of another architecture than the host's.
+fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
+    let name = match arch {
+        Arch::X86_64 => "Rust for x86-64",
+        Arch::Arm64 => "Rust for arm64",
+    };
+    match found {
+        Ok(Rustc::Host) => Check::ok(name, format!("rustc has the target {}", target(arch))),
+        Ok(Rustc::Private(program)) => Check::ok(name, format!("private copy, {}", program.display())),
+        Err(error) => {
+            let (state, mend) = match &error {
+                RustError::NotFound { .. } => (State::Missing, Some(format!("{SETUP} --arch {arch}"))),
+                _ => (State::Broken, None),
+            };
+            Check::not(name, state, error.to_string(), mend)
         }
-    }
-}
-
-fn target_check() -> Check {
-    const NAME: &str = "arm64 Rust target";
-    const TARGET: &str = "aarch64-unknown-linux-gnu";
-    let mut rustc = Command::new("rustc");
-    rustc.args(["--print", "target-libdir", "--target", TARGET]);
-    // rustc names the folder whether it is there or not.
-    let there =
-        child::run(&mut rustc, LIMIT).is_ok_and(|output| PathBuf::from(output.stdout.trim()).is_dir());
-    if there {
-        Check::ok(NAME, TARGET)
-    } else {
-        let mend = format!("rustup target add {TARGET}");
-        Check::not(NAME, State::Missing, format!("no {TARGET}: for arm64 guests"), Some(mend))
     }
 }
 
@@ -318,23 +323,23 @@ mod tests {
         let program = PathBuf::from("/opt/qemu");
         for (error, words, mend) in [
             (
-                QemuError::NotFound { arch: Arch::X86_64, why: "qemu-system-x86_64 is not in PATH".into() },
+                QemuError::NotFound { arch: Arch::Arm64, why: "qemu-system-aarch64 is not in PATH".into() },
                 "not in PATH",
-                Some(SETUP),
+                Some("cargo xtask vm-test --setup --arch arm64"),
             ),
             (
-                QemuError::Unfit { program: program.clone(), why: old() },
+                QemuError::Unfit { arch: Arch::Arm64, program: program.clone(), why: old() },
                 "7.2.22",
-                Some("unset TRAMPLAB_QEMU"),
+                Some("unset TRAMPLAB_QEMU_ARM64"),
             ),
             (
-                QemuError::Unfit { program, why: Unfit::NoPlugins },
+                QemuError::Unfit { arch: Arch::Arm64, program, why: Unfit::NoPlugins },
                 "without TCG plugins",
-                Some("unset TRAMPLAB_QEMU"),
+                Some("unset TRAMPLAB_QEMU_ARM64"),
             ),
         ] {
             let without = matches!(error, QemuError::Unfit { why: Unfit::NoPlugins, .. });
-            let [qemu, plugins] = qemu_checks(Err(error));
+            let [qemu, plugins] = qemu_checks(Arch::Arm64, Err(error));
             assert!(qemu.required && qemu.state != State::Ok && qemu.detail.contains(words), "{qemu:?}");
             assert_eq!(qemu.mend.as_deref(), mend);
             assert_eq!(plugins.detail.contains("built without"), without, "{plugins:?}");

@@ -15,6 +15,10 @@ pub enum KvmError {
     Denied,
     #[error("failed to {action}: {message}")]
     Failed { action: &'static str, message: String },
+    /// The guest of four instructions is x86-64's.
+    #[cfg_attr(target_arch = "x86_64", expect(dead_code))]
+    #[error("/dev/kvm opens; whether it runs a guest, vm-test tries with one")]
+    Untried,
     #[error("/dev/kvm makes a VM, but a guest of four instructions ended with {0}")]
     Ended(String),
     #[error("/dev/kvm makes a VM, but a guest of four instructions did not end within {0} s")]
@@ -23,7 +27,14 @@ pub enum KvmError {
 
 #[cfg(not(target_arch = "x86_64"))]
 pub fn probe() -> Result<i32, KvmError> {
-    Err(KvmError::Failed { action: "try KVM", message: "not known on this architecture".into() })
+    use std::{fs::File, io::ErrorKind};
+
+    match File::options().read(true).write(true).open("/dev/kvm") {
+        Ok(_) => Err(KvmError::Untried),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(KvmError::Absent),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(KvmError::Denied),
+        Err(error) => Err(KvmError::Failed { action: "open /dev/kvm", message: error.to_string() }),
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -6,10 +6,13 @@ pub mod cache;
 pub mod child;
 pub mod doctor;
 mod kvm;
+mod private;
 pub mod qemu;
+pub mod rust;
 pub mod setup;
 
 pub use cache::{Cache, CacheError};
 pub use child::ChildError;
 pub use qemu::{Qemu, QemuError};
-pub use setup::{SetupError, setup};
+pub use rust::Rustc;
+pub use setup::{SetupError, Wanted, setup};

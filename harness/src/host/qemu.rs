@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding a QEMU whose plugins tramplab can use: one that is named, the system's, or a private copy.
 //!
-//! The private copy is Debian trixie's with all the libraries it needs, unpacked into the cache and run by its own
-//! dynamic loader: no root, nothing installed, the same QEMU on every host.
+//! The private copy is Debian trixie's, see [`super::private`].
 
 use super::{
-    apt::{self, Apt, AptError},
+    apt::{Apt, AptError},
     cache::{Cache, CacheError},
     child::{self, ChildError},
+    private::{self, Layout, PrivateError, SUITE, WRAPPER},
     setup::in_path,
 };
 use crate::{run::Arch, vm::QemuProgram};
 use semver::Version;
-use sha2::{Digest, Sha256};
 use std::{
     env,
     ffi::OsString,
-    fmt, fs, io,
-    os::unix::fs::PermissionsExt,
+    fmt, fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -28,29 +26,24 @@ const OLDEST: Version = Version::new(9, 2, 0);
 const TOO_NEW: Version = Version::new(11, 1, 0);
 
 const KIND: &str = "qemu";
-const SUITE: &str = "trixie";
-/// The script in a private copy that runs it as one program.
-const WRAPPER: &str = "run";
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     #[error(
-        "failed to find a QEMU for {} guests: {why}, and the cache holds no private copy; run `cargo xtask vm-test \
-         --setup`, or name one in TRAMPLAB_QEMU",
-        .arch.name()
+        "failed to find a QEMU for {arch} guests: {why}, and the cache holds no private copy; run `cargo xtask vm-test \
+         --setup --arch {arch}`, or name one in {variable}",
+        variable = variable(*.arch)
     )]
     NotFound { arch: Arch, why: String },
-    #[error("failed to use {program} (TRAMPLAB_QEMU): {why}")]
-    Unfit { program: PathBuf, why: Unfit },
+    #[error("failed to use {program} ({variable}): {why}", variable = variable(*.arch))]
+    Unfit { arch: Arch, program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },
     #[error(
-        "failed to make a private QEMU: none is known for hosts of architecture {0}; name one in TRAMPLAB_QEMU"
+        "failed to make a private QEMU: {0}; one of the host's can be named in TRAMPLAB_QEMU_X86_64 and _ARM64"
     )]
-    Host(&'static str),
-    #[error("failed to {action} {path}: {source}")]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
+    Private(#[from] PrivateError),
     #[error(transparent)]
     Apt(#[from] AptError),
     #[error(transparent)]
@@ -72,7 +65,7 @@ pub enum Unfit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Named in `TRAMPLAB_QEMU`.
+    /// Named in the environment.
     Named,
     /// In `PATH`.
     System,
@@ -83,7 +76,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Origin::Named => "TRAMPLAB_QEMU",
+            Origin::Named => "named in the environment",
             Origin::System => "the system's",
             Origin::Private => "private copy",
         })
@@ -106,9 +99,13 @@ pub struct Qemu {
 impl Qemu {
     /// The QEMU to use; nothing is fetched.
     pub fn find(cache: &Cache, arch: Arch) -> Result<Qemu, QemuError> {
-        if let Some(program) = env::var_os("TRAMPLAB_QEMU").filter(|program| !program.is_empty()) {
+        if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {
             let program = PathBuf::from(program);
-            return plain(program.clone(), Origin::Named).map_err(|why| QemuError::Unfit { program, why });
+            return plain(program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
+                arch,
+                program,
+                why,
+            });
         }
         let name = program_name(arch);
         let why = match in_path(name) {
@@ -119,7 +116,7 @@ impl Qemu {
             },
         };
         match private_copies(cache, arch).pop() {
-            Some(entry) => private(&entry, arch),
+            Some(entry) => found(&entry, arch),
             None => Err(QemuError::NotFound { arch, why }),
         }
     }
@@ -127,12 +124,12 @@ impl Qemu {
     /// The QEMU to use; a private copy is fetched if there is none.
     pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Qemu, QemuError> {
         match Qemu::find(cache, arch) {
-            Err(QemuError::NotFound { .. }) => private(&fetch(cache, arch, progress)?, arch),
+            Err(QemuError::NotFound { .. }) => found(&fetch(cache, arch, progress)?, arch),
             result => result,
         }
     }
 
-    /// One path that is this QEMU, for `TRAMPLAB_QEMU`; it execs, so it too dies when killed.
+    /// One path that is this QEMU, for the environment; it execs, so it too dies when killed.
     pub fn single_program(&self) -> &Path {
         &self.wrapper
     }
@@ -156,6 +153,14 @@ impl Qemu {
     }
 }
 
+/// The variable that names one.
+pub fn variable(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "TRAMPLAB_QEMU_X86_64",
+        Arch::Arm64 => "TRAMPLAB_QEMU_ARM64",
+    }
+}
+
 fn program_name(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "qemu-system-x86_64",
@@ -175,30 +180,9 @@ fn plain(program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
     Qemu::examined(QemuProgram { program, arguments: Vec::new(), environment: Vec::new() }, origin, wrapper)
 }
 
-/// A private copy's parts: where Debian puts them on the host's architecture.
-struct Layout {
-    architecture: &'static str,
-    triplet: &'static str,
-    loader: &'static str,
-}
-
-fn layout() -> Result<Layout, QemuError> {
-    match env::consts::ARCH {
-        "x86_64" => {
-            Ok(Layout { architecture: "amd64", triplet: "x86_64-linux-gnu", loader: "ld-linux-x86-64.so.2" })
-        }
-        "aarch64" => Ok(Layout {
-            architecture: "arm64",
-            triplet: "aarch64-linux-gnu",
-            loader: "ld-linux-aarch64.so.1",
-        }),
-        other => Err(QemuError::Host(other)),
-    }
-}
-
-fn private(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
-    let Layout { triplet, loader, .. } = layout()?;
-    let libraries = entry.join("usr/lib").join(triplet);
+fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
+    let layout = Layout::of_host()?;
+    let libraries = layout.libraries(entry);
     let name = program_name(arch);
     let mut arguments: Vec<OsString> = vec!["--library-path".into(), libraries.clone().into()];
     arguments.extend(["--argv0".into(), name.into(), entry.join("usr/bin").join(name).into()]);
@@ -206,7 +190,7 @@ fn private(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
         arguments.extend(["-L".into(), entry.join(data).into()]);
     }
     let program = QemuProgram {
-        program: libraries.join(loader),
+        program: layout.loader(entry),
         arguments,
         environment: vec![("QEMU_MODULE_DIR".into(), libraries.join("qemu").into())],
     };
@@ -219,41 +203,23 @@ const DATA: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qe
 
 /// Fetches Debian's QEMU and what it depends on.
 fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, QemuError> {
-    let layout = layout()?;
+    let layout = Layout::of_host()?;
     let apt = Apt::open(cache, layout.architecture, progress)?;
     let attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, QemuError> {
         let package = package_name(arch);
         let packages = apt.closure(SUITE, package)?;
         let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");
-        // Of all versions: a library's security update makes another copy.
-        let mut hash = Sha256::new();
-        for package in &packages {
-            hash.update(format!("{} {}\n", package.name, package.sha256));
-        }
-        let key = format!("{package}={}-{}", qemu.version, &apt::hex(&hash.finalize())[..12]);
+        let key = format!("{package}={}-{}", qemu.version, private::digest(&packages));
         cache.entry(KIND, &key, |folder| {
             progress(&format!(
                 "fetching {package} {} and its libraries ({} packages)",
                 qemu.version,
                 packages.len()
             ));
-            let files = apt.download(&packages, folder)?;
-            progress("unpacking them");
-            for file in files {
-                apt::unpack(&file, folder)?;
-                fs::remove_file(&file).map_err(|source| QemuError::Io {
-                    action: "remove",
-                    path: file.clone(),
-                    source,
-                })?;
-            }
-            // Nothing reads it.
-            for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
-                let _ = fs::remove_dir_all(folder.join(documentation));
-            }
+            private::unpack(&apt, &packages, folder)?;
             write_wrapper(folder, &layout, arch)?;
             // A copy that does not run is none.
-            private(folder, arch).map(|_| ())
+            found(folder, arch).map(|_| ())
         })
     };
     match attempt(progress) {
@@ -266,22 +232,10 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
     }
 }
 
-/// Finds its parts beside itself, since the copy is written in one folder and then renamed into its place.
-fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), QemuError> {
-    let Layout { triplet, loader, .. } = layout;
-    let name = program_name(arch);
-    let data: String = DATA.iter().map(|data| format!(" -L \"$here/{data}\"")).collect();
-    let script = format!(
-        "#!/bin/sh\n\
-         here=$(cd \"$(dirname \"$(readlink -f \"$0\")\")\" && pwd) || exit 127\n\
-         lib=$here/usr/lib/{triplet}\n\
-         export QEMU_MODULE_DIR=\"$lib/qemu\"\n\
-         exec \"$lib/{loader}\" --library-path \"$lib\" --argv0 {name} \"$here/usr/bin/{name}\"{data} \"$@\"\n"
-    );
-    let path = folder.join(WRAPPER);
-    fs::write(&path, script)
-        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
-        .map_err(|source| QemuError::Io { action: "write", path, source })
+fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), PrivateError> {
+    let data: Vec<String> = DATA.iter().map(|data| format!("-L \"$here/{data}\"")).collect();
+    let environment = ["QEMU_MODULE_DIR=\"$lib/qemu\""];
+    private::write_wrapper(folder, layout, program_name(arch), &environment, &data.join(" "))
 }
 
 /// The complete copies, the newest last.

@@ -5,6 +5,7 @@ use super::{
     cache::Cache,
     child::{self, ChildError},
     qemu::{Qemu, QemuError},
+    rust::{RustError, Rustc},
 };
 use crate::run::Arch;
 use std::{
@@ -35,6 +36,8 @@ pub enum SetupError {
     StillMissing { missing: String },
     #[error(transparent)]
     Qemu(#[from] QemuError),
+    #[error(transparent)]
+    Rust(#[from] RustError),
 }
 
 /// Something that must be on the host.
@@ -44,9 +47,38 @@ pub struct Requirement {
     pub why: &'static str,
     /// Debian's and Ubuntu's packages with it.
     pub packages: &'static [&'static str],
-    /// Only building kernels from sources takes it.
-    pub for_kernels: bool,
+    pub need: Need,
     detect: Detect,
+}
+
+/// What takes a requirement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Every measurement.
+    Any,
+    /// Building kernels from sources.
+    Kernels,
+    /// Guests of this architecture, where the host's is another.
+    Foreign(Arch),
+}
+
+/// What is going to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Kernels are built from sources.
+    pub kernels: bool,
+    /// The guests' architectures.
+    pub arches: Vec<Arch>,
+}
+
+impl Wanted {
+    fn needs(&self, requirement: &Requirement) -> bool {
+        match requirement.need {
+            Need::Any => true,
+            Need::Kernels => self.kernels,
+            Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
+        }
+    }
 }
 
 enum Detect {
@@ -57,66 +89,85 @@ enum Detect {
     Clang,
 }
 
-pub const REQUIREMENTS: [Requirement; 8] = [
+pub const REQUIREMENTS: [Requirement; 10] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
         packages: &["gcc", "libc6-dev", "make"],
-        for_kernels: false,
+        need: Need::Any,
         detect: Detect::Programs(&["cc", "gcc", "make"]),
     },
     Requirement {
         name: "clang",
         why: "compiles the BPF programs",
         packages: &["clang"],
-        for_kernels: false,
+        need: Need::Any,
         detect: Detect::Clang,
     },
     Requirement {
         name: "autotools",
         why: "configure the libelf in the guest agent",
         packages: &["autoconf", "automake", "autopoint", "gettext"],
-        for_kernels: false,
+        need: Need::Any,
         detect: Detect::Programs(&["autoreconf", "aclocal", "autopoint", "msgfmt"]),
     },
     Requirement {
         name: "generators",
         why: "build the libelf in the guest agent",
         packages: &["flex", "bison", "gawk", "pkg-config"],
-        for_kernels: false,
+        need: Need::Any,
         detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
     },
     Requirement {
         name: "apt and dpkg",
         why: "fetch Debian's kernels and QEMU",
         packages: &["apt", "dpkg"],
-        for_kernels: false,
+        need: Need::Any,
         detect: Detect::Programs(&["apt-get", "apt-cache", "dpkg", "dpkg-deb"]),
     },
     Requirement {
         name: "kernel build",
         why: "builds kernels from sources; pahole makes their BTF",
         packages: &["bc", "flex", "bison", "dwarves", "git", "xz-utils", "zstd", "tar"],
-        for_kernels: true,
+        need: Need::Kernels,
         detect: Detect::Programs(&["bc", "flex", "bison", "pahole", "git", "xz", "zstd", "tar"]),
     },
     Requirement {
         name: "headers",
         why: "objtool and the kernel's signing tools are built with them",
         packages: &["libelf-dev", "libssl-dev"],
-        for_kernels: true,
+        need: Need::Kernels,
         detect: Detect::Headers(&["/usr/include/gelf.h", "/usr/include/openssl/ssl.h"]),
     },
     Requirement {
         name: "confinement",
         why: "keeps what a stranger's series runs at build time away from the rest of the machine",
         packages: &["bubblewrap"],
-        for_kernels: true,
+        need: Need::Kernels,
         detect: Detect::Programs(&["bwrap"]),
+    },
+    Requirement {
+        name: "arm64 compiler",
+        why: "links the guest agent for arm64, and builds arm64 kernels",
+        packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        need: Need::Foreign(Arch::Arm64),
+        detect: Detect::Programs(&["aarch64-linux-gnu-gcc"]),
+    },
+    Requirement {
+        name: "x86-64 compiler",
+        why: "links the guest agent for x86-64, and builds x86-64 kernels",
+        packages: &["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
+        need: Need::Foreign(Arch::X86_64),
+        detect: Detect::Programs(&["x86_64-linux-gnu-gcc"]),
     },
 ];
 
 impl Requirement {
+    /// Whether this host could ever need it.
+    pub fn applies(&self) -> bool {
+        !matches!(self.need, Need::Foreign(arch) if Arch::host() == Some(arch))
+    }
+
     /// What is there, or what is not.
     pub fn check(&self) -> Result<String, String> {
         match self.detect {
@@ -143,19 +194,20 @@ impl Requirement {
     }
 }
 
-/// Installs what is missing, or says which line does, and fetches a QEMU if the host's does not do.
-/// What only building kernels takes is left alone unless `kernels` are built.
-pub fn setup(cache: &Cache, kernels: bool, progress: &mut dyn FnMut(&str)) -> Result<Qemu, SetupError> {
-    let missing = missing(kernels);
+/// Installs what is missing, or says which line does, and fetches a QEMU, and a Rust, where the host's does not do.
+pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
+    let missing: Vec<_> = REQUIREMENTS
+        .iter()
+        .filter(|requirement| wanted.needs(requirement) && requirement.check().is_err())
+        .collect();
     if !missing.is_empty() {
         install(&missing, progress)?;
     }
-    Ok(Qemu::provision(cache, Arch::X86_64, progress)?)
-}
-
-fn missing(kernels: bool) -> Vec<&'static Requirement> {
-    let needed = |requirement: &&Requirement| kernels || !requirement.for_kernels;
-    REQUIREMENTS.iter().filter(needed).filter(|requirement| requirement.check().is_err()).collect()
+    for &arch in &wanted.arches {
+        Qemu::provision(cache, arch, progress)?;
+        Rustc::provision(cache, arch, progress)?;
+    }
+    Ok(())
 }
 
 fn install(missing: &[&Requirement], progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
@@ -326,7 +378,7 @@ mod tests {
             name: "tool",
             why: "a test",
             packages: &["tool", "tool-dev"],
-            for_kernels: false,
+            need: Need::Any,
             detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
         };
         assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 const NAME_LENGTH: usize = 60;
 
 /// A kernel by its name in `folder`, by a manifest's path, by the path of an image, a tarball or a tree of sources,
-/// or as `git:REPOSITORY#REF` or `debian-source:SERIES`.
-pub fn find(name: &str, folder: &Path) -> Result<Manifest, KernelError> {
+/// or as `git:REPOSITORY#REF` or `debian-source:SERIES`; a manifest for each architecture that it is to be had for.
+pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return load_manifest(path);
@@ -44,13 +44,13 @@ pub fn find(name: &str, folder: &Path) -> Result<Manifest, KernelError> {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
                 Ok(built(&stem, Tree::TarballFile(path)))
             }
-            None => of_image(path),
+            None => Ok(vec![of_image(path)?]),
         };
     }
     Err(KernelError::Unknown { name: name.to_owned(), folder: folder.to_owned(), known: names(folder) })
 }
 
-fn of_git(place: &str) -> Result<Manifest, KernelError> {
+fn of_git(place: &str) -> Result<Vec<Manifest>, KernelError> {
     let error = |expected: &str| KernelError::Argument {
         name: format!("git:{place}"),
         expected: expected.to_owned(),
@@ -68,7 +68,7 @@ fn of_git(place: &str) -> Result<Manifest, KernelError> {
     Ok(built(&name, Tree::Git { repository, reference: reference.to_owned() }))
 }
 
-fn of_debian(wanted: &str) -> Result<Manifest, KernelError> {
+fn of_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
     let (series, version) = match wanted.split_once('=') {
         Some((series, version)) => (series, Some(version)),
         None => (wanted, None),
@@ -93,9 +93,10 @@ fn tarball_stem(path: &Path) -> Option<String> {
 }
 
 /// A kernel to be built as nobody said otherwise.
-fn built(name: &str, tree: Tree) -> Manifest {
+fn built(name: &str, tree: Tree) -> Vec<Manifest> {
     let recipe = Recipe { tree, toolchain: Toolchain::default(), config: Vec::new() };
-    Manifest { name: fit(name), arch: Arch::X86_64, source: Source::Built(recipe) }
+    let manifest = |arch| Manifest { name: fit(name), arch, source: Source::Built(recipe.clone()) };
+    Arch::ALL.map(manifest).to_vec()
 }
 
 /// Made fit for a cell's name.
@@ -150,8 +151,10 @@ mod tests {
 
         let by_name = find("mine", &kernels).unwrap();
         assert_eq!(find(manifest.to_str().unwrap(), Path::new("/no/such")).unwrap(), by_name);
-        let Source::Path { image, .. } = by_name.source else { panic!("{:?}", by_name.source) };
-        assert_eq!(image, kernels.join("bzImage"));
+        let [Manifest { source: Source::Path { image, .. }, .. }] = &by_name[..] else {
+            panic!("{by_name:?}")
+        };
+        assert_eq!(*image, kernels.join("bzImage"));
 
         let error = find("other", &kernels).unwrap_err().to_string();
         let file = kernels.join("other.yaml");
@@ -176,7 +179,11 @@ mod tests {
         head[0x300..0x30e].copy_from_slice(b"7.3.4-g1/dirty");
         let image = boot.join("bzImage");
         fs::write(&image, &head).unwrap();
-        let found = find(image.to_str().unwrap(), &kernels).unwrap();
+        let only = |path: &Path| {
+            let [found] = &find(path.to_str().unwrap(), &kernels).unwrap()[..] else { panic!("{path:?}") };
+            found.clone()
+        };
+        let found = only(&image);
         assert_eq!((found.name.as_str(), found.arch), ("7.3.4-g1_dirty", Arch::X86_64));
         let tree = folder.path().join("linux");
         let (vmlinux, config) = (Some(tree.join("vmlinux")), Some(tree.join(".config")));
@@ -185,11 +192,11 @@ mod tests {
         // As distributions install it, here without a configuration.
         let installed = folder.path().join("vmlinuz-7.3.4");
         fs::write(&installed, &head).unwrap();
-        let found = find(installed.to_str().unwrap(), &kernels).unwrap();
+        let found = only(&installed);
         assert_eq!(found.source, Source::Path { image: installed.clone(), vmlinux: None, config: None });
         let config = folder.path().join("config-7.3.4");
         fs::write(&config, "").unwrap();
-        let found = find(installed.to_str().unwrap(), &kernels).unwrap();
+        let found = only(&installed);
         assert_eq!(found.source, Source::Path { image: installed, vmlinux: None, config: Some(config) });
 
         let text = folder.path().join("text");
@@ -203,13 +210,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let tree = |name: &str| {
-            let manifest = find(name, Path::new("/no/such")).map_err(|error| error.to_string())?;
-            let Source::Built(recipe) = manifest.source else { panic!("{name}") };
-            assert_eq!(
-                (manifest.arch, recipe.toolchain, recipe.config),
-                (Arch::X86_64, Toolchain::default(), vec![])
-            );
-            Ok::<_, String>((manifest.name, recipe.tree))
+            let found = find(name, Path::new("/no/such")).map_err(|error| error.to_string())?;
+            assert_eq!(found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(), Arch::ALL, "{name}");
+            let Source::Built(recipe) = found[0].source.clone() else { panic!("{name}") };
+            assert_eq!((recipe.toolchain, recipe.config), (Toolchain::default(), vec![]));
+            Ok::<_, String>((found[0].name.clone(), recipe.tree))
         };
         fs::create_dir(place("linux")).unwrap();
         let error = tree(&place("linux")).unwrap_err();

@@ -6,16 +6,20 @@ use crate::{
     config::{self, ConfigError, Spanned},
     run::Arch,
 };
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
+/// A kernel on one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The file's name without `.yaml`; what suites and cells call the kernel.
+    /// The file's name without `.yaml`; what suites and cells call the kernel, on all its architectures.
     pub name: String,
     pub arch: Arch,
     pub source: Source,
@@ -139,7 +143,7 @@ pub struct Download {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ManifestFile {
-    arch: Spanned<Arch>,
+    arch: Spanned<Arches>,
     debian: Option<Spanned<DebianFields>>,
     path: Option<Spanned<PathFields>>,
     url: Option<Spanned<UrlFields>>,
@@ -207,8 +211,43 @@ struct ConfigFields {
     sha256: Spanned<String>,
 }
 
-/// Reads one manifest.
-pub fn load_manifest(path: &Path) -> Result<Manifest, KernelError> {
+/// One, or a list.
+#[derive(Debug)]
+struct Arches(Vec<Arch>);
+
+impl<'de> Deserialize<'de> for Arches {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Arches, D::Error> {
+        struct OneOrMore;
+
+        impl<'de> Visitor<'de> for OneOrMore {
+            type Value = Arches;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                write!(f, "an architecture, or a list of them: {}", Arch::ALL.map(Arch::name).join(", "))
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Arches, E> {
+                Ok(Arches(vec![name.parse().map_err(E::custom)?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Arches, A::Error> {
+                let mut arches = Vec::new();
+                while let Some(name) = names.next_element::<String>()? {
+                    let arch = name.parse().map_err(de::Error::custom)?;
+                    if arches.contains(&arch) {
+                        return Err(de::Error::custom(format!("{name} is named twice")));
+                    }
+                    arches.push(arch);
+                }
+                if arches.is_empty() { Err(de::Error::invalid_length(0, &self)) } else { Ok(Arches(arches)) }
+            }
+        }
+        deserializer.deserialize_any(OneOrMore)
+    }
+}
+
+/// Reads one kernel's manifest, for each of its architectures.
+pub fn load_manifest(path: &Path) -> Result<Vec<Manifest>, KernelError> {
     let text =
         fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     Ok(parse(&text, path)?)
@@ -226,7 +265,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
+pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
     let ManifestFile {
         arch: arch_at,
         debian,
@@ -238,18 +277,20 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
         toolchain,
         config,
     } = config::parse(text, path)?;
-    let arch = arch_at.value;
+    let Arches(arches) = &arch_at.value;
     // Relative to the manifest, wherever the command is run.
     let folder = path.parent().unwrap_or(Path::new(""));
     let source = match (debian, from_path, url, git, debian_source, tarball) {
         (Some(debian), None, None, None, None, None) => {
-            Found::Prebuilt(Source::Debian { wanted: wanted(debian, arch, path)? })
+            let wanted = arches.iter().map(|&arch| wanted(&debian, arch, path));
+            let sources = wanted.map(|wanted| Ok(Source::Debian { wanted: wanted? }));
+            Found::Prebuilt(sources.collect::<Result<_, ConfigError>>()?)
         }
         (None, Some(fields), None, None, None, None) => by_path(fields, folder, path)?,
         (None, None, Some(fields), None, None, None) => {
             let UrlFields { image, sha256, config } = fields.value;
             let config = config.map(|config| download(config.url, config.sha256, path)).transpose()?;
-            Found::Prebuilt(Source::Url { image: download(image, sha256, path)?, config })
+            Found::Prebuilt(vec![Source::Url { image: download(image, sha256, path)?, config }])
         }
         (None, None, None, Some(fields), None, None) => Found::Sources(git_tree(fields.value, folder, path)?),
         (None, None, None, None, Some(fields), None) => Found::Sources(debian_tree(fields.value, path)?),
@@ -267,7 +308,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
             return Err(last.unwrap_or_else(|| config::invalid(path, &arch_at, EXACTLY_ONE)));
         }
     };
-    let source = match source {
+    let sources = match source {
         Found::Sources(tree) => {
             let toolchain = match toolchain {
                 Some(at) => at
@@ -277,13 +318,10 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
                 None => Toolchain::default(),
             };
             let config = config.map_or_else(Vec::new, |config| config.value);
-            Source::Built(Recipe {
-                tree,
-                toolchain,
-                config: config.into_iter().map(|file| folder.join(file)).collect(),
-            })
+            let config = config.into_iter().map(|file| folder.join(file)).collect();
+            vec![Source::Built(Recipe { tree, toolchain, config }); arches.len()]
         }
-        Found::Prebuilt(source) => {
+        Found::Prebuilt(sources) => {
             let places = [
                 toolchain.map(|at| config::invalid(path, &at, ONLY_BUILT)),
                 config.map(|at| config::invalid(path, &at, ONLY_BUILT)),
@@ -291,7 +329,11 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
             if let Some(error) = places.into_iter().flatten().next() {
                 return Err(error);
             }
-            source
+            if sources.len() != arches.len() {
+                let message = "an image is of one architecture: expected one, and a manifest for each other";
+                return Err(config::invalid(path, &arch_at, message));
+            }
+            sources
         }
     };
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -300,7 +342,8 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Manifest, ConfigError> {
             "the file's name is the kernel's: expected letters, digits and `.`, `_`, `+`, `-` before .yaml";
         return Err(config::invalid(path, &arch_at, message));
     }
-    Ok(Manifest { name: stem.to_owned(), arch, source })
+    let manifest = |(&arch, source)| Manifest { name: stem.to_owned(), arch, source };
+    Ok(arches.iter().zip(sources).map(manifest).collect())
 }
 
 const EXACTLY_ONE: &str =
@@ -309,7 +352,8 @@ const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and 
                           or path with source";
 
 enum Found {
-    Prebuilt(Source),
+    /// One for each architecture.
+    Prebuilt(Vec<Source>),
     Sources(Tree),
 }
 
@@ -326,11 +370,11 @@ fn by_path(fields: Spanned<PathFields>, folder: &Path, path: &Path) -> Result<Fo
     }
     let PathFields { image, vmlinux, config, source } = fields.value;
     Ok(match (image, source) {
-        (Some(image), _) => Found::Prebuilt(Source::Path {
+        (Some(image), _) => Found::Prebuilt(vec![Source::Path {
             image: absolute(image),
             vmlinux: vmlinux.map(absolute),
             config: config.map(absolute),
-        }),
+        }]),
         (None, source) => Found::Sources(Tree::Folder(absolute(source.expect("checked above")))),
     })
 }
@@ -407,35 +451,43 @@ pub(super) fn is_version(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-".contains(c))
 }
 
-fn wanted(debian: Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wanted, ConfigError> {
+fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wanted, ConfigError> {
     let error = |at: &Spanned<String>, message: &str| Err(config::invalid(path, at, message));
-    let whole = |message: &str| Err(config::invalid(path, &debian, message));
+    let whole = |message: &str| Err(config::invalid(path, debian, message));
     let DebianFields { series, flavour, package, version } = &debian.value;
     match (series, flavour, package, version) {
         (Some(series), Some(flavour), None, None) => {
             if !is_series(&series.value) && series.value != "newest" {
                 return error(series, "expected a series such as \"6.12\", or newest");
             }
-            if !flavour.value.split('-').any(|word| word == debian_architecture(arch)) {
-                let architecture = debian_architecture(arch);
-                return error(
-                    flavour,
-                    &format!(
-                        "expected a flavour for {}: {architecture} or cloud-{architecture}",
+            let architecture = debian_architecture(arch);
+            let names = |arch: &Arch| flavour.value.split('-').any(|word| word == debian_architecture(*arch));
+            // `cloud` is cloud-amd64 and cloud-arm64.
+            let full = match Arch::ALL.into_iter().find(names) {
+                None if !flavour.value.is_empty() => format!("{}-{architecture}", flavour.value),
+                Some(named) if named == arch => flavour.value.clone(),
+                _ => {
+                    let expected = format!(
+                        "expected a flavour for {}: {architecture} or cloud-{architecture}, or cloud for any architecture",
                         arch.name()
-                    ),
-                );
-            }
+                    );
+                    return error(flavour, &expected);
+                }
+            };
             let series = Some(series.value.clone()).filter(|series| series != "newest");
-            Ok(Wanted::Newest { series, flavour: flavour.value.clone() })
+            Ok(Wanted::Newest { series, flavour: full })
         }
         (None, None, Some(package), version) => {
-            if release_of(&package.value).is_none() {
+            let Some(release) = release_of(&package.value) else {
                 return error(
                     package,
                     "expected a package with one kernel, linux-image-RELEASE or linux-binary-RELEASE \
                      (for the newest of a series give series and flavour instead)",
                 );
+            };
+            let architecture = debian_architecture(arch);
+            if !release.split('-').any(|word| word == architecture) {
+                return error(package, &format!("expected a package with a kernel for {}", arch.name()));
             }
             let version = version.as_ref().map(|version| version.value.clone());
             Ok(Wanted::Package { name: package.value.clone(), version })
@@ -500,7 +552,7 @@ pub(super) fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<Manifest, String> {
+    fn parsed(text: &str) -> Result<Vec<Manifest>, String> {
         parse(text, Path::new("kernels/some.yaml")).map_err(|error| error.to_string())
     }
 
@@ -552,8 +604,34 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(parsed(text), Ok(Manifest { name: "some".into(), arch, source }), "{text}");
+            assert_eq!(parsed(text), Ok(vec![Manifest { name: "some".into(), arch, source }]), "{text}");
         }
+    }
+
+    #[test]
+    fn a_kernel_may_have_several_architectures() {
+        let debian = |flavour: &str| Source::Debian {
+            wanted: Wanted::Newest { series: Some("6.12".into()), flavour: flavour.into() },
+        };
+        let on = |arch, source| Manifest { name: "some".into(), arch, source };
+        for (arch, flavour, expected) in [
+            ("x86_64", "cloud", vec![on(Arch::X86_64, debian("cloud-amd64"))]),
+            (
+                "[x86_64, arm64]",
+                "cloud",
+                vec![on(Arch::X86_64, debian("cloud-amd64")), on(Arch::Arm64, debian("cloud-arm64"))],
+            ),
+            ("[arm64]", "cloud-arm64", vec![on(Arch::Arm64, debian("cloud-arm64"))]),
+        ] {
+            let text = format!("arch: {arch}\ndebian: {{series: \"6.12\", flavour: {flavour}}}\n");
+            assert_eq!(parsed(&text), Ok(expected), "{text}");
+        }
+        let found = parsed("arch: [arm64, x86_64]\npath: {source: ../linux}\n").unwrap();
+        assert_eq!(
+            found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(),
+            [Arch::Arm64, Arch::X86_64]
+        );
+        assert_eq!(found[0].source, found[1].source);
     }
 
     #[test]
@@ -587,7 +665,11 @@ mod tests {
                 let recipe = Recipe { tree: tree.clone(), toolchain, config };
                 let source = Source::Built(recipe);
                 let expected = Manifest { name: "some".into(), arch: Arch::X86_64, source };
-                assert_eq!(parsed(&format!("arch: x86_64\n{text}{more}")), Ok(expected), "{text}{more}");
+                assert_eq!(
+                    parsed(&format!("arch: x86_64\n{text}{more}")),
+                    Ok(vec![expected]),
+                    "{text}{more}"
+                );
             }
         }
     }
@@ -619,6 +701,25 @@ mod tests {
                 "exactly one source, expected one of debian, path, url, git, debian-source, tarball",
             ),
             ("arch: mips\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+            ("arch: [mips]\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+            ("arch: []\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
+            ("arch: 5\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+            (
+                "arch: [arm64, arm64]\ndebian: {series: newest, flavour: cloud}\n",
+                "1:7",
+                "arm64 is named twice",
+            ),
+            (
+                "arch: [x86_64, arm64]\ndebian: {series: newest, flavour: amd64}\n",
+                "2:35",
+                "expected a flavour for arm64: arm64 or cloud-arm64, or cloud for any architecture",
+            ),
+            (
+                "arch: [x86_64, arm64]\ndebian: {package: linux-image-6.1.0-50-amd64}\n",
+                "2:19",
+                "expected a package with a kernel for arm64",
+            ),
+            ("arch: [x86_64, arm64]\npath: {image: x}\n", "1:7", "an image is of one architecture"),
             (
                 "arch: x86_64\ndebain: {}\n",
                 "2:1",

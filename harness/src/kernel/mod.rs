@@ -15,7 +15,8 @@ pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, load_manifest, names,
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, debian_architecture,
+    load_manifest, names,
 };
 pub use source::{Resolved, SourceError};
 

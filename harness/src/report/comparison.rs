@@ -8,7 +8,7 @@ use super::{
 use crate::{
     branch::{Branch, Model},
     compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
-    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
+    run::{Built, Cell, ErrorKind, Outcome, Row, Run, Series, Step, Test},
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::Mechanism;
@@ -238,10 +238,10 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
 }
 
 /// Patch by patch: did it build, boot and pass; and every metric that changed somewhere.
-pub fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
+fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     let patch = |step: &Step| match &step.subject {
-        Some(subject) => vec![step.patches.to_string(), one_line(subject), state(run, step)],
-        None => vec!["0".to_owned(), "base".to_owned(), state(run, step)],
+        Some(subject) => vec![step.patches.to_string(), one_line(subject), state(run, series, step)],
+        None => vec!["0".to_owned(), "base".to_owned(), state(run, series, step)],
     };
     let mut tables = vec![Table {
         caption: "Patch by patch".to_owned(),
@@ -282,13 +282,14 @@ pub fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table
 }
 
 /// How a step of the series fared, the worst first.
-fn state(run: &Run, step: &Step) -> String {
+fn state(run: &Run, series: &Series, step: &Step) -> String {
     match step.built {
         Built::Failed { .. } => return "does not build".to_owned(),
         Built::NotReached => return "not reached".to_owned(),
         Built::Yes => {}
     }
-    let outcomes = || run.cells.iter().filter(|cell| cell.id.kernel == step.kernel).map(|cell| &cell.outcome);
+    let is_its = |cell: &&Cell| cell.id.arch == series.arch && cell.id.kernel == step.kernel;
+    let outcomes = || run.cells.iter().filter(is_its).map(|cell| &cell.outcome);
     let errors: Vec<ErrorKind> = outcomes()
         .filter_map(|outcome| match outcome {
             Outcome::Error { kind, .. } => Some(*kind),
@@ -305,13 +306,30 @@ fn state(run: &Run, step: &Step) -> String {
     }
 }
 
-/// The verdicts of a run that has a series: the whole, and patch by patch where it was walked.
-pub fn of_run(run: &Run, model: Model) -> Option<(Verdicts, Vec<Table>)> {
-    let series = run.series.as_ref()?;
-    let whole = verdicts(&compare::whole(run, model)?);
-    let tables =
-        if series.steps.len() > 2 { walk(run, series, &compare::walk(run, model)) } else { Vec::new() };
-    Some((whole, tables))
+/// A series on one architecture.
+#[derive(Clone, Debug)]
+pub struct OfSeries {
+    /// Base against head.
+    pub whole: Verdicts,
+    /// Patch by patch, where it was walked.
+    pub walk: Vec<Table>,
+}
+
+/// The verdicts of a run that has a series.
+pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
+    let one = |series: &Series| {
+        let mut whole = verdicts(&compare::whole(run, series, asked));
+        let mut walk = match series.steps.len() {
+            0..=2 => Vec::new(),
+            _ => walk(run, series, &compare::walk(run, series, asked)),
+        };
+        if run.series.len() > 1 {
+            let titles = walk.iter_mut().map(|table| &mut table.caption);
+            titles.chain([&mut whole.heading]).for_each(|title| *title += &format!(" ({})", series.arch));
+        }
+        OfSeries { whole, walk }
+    };
+    run.series.iter().map(one).collect()
 }
 
 /// How a cell ended; the whole of it stands with the outcomes.

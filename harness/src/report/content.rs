@@ -4,14 +4,14 @@
 use super::{
     attach,
     clean::plain,
-    comparison::{self, Verdicts},
+    comparison::{self, OfSeries},
     spread::Spread,
     throughput,
 };
 use crate::{
     branch::{Branch, Filter, Model, listing, trigger_listing, waste},
     run::{
-        Accel, Arch, Cell, CellId, LbrWaste, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
+        Accel, Arch, Cell, CellId, LbrWaste, Machine, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
         WasteCount,
     },
 };
@@ -33,8 +33,7 @@ pub struct Document {
     pub about: Vec<(&'static str, String)>,
     pub outcomes: Outcomes,
     /// Base against head, and patch by patch.
-    pub verdicts: Option<Verdicts>,
-    pub walk: Vec<Table>,
+    pub series: Vec<OfSeries>,
     /// Kernels side by side, when there are several.
     pub comparison: Vec<Table>,
     pub sections: Vec<Section>,
@@ -94,27 +93,33 @@ impl Document {
             ("suite", run.suite.name.clone()),
             ("started", run.started.clone()),
             ("host", format!("{}, {}, {} CPUs", host.os, host.cpu, host.cpus)),
-            ("QEMU", host.qemu.clone()),
+            ("QEMU", qemu(run)),
             ("tramplab", run.tramplab.clone()),
         ];
-        if let Some(series) = &run.series {
+        // The same on every architecture.
+        if let Some(series) = run.series.first() {
             about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
             about.extend(series.claim.clone().map(|claim| ("claim", claim)));
         }
         about.iter_mut().for_each(|(_, value)| *value = line(value));
-        let arch = run.cells.first().map(|cell| cell.id.arch);
-        let model = arch.map(|arch| Model::choose(view.model, arch));
-        let (verdicts, walk) = model
-            .and_then(|model| comparison::of_run(run, model))
-            .map_or((None, Vec::new()), |(verdicts, walk)| (Some(verdicts), walk));
         Document {
-            verdicts,
-            walk,
+            series: comparison::of_run(run, view.model),
             heading: format!("tramplab run {}", run.id),
             about,
             outcomes: outcomes(run),
             comparison: side_by_side(&groups, view),
             sections: groups.iter().map(|group| section(run, group, view)).collect(),
+        }
+    }
+}
+
+/// Which one ran the guests; mostly the same version for every architecture.
+fn qemu(run: &Run) -> String {
+    match &run.machines[..] {
+        [first, others @ ..] if others.iter().all(|other| other.qemu == first.qemu) => first.qemu.clone(),
+        machines => {
+            let one = |machine: &Machine| format!("{}: {}", machine.arch, machine.qemu);
+            machines.iter().map(one).collect::<Vec<_>>().join("; ")
         }
     }
 }

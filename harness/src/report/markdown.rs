@@ -10,11 +10,11 @@ use crate::run::Run;
 pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
     let mut out = format!("# {}\n\n{}", text(&document.heading), pairs(&document.about));
-    for table in &document.walk {
-        out += &format!("\n{}", self::table(table));
-    }
-    if let Some(verdicts) = &document.verdicts {
-        out += &format!("\n{}", render_verdicts(verdicts));
+    for series in &document.series {
+        for table in &series.walk {
+            out += &format!("\n{}", self::table(table));
+        }
+        out += &format!("\n{}", render_verdicts(&series.whole));
     }
     out += &format!("\n{}", outcomes(&document.outcomes));
     if !document.comparison.is_empty() {

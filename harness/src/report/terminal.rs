@@ -20,11 +20,11 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
     let style = Style { colour };
     let mut out = style.bold(&document.heading) + "\n";
     out += &pairs(&document.about);
-    for table in &document.walk {
-        out += &format!("\n{}", self::table(table));
-    }
-    if let Some(verdicts) = &document.verdicts {
-        out += &format!("\n{}", self::verdicts(verdicts, style));
+    for series in &document.series {
+        for table in &series.walk {
+            out += &format!("\n{}", self::table(table));
+        }
+        out += &format!("\n{}", verdicts(&series.whole, style));
     }
     for section in &document.sections {
         out += &format!("\n{}\n", style.bold(&section.heading));

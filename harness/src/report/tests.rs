@@ -63,7 +63,7 @@ fn markdown_text_of_a_series() {
 #[test]
 fn a_series_that_breaks_is_told_patch_by_patch() {
     let mut run = recorded();
-    let series = run.series.as_mut().unwrap();
+    let series = &mut run.series[0];
     series.steps[1].built = Built::Failed { message: "oh".to_owned() };
     series.steps[2].built = Built::NotReached;
     let kernels = [series.steps[1].kernel.clone(), series.steps[2].kernel.clone()];

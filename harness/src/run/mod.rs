@@ -11,11 +11,11 @@ pub use store::{RunDir, StoreError};
 
 use crate::profile::Summary;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt, str::FromStr};
 use tramplab_protocol::{Functions, Mechanism, Point, message, trace};
 
 /// Raised when a field changes its meaning; an older file is then refused with a clear message.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,12 +31,13 @@ pub struct Run {
     pub command: Vec<String>,
     pub host: Host,
     pub suite: SuiteRef,
-    pub tools: Tools,
-    pub machine: Machine,
+    /// The guests', one for each architecture.
+    pub machines: Vec<Machine>,
     pub tolerance: Tolerance,
+    /// One for each architecture that it was measured on.
     pub kernels: Vec<Kernel>,
-    /// The series whose base and head were measured; none of a run that compares nothing.
-    pub series: Option<Series>,
+    /// The series whose base and head were measured, once for each architecture; none of a run that compares nothing.
+    pub series: Vec<Series>,
     pub cells: Vec<Cell>,
     /// Ended by Ctrl-C or a signal: the cells that are missing were not run.
     pub interrupted: bool,
@@ -48,8 +49,6 @@ pub struct Host {
     pub os: String,
     pub cpu: String,
     pub cpus: usize,
-    /// First line of `qemu-system-x86_64 --version`.
-    pub qemu: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,25 +59,28 @@ pub struct SuiteRef {
     pub sha256: String,
 }
 
-/// What measured: with other tools, exact metrics need not agree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tools {
-    pub agent_sha256: String,
-    /// None where the records come from hardware.
-    pub plugin_sha256: Option<String>,
-}
-
-/// The guests' machine.
+/// The guests' machine, and what measured in it: with another, exact metrics need not agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
+    pub arch: Arch,
+    /// First line of QEMU's `--version`.
+    pub qemu: String,
     /// QEMU's `-cpu`.
     pub cpu: String,
     pub cpus: u32,
     pub memory_mib: u32,
     /// Added to the kernel's command line.
     pub append: Vec<String>,
+    pub agent_sha256: String,
+    /// None where the records come from hardware.
+    pub plugin_sha256: Option<String>,
+}
+
+impl Run {
+    pub fn machine(&self, arch: Arch) -> Option<&Machine> {
+        self.machines.iter().find(|machine| machine.arch == arch)
+    }
 }
 
 /// How much worse than its base a head may be.
@@ -113,7 +115,7 @@ pub struct Kernel {
     pub source: String,
     /// None of a kernel that could not be built.
     pub image_sha256: Option<String>,
-    /// Of its configuration, where that is known; the file itself is `kernels/NAME.config` in the run's folder.
+    /// Of its configuration, where that is known; the file itself is `kernels/ARCH/NAME.config` in the run's folder.
     pub config_sha256: Option<String>,
     pub build: Option<Build>,
 }
@@ -134,6 +136,7 @@ pub struct Build {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
+    pub arch: Arch,
     pub name: String,
     pub title: Option<String>,
     /// Of a shipped example: what it is to show.
@@ -198,11 +201,40 @@ pub enum Arch {
 }
 
 impl Arch {
+    pub const ALL: [Arch; 2] = [Arch::X86_64, Arch::Arm64];
+
+    /// This machine's own, if guests can have it.
+    pub fn host() -> Option<Arch> {
+        match std::env::consts::ARCH {
+            "x86_64" => Some(Arch::X86_64),
+            "aarch64" => Some(Arch::Arm64),
+            _ => None,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64",
             Arch::Arm64 => "arm64",
         }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown architecture `{0}`, expected one of: {names}", names = Arch::ALL.map(Arch::name).join(", "))]
+pub struct UnknownArch(String);
+
+impl FromStr for Arch {
+    type Err = UnknownArch;
+
+    fn from_str(name: &str) -> Result<Arch, UnknownArch> {
+        Arch::ALL.into_iter().find(|arch| arch.name() == name).ok_or_else(|| UnknownArch(name.to_owned()))
     }
 }
 

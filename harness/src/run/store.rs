@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run's folder: `run.json`, and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`,
-//! `trace-NNNN.bin`; `kernels/NAME.config` and
-//! `kernels/NAME.build.log`.
+//! `trace-NNNN.bin`; `kernels/ARCH/NAME.config` and
+//! `kernels/ARCH/NAME.build.log`.
 
-use super::{Cell, CellId, Run, SCHEMA};
+use super::{Arch, Cell, CellId, Run, SCHEMA};
 use std::{
     fs, io,
     os::unix::fs::PermissionsExt,
@@ -54,13 +54,13 @@ impl RunDir {
     }
 
     /// A kernel's configuration, where it is known.
-    pub fn config(&self, kernel: &str) -> PathBuf {
-        self.kernels().join(format!("{kernel}.config"))
+    pub fn config(&self, arch: Arch, kernel: &str) -> PathBuf {
+        self.kernels().join(arch.name()).join(format!("{kernel}.config"))
     }
 
     /// What make said while the kernel was built.
-    pub fn build_log(&self, kernel: &str) -> PathBuf {
-        self.kernels().join(format!("{kernel}.build.log"))
+    pub fn build_log(&self, arch: Arch, kernel: &str) -> PathBuf {
+        self.kernels().join(arch.name()).join(format!("{kernel}.build.log"))
     }
 
     pub fn save(&self, run: &Run) -> Result<(), StoreError> {

@@ -146,7 +146,9 @@ impl<'a> Running<'a> {
         self.cell.outcome = match (self.stopped, &measurement) {
             (Some(Stop::Skip(reason)), _) => Outcome::Skip { reason },
             (Some(Stop::Error { kind, message }), _) => Outcome::Error { kind, message },
-            (None, Some(measurement)) => budget::judge(measurement, &self.planned.budgets),
+            (None, Some(measurement)) => {
+                budget::judge(self.planned.id.arch, measurement, &self.planned.budgets)
+            }
             (None, None) => {
                 let message = "no guest was booted".to_owned();
                 Outcome::Error { kind: ErrorKind::Harness, message }
@@ -224,6 +226,11 @@ fn run(
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));
     }
+    let arch = planned.id.arch;
+    let emulator = plan
+        .emulators
+        .get(&arch)
+        .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
     let task = Task::new(planned, boot);
     let mut initrd = planned.initrd.clone();
     let mut deadlines = Deadlines::default();
@@ -235,8 +242,8 @@ fn run(
         deadlines.boot += ATTACH;
     }
     let vm = Vm::boot(Spec {
-        qemu: plan.qemu.clone(),
-        arch: planned.id.arch,
+        qemu: emulator.qemu.clone(),
+        arch,
         accel: planned.id.accel,
         clock: task.clock,
         kernel: planned.kernel_image.clone(),
@@ -244,7 +251,7 @@ fn run(
         cpus: planned.cpus,
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),
-        plugin: plan.plugin.clone(),
+        plugin: emulator.plugin.clone(),
         dir: folders.guest.to_owned(),
         deadlines,
     });

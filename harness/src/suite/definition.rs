@@ -4,7 +4,7 @@
 use crate::{
     branch::Filter,
     config::{self, ConfigError},
-    run::{Row, Tolerance},
+    run::{Arch, Row, Tolerance},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -159,7 +159,10 @@ pub struct Budget {
     /// The kernels it holds for; all of the run when left out.
     #[serde(default)]
     pub kernels: Option<Vec<String>>,
-    /// Most records that may be wasted, on the modelled `intel-lbr`.
+    /// The architectures it holds for; all of the run when left out.
+    #[serde(default)]
+    pub arch: Option<Vec<Arch>>,
+    /// Most records that may be wasted, on the architecture's first modelled CPU: `intel-lbr`, `brbe`.
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
 }
 
@@ -188,8 +191,9 @@ impl Suite {
 }
 
 impl Budget {
-    pub fn holds_for(&self, kernel: &str) -> bool {
+    pub fn holds_for(&self, arch: Arch, kernel: &str) -> bool {
         self.kernels.as_ref().is_none_or(|names| names.iter().any(|name| name == kernel))
+            && self.arch.as_ref().is_none_or(|arches| arches.contains(&arch))
     }
 }
 

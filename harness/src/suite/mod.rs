@@ -9,4 +9,4 @@ pub mod list;
 pub mod plan;
 
 pub use definition::{Budget, Clocks, Machine, Mechanisms, Suite, TestGroup, load};
-pub use plan::{Guest, Job, Plan, PlannedCell};
+pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};

@@ -5,12 +5,12 @@
 use super::{Budget, Clocks, Suite, TestGroup};
 use crate::{
     kernel,
-    run::{Accel, CellId, Clock, Row, Test},
+    run::{Accel, Arch, CellId, Clock, Row, Test},
     vm::QemuProgram,
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     num::NonZeroU32,
     path::{Path, PathBuf},
 };
@@ -22,10 +22,16 @@ pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub run_dir: PathBuf,
+    pub emulators: BTreeMap<Arch, Emulator>,
+    pub jobs: Vec<Job>,
+}
+
+/// What runs the guests of an architecture.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Emulator {
     pub qemu: QemuProgram,
     /// The TCG plugin; none where the records come from hardware.
     pub plugin: Option<PathBuf>,
-    pub jobs: Vec<Job>,
 }
 
 /// What one process does: a cell, or the cells of one test on several kernels that are compared. These belong together: no filter and no
@@ -97,17 +103,18 @@ impl AttachParameters {
 pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
+    pub accel: Accel,
     /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on.
     pub budgets_of: &'a str,
 }
 
 /// Expands a suite into cells, on kernels each with its initramfs. `compared` says whether the kernels are: then timed
 /// cells have as many boots as statistics need.
-pub fn cells(suite: &Suite, kernels: &[Guest], accel: Accel, compared: bool) -> Vec<PlannedCell> {
+pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for Guest { image, initrd, budgets_of } in kernels {
+    for &Guest { image, ref initrd, accel, budgets_of } in kernels {
         let budgets: Vec<Budget> =
-            suite.budgets.iter().filter(|budget| budget.holds_for(budgets_of)).cloned().collect();
+            suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
         for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
             cells.push(PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
@@ -278,7 +285,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config, kernel::kconfig::Kconfig, run::Arch};
+    use crate::{config, kernel::kconfig::Kconfig};
 
     fn suite(text: &str) -> Suite {
         config::parse(&format!("name: t\ndescription: d\nkernels: [a, b]\n{text}"), Path::new("t.yaml"))
@@ -300,11 +307,11 @@ mod tests {
     }
 
     fn cells(suite: &Suite, images: &[kernel::Image], accel: Accel) -> Vec<PlannedCell> {
-        super::cells(suite, &guests(images), accel, false)
+        super::cells(suite, &guests(images, accel), false)
     }
 
-    fn guests(images: &[kernel::Image]) -> Vec<Guest<'_>> {
-        let guest = |image| Guest { image, initrd: "initrd".into(), budgets_of: "a" };
+    fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
+        let guest = |image| Guest { image, initrd: "initrd".into(), accel, budgets_of: "a" };
         images.iter().map(guest).collect()
     }
 
@@ -349,7 +356,7 @@ mod tests {
              - attach: { mechanisms: [fentry], functions: [1], rounds: 2, boots: 9 }\n",
         );
         let images = [image("a", None), image("a+s", None)];
-        let jobs = jobs(super::cells(&suite, &guests(&images), Accel::Tcg, true), true);
+        let jobs = jobs(super::cells(&suite, &guests(&images, Accel::Tcg), true), true);
         let shape = |job: &Job| {
             let boots = job.cells.iter().map(|cell| match &cell.parameters {
                 Parameters::Attach(attach) => attach.boots,
@@ -418,7 +425,7 @@ mod tests {
                 "tests:\n  - attach: {{ mechanisms: [fentry], functions: [1], rounds: 2{clock} }}\n"
             ));
             for (is_compared, clocks) in [(false, alone), (true, compared)] {
-                for cell in super::cells(&suite, &guests(&images), Accel::Tcg, is_compared) {
+                for cell in super::cells(&suite, &guests(&images, Accel::Tcg), is_compared) {
                     assert_eq!(attach_of(&cell).clocks(), clocks, "{clock} {is_compared}");
                     assert_eq!(cell.boots() as usize, clocks.len(), "{clock} {is_compared}");
                 }

@@ -55,15 +55,24 @@ pub struct Choice {
 #[error("no guest runs under KVM here: {0}")]
 pub struct KvmRefused(pub String);
 
-/// Chooses; `probe` boots a guest under KVM and is asked once while the circumstances stay as they are.
+/// Chooses, for guests whose architecture is `foreign` to the host or is not; `probe` boots a guest under KVM and is asked once while the circumstances stay as they are.
 pub fn choose(
     request: Request,
+    foreign: bool,
     memory: &Path,
     circumstances: &Circumstances,
     probe: impl FnOnce() -> Result<(), String>,
 ) -> Result<Choice, KvmRefused> {
     if request == Request::Only(Accel::Tcg) {
         return Ok(Choice { accel: Accel::Tcg, fallback: None });
+    }
+    if foreign {
+        return match request {
+            Request::Auto => Ok(Choice { accel: Accel::Tcg, fallback: None }),
+            Request::Only(_) => {
+                Err(KvmRefused("it runs guests of the host's own architecture only".to_owned()))
+            }
+        };
     }
     let known = remembered(memory).filter(|known| known.circumstances == *circumstances);
     let failure = match known {
@@ -107,20 +116,24 @@ mod tests {
         let now = circumstances("a", true, "qemu");
 
         // TCG asked for: no probe.
-        assert_eq!(choose(Request::Only(Accel::Tcg), &memory, &now, never).unwrap(), tcg(None));
+        assert_eq!(choose(Request::Only(Accel::Tcg), false, &memory, &now, never).unwrap(), tcg(None));
+        // Guests of another architecture: no probe either.
+        assert_eq!(choose(Request::Auto, true, &memory, &now, never).unwrap(), tcg(None));
+        let refused = choose(Request::Only(Accel::Kvm), true, &memory, &now, never).unwrap_err();
+        assert!(refused.to_string().contains("the host's own architecture"), "{refused}");
         // A failure is a visible fallback, an error where KVM was asked for, and remembered.
-        assert_eq!(choose(Request::Auto, &memory, &now, fails).unwrap(), tcg(Some("it hung")));
-        assert_eq!(choose(Request::Auto, &memory, &now, never).unwrap(), tcg(Some("it hung")));
-        let refused = choose(Request::Only(Accel::Kvm), &memory, &now, never).unwrap_err();
+        assert_eq!(choose(Request::Auto, false, &memory, &now, fails).unwrap(), tcg(Some("it hung")));
+        assert_eq!(choose(Request::Auto, false, &memory, &now, never).unwrap(), tcg(Some("it hung")));
+        let refused = choose(Request::Only(Accel::Kvm), false, &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("it hung"));
         // So is a guest that answered.
         let kvm = Choice { accel: Accel::Kvm, fallback: None };
         let later = circumstances("b", true, "qemu");
-        assert_eq!(choose(Request::Auto, &memory, &later, || Ok(())).unwrap(), kvm);
-        assert_eq!(choose(Request::Only(Accel::Kvm), &memory, &later, never).unwrap(), kvm);
+        assert_eq!(choose(Request::Auto, false, &memory, &later, || Ok(())).unwrap(), kvm);
+        assert_eq!(choose(Request::Only(Accel::Kvm), false, &memory, &later, never).unwrap(), kvm);
         // A damaged memory is no memory.
         fs::write(&memory, b"{").unwrap();
-        assert_eq!(choose(Request::Auto, &memory, &later, || Ok(())).unwrap(), kvm);
+        assert_eq!(choose(Request::Auto, false, &memory, &later, || Ok(())).unwrap(), kvm);
     }
 
     #[test]
@@ -133,8 +146,8 @@ mod tests {
             circumstances("a", true, "qemu"),
             circumstances("a", false, "another-qemu"),
         ] {
-            choose(Request::Auto, &memory, &before, || Err("no".to_owned())).unwrap();
-            let choice = choose(Request::Auto, &memory, &now, || Ok(())).unwrap();
+            choose(Request::Auto, false, &memory, &before, || Err("no".to_owned())).unwrap();
+            let choice = choose(Request::Auto, false, &memory, &now, || Ok(())).unwrap();
             assert_eq!(choice.accel, Accel::Kvm, "{now:?}");
         }
     }
