@@ -38,6 +38,8 @@ enum Command {
     Compare(cli::compare::Args),
     /// Show where the time of an attach cell went, alone or against another
     Profile(cli::profile::Args),
+    /// Write docs/mechanisms.md anew: every mechanism on every kernel and architecture
+    Mechanisms(cli::mechanisms::Args),
     /// Measure tramplab itself: boot with and without the plugin, armed against idle
     Bench(cli::bench::Args),
     /// nextest starts tests through this
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Report(args) => cli::report::report(&args),
         Command::Compare(args) => cli::compare::compare(&args),
         Command::Profile(args) => cli::profile::profile(&args),
+        Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),
         Command::Bench(args) => cli::bench::bench(&args),
         Command::DoubleSpawn { program, arguments } => {
             let (error, code) = cli::nextest::double_spawn(&program, &arguments);
@@ -90,6 +93,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<cli::UsageError>()
             || cause.is::<host::SetupError>()
             || cause.is::<host::QemuError>()
+            || cause.is::<host::rust::RustError>()
             || cause.is::<run::StoreError>()
             || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)

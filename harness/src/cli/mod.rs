@@ -7,6 +7,7 @@ pub mod compare;
 pub mod doctor;
 pub mod interrupt;
 pub mod kernels;
+pub mod mechanisms;
 pub mod nextest;
 pub mod profile;
 pub mod progress;

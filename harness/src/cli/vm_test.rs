@@ -69,7 +69,7 @@ pub struct Args {
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
-    look: Look,
+    pub look: Look,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -113,7 +113,21 @@ fn overridden(suite: Suite, args: &Args) -> Result<Suite> {
     Ok(suite.with(clocks, (!explain.is_empty()).then_some(&explain)))
 }
 
+/// What came of it.
+pub enum Measured {
+    Cells(Box<Run>, RunDir),
+    /// The cells were only named; the exit code.
+    Nothing(u8),
+}
+
 pub fn vm_test(args: &Args) -> Result<u8> {
+    match measure(args)? {
+        Measured::Cells(run, run_dir) => finish(&run, &run_dir, &args.look),
+        Measured::Nothing(code) => Ok(code),
+    }
+}
+
+pub fn measure(args: &Args) -> Result<Measured> {
     let suite_file = suite_file(&args.suite)?;
     let suite = overridden(suite::load(&suite_file)?, args)?;
     let cache = Cache::open(!args.no_cache)?;
@@ -197,10 +211,10 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         listed?;
         if kernels.iter().any(|kernel| kernel.image.is_none()) {
             eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
-            return Ok(exit::NO_MEASUREMENT);
+            return Ok(Measured::Nothing(exit::NO_MEASUREMENT));
         }
         discard(&run_dir);
-        return Ok(exit::PASS);
+        return Ok(Measured::Nothing(exit::PASS));
     }
 
     let run = Run {
@@ -243,7 +257,7 @@ pub fn vm_test(args: &Args) -> Result<u8> {
             discard(&run_dir);
         }
     })?;
-    finish(&run, &run_dir, &args.look)
+    Ok(Measured::Cells(Box::new(run), run_dir))
 }
 
 /// Runs the cells, saving the run after each, so that nothing measured is lost.
@@ -331,7 +345,7 @@ fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64
     }
 }
 
-fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
+pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::print(&report::render(run, look, report::colour())?)?;
     report::write_all(run, run_dir)?;
     eprintln!("run kept in {}", run_dir.path().display());

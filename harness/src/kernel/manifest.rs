@@ -703,7 +703,7 @@ mod tests {
             ("arch: mips\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
             ("arch: [mips]\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
             ("arch: []\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
-            ("arch: 5\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+            ("arch: 5\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
             (
                 "arch: [arm64, arm64]\ndebian: {series: newest, flavour: cloud}\n",
                 "1:7",

@@ -10,13 +10,14 @@ use super::{
 };
 use crate::{
     branch::{Branch, Filter, Model, listing, trigger_listing, waste},
+    profile::{Phase, Summary},
     run::{
         Accel, Arch, Cell, CellId, LbrWaste, Machine, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
         WasteCount,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_protocol::{Functions, Mechanism, Point};
+use tramplab_protocol::{Functions, Mechanism, Point, message::Explain};
 
 /// What of a run is shown.
 #[derive(Clone, Debug, Default)]
@@ -82,8 +83,14 @@ pub struct Failed {
     pub console: Vec<String>,
 }
 
-/// The depths at which useful records are shown: AMD's and Intel's.
-const DEPTHS: [u32; 2] = [16, 32];
+/// The depths at which useful records are shown.
+fn depths(model: Model) -> &'static [u32] {
+    match model {
+        // AMD's and Intel's, whichever is modelled.
+        Model::IntelLbr | Model::ArchLbr | Model::AmdLbrV2 => &[16, 32],
+        Model::Brbe => model.depths(),
+    }
+}
 
 impl Document {
     pub fn new(run: &Run, view: &View) -> Document {
@@ -265,7 +272,7 @@ fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
     let useful = |m: &Measured, branch| {
         m.wasted(model, branch).map_or_else(
             || "-".to_owned(),
-            |wasted| DEPTHS.map(|depth| waste::useful(depth, wasted).to_string()).join(" / "),
+            |wasted| slashed(depths(model).iter().map(|&depth| waste::useful(depth, wasted))),
         )
     };
     vec![
@@ -276,15 +283,17 @@ fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
             notes: waste_notes(group.arch, model, &measured),
         },
         Table {
-            caption: format!(
-                "Useful branch records of {} ({model})",
-                DEPTHS.map(|d| d.to_string()).join(" / ")
-            ),
+            caption: format!("Useful branch records of {} ({model})", slashed(depths(model).iter().copied())),
             header: header("mechanism"),
             rows: body(&useful),
             notes: Vec::new(),
         },
     ]
+}
+
+/// `16 / 32`.
+fn slashed(numbers: impl Iterator<Item = u32>) -> String {
+    numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(" / ")
 }
 
 fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
@@ -404,6 +413,7 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     }
     let mut wasted: BTreeMap<(Mechanism, String), Vec<String>> = BTreeMap::new();
     let mut attach: BTreeMap<(Mechanism, Functions), Vec<String>> = BTreeMap::new();
+    let mut counted: BTreeMap<(Mechanism, Functions), Vec<String>> = BTreeMap::new();
     let mut hits: BTreeMap<Mechanism, Vec<String>> = BTreeMap::new();
     fn cell<K: Ord>(
         rows: &mut BTreeMap<K, Vec<String>>,
@@ -445,6 +455,9 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
                 _ => one.outcome.name().to_owned(),
             };
             *cell(&mut attach, (mechanism, functions), column, groups.len()) = value;
+            if let Some(instructions) = instructions(one) {
+                *cell(&mut counted, (mechanism, functions), column, groups.len()) = instructions.to_string();
+            }
         }
     }
     let several_accels = groups.iter().map(|g| g.accel).collect::<BTreeSet<_>>().len() > 1;
@@ -469,22 +482,38 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
         })
     };
     let wasted = wasted.into_iter().map(|((_, name), values)| [vec![name], values].concat()).collect();
-    let attach = attach
-        .into_iter()
-        .map(|((mechanism, functions), values)| [vec![format!("{mechanism}/{functions}")], values].concat())
-        .collect();
+    let models: BTreeSet<&str> = groups.iter().map(|group| group.model(view).name()).collect();
+    let models = Vec::from_iter(models).join(", ");
+    let [attach, counted] = [attach, counted].map(|rows| {
+        let row = |((mechanism, functions), values): ((Mechanism, Functions), Vec<String>)| {
+            [vec![format!("{mechanism}/{functions}")], values].concat()
+        };
+        rows.into_iter().map(row).collect::<Vec<_>>()
+    });
     let hits = hits
         .into_iter()
         .map(|(mechanism, values)| [vec![mechanism.name().to_owned()], values].concat())
         .collect();
     [
-        table("Wasted branch records by kernel (any)", "mechanism", wasted),
+        table(&format!("Wasted branch records by kernel (any; {models})"), "mechanism", wasted),
         table("Instructions / branches of a hit by kernel", "mechanism", hits),
         table("Median attach time by kernel, ms of guest time", "mechanism/functions", attach),
+        table(
+            "Instructions of the attaching thread to attach, by kernel (exact)",
+            "mechanism/functions",
+            counted,
+        ),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// Of the attaching thread, to attach; where they were counted.
+fn instructions(cell: &Cell) -> Option<u64> {
+    let Some(Measurement::Attach(attach)) = &cell.measurement else { return None };
+    let counted = |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
+    attach.explained.iter().find(counted).map(|summary| summary.totals.task)
 }
 
 fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {

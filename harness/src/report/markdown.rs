@@ -101,7 +101,7 @@ fn html(text: &str) -> String {
 }
 
 /// Nothing in `text` is taken for mark-up. An underscore inside a word is none.
-fn text(text: &str) -> String {
+pub fn text(text: &str) -> String {
     html(text).chars().fold(String::new(), |mut out, c| {
         if matches!(c, '|' | '*' | '`' | '\\' | '[' | ']' | '#' | '~') {
             out.push('\\');

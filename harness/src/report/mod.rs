@@ -11,6 +11,7 @@ pub mod content;
 pub mod junit;
 mod line;
 pub mod markdown;
+pub mod mechanisms;
 mod scaling;
 mod spread;
 pub mod terminal;
