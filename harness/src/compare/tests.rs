@@ -153,6 +153,37 @@ fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error(
     assert_eq!(outcome("lbr_waste/kretprobe.multi"), panic);
 }
 
+/// The same series on two architectures: what is worse on one of them fails there and nowhere else.
+#[test]
+fn each_architecture_is_judged_by_itself() {
+    let mut run = recorded();
+    let other = Series { arch: Arch::Arm64, ..run.series[0].clone() };
+    // Turned around on the other one: what the series brought is lost there.
+    run.series.push(Series { steps: other.steps.iter().rev().cloned().collect(), ..other });
+    let mut cells = run.cells.clone();
+    cells.iter_mut().for_each(|cell| cell.id.arch = Arch::Arm64);
+    for cell in &mut cells {
+        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
+        for point in &mut waste.points {
+            point.wasted = crate::branch::waste::table(Arch::Arm64, &point.records, &waste.function);
+        }
+    }
+    run.cells.extend(cells);
+    judge(&mut run);
+    let failed = |arch| {
+        run.cells
+            .iter()
+            .filter(move |cell| cell.id.arch == arch)
+            .filter(|cell| matches!(cell.outcome, Outcome::Fail { .. }))
+            .count()
+    };
+    assert_eq!(failed(Arch::X86_64), 0);
+    assert!(failed(Arch::Arm64) > 0);
+    let comparison = whole(&run, &run.series[1], None);
+    assert_eq!(comparison.model, Model::Brbe);
+    assert_eq!(verdict(&comparison, "lbr_waste.fexit.any").verdict, Verdict::Worse);
+}
+
 #[test]
 fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
     let mut run = recorded();

@@ -380,6 +380,26 @@ mod tests {
         assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
     }
 
+    /// One kernel on two architectures: neither its budgets nor its accelerator nor its jobs are the other's.
+    #[test]
+    fn architectures_share_nothing_but_the_suite() {
+        let suite = suite(
+            "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
+             budgets:\n  - { arch: [arm64], wasted: { fexit: { any: 5 } } }\n  \
+             - { wasted: { fexit: { any_return: 3 } } }\n",
+        );
+        let on = |name: &str, arch| kernel::Image { arch, ..image(name, None) };
+        let images =
+            [on("a", Arch::X86_64), on("a", Arch::Arm64), on("a+s", Arch::X86_64), on("a+s", Arch::Arm64)];
+        let mut guests = guests(&images, Accel::Kvm);
+        guests.iter_mut().filter(|guest| guest.image.arch == Arch::Arm64).for_each(|g| g.accel = Accel::Tcg);
+        let cells = super::cells(&suite, &guests, true);
+        let budgets: Vec<usize> = cells.iter().map(|cell| cell.budgets.len()).collect();
+        assert_eq!(budgets, [1, 2, 1, 2]);
+        let jobs: Vec<String> = jobs(cells, true).into_iter().map(|job| job.name).collect();
+        assert_eq!(jobs, ["x86_64/a..a+s/kvm/lbr_waste/fexit", "arm64/a..a+s/tcg/lbr_waste/fexit"]);
+    }
+
     #[test]
     fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
         let suite = suite(
