@@ -36,16 +36,17 @@ use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
-    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
-use tramplab::suite::plan::PLAN_ENV;
+use tramplab::suite::{Plan, plan::PLAN_ENV};
 
 /// The name under which nextest runs this program again, to start a test with clean signal masks.
 pub const DOUBLE_SPAWN: &str = DoubleSpawnInfo::SUBCOMMAND_NAME;
-const PROFILE: &str = "cells";
+/// Where nothing is timed all cells may run at once, whatever their names.
+const TIMED: &str = "cells";
+const UNTIMED: &str = "untimed";
 
 /// Which cells, and how.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -56,7 +57,7 @@ pub struct Selection {
     /// Run one shard, e.g. hash:1/2, count:2/4 or slice:1/3
     #[arg(long, value_name = "KIND:M/N")]
     pub partition: Option<PartitionerBuilder>,
-    /// Cells at once; attach cells always run alone [default: the number of CPUs]
+    /// Cells at once; those that are timed always run alone [default: the number of CPUs]
     #[arg(short = 'j', long, value_name = "N")]
     pub jobs: Option<usize>,
     /// Run only cells whose name contains one of these
@@ -121,12 +122,14 @@ impl Cells {
     /// Runs the selected cells of a plan, or with `list` only names them.
     pub fn run(
         &self,
-        plan: &Path,
+        plan: &Plan,
         selection: &Selection,
         list: bool,
         mut sink: impl FnMut(Event<'_>) + Send,
     ) -> Result<End> {
         let root = Utf8PathBuf::try_from(repository())?;
+        let profile = if plan.is_timed() { TIMED } else { UNTIMED };
+        let plan = Plan::path(&plan.run_dir);
         let plan = plan.to_str().ok_or_else(|| {
             UsageError(format!("the run's folder must be named in UTF-8: {}", plan.display()))
         })?;
@@ -136,7 +139,7 @@ impl Cells {
         let context = ParseContext::new(&self.graph);
         let config = NextestConfig::from_sources(root.clone(), &context, None, [], &BTreeSet::new())
             .context("failed to read .config/nextest.toml")?;
-        let profile = config.profile(PROFILE)?;
+        let profile = config.profile(profile)?;
         let groups = profile.known_groups();
         let filtersets = selection
             .filtersets

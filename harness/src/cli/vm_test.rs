@@ -207,7 +207,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     }
     drop(interrupt);
     if args.list {
-        let listed = cells_binary.run(&Plan::path(run_dir.path()), &args.selection, true, |_| ());
+        let listed = cells_binary.run(&plan, &args.selection, true, |_| ());
         listed?;
         if kernels.iter().any(|kernel| kernel.image.is_none()) {
             eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
@@ -267,7 +267,7 @@ fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run:
     let (mut failed, mut cancelled) = (None, false);
     let mut end = End::Done;
     if !plan.jobs.is_empty() {
-        end = cells.run(&Plan::path(run_dir.path()), &args.selection, false, |event| match event {
+        end = cells.run(plan, &args.selection, false, |event| match event {
             Event::Started { job } => progress.started(job),
             Event::Slow { job, elapsed, will_terminate } => {
                 let what = if will_terminate { "is terminated after" } else { "is slow:" };

@@ -265,6 +265,15 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
 }
 
 impl Plan {
+    /// Whether anything is measured against the host's clock, and so must run alone.
+    pub fn is_timed(&self) -> bool {
+        self.cells().any(|cell| match &cell.parameters {
+            Parameters::Attach(attach) => attach.clock.free(),
+            Parameters::Trigger { .. } => true,
+            Parameters::LbrWaste { .. } | Parameters::Fault => false,
+        })
+    }
+
     pub fn cells(&self) -> impl Iterator<Item = &PlannedCell> {
         self.jobs.iter().flat_map(|job| &job.cells)
     }
