@@ -66,6 +66,12 @@ impl Block {
         }
     }
 
+    /// The address behind an instruction.
+    fn next(&self, address: u64) -> u64 {
+        let index = self.instructions.partition_point(|&other| other <= address);
+        self.instructions.get(index).copied().unwrap_or(self.end)
+    }
+
     /// Instructions begun; one that is begun again is counted then. One at the end that raised an exception cannot be told from
     /// one that was interrupted after: so all that raised one are counted.
     pub fn counted(&self, left: Left) -> u32 {
@@ -109,7 +115,11 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
     let interrupt = |from, resume| Step::Interrupt { from, to: start, resume };
     match p.left(begun, start) {
         Left::After(_) | Left::Again(_) => return,
-        Left::Raised(at) => return step(interrupt(at, [at; 3])),
+        // Unless it was an access to a device, done outside of the block, and the device's interrupt came at once.
+        Left::Raised(at) => {
+            let next = p.next(at);
+            return step(interrupt(at, [at, next, next]));
+        }
         Left::AtItsEnd => {}
     }
     match p.tail {

@@ -256,6 +256,16 @@ mod tests {
                 vec![(0x104, V, Kind::Interrupt)],
             ),
             (
+                "access to a device in the middle, and its interrupt right behind it",
+                vec![Left(at(0x100, RET), 0x104), Whole(at(V, IRET)), stop(0x108)],
+                vec![(0x108, V, Kind::Interrupt), (V + 8, 0x108, Kind::Iret)],
+            ),
+            (
+                "fault in the middle, done again",
+                vec![Left(at(0x100, RET), 0x104), Whole(at(V, IRET)), stop(0x104)],
+                vec![(0x104, V, Kind::Interrupt), (V + 8, 0x104, Kind::Iret)],
+            ),
+            (
                 "fault at the end",
                 vec![Whole(at(0x100, Tail::Next { may_fault: true })), stop(V)],
                 vec![(0x108, V, Kind::Interrupt)],
