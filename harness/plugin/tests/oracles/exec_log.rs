@@ -35,6 +35,9 @@ pub fn compare(name: &str, log: &[qemu_log::Transfer], trace: &Trace) -> usize {
 const WAYS: [(&str, &[&str]); 3] =
     [("tcg", &[]), ("tcg,one-insn-per-tb=on", &[]), ("tcg", &["-icount", "shift=0"])];
 
+/// The window of the arm64 image in which a timer goes off at any place.
+const STORM: usize = 2;
+
 /// Runs something of the image, and parses QEMU's log of it.
 fn logged<T>(
     machine: &Machine,
@@ -54,8 +57,13 @@ fn of_the_bare_metal_image(guest: Guest) {
         let (traces, events) = logged(&machine, arguments, |arguments| machine.record(accel, arguments));
         let windows = qemu_log::windows(&events, labels["armed"], labels["disarm"]);
         assert_eq!(windows.len(), traces.len());
-        for (window, trace) in windows.into_iter().zip(&traces) {
+        for (window, trace) in windows.iter().zip(&traces) {
             compare(&format!("{accel} {arguments:?}"), &qemu_log::transfers(window), trace);
+        }
+        // By the host's clock, how often the timer goes off is anyone's guess.
+        if guest == Guest::Arm64 && arguments.contains(&"-icount") {
+            let interrupts = qemu_log::interrupts_of_devices(windows[STORM]);
+            assert!(interrupts > 100, "{interrupts} interrupts");
         }
     }
 }
@@ -68,7 +76,7 @@ fn a_profile_adds_up_to_the_instructions_of_the_bare_metal_image(guest: Guest) {
         // A window begins with the block behind the one that arms.
         let first = if accel.contains("one-insn") { "arming" } else { "armed" };
         let windows = qemu_log::windows(&events, labels[first], labels["disarm"]);
-        assert_eq!((windows.len(), profiles.len()), (2, 2), "{accel} {arguments:?}");
+        assert_eq!(windows.len(), profiles.len(), "{accel} {arguments:?}");
         for (window, counts) in windows.into_iter().zip(&profiles) {
             let [vcpu] = &counts.vcpus[..] else { panic!("{} vCPUs", counts.vcpus.len()) };
             let counted: u64 = vcpu.blocks.iter().map(|block| block.instructions).sum();

@@ -164,6 +164,11 @@ pub fn windows(events: &[Event], armed: u64, disarm: u64) -> Vec<&[Event]> {
     windows
 }
 
+pub fn interrupts_of_devices(window: &[Event]) -> usize {
+    let device = |event: &&Event| matches!(event, Event::Interrupt(Interrupt { cause: Cause::Device, .. }));
+    window.iter().filter(device).count()
+}
+
 /// A transfer, and what can only be known with the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {

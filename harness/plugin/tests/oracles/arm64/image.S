@@ -180,7 +180,7 @@ start:	/* RAM and the devices mapped as they are; user space may run .user and u
 	mov	x22, #AT_EL1		/* what handlers go on with, and what they map at NOWHERE */
 	mov	x28, #0
 	mov	x23, #0			/* what they make of the timer */
-	mov	x24, #0
+	mov	x21, #0
 	/* Windows: the whole list is run twice, into two traces. */
 	mov	x27, #2
 again:
@@ -190,6 +190,7 @@ again:
 arming:	isb				/* ends the block that arms, however long blocks are */
 armed:
 	magic	ARM			/* armed already: nothing happens */
+	cbz	x27, storm
 
 	/* Conditional, by flags. */
 	cmp	xzr, xzr
@@ -615,15 +616,16 @@ disarm:	magic	2
 	b	disarmed		/* in the block that disarms: not recorded */
 disarmed:
 	subs	x27, x27, #1
-	b.ne	again
+	b.gt	again
 
-	/* A third window, of two CPUs, where there are two: PSCI's CPU_ON knows. */
+	/* A third window, of two CPUs, where there are two: PSCI's CPU_ON knows. Else it is the storm. */
+	tbnz	x27, #63, done
 	ldr	x0, =0xc4000003
 	mov	x1, #1
 	la	x2, second
 	mov	x3, #0
 	hvc	#0
-	cbnz	x0, done
+	cbnz	x0, again
 	la	x4, second_ready
 1:	yield
 	ldrb	w0, [x4]
@@ -650,6 +652,86 @@ exit:	/* Semihosting's SYS_EXIT_EXTENDED: QEMU ends with this. */
 	str	x2, [x1, #8]
 	mov	x0, #0x20
 	hlt	#0xf000
+
+	/*
+	 * A timer's interrupts, wherever they come: what is to be recorded is not known here.
+	 */
+storm:	mov	x19, #600
+	mov	x20, #1 << 38		/* nothing is there */
+	mov	x23, #1
+	mov	x0, #1000
+	msr	cntv_tval_el0, x0
+	msr	cntv_ctl_el0, x23
+	mov	x22, #0x345
+	msr	daifclr, #2
+	la	x0, first_task
+	la	x1, second_task
+	bl	switch_threads
+stormy:	bl	leaf
+	bl	signs
+	adr	x9, leaf
+	blr	x9
+	adr	x9, 1f
+	br	x9
+	b	wrong
+1:	bti	j
+	tbz	x19, #0, 1f
+	tbnz	x19, #1, 1f
+	nop
+1:	cbz	x20, wrong
+	cbnz	x20, 1f
+	b	wrong
+1:	mov	x1, #3
+1:	subs	x1, x1, #1
+	b.ne	1b
+	la	x1, buffer
+	mov	x3, #300
+	setp	[x1]!, x3!, xzr
+	setm	[x1]!, x3!, xzr
+	sete	[x1]!, x3!, xzr
+	ldr	x0, [x1]
+	b	1f
+1:	ldr	x0, [x1]
+	ldr	x2, =UART
+	ldr	w0, [x2, #0x18]
+	nop
+	bl	reads_uart
+	/* Exceptions. */
+	resume	1f
+	nop
+	ldr	x0, [x20]
+	nop
+	b	wrong
+1:	resume	1f
+	brk	#1
+	b	wrong
+1:	resume	1f
+	svc	#1
+	b	wrong
+1:	/* User space. */
+	msr	daifset, #2
+	mov	x0, #0x340
+	msr	spsr_el1, x0
+	la	x0, stormy_user
+	msr	elr_el1, x0
+	resume	1f
+	eret
+	.pushsection .user
+stormy_user:
+	mov	x1, #3
+2:	subs	x1, x1, #1
+	b.ne	2b
+	bl	2f
+	b	3f
+2:	ret
+3:	svc	#2
+	b	stormy_user
+	.popsection
+1:	subs	x19, x19, #1
+	b.ne	stormy
+	msr	daifset, #2
+	msr	cntv_ctl_el0, xzr
+	b	disarm
 
 second:	/* As it was started: without the MMU. */
 	la	x4, second_ready
@@ -692,6 +774,10 @@ signs_ret: retaa
 signs_b: pacibsp
 	nop
 signs_b_ret: retab
+reads_uart:
+	ldr	w0, [x2, #0x18]
+	nop
+	ret
 reads_device:
 	ldr	w0, [x1, #0x18]
 	nop
@@ -735,6 +821,11 @@ b_cross: b	after_page
 	.endm
 	.macro acknowledges label
 	msr	tpidr_el1, x16
+	add	x21, x21, x21, lsl #5	/* the timer goes off when nobody would expect it */
+	add	x21, x21, #77
+	ubfx	x16, x21, #20, #1
+	and	x24, x21, #0x1ff
+	lsl	x24, x24, x16
 	mrs	x16, S3_0_C12_C12_0	/* ICC_IAR1_EL1 */
 	msr	cntv_tval_el0, x24
 	msr	cntv_ctl_el0, x23
