@@ -28,8 +28,8 @@ pub enum Guest {
 struct Architecture {
     /// Below `tests/oracles`.
     source: &'static str,
-    /// The environment variable that names another, and what is used without.
-    compiler: (&'static str, &'static str),
+    /// If it is not `cc`, or what the environment variable `CC` names.
+    cross_compiler: Option<&'static str>,
     /// What the linker is told.
     link: &'static str,
     /// The environment variable that names QEMU.
@@ -42,7 +42,7 @@ struct Architecture {
 
 const X86_64: Architecture = Architecture {
     source: "x86_64/image.S",
-    compiler: ("CC", "cc"),
+    cross_compiler: None,
     link: "-Wl,-Ttext=0x100000,--build-id=none,-e,start32",
     qemu: "TRAMPLAB_QEMU_X86_64",
     machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4",
@@ -52,7 +52,7 @@ const X86_64: Architecture = Architecture {
 
 const ARM64: Architecture = Architecture {
     source: "arm64/image.S",
-    compiler: ("CC_AARCH64", "aarch64-linux-gnu-gcc"),
+    cross_compiler: Some("aarch64-linux-gnu-gcc"),
     link: "-Wl,-Ttext=0x40200000,--section-start=.user=0x40400000,-Tdata=0x40600000,--build-id=none,-e,start",
     qemu: "TRAMPLAB_QEMU_ARM64",
     machine: "-M virt,gic-version=3 -cpu max,pauth-impdef=on -semihosting-config enable=on,target=native",
@@ -92,15 +92,16 @@ pub fn from_env(name: &str) -> PathBuf {
 }
 
 /// Assembles and links one freestanding source.
-fn link(compiler: (&str, &str), source: &Path, program: &Path, arguments: &[&str]) {
-    let (named, usual) = compiler;
-    let output = Command::new(std::env::var_os(named).unwrap_or_else(|| usual.into()))
+fn link(cross_compiler: Option<&str>, source: &Path, program: &Path, arguments: &[&str]) {
+    let own = || std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let compiler = cross_compiler.map_or_else(own, Into::into);
+    let output = Command::new(&compiler)
         .args(["-nostdlib", "-static", "-no-pie"])
         .args(arguments)
         .arg("-o")
         .args([program, source])
         .output()
-        .unwrap();
+        .unwrap_or_else(|error| panic!("{}: {error}", compiler.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -121,10 +122,10 @@ impl Machine {
     pub fn assemble_with(guest: Guest, magic: Magic) -> Machine {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
-        let Architecture { source, compiler, link: arguments, .. } = *guest.architecture();
+        let Architecture { source, cross_compiler, link: arguments, .. } = *guest.architecture();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(source);
         let number = format!("-Wa,--defsym,ARM={}", magic as u8);
-        link(compiler, &source, &image, &[arguments, &number]);
+        link(cross_compiler, &source, &image, &[arguments, &number]);
         Machine { guest, dir, image }
     }
 

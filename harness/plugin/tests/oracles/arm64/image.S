@@ -177,9 +177,10 @@ start:	/* RAM and the devices mapped as they are; user space may run .user and u
 	mov	x0, #1
 	msr	S3_0_C12_C12_7, x0	/* ICC_IGRPEN1_EL1 */
 	isb
-	mov	x22, #AT_EL1		/* what handlers go on with, and what they map at NOWHERE */
+	/* For the handlers: where they go on to, and what they map at NOWHERE; whether the timer goes off again, and when. */
+	mov	x22, #AT_EL1
 	mov	x28, #0
-	mov	x23, #0			/* what they make of the timer */
+	mov	x23, #0
 	mov	x21, #0
 	/* Windows: the whole list is run twice, into two traces. */
 	mov	x27, #2
@@ -530,12 +531,14 @@ b_svc:	svc	#1
 1:	mov	x0, #AT_EL0
 	msr	spsr_el1, x0
 	la	x0, user
+	mov	x1, sp
+	pacia	x0, x1
 	msr	elr_el1, x0
 	mov	x22, #AT_EL0
 	mov	x1, #1 << 38
 	la	x26, user_faulted
 	ipi				/* for later */
-b_eret:	eret
+b_eret:	eretaa
 	expect	b_eret, user, IRET
 	.pushsection .user, "ax"
 user:	nop
@@ -805,11 +808,8 @@ before_page_end:
 	.endr
 b_cross: b	after_page
 
-	/* `slot` comes at once; handlers hold no branches. */
-	.macro vector
-	.balign	128
-	.endm
-	.macro goes_on label
+	/* Each handler fits in its slot, and has no branch but its last instruction. */
+	.macro goes_on label		/* at x26, in the mode of x22, with x28 as what is mapped at NOWHERE */
 	str	x28, [x25]
 	dsb	ish
 	tlbi	vmalle1
@@ -837,11 +837,11 @@ b_cross: b	after_page
 	.balign	4096
 vectors: .skip	0x200
 v_sync:	goes_on	sync_eret
-	vector
+	.org	vectors + 0x280
 v_irq:	acknowledges irq_eret
 	.org	vectors + 0x400
 v_user_sync: goes_on user_sync_eret
-	vector
+	.org	vectors + 0x480
 v_user_irq: acknowledges user_irq_eret
 	.org	vectors + 0x800
 
