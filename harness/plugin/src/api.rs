@@ -63,8 +63,10 @@ pub const NO_REGISTERS: c_int = 0;
 pub const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub const INLINE_STORE: c_int = 1;
-/// `QEMU_PLUGIN_DISCON_INTERRUPT`, and on x86 the one of the two kinds that carries the right addresses.
+/// `QEMU_PLUGIN_DISCON_INTERRUPT`.
 pub const DISCONTINUITY_INTERRUPT: c_int = 1;
+/// `QEMU_PLUGIN_DISCON_EXCEPTION`.
+pub const DISCONTINUITY_EXCEPTION: c_int = 2;
 
 unsafe extern "C" {
     pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: TranslateCallback);

@@ -66,6 +66,12 @@ impl Block {
         }
     }
 
+    /// The address behind an instruction.
+    fn next(&self, address: u64) -> u64 {
+        let index = self.instructions.partition_point(|&other| other <= address);
+        self.instructions.get(index).copied().unwrap_or(self.end)
+    }
+
     /// Instructions begun; one that is begun again is counted then. One at the end that raised an exception cannot be told from
     /// one that was interrupted after: so all that raised one are counted.
     pub fn counted(&self, left: Left) -> u32 {
@@ -109,7 +115,11 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
     let interrupt = |from, resume| Step::Interrupt { from, to: start, resume };
     match p.left(begun, start) {
         Left::After(_) | Left::Again(_) => return,
-        Left::Raised(at) => return step(interrupt(at, [at; 3])),
+        // Unless it was an access to a device, done outside of the block, and the device's interrupt came at once.
+        Left::Raised(at) => {
+            let next = p.next(at);
+            return step(interrupt(at, [at, next, next]));
+        }
         Left::AtItsEnd => {}
     }
     match p.tail {
@@ -146,18 +156,28 @@ fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step
             }
             Tail::Cond { .. } => {}
             Tail::Direct { kind, target } => step(branch(p.last, target, kind)),
-            Tail::Indirect { kind: Kind::Int } => {}
+            Tail::Indirect { kind } if calls_by_exception(kind, p, first) => {}
             Tail::Indirect { kind } => step(branch(p.last, first, kind)),
         }
     }
     for &(from, to) in told {
-        // A software interrupt is an instruction: `from` is its address, not the next one's.
         match p.tail {
-            Tail::Indirect { kind: Kind::Int } if begun == p.last && (from == p.last || from == p.end) => {
-                step(branch(p.last, to, Kind::Int));
+            Tail::Indirect { kind } if begun == p.last && calls_by_exception(kind, p, from) => {
+                step(branch(p.last, to, kind));
             }
             _ => step(branch(from, to, Kind::Interrupt)),
         }
     }
     debug_assert_eq!(told.last().map(|&(_, to)| to), Some(start));
+}
+
+/// Whether an exception that QEMU tells of at `from` is what the block's last instruction is there for. It is recorded from that
+/// instruction, not from the next.
+fn calls_by_exception(kind: Kind, p: &Block, from: u64) -> bool {
+    match kind {
+        Kind::Int => from == p.last || from == p.end,
+        // arm64's; x86-64's raises none, but for those it fails with.
+        Kind::Syscall => from == p.end,
+        _ => false,
+    }
 }

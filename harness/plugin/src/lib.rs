@@ -414,7 +414,7 @@ extern "C" fn change(id: api::PluginId) {
     unsafe {
         api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
         if armed && let Some(register) = api::register_discontinuity() {
-            register(id, api::DISCONTINUITY_INTERRUPT, discontinuity);
+            register(id, plugin.guest.discontinuities(), discontinuity);
         }
     }
 }

@@ -328,8 +328,14 @@ impl<'a> Profiler<'a> {
         if to == self.after() && !innermost.is_some_and(|depth| self.stack[depth].back.leads_to(to)) {
             return;
         }
-        // What was called before anything was seen may return like this as well.
-        let Some(depth) = innermost else { return self.returned(to) };
+        let Some(depth) = innermost else {
+            // A system call that ends like this goes to user space, and an interrupt had been waiting.
+            if self.is_entry(to) && self.stack.last().is_some_and(|frame| frame.kind == Entered::Syscall) {
+                self.leave_all();
+            }
+            // What was called before anything was seen may return like this as well.
+            return self.returned(to);
+        };
         let back = self.stack[depth].back;
         self.leave(depth);
         match back {

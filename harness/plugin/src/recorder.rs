@@ -193,6 +193,7 @@ mod tests {
     const COND: Tail = Tail::Cond { target: 0x200 };
     const RET: Tail = Tail::Indirect { kind: Kind::Ret };
     const IRET: Tail = Tail::Indirect { kind: Kind::Iret };
+    const SYSCALL: Tail = Tail::Indirect { kind: Kind::Syscall };
     const CALL: Tail = Tail::Direct { kind: Kind::Call, target: 0x200 };
 
     enum Step {
@@ -254,6 +255,16 @@ mod tests {
                 "fault in the middle",
                 vec![Left(at(0x100, RET), 0x104), stop(V)],
                 vec![(0x104, V, Kind::Interrupt)],
+            ),
+            (
+                "access to a device in the middle, and its interrupt right behind it",
+                vec![Left(at(0x100, RET), 0x104), Whole(at(V, IRET)), stop(0x108)],
+                vec![(0x108, V, Kind::Interrupt), (V + 8, 0x108, Kind::Iret)],
+            ),
+            (
+                "fault in the middle, done again",
+                vec![Left(at(0x100, RET), 0x104), Whole(at(V, IRET)), stop(0x104)],
+                vec![(0x104, V, Kind::Interrupt), (V + 8, 0x104, Kind::Iret)],
             ),
             (
                 "fault at the end",
@@ -328,6 +339,26 @@ mod tests {
                 "told: software interrupt",
                 vec![Whole(at(0x100, Tail::Indirect { kind: Kind::Int })), Told(0x10c, V), stop(V)],
                 vec![(0x108, V, Kind::Int)],
+            ),
+            (
+                "told: a system call that is an exception",
+                vec![Whole(at(0x100, SYSCALL)), Told(0x10c, V), stop(V)],
+                vec![(0x108, V, Kind::Syscall)],
+            ),
+            (
+                "told: one that is not, and an interrupt where it led to",
+                vec![Whole(at(0x100, SYSCALL)), Told(0x1000, V), stop(V)],
+                vec![(0x108, 0x1000, Kind::Syscall), (0x1000, V, Kind::Interrupt)],
+            ),
+            (
+                "told: one that failed",
+                vec![Whole(at(0x100, SYSCALL)), Told(0x108, V), stop(V)],
+                vec![(0x108, V, Kind::Interrupt)],
+            ),
+            (
+                "told: an access to a device in the middle, and its interrupt right behind it",
+                vec![Left(at(0x100, RET), 0x104), Told(0x108, V), stop(V)],
+                vec![(0x108, V, Kind::Interrupt)],
             ),
             (
                 "told: fault in the middle, and an interrupt before its handler ran",

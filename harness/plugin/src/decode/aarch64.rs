@@ -19,6 +19,8 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
             Tail::Cond { target: target(5, 19) }
         }
         _ if is(0x7e00_0000, 0x3600_0000) => Tail::Cond { target: target(5, 14) },
+        // CB<cond>, CBB<cond> and CBH<cond>, which compare as well (FEAT_CMPBR).
+        _ if is(0x7e00_0000, 0x7400_0000) => Tail::Cond { target: target(5, 9) },
         // To a register: the forms that authenticate it differ in bits 24 and 11.
         _ if is(0xfe00_0000, 0xd600_0000) => match (word >> 21) & 0b1111 {
             0b0000 | 0b1000 => indirect(Kind::IndJump),
@@ -32,8 +34,14 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
         _ if is(0xffe0_001f, 0xd400_0002) || is(0xffe0_001f, 0xd400_0003) => Tail::Next { may_fault: true },
         // BRK, HLT and the like; UDF.
         _ if is(0xff00_0000, 0xd400_0000) || is(0xffff_0000, 0) => Tail::Trap,
-        // Loads and stores, and SYS: caches by address.
-        _ => Tail::Next { may_fault: is(0x0a00_0000, 0x0800_0000) || is(0xfff8_0000, 0xd508_0000) },
+        // Loads and stores, those of SVE and SME, and SYS: caches by address.
+        _ => Tail::Next {
+            may_fault: is(0x0a00_0000, 0x0800_0000)
+                || is(0x9e00_0000, 0x8400_0000)
+                || is(0xfe00_0000, 0xe000_0000)
+                || is(0xfe80_0000, 0xa000_0000)
+                || is(0xfff8_0000, 0xd508_0000),
+        },
     }
 }
 
@@ -42,3 +50,6 @@ fn offset(word: u32, low: u32, bits: u32) -> i64 {
     let high = 32 - bits;
     i64::from(((word >> low) << high).cast_signed() >> high) * 4
 }
+
+#[cfg(test)]
+mod tests;

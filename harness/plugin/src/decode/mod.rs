@@ -4,7 +4,8 @@
 mod aarch64;
 mod x86_64;
 
-use crate::flow::Tail;
+use crate::{api, flow::Tail};
+use std::ffi::c_int;
 use tramplab_protocol::magic::Magic;
 
 /// The guest's architecture.
@@ -44,6 +45,16 @@ impl Guest {
         match self {
             Guest::X86_64 => ["rax", "rdi", "rsi"],
             Guest::Aarch64 => ["x0", "x0", "x1"],
+        }
+    }
+
+    /// What QEMU (10.2 and newer) is asked to tell of.
+    pub fn discontinuities(self) -> c_int {
+        match self {
+            // The one of the two kinds that carries the right addresses.
+            Guest::X86_64 => api::DISCONTINUITY_INTERRUPT,
+            // Calls of the firmware are a third kind: they come back.
+            Guest::Aarch64 => api::DISCONTINUITY_INTERRUPT | api::DISCONTINUITY_EXCEPTION,
         }
     }
 

@@ -412,6 +412,34 @@ fn calls_and_interrupts() {
             &["? *0 0=6", "?/s1000 *2 1000=6"],
         ),
         (
+            "… and an interrupt right behind it",
+            vec![
+                Whole(user(0x100, SYSCALL)),
+                Whole(at(0x1000, IRET)),
+                Whole(at(V, IRET)),
+                Whole(user(0x10c, NEXT)),
+            ],
+            &["? *0 0=6", "?/s1000 *1 1000=3", "?/ie100 *1 e100=3"],
+        ),
+        (
+            "`sync_core` within one, and an interrupt right behind it",
+            vec![
+                Whole(user(0x100, SYSCALL)),
+                Whole(at(0x1000, call(0x200))),
+                Whole(at(0x200, IRET)),
+                Whole(at(V, IRET)),
+                Whole(at(0x20c, RET)),
+                Whole(at(0x100c, SYSRET)),
+                Whole(user(0x10c, NEXT)),
+            ],
+            &[
+                "? *0 0=6",
+                "?/s1000 *1 1000=3 100c=3",
+                "?/s1000/200 *1 200=3 20c=3",
+                "?/s1000/200/ie100 *1 e100=3",
+            ],
+        ),
+        (
             "user code is one, whatever it calls",
             vec![
                 Whole(user(0x100, Tail::Direct { kind: Kind::Call, target: 0x200 })),

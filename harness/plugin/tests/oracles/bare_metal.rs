@@ -3,10 +3,18 @@
 
 use crate::{
     compare::difference,
-    machine::{self, Machine, Transfer, labels, transfers},
+    machine::{self, Guest, Machine, Transfer, labels, on_each_machine, transfers},
 };
 use std::fs;
 use tramplab_protocol::trace::{Trace, file_name};
+
+on_each_machine! {
+    what_stands_beside_the_branches_is_what_is_recorded
+    each_cpu_has_its_own_list
+    wrong_arguments_keep_qemu_from_starting
+    several_cpus_in_one_thread_are_refused
+    a_small_ring_keeps_the_newest
+}
 
 /// Every way of running the same machine must give the same list.
 const WAYS: &[(&str, &[&str])] = &[
@@ -16,9 +24,8 @@ const WAYS: &[(&str, &[&str])] = &[
     ("tcg,thread=multi", &["-smp", "2"]),
 ];
 
-#[test]
-fn what_stands_beside_the_branches_is_what_is_recorded() {
-    let machine = Machine::assemble();
+fn what_stands_beside_the_branches_is_what_is_recorded(guest: Guest) {
+    let machine = Machine::assemble(guest);
     for (accel, arguments) in WAYS {
         let traces = machine.record(accel, arguments);
         assert!(traces.len() >= 2, "two windows, two traces");
@@ -33,9 +40,8 @@ fn what_stands_beside_the_branches_is_what_is_recorded() {
     }
 }
 
-#[test]
-fn each_cpu_has_its_own_list() {
-    let machine = Machine::assemble();
+fn each_cpu_has_its_own_list(guest: Guest) {
+    let machine = Machine::assemble(guest);
     let labels = labels(&machine.image);
     for accel in ["tcg,thread=multi", "tcg,thread=multi,one-insn-per-tb=on"] {
         let traces = machine.record(accel, &["-smp", "2"]);
@@ -51,9 +57,8 @@ fn each_cpu_has_its_own_list() {
     }
 }
 
-#[test]
-fn wrong_arguments_keep_qemu_from_starting() {
-    let machine = Machine::assemble();
+fn wrong_arguments_keep_qemu_from_starting(guest: Guest) {
+    let machine = Machine::assemble(guest);
     let plugin = machine::from_env("TRAMPLAB_PLUGIN");
     let dir = machine.path().display();
     for (arguments, words) in [
@@ -71,9 +76,8 @@ fn wrong_arguments_keep_qemu_from_starting() {
     }
 }
 
-#[test]
-fn several_cpus_in_one_thread_are_refused() {
-    let machine = Machine::assemble();
+fn several_cpus_in_one_thread_are_refused(guest: Guest) {
+    let machine = Machine::assemble(guest);
     let option =
         format!("{},dir={}", machine::from_env("TRAMPLAB_PLUGIN").display(), machine.path().display());
     for (accel, arguments) in
@@ -88,9 +92,8 @@ fn several_cpus_in_one_thread_are_refused() {
     }
 }
 
-#[test]
-fn a_small_ring_keeps_the_newest() {
-    let machine = Machine::assemble();
+fn a_small_ring_keeps_the_newest(guest: Guest) {
+    let machine = Machine::assemble(guest);
     let dir = machine.path().join("small");
     fs::create_dir(&dir).unwrap();
     let option = format!("{},dir={},ring=5", machine::from_env("TRAMPLAB_PLUGIN").display(), dir.display());

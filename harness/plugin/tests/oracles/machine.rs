@@ -15,10 +15,74 @@ use tramplab_protocol::{
     trace::{self, Kind, Record, Trace},
 };
 
-/// What the image leaves in QEMU's exit code when it came to its end.
+/// What an image leaves in QEMU's exit code when it came to its end.
 const DONE: i32 = 1;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guest {
+    X86_64,
+    Arm64,
+}
+
+/// What differs between the images.
+struct Architecture {
+    /// Below `tests/oracles`.
+    source: &'static str,
+    /// If it is not `cc`, or what the environment variable `CC` names.
+    cross_compiler: Option<&'static str>,
+    /// What the linker is told.
+    link: &'static str,
+    /// The environment variable that names QEMU.
+    qemu: &'static str,
+    /// QEMU's arguments, the image left out.
+    machine: &'static str,
+    /// Addresses that the image's instructions lie in.
+    code: &'static str,
+}
+
+const X86_64: Architecture = Architecture {
+    source: "x86_64/image.S",
+    cross_compiler: None,
+    link: "-Wl,-Ttext=0x100000,--build-id=none,-e,start32",
+    qemu: "TRAMPLAB_QEMU_X86_64",
+    machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4",
+    // Not the firmware, which runs before.
+    code: "0x100000..0x3fffff",
+};
+
+const ARM64: Architecture = Architecture {
+    source: "arm64/image.S",
+    cross_compiler: Some("aarch64-linux-gnu-gcc"),
+    link: "-Wl,-Ttext=0x40200000,--section-start=.user=0x40400000,-Tdata=0x40600000,--build-id=none,-e,start",
+    qemu: "TRAMPLAB_QEMU_ARM64",
+    machine: "-M virt,gic-version=3 -cpu max,pauth-impdef=on -semihosting-config enable=on,target=native",
+    code: "0x40200000..0x405fffff",
+};
+
+impl Guest {
+    fn architecture(self) -> &'static Architecture {
+        match self {
+            Guest::X86_64 => &X86_64,
+            Guest::Arm64 => &ARM64,
+        }
+    }
+}
+
+/// Runs the tests of these names, functions beside, on each architecture.
+macro_rules! on_each_machine {
+    ($($test:ident)+) => {
+        mod x86_64 {
+            $(#[test] fn $test() { super::$test($crate::machine::Guest::X86_64) })+
+        }
+        mod arm64 {
+            $(#[test] fn $test() { super::$test($crate::machine::Guest::Arm64) })+
+        }
+    };
+}
+pub(crate) use on_each_machine;
+
 pub struct Machine {
+    pub guest: Guest,
     dir: TempDir,
     pub image: PathBuf,
 }
@@ -28,14 +92,16 @@ pub fn from_env(name: &str) -> PathBuf {
 }
 
 /// Assembles and links one freestanding source.
-fn link(source: &Path, program: &Path, arguments: &[&str]) {
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+fn link(cross_compiler: Option<&str>, source: &Path, program: &Path, arguments: &[&str]) {
+    let own = || std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let compiler = cross_compiler.map_or_else(own, Into::into);
+    let output = Command::new(&compiler)
         .args(["-nostdlib", "-static", "-no-pie"])
         .args(arguments)
         .arg("-o")
         .args([program, source])
         .output()
-        .unwrap();
+        .unwrap_or_else(|error| panic!("{}: {error}", compiler.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -48,18 +114,24 @@ pub fn labels(program: &Path) -> HashMap<String, u64> {
 
 impl Machine {
     /// Its windows are recorded.
-    pub fn assemble() -> Machine {
-        Machine::assemble_with(Magic::Arm)
+    pub fn assemble(guest: Guest) -> Machine {
+        Machine::assemble_with(guest, Magic::Arm)
     }
 
     /// Its windows are what this asks for.
-    pub fn assemble_with(magic: Magic) -> Machine {
+    pub fn assemble_with(guest: Guest, magic: Magic) -> Machine {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/image.S");
+        let Architecture { source, cross_compiler, link: arguments, .. } = *guest.architecture();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(source);
         let number = format!("-Wa,--defsym,ARM={}", magic as u8);
-        link(&source, &image, &["-Wl,-Ttext=0x100000,--build-id=none,-e,start32", &number]);
-        Machine { dir, image }
+        link(cross_compiler, &source, &image, &[arguments, &number]);
+        Machine { guest, dir, image }
+    }
+
+    /// Addresses that the image's instructions lie in.
+    pub fn code(&self) -> &'static str {
+        self.guest.architecture().code
     }
 
     pub fn path(&self) -> &Path {
@@ -70,9 +142,10 @@ impl Machine {
     pub fn qemu(&self, accel: &str, arguments: &[&str]) -> Output {
         Command::new("timeout")
             .arg("60")
-            .arg(from_env("TRAMPLAB_QEMU"))
-            .args("-M q35 -cpu max -m 64 -nodefaults -display none -no-reboot".split(' '))
-            .args(["-device", "isa-debug-exit,iobase=0xf4", "-accel", accel, "-kernel"])
+            .arg(from_env(self.guest.architecture().qemu))
+            .args(self.guest.architecture().machine.split(' '))
+            .args("-m 64 -nodefaults -display none -no-reboot".split(' '))
+            .args(["-accel", accel, "-kernel"])
             .arg(&self.image)
             .args(arguments)
             .output()
@@ -127,7 +200,7 @@ pub fn transfers<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Trans
     records.into_iter().map(|record| (record.from, record.to, record.kind)).collect()
 }
 
-/// The numbers of image.S.
+/// The images' numbers.
 fn kind(number: u64) -> Kind {
     match number {
         0 => Kind::Cond,
@@ -141,6 +214,6 @@ fn kind(number: u64) -> Kind {
         8 => Kind::Iret,
         9 => Kind::Int,
         10 => Kind::Interrupt,
-        _ => panic!("image.S names no kind {number}"),
+        _ => panic!("no image names a kind {number}"),
     }
 }

@@ -5,6 +5,10 @@
 //! interrupt and exception: nothing has to be inferred, and neither the plugin interface nor the plugin's decoder
 //! takes part.
 
+mod arm64;
+mod x86_64;
+
+use crate::machine::Guest;
 use std::{collections::HashMap, io::BufRead, rc::Rc};
 use tramplab_protocol::trace::{Kind, Record};
 
@@ -15,8 +19,9 @@ pub const ITEMS: &str = "exec,nochain,in_asm,int";
 pub struct Instruction {
     address: u64,
     length: u64,
-    /// AT&T syntax.
     text: String,
+    /// If it is a branch: of which kind, and where to if the instruction says so.
+    branch: Option<(Kind, Option<u64>)>,
 }
 
 pub type Block = Rc<Vec<Instruction>>;
@@ -52,24 +57,66 @@ fn hex(text: &str) -> u64 {
         .unwrap_or_else(|_| panic!("`{text}` is no address"))
 }
 
-pub fn parse(log: impl BufRead) -> Vec<Event> {
+/// An instruction's bytes and its text, from a line of the disassembly.
+fn instruction(guest: Guest, rest: &str) -> (u64, &str) {
+    match guest {
+        Guest::X86_64 => x86_64::instruction(rest),
+        Guest::Arm64 => arm64::instruction(rest),
+    }
+}
+
+fn branch(guest: Guest, text: &str) -> Option<(Kind, Option<u64>)> {
+    match guest {
+        Guest::X86_64 => x86_64::branch(text),
+        Guest::Arm64 => arm64::branch(text),
+    }
+}
+
+/// Reads what is logged of interrupts and exceptions.
+enum Interrupts {
+    X86_64(x86_64::Interrupts),
+    Arm64(arm64::Interrupts),
+}
+
+impl Interrupts {
+    fn of(guest: Guest) -> Interrupts {
+        match guest {
+            Guest::X86_64 => Interrupts::X86_64(Default::default()),
+            Guest::Arm64 => Interrupts::Arm64(Default::default()),
+        }
+    }
+
+    fn block(&mut self) {
+        match self {
+            Interrupts::X86_64(interrupts) => interrupts.block(),
+            Interrupts::Arm64(interrupts) => interrupts.block(),
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Option<Interrupt> {
+        match self {
+            Interrupts::X86_64(interrupts) => interrupts.line(line),
+            Interrupts::Arm64(interrupts) => interrupts.line(line),
+        }
+    }
+}
+
+pub fn parse(guest: Guest, log: impl BufRead) -> Vec<Event> {
     let mut events = Vec::new();
     // By address in QEMU's memory: the same instructions can be translated in several ways.
     let mut translated: HashMap<String, Block> = HashMap::new();
     let mut latest: HashMap<u64, Vec<Instruction>> = HashMap::new();
-    let mut reading = Vec::new();
-    let mut device = false;
+    let mut reading: Vec<Instruction> = Vec::new();
+    let mut interrupts = Interrupts::of(guest);
     for line in log.lines() {
         let line = line.unwrap();
         assert!(!line.starts_with("OBJD-T"), "QEMU was built without Capstone: its log has no disassembly");
         if let Some((address, rest)) = line.split_once(":  ").filter(|_| line.starts_with("0x")) {
-            // Bytes, eight to a line, then the text.
-            let (bytes, text) = rest.split_at(rest.len().min(24));
-            let length = bytes.split_whitespace().count() as u64;
-            match (reading.last_mut(), text.trim()) {
-                (Some(Instruction { length: whole, .. }), "") => *whole += length,
-                (_, text) => {
-                    reading.push(Instruction { address: hex(address), length, text: text.to_owned() })
+            match (reading.last_mut(), instruction(guest, rest)) {
+                (Some(Instruction { length: whole, .. }), (more, "")) => *whole += more,
+                (_, (length, text)) => {
+                    let (address, branch) = (hex(address), branch(guest, text));
+                    reading.push(Instruction { address, length, text: text.to_owned(), branch });
                 }
             }
             continue;
@@ -78,8 +125,7 @@ pub fn parse(log: impl BufRead) -> Vec<Event> {
             latest.insert(first.address, std::mem::take(&mut reading));
         }
         if let Some(rest) = line.strip_prefix("Trace ") {
-            // In real mode an interrupt is served without a further line.
-            device = false;
+            interrupts.block();
             // `0: 0x7f… [cs base/address/flags/cflags] symbol`
             let mut words = rest.split_whitespace();
             let host = words.nth(1).unwrap();
@@ -93,19 +139,8 @@ pub fn parse(log: impl BufRead) -> Vec<Event> {
             assert!(matches!(events.pop(), Some(Event::Block(_))), "{line}");
         } else if line.starts_with("cpu_io_recompile") {
             events.push(Event::Rewound);
-        } else if line.starts_with("Servicing hardware INT") {
-            device = true;
-        } else if let Some((_, rest)) = line.split_once(": v=") {
-            // `v=0e e=0002 i=0 cpl=0 IP=0010:ffffffff81000000 pc=…`
-            let field = |name: &str| rest.split(' ').find_map(|word| word.strip_prefix(name)).unwrap();
-            let cause = match (std::mem::take(&mut device), field("i="), &rest[..2]) {
-                (true, ..) => Cause::Device,
-                (_, "1", _) => Cause::Instruction,
-                (_, _, "01") => Cause::Trap,
-                _ => Cause::Fault,
-            };
-            let at = hex(field("IP=").split_once(':').unwrap().1);
-            events.push(Event::Interrupt(Interrupt { cause, at }));
+        } else {
+            events.extend(interrupts.line(&line).map(Event::Interrupt));
         }
     }
     events
@@ -129,27 +164,9 @@ pub fn windows(events: &[Event], armed: u64, disarm: u64) -> Vec<&[Event]> {
     windows
 }
 
-/// A branch: of which kind, and where to if the instruction says so.
-fn branch(text: &str) -> Option<(Kind, Option<u64>)> {
-    let mut words =
-        text.split_whitespace().skip_while(|word| ["notrack", "bnd", "rep", "repz"].contains(word));
-    let (name, operand) = (words.next()?, words.next().unwrap_or_default());
-    let either = |direct, indirect| match operand.strip_prefix('*') {
-        Some(_) => (indirect, None),
-        None => (direct, Some(hex(operand))),
-    };
-    Some(match name {
-        "jmp" | "jmpq" => either(Kind::Jump, Kind::IndJump),
-        "call" | "callq" => either(Kind::Call, Kind::IndCall),
-        "ljmp" | "ljmpq" => (Kind::IndJump, None),
-        "lcall" | "lcallq" => (Kind::IndCall, None),
-        "ret" | "retq" | "lret" | "lretq" | "retf" | "retfq" => (Kind::Ret, None),
-        "iret" | "iretl" | "iretd" | "iretq" => (Kind::Iret, None),
-        "syscall" | "sysenter" => (Kind::Syscall, None),
-        "sysret" | "sysretl" | "sysretq" | "sysexit" => (Kind::Sysret, None),
-        _ if name.starts_with('j') || name.starts_with("loop") => (Kind::Cond, Some(hex(operand))),
-        _ => return None,
-    })
+pub fn interrupts_of_devices(window: &[Event]) -> usize {
+    let device = |event: &&Event| matches!(event, Event::Interrupt(Interrupt { cause: Cause::Device, .. }));
+    window.iter().filter(device).count()
 }
 
 /// A transfer, and what can only be known with the log.
@@ -216,7 +233,7 @@ fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
                     instructions: std::mem::take(&mut instructions),
                 },
                 at_once: index > 0 || branched.is_some(),
-                failed_branch: branch(&last.text).filter(|_| failed).map(|(kind, _)| kind),
+                failed_branch: last.branch.filter(|_| failed).map(|(kind, _)| kind),
             });
         }
     }
@@ -245,7 +262,7 @@ fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
     }
     let end = last.address + last.length;
     let record = |kind| Some(Record { from: last.address, to, kind, instructions: 0 });
-    match branch(&last.text) {
+    match last.branch {
         Some((kind @ (Kind::Jump | Kind::Call), Some(target))) if to == target => record(kind),
         Some((Kind::Cond, _)) if to == end => None,
         Some((Kind::Cond, Some(target))) if to == target => record(Kind::Cond),
@@ -276,27 +293,4 @@ pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
         }
     }
     records
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kinds_of_branches() {
-        for (text, expected) in [
-            ("je       0x10016f", Some((Kind::Cond, Some(0x10016f)))),
-            ("loop     0x10", Some((Kind::Cond, Some(0x10)))),
-            ("jmpq     *%rax", Some((Kind::IndJump, None))),
-            ("notrack jmpq *%rax", Some((Kind::IndJump, None))),
-            ("callq    0x20", Some((Kind::Call, Some(0x20)))),
-            ("callq    *8(%rip)", Some((Kind::IndCall, None))),
-            ("repz retq", Some((Kind::Ret, None))),
-            ("retq     $8", Some((Kind::Ret, None))),
-            ("rep movsb (%rsi), (%rdi)", None),
-            ("nop", None),
-        ] {
-            assert_eq!(branch(text), expected, "{text}");
-        }
-    }
 }

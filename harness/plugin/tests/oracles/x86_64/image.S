@@ -241,7 +241,13 @@ b_pcall: call	pops
 b_call0: call	1f
 	expect	b_call0, 1f, CALL
 1:	popq	%rax
-	/* A far return. */
+	/* The function that switches threads, when a profile is made. */
+	movl	$first_task, %edi
+	movl	$second_task, %esi
+b_switch: call	switch_threads
+	expect	b_switch, switch_threads, CALL
+	expect	switch_ret, 1f, RET
+1:	/* A far return. */
 	pushq	$8
 	pushq	$2f
 b_lret:	lretq
@@ -421,6 +427,15 @@ b_ipi:	nop
 	expect	b_ipi, on_ipi, INTERRUPT
 	expect	ipi_iret, b_ipi, IRET
 	cli
+	/* One right behind the access to a device that sends it. */
+	sti
+	movl	$LAPIC_ICR, %ebx
+	nop
+	movl	$0x00044040, (%rbx)
+1:	nop
+	expect	1b, on_ipi, INTERRUPT
+	expect	ipi_iret, 1b, IRET
+	cli
 	/* One right behind a branch that is not taken, a call, and a return. */
 	xorl	%eax, %eax
 	ipi
@@ -558,6 +573,9 @@ wrong:
 
 leaf:	nop
 leaf_ret: ret
+switch_threads:
+	nop
+switch_ret: ret
 pops:	nop
 pops_ret: ret	$8
 reads_device:
@@ -618,7 +636,15 @@ tss:	.long	0
 	.word	0x68
 second_ready: .byte 0
 go:	.byte	0
-setup:	.skip	32, 0			/* of a profile: no thread is switched */
+	.balign	16
+setup:	.quad	switch_threads, 0, 0	/* of a profile */
+	.long	8, 4
+first_task: .long 0, 11
+	.asciz	"first"
+	.balign	32
+second_task: .long 0, 12
+	.asciz	"second"
+	.balign	32
 second_done: .byte 0
 
 	.bss

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use super::*;
+use std::{collections::BTreeMap, fs, process::Command};
+
+/// Where the instructions are thought to lie.
+const BASE: u64 = 0xffff_8000_8000_0000;
+
+const NEXT: Tail = Tail::Next { may_fault: false };
+const FAULTS: Tail = Tail::Next { may_fault: true };
+
+fn indirect(kind: Kind) -> Tail {
+    Tail::Indirect { kind }
+}
+
+fn decoded(word: u32) -> Tail {
+    tail(&word.to_le_bytes(), BASE)
+}
+
+#[test]
+fn instruction_classes() {
+    let to = |offset: i64| BASE.wrapping_add_signed(offset);
+    let jump = |offset| Tail::Direct { kind: Kind::Jump, target: to(offset) };
+    let call = |offset| Tail::Direct { kind: Kind::Call, target: to(offset) };
+    let cond = |offset| Tail::Cond { target: to(offset) };
+    let cases: &[(&str, u32, Tail)] = &[
+        ("b +0x100", 0x1400_0040, jump(0x100)),
+        ("b -4", 0x17ff_ffff, jump(-4)),
+        ("b, farthest", 0x15ff_ffff, jump(0x7ff_fffc)),
+        ("bl, farthest back", 0x9600_0000, call(-0x800_0000)),
+        ("bl +4", 0x9400_0001, call(4)),
+        ("b.ne", 0x5400_0041, cond(8)),
+        ("b.al, farthest back", 0x5480_000e, cond(-0x10_0000)),
+        ("bc.eq, farthest", 0x547f_fff0, cond(0xf_fffc)),
+        ("cbz w3", 0x3400_0083, cond(16)),
+        ("cbnz x30", 0xb5ff_ff9e, cond(-16)),
+        ("cbz x1, farthest back", 0xb480_0001, cond(-0x10_0000)),
+        ("tbz w0, #0, farthest", 0x3603_ffe0, cond(0x7ffc)),
+        ("tbnz x9, #63, farthest back", 0xb7fc_0009, cond(-0x8000)),
+        // Not known to binutils 2.40, by the manual.
+        ("cbgt x1, x2, farthest", 0xf402_1fe1, cond(0x3fc)),
+        ("cbhi w1, #5, farthest back", 0x7542_a001, cond(-0x400)),
+        ("cbbeq w1, w2", 0x74c2_8041, cond(8)),
+        ("cbhne w1, w2", 0x74e2_c041, cond(8)),
+        ("br x0", 0xd61f_0000, indirect(Kind::IndJump)),
+        ("br x30", 0xd61f_03c0, indirect(Kind::IndJump)),
+        ("braa x9, x10", 0xd71f_092a, indirect(Kind::IndJump)),
+        ("braa x9, sp", 0xd71f_093f, indirect(Kind::IndJump)),
+        ("brab x0, x1", 0xd71f_0c01, indirect(Kind::IndJump)),
+        ("braaz x3", 0xd61f_087f, indirect(Kind::IndJump)),
+        ("brabz x30", 0xd61f_0fdf, indirect(Kind::IndJump)),
+        ("blr x16", 0xd63f_0200, indirect(Kind::IndCall)),
+        ("blraa x1, x2", 0xd73f_0822, indirect(Kind::IndCall)),
+        ("blrab x1, sp", 0xd73f_0c3f, indirect(Kind::IndCall)),
+        ("blraaz x17", 0xd63f_0a3f, indirect(Kind::IndCall)),
+        ("blrabz x1", 0xd63f_0c3f, indirect(Kind::IndCall)),
+        ("ret", 0xd65f_03c0, indirect(Kind::Ret)),
+        ("ret x9", 0xd65f_0120, indirect(Kind::Ret)),
+        ("retaa", 0xd65f_0bff, indirect(Kind::Ret)),
+        ("retab", 0xd65f_0fff, indirect(Kind::Ret)),
+        ("eret", 0xd69f_03e0, indirect(Kind::Iret)),
+        ("eretaa", 0xd69f_0bff, indirect(Kind::Iret)),
+        ("eretab", 0xd69f_0fff, indirect(Kind::Iret)),
+        ("svc #0", 0xd400_0001, indirect(Kind::Syscall)),
+        ("svc #0xffff", 0xd41f_ffe1, indirect(Kind::Syscall)),
+        ("hvc #0", 0xd400_0002, FAULTS),
+        ("smc #1", 0xd400_0023, FAULTS),
+        ("brk #0x800", 0xd421_0000, Tail::Trap),
+        ("hlt #0xf000", 0xd45e_0000, Tail::Trap),
+        ("dcps1", 0xd4a0_0001, Tail::Trap),
+        ("drps", 0xd6bf_03e0, Tail::Trap),
+        ("udf #0", 0x0000_0000, Tail::Trap),
+        ("udf #0xffff", 0x0000_ffff, Tail::Trap),
+        ("bti c", 0xd503_245f, NEXT),
+        ("paciasp", 0xd503_233f, NEXT),
+        ("autiasp", 0xd503_23bf, NEXT),
+        ("nop", 0xd503_201f, NEXT),
+        ("wfi", 0xd503_207f, NEXT),
+        ("isb", 0xd503_3fdf, NEXT),
+        ("msr daifclr, #2", 0xd503_42ff, NEXT),
+        ("mrs x0, ctr_el0", 0xd53b_0020, NEXT),
+        ("msr sctlr_el1, x0", 0xd518_1000, NEXT),
+        ("add x0, x1, x2", 0x8b02_0020, NEXT),
+        ("mov xzr, #0x7b41", 0xd28f_683f, NEXT),
+        ("madd x0, x1, x2, x3", 0x9b02_0c20, NEXT),
+        ("fadd d0, d1, d2", 0x1e62_2820, NEXT),
+        ("add z0.b, z1.b, z2.b", 0x0422_0020, NEXT),
+        ("ptrue p0.b", 0x2518_e3e0, NEXT),
+        ("ldr x0, [x1]", 0xf940_0020, FAULTS),
+        ("stp x29, x30, [sp, #-16]!", 0xa9bf_7bfd, FAULTS),
+        ("ldr x0, +8", 0x5800_0040, FAULTS),
+        ("ldraa x0, [x1]", 0xf820_0420, FAULTS),
+        ("ldxr x0, [x1]", 0xc85f_7c20, FAULTS),
+        ("stlxr w0, x1, [x2]", 0xc800_fc41, FAULTS),
+        ("ldadd x0, x1, [x2]", 0xf820_0041, FAULTS),
+        ("casp x0, x1, x2, x3, [x4]", 0x4820_7c82, FAULTS),
+        ("ld1 {v0.16b}, [x0]", 0x4c40_7000, FAULTS),
+        ("cpyfp [x0]!, [x1]!, x2!", 0x1901_0440, FAULTS),
+        ("sete [x0]!, x1!, x2", 0x19c2_8420, FAULTS),
+        ("ld1b {z0.b-z1.b}, pn8/z, [x0]", 0xa040_0000, FAULTS),
+        ("str za[w12, 0], [x0]", 0xe120_0000, FAULTS),
+        ("umopa za0.s, p0/m, p0/m, z0.b, z0.b", 0xa1a0_0000, NEXT),
+        ("dc zva, x0", 0xd50b_7420, FAULTS),
+        ("ic ivau, x0", 0xd50b_7520, FAULTS),
+        ("ld1b {z0.b}, p0/z, [x1]", 0xa400_a020, FAULTS),
+        ("ldr z3, [x0]", 0x8580_4003, FAULTS),
+        ("st1d {z0.d}, p0, [x1]", 0xe5e0_e020, FAULTS),
+    ];
+    for &(name, word, expected) in cases {
+        assert_eq!(decoded(word), expected, "{name}");
+    }
+    // One at no multiple of four cannot be read, and raises an exception.
+    assert_eq!(tail(&[0x1f, 0x20], BASE + 1), Tail::Trap);
+}
+
+/// Classes of encodings, and how many words of each are tried: bits that are given, and what they are.
+const CLASSES: &[(u32, u32, usize)] = &[
+    (0xfc00_0000, 0x1400_0000, 300),
+    (0xfc00_0000, 0x9400_0000, 300),
+    (0xfe00_0000, 0x5400_0000, 600),
+    (0x7e00_0000, 0x3400_0000, 600),
+    (0x7e00_0000, 0x3600_0000, 600),
+    // To a register: at random hardly one of them is allocated.
+    (0xfe00_0000, 0xd600_0000, 600),
+    (0xfe1f_fc00, 0xd61f_0000, 600),
+    (0xfe1f_f800, 0xd61f_0800, 900),
+    (0xfe1f_f81f, 0xd61f_081f, 600),
+    (0xfe1f_ffff, 0xd61f_03e0, 100),
+    (0xfe1f_fbff, 0xd61f_0bff, 100),
+    // Exceptions, and what else is of the system.
+    (0xff00_0000, 0xd400_0000, 1000),
+    (0xff1f_fff0, 0xd400_0000, 200),
+    (0xffff_0000, 0x0000_0000, 100),
+    (0xff00_0000, 0xd500_0000, 2000),
+    (0xffff_f01f, 0xd503_201f, 300),
+    (0xfff8_0000, 0xd508_0000, 600),
+    // All others.
+    (0x1c00_0000, 0x1400_0000, 1000),
+    (0x0000_0000, 0x0000_0000, 16000),
+];
+
+/// The same words each time: Marsaglia's xorshift.
+fn words() -> Vec<u32> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u32
+    };
+    let classes = CLASSES.iter().flat_map(|&class| std::iter::repeat_n(class, class.2));
+    classes.map(|(given, bits, _)| random() & !given | bits).collect()
+}
+
+/// What a disassembler's text says of the flow; None where it knows no such instruction.
+fn told(text: &str) -> Option<Tail> {
+    let text = text.split("//").next().unwrap().trim();
+    let (name, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let target = || {
+        let operand = operands.rsplit(',').next().unwrap().trim();
+        u64::from_str_radix(operand.trim_start_matches("0x"), 16)
+            .unwrap_or_else(|_| panic!("`{text}` has no target"))
+    };
+    let first = name.split('.').next().unwrap();
+    Some(match first {
+        ".inst" | "" => return None,
+        "b" if name == "b" => Tail::Direct { kind: Kind::Jump, target: target() },
+        "bl" => Tail::Direct { kind: Kind::Call, target: target() },
+        "b" | "bc" | "cbz" | "cbnz" | "tbz" | "tbnz" => Tail::Cond { target: target() },
+        "br" | "braa" | "brab" | "braaz" | "brabz" => indirect(Kind::IndJump),
+        "blr" | "blraa" | "blrab" | "blraaz" | "blrabz" => indirect(Kind::IndCall),
+        "ret" | "retaa" | "retab" => indirect(Kind::Ret),
+        "eret" | "eretaa" | "eretab" => indirect(Kind::Iret),
+        "svc" => indirect(Kind::Syscall),
+        "brk" | "hlt" | "udf" | "drps" | "dcps1" | "dcps2" | "dcps3" | "tcancel" => Tail::Trap,
+        "hvc" | "smc" => FAULTS,
+        // By address, but also all else that `sys` stands for.
+        "dc" | "ic" | "at" | "tlbi" | "sys" | "cfp" | "cpp" | "dvp" | "brb" => FAULTS,
+        _ if ["ld", "st", "cas", "swp", "cpy", "setp", "setm", "sete", "setg", "prf"]
+            .iter()
+            .any(|start| first.starts_with(start)) =>
+        {
+            FAULTS
+        }
+        _ => NEXT,
+    })
+}
+
+#[test]
+fn as_binutils_has_it() {
+    let words = words();
+    let dir = tempfile::tempdir().unwrap();
+    let code = dir.path().join("code");
+    fs::write(&code, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let output = Command::new("aarch64-linux-gnu-objdump")
+        .args(["-D", "-z", "-b", "binary", "-m", "aarch64"])
+        .arg(format!("--adjust-vma={BASE:#x}"))
+        .arg(&code)
+        .output()
+        .expect("aarch64-linux-gnu-objdump, of Debian's binutils-aarch64-linux-gnu");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    // `address:`, the word, the text.
+    let lines: Vec<&str> = text.lines().filter_map(|line| line.splitn(3, '\t').nth(2)).collect();
+    assert_eq!(lines.len(), words.len());
+    let mut compared = 0;
+    let mut differences = BTreeMap::new();
+    for (index, (&word, line)) in words.iter().zip(&lines).enumerate() {
+        let Some(expected) = told(line) else { continue };
+        let address = BASE + 4 * index as u64;
+        let found = tail(&word.to_le_bytes(), address);
+        compared += 1;
+        if found != expected {
+            differences.insert(*line, format!("{word:#010x}: {found:x?}, not {expected:x?}"));
+        }
+    }
+    assert!(differences.is_empty(), "of {compared}: {differences:#?}");
+    assert!(compared > 10_000, "{compared}");
+}
