@@ -18,12 +18,57 @@ pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&H) -> F) -> V
     largest.into_iter().flatten().map(|number| hits[number]).collect()
 }
 
-/// Where QEMU does not report interrupts (before 10.2) the recorder may see one as the branch before it, gone astray: nothing
-/// but `int` (arm64: `brk`) and system calls leads to these entries.
+/// Whether an interrupt or an exception came over the flow, which is then not the hit's alone.
 pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
+    record.kind == Kind::Interrupt || is_astray(record, symbols)
+}
+
+/// Where QEMU does not report interrupts (before 10.2) the recorder takes one right behind a return or another indirect transfer
+/// for that transfer's target: nothing but `int` (arm64: `brk`) and system calls leads to these entries.
+fn is_astray(record: &Record, symbols: &Symbols) -> bool {
     let is_entry = |s: &Symbol| is_x86_entry(s, record.to) || arm64_entry(s, record.to).is_some();
-    record.kind == Kind::Interrupt
-        || !matches!(record.kind, Kind::Int | Kind::Syscall) && symbols.find(record.to).is_some_and(is_entry)
+    !matches!(record.kind, Kind::Interrupt | Kind::Int | Kind::Syscall)
+        && symbols.find(record.to).is_some_and(is_entry)
+}
+
+/// Gives transfers that an interrupt was taken for the target of their own back, which is where the handler returns to: else
+/// a program that was interrupted at its first instruction would seem never to have been entered.
+pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
+    let astray: Vec<bool> = records.iter().map(|record| is_astray(record, symbols)).collect();
+    let mut targets: Vec<u64> = records.iter().map(|record| record.to).collect();
+    // From the end: what a handler returns to may be astray too.
+    for index in (0..records.len()).rev().filter(|&index| astray[index]) {
+        if let Some(back) = end_of_handler(records, &astray, index) {
+            targets[index] = targets[back];
+        }
+    }
+    let mut whole = Vec::with_capacity(records.len());
+    for ((record, &target), &astray) in records.iter().zip(&targets).zip(&astray) {
+        whole.push(Record { to: target, ..*record });
+        if astray {
+            whole.push(Record { from: target, to: record.to, kind: Kind::Interrupt, instructions: 0 });
+        }
+    }
+    whole
+}
+
+/// The return of the handler that was entered by the record at `entry`.
+fn end_of_handler(records: &[Record], astray: &[bool], entry: usize) -> Option<usize> {
+    let mut depth = 1;
+    for (index, record) in records.iter().enumerate().skip(entry + 1) {
+        match record.kind {
+            Kind::Interrupt | Kind::Int | Kind::Syscall => depth += 1,
+            Kind::Iret | Kind::Sysret => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(index);
+                }
+            }
+            _ => {}
+        }
+        depth += u32::from(astray[index]);
+    }
+    None
 }
 
 /// Whether an interrupt, which comes over whatever runs, enters at an address of a symbol, or its handler goes on there: an
@@ -127,6 +172,44 @@ mod tests {
                 "{name}"
             );
             assert_eq!(is_asynchronous(&symbol(name), to), asynchronous, "{name}+{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn what_an_interrupt_was_taken_for_gets_its_target_back() {
+        let vector = START + 0x280;
+        let symbols: Symbols = [symbol("vectors")].into_iter().collect();
+        let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
+        let told = |from| Record { instructions: 0, ..record(Kind::Interrupt, from, vector) };
+        let handler = |to| [record(Kind::Call, 0x50, 0x60), record(Kind::Iret, 0x70, to)];
+        let taken = |kind, to| record(kind, 1, to);
+        let nested = [record(Kind::Interrupt, 0x60, START + 0x200), record(Kind::Iret, 0x90, 0x60)];
+        let table = [
+            ("nothing", vec![taken(Kind::IndCall, 8)], vec![taken(Kind::IndCall, 8)]),
+            (
+                "a call",
+                [&[taken(Kind::IndCall, vector)][..], &handler(8)].concat(),
+                [&[taken(Kind::IndCall, 8), told(8)][..], &handler(8)].concat(),
+            ),
+            (
+                "a handler that is interrupted itself",
+                [&[taken(Kind::Ret, vector)][..], &nested, &handler(8)].concat(),
+                [&[taken(Kind::Ret, 8), told(8)][..], &nested, &handler(8)].concat(),
+            ),
+            (
+                "the next one behind the handler's return",
+                [&[taken(Kind::Ret, vector), record(Kind::Iret, 0x70, vector)][..], &handler(8)].concat(),
+                [&[taken(Kind::Ret, 8), told(8), record(Kind::Iret, 0x70, 8), told(8)][..], &handler(8)]
+                    .concat(),
+            ),
+            (
+                "a handler without an end",
+                vec![taken(Kind::Ret, vector)],
+                vec![taken(Kind::Ret, vector), told(vector)],
+            ),
+        ];
+        for (what, records, expected) in table {
+            assert_eq!(with_targets(&records, &symbols), expected, "{what}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use tramplab_protocol::{
     Point,
     message::{Symbol, TriggerReply},
-    trace::{Kind, Record, Trace, VcpuTrace},
+    trace::{Kind, Record, Trace},
 };
 
 /// No instruction is longer, on any architecture.
@@ -56,7 +56,7 @@ pub fn trigger_cost(
     symbols: &Symbols,
     reply: &TriggerReply,
 ) -> Result<TriggerCost, TriggerError> {
-    let records = &vcpu(trace, reply)?.records;
+    let records = &vcpu_records(trace, symbols, reply)?;
     let windows = match reply.mechanism.is_tracepoint() {
         true => tracepoint_hits(records, reply)?,
         false => function_hits(records, reply)?,
@@ -111,19 +111,21 @@ fn enters(symbol: &Symbol, record: &Record) -> bool {
     record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
 }
 
-/// The one vCPU on which the program ran, as often as it was to.
-fn vcpu<'a>(trace: &'a Trace, reply: &TriggerReply) -> Result<&'a VcpuTrace, TriggerError> {
+/// What the one vCPU did on which the program ran, as often as it was to.
+fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Result<Vec<Record>, TriggerError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
         return Err(TriggerError::Empty);
     }
-    let runs = |vcpu: &VcpuTrace| vcpu.records.iter().filter(|r| enters(&reply.program, r)).count();
-    let mut with: Vec<&VcpuTrace> = trace.vcpus.iter().filter(|vcpu| runs(vcpu) > 0).collect();
-    if let [first, second, ..] = with[..] {
-        return Err(TriggerError::Vcpus { first: first.index, second: second.index });
+    let runs = |records: &[Record]| records.iter().filter(|r| enters(&reply.program, r)).count();
+    let all = trace.vcpus.iter().map(|vcpu| (vcpu.index, hit::with_targets(&vcpu.records, symbols)));
+    let mut with: Vec<(u32, Vec<Record>)> = all.filter(|(_, records)| runs(records) > 0).collect();
+    if let [(first, _), (second, _), ..] = with[..] {
+        return Err(TriggerError::Vcpus { first, second });
     }
-    let found = with.first().map_or(0, |vcpu| runs(vcpu));
+    let records = with.pop().map_or_else(Vec::new, |(_, records)| records);
+    let found = runs(&records);
     if found as u64 != expected {
         let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
         let hint =
@@ -131,7 +133,7 @@ fn vcpu<'a>(trace: &'a Trace, reply: &TriggerReply) -> Result<&'a VcpuTrace, Tri
         let (program, start) = (reply.program.name.clone(), reply.program.start);
         return Err(TriggerError::Runs { program, start, found, expected, hits: reply.hits, points, hint });
     }
-    Ok(with.remove(0))
+    Ok(records)
 }
 
 /// From each call of the function to its return.

@@ -58,7 +58,8 @@ const COUNTED: &[Counted] = &[
     ("7.2-trigger-fentry.multi", &[(Point::Entry, 107, 12)], 0, 2),
     ("7.2-trigger-fexit", &[(Point::Entry, 35, 7), (Point::Exit, 127, 16)], 0, 2),
     ("7.2-trigger-kprobe.multi", &[(Point::Entry, 247, 21)], 0, 2),
-    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 1, 1),
+    // The interrupt came behind the return to the caller: over none of the hits.
+    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 0, 2),
 ];
 
 #[test]
