@@ -20,10 +20,10 @@ use tramplab::{
     vm::{Spec, Vm, VmError},
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    Beside, BesideSet, Functions, Mechanism,
     message::{
         AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, Fault, GuestError,
-        LbrWasteRequest, PhaseReply, Response, Samples, Symbol, TriggerReply, TriggerRequest,
+        LbrWasteRequest, PhaseReply, Response, Samples, Symbol, TriggerRequest,
     },
     trace::{self, Trace},
 };
@@ -246,14 +246,16 @@ fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(arch: 
     vm.power_off(LIMIT).unwrap();
 }
 
-fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> (Trace, Vec<Symbol>, TriggerReply) {
-    let request = TriggerRequest { mechanism, hits: 8, warmup: 3, timed: 10, rounds: 2 };
+fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism, beside: BesideSet) -> TriggerCost {
+    let request = TriggerRequest { mechanism, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
     let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap() else {
         panic!()
     };
     assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
     let (trace, symbols) = recorded(vm, dir, number);
-    (trace, symbols, reply)
+    let what = beside.with(mechanism);
+    branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+        .unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
 #[test]
@@ -272,8 +274,7 @@ fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(arch: Ar
         let dir = tempfile::tempdir().unwrap();
         let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
         let cost = |(number, mechanism)| -> TriggerCost {
-            let (trace, symbols, reply) = hit(&mut vm, dir.path(), number, mechanism);
-            branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply).unwrap()
+            hit(&mut vm, dir.path(), number, mechanism, BesideSet::default())
         };
         let costs: Vec<TriggerCost> = (0..).zip(WAYS).map(cost).collect();
         let [fentry, fexit, kprobe, kretprobe] = [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
@@ -282,6 +283,102 @@ fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(arch: Ar
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+#[test]
+fn each_way_through_ftrace_is_seen_on_x86_64() {
+    let several = &["ftrace_regs_caller", "ftrace_ops_list_func", "function_trace_call"][..];
+    each_way_through_ftrace_is_seen(
+        Arch::X86_64,
+        &[
+            // The function calls what is attached.
+            (Mechanism::Fentry, &[], &["bpf_trampoline_*"], &["ftrace_regs_caller", "ftrace_ops_list_func"]),
+            (Mechanism::KprobeMulti, &[], &["ftrace_trampoline", "fprobe_handler"], &["ftrace_regs_caller"]),
+            // It calls ftrace, which goes through the list.
+            (
+                Mechanism::Fentry,
+                &[Beside::FunctionTracer],
+                &[several, &["call_direct_funcs", "bpf_trampoline_*"]].concat(),
+                &[],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracer],
+                &[several, &["fprobe_handler"]].concat(),
+                &["ftrace_trampoline"],
+            ),
+        ],
+    );
+}
+
+/// With CALL_OPS every traced function calls the one `ftrace_caller`, which reads the function's own ops.
+#[test]
+fn each_way_through_ftrace_is_seen_on_arm64() {
+    let several = &["ftrace_caller", "ftrace_ops_list_func", "function_trace_call"][..];
+    each_way_through_ftrace_is_seen(
+        Arch::Arm64,
+        &[
+            // No `bl` reaches the trampoline.
+            (
+                Mechanism::Fentry,
+                &[],
+                &["ftrace_caller", "ftrace_caller_direct", "bpf_trampoline_*"],
+                &["ftrace_ops_list_func", "call_direct_funcs"],
+            ),
+            // One ops is called as it is.
+            (
+                Mechanism::KprobeMulti,
+                &[],
+                &["ftrace_caller", "fprobe_ftrace_entry"],
+                &["ftrace_ops_list_func", "ftrace_caller_direct"],
+            ),
+            (
+                Mechanism::Fentry,
+                &[Beside::FunctionTracer],
+                &[several, &["call_direct_funcs", "ftrace_caller_direct_late", "bpf_trampoline_*"]].concat(),
+                &[],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracer],
+                &[several, &["fprobe_ftrace_entry"]].concat(),
+                &["ftrace_caller_direct"],
+            ),
+            // A breakpoint, and behind it the call of ftrace: both are the entry's.
+            (
+                Mechanism::Fentry,
+                &[Beside::Mechanism(Mechanism::Kprobe)],
+                &["kprobe_brk_handler", "ftrace_caller_direct", "bpf_trampoline_*"],
+                &["ftrace_ops_list_func"],
+            ),
+        ],
+    );
+}
+
+/// What is measured, what is attached beside, functions that a hit then enters, and others that it does not.
+type Way<'a> = (Mechanism, &'a [Beside], &'a [&'a str], &'a [&'a str]);
+
+fn each_way_through_ftrace_is_seen(arch: Arch, ways: &[Way]) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+    for (number, &(mechanism, beside, through, past)) in (0..).zip(ways) {
+        let beside: BesideSet = beside.iter().copied().collect();
+        let cost = hit(&mut vm, dir.path(), number, mechanism, beside);
+        let records = cost.parts.iter().flat_map(|part| &part.records);
+        let entered: BTreeSet<String> = records
+            .filter(|record| record.to.offset == 0)
+            .filter_map(|record| record.to.symbol.as_deref())
+            .map(branch::stable_name)
+            .collect();
+        let what = beside.with(mechanism);
+        for name in through {
+            assert!(entered.contains(*name), "{what} does not go through {name}: {entered:#?}");
+        }
+        for name in past {
+            assert!(!entered.contains(*name), "{what} goes through {name}: {entered:#?}");
+        }
+    }
+    vm.power_off(LIMIT).unwrap();
 }
 
 /// One way for a guest to fail, and what must be said of it.

@@ -68,7 +68,7 @@ pub fn trigger_cost(
     let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
     for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
         let parts = match reply.mechanism.is_tracepoint() {
-            true => vec![Part { point: Point::Entry, records: window.clone() }],
+            true => vec![Part { point: Point::Entry, records: window.clone(), again: None }],
             false => function_parts(records, reply, number, window)?,
         };
         hits.push(parts.iter().map(|part| named(part, records, symbols)).collect());
@@ -88,12 +88,19 @@ struct Part {
     point: Point,
     /// From the record that leaves the function to the one that comes back.
     records: RangeInclusive<usize>,
+    /// One between them that leaves it again, from behind where an earlier tracer came back.
+    again: Option<usize>,
 }
 
 impl Part {
-    /// The first record is the function's own.
     fn instructions(&self, records: &[Record]) -> u32 {
-        records[self.records.clone()].iter().skip(1).map(|record| record.instructions).sum()
+        self.records.clone().map(|index| self.before(index, records)).sum()
+    }
+
+    /// Instructions run since the record before one: what leads to a record that leaves the function is its own.
+    fn before(&self, index: usize, records: &[Record]) -> u32 {
+        let own = index == *self.records.start() || Some(index) == self.again;
+        if own { 0 } else { records[index].instructions }
     }
 }
 
@@ -171,17 +178,26 @@ fn function_parts(
     if !leaves(&records[site]) || records[site].from - function.start >= SITE {
         return Err(shape("the function's first branch is not that of its entry site"));
     }
-    let body = (site + 1..back)
-        .find(|&i| inside(records[i].to))
-        .filter(|&body| is_behind(records[site].from, records[body].to))
-        .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))?;
-    let mut parts = vec![Part { point: Point::Entry, records: site..=body }];
+    let comes_back = |site: usize| {
+        (site + 1..back)
+            .find(|&i| inside(records[i].to))
+            .filter(|&body| is_behind(records[site].from, records[body].to))
+            .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))
+    };
+    let first = comes_back(site)?;
+    // A kprobe's breakpoint before the site of ftrace: where arm64 has both, both are the entry's.
+    let next = &records[first + 1];
+    let is_second =
+        records[site].kind == Kind::Int && next.kind == Kind::Call && next.from == records[first].to;
+    let again = is_second.then_some(first + 1);
+    let body = again.map_or(Ok(first), comes_back)?;
+    let mut parts = vec![Part { point: Point::Entry, records: site..=body, again }];
 
     let ret = (body + 1..=back)
         .rfind(|&i| inside(records[i].from))
         .ok_or_else(|| shape("nothing leaves the function's body"))?;
     if ret < back {
-        parts.push(Part { point: Point::Exit, records: ret..=back });
+        parts.push(Part { point: Point::Exit, records: ret..=back, again: None });
     }
     for point in [Point::Entry, Point::Exit] {
         let window = parts.iter().find(|part| part.point == point).map(|part| part.records.clone());
@@ -252,7 +268,7 @@ fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
         from: symbols.place(record.from),
         to: symbols.place(record.to),
         kind: record.kind,
-        instructions: if index == 0 { 0 } else { record.instructions },
+        instructions: part.before(index, records),
     };
     // The entry's first branch stands where the function has a no-op; the exit's is its own `ret`.
     let own = usize::from(part.point == Point::Exit);
@@ -260,7 +276,7 @@ fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
         point: part.point,
         instructions: part.instructions(records),
         branches: (window.len() - own) as u32,
-        records: window.iter().enumerate().map(record).collect(),
+        records: part.records.clone().zip(window).map(record).collect(),
     }
 }
 

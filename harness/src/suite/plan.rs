@@ -182,10 +182,10 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             };
             mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters.clone())).collect()
         }
-        TestGroup::Trigger { mechanisms, hits } => mechanisms
+        &TestGroup::Trigger { ref mechanisms, beside, hits } => mechanisms
             .0
             .iter()
-            .map(|&mechanism| (Test::Trigger { mechanism }, Parameters::Trigger { hits: hits.get() }))
+            .map(|&mechanism| (Test::Trigger { mechanism, beside }, Parameters::Trigger { hits: hits.get() }))
             .collect(),
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
@@ -201,7 +201,7 @@ fn skip_reason(
     image: &kernel::Image,
 ) -> Option<String> {
     let mechanism: Mechanism = match *test {
-        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism } => {
+        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism, .. } => {
             mechanism
         }
         Test::Fault { .. } | Test::Build => return None,
@@ -219,8 +219,12 @@ fn skip_reason(
             ));
         }
     }
-    let missing = image.missing_for(mechanism);
-    let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let mut missing = image.missing_for(mechanism);
+    if let Test::Trigger { beside, .. } = test {
+        missing.extend(beside.mechanisms().flat_map(|mechanism| image.missing_for(mechanism)));
+    }
+    let options: BTreeSet<String> = missing.iter().map(ToString::to_string).collect();
+    let options: Vec<String> = options.into_iter().collect();
     (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
 }
 
