@@ -117,10 +117,8 @@ const ARM64_INTERRUPTS: [&str; 6] =
 fn arm64_entry(symbol: &Symbol, address: u64) -> Option<Entry> {
     let offset = address.checked_sub(symbol.start)?;
     let is_start = ARM64_VECTORS.contains(&symbol.name.as_str()) && offset.is_multiple_of(ARM64_ENTRY);
-    is_start.then(|| match (offset / ARM64_ENTRY) % 4 {
-        0 => Entry::Synchronous,
-        _ => Entry::Asynchronous,
-    })
+    let is_exception = (offset / ARM64_ENTRY).is_multiple_of(4);
+    is_start.then_some(if is_exception { Entry::Synchronous } else { Entry::Asynchronous })
 }
 
 #[cfg(test)]

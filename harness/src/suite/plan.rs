@@ -398,6 +398,29 @@ mod tests {
         assert_eq!(*timed, None);
     }
 
+    #[test]
+    fn what_is_attached_beside_is_part_of_the_name_and_of_what_it_takes() {
+        let suite = suite(
+            "tests:\n  - trigger: { mechanisms: [raw_tp] }\n  \
+             - trigger: { mechanisms: [raw_tp], beside: [function_tracer] }\n  \
+             - trigger: { mechanisms: [raw_tp], beside: [function_tracer, kprobe.multi] }\n",
+        );
+        assert_eq!(contradiction(&suite), None);
+        assert_eq!(suite.mechanisms(), [Mechanism::KprobeMulti, Mechanism::RawTp]);
+        let kernels = [image("a", Some("CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\n"))];
+        let cells = cells(&suite, &kernels, Accel::Tcg);
+        let expected = [
+            ("trigger/raw_tp", None),
+            ("trigger/raw_tp+function_tracer", None),
+            (
+                "trigger/raw_tp+kprobe.multi+function_tracer",
+                Some("the kernel is built without CONFIG_FPROBE"),
+            ),
+        ];
+        let found: Vec<_> = cells.iter().map(|cell| (cell.id.test.name(), cell.skip.as_deref())).collect();
+        assert_eq!(found, expected.map(|(name, skip)| (name.to_owned(), skip)));
+    }
+
     fn attach_of(cell: &PlannedCell) -> &AttachParameters {
         let Parameters::Attach(attach) = &cell.parameters else { panic!("{:?}", cell.parameters) };
         attach
