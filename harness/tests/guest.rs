@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real guests through the library: what they measure, and how they die.
 
+mod machine;
+
+use machine::spec;
 use nix::{
     sys::signal::{self, Signal},
     unistd::Pid,
@@ -8,53 +11,30 @@ use nix::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 use tramplab::{
     branch,
-    run::{Accel, Arch, Clock, ErrorKind, LbrWaste, TriggerCost},
-    vm::{Deadlines, QemuProgram, Spec, Vm, VmError, initramfs},
+    run::{Arch, ErrorKind, LbrWaste, TriggerCost},
+    vm::{Spec, Vm, VmError},
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    Beside, BesideSet, Functions, Mechanism,
     message::{
         AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, Fault, GuestError,
-        LbrWasteRequest, PhaseReply, Response, Samples, Symbol, TriggerReply, TriggerRequest,
+        LbrWasteRequest, PhaseReply, Response, Samples, Symbol, TriggerRequest,
     },
     trace::{self, Trace},
 };
 
-fn from_env(name: &str) -> PathBuf {
-    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
-}
-
-fn spec(dir: &Path) -> Spec {
-    let initrd = dir.join("initramfs.cpio");
-    initramfs::build(&from_env("TRAMPLAB_AGENT"), &[], &initrd).unwrap();
-    Spec {
-        qemu: QemuProgram { program: from_env("TRAMPLAB_QEMU"), arguments: vec![], environment: vec![] },
-        arch: Arch::X86_64,
-        accel: Accel::Tcg,
-        clock: Clock::Free,
-        kernel: from_env("TRAMPLAB_TEST_KERNEL"),
-        initrd,
-        cpus: 1,
-        memory_mib: 1024,
-        append: vec![],
-        plugin: Some(from_env("TRAMPLAB_PLUGIN")),
-        dir: dir.to_owned(),
-        deadlines: Deadlines { boot: Duration::from_secs(60), silence: Duration::from_secs(15) },
-    }
-}
-
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn waste(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
+fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
     let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 8, warmup: 3 });
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
     let (trace, symbols) = recorded(vm, dir, number);
-    branch::lbr_waste(Arch::X86_64, &trace, &symbols.into_iter().collect(), &reply).unwrap()
+    branch::lbr_waste(arch, &trace, &symbols.into_iter().collect(), &reply).unwrap()
 }
 
 /// A trace, and names for its addresses while what was attached still is.
@@ -68,18 +48,36 @@ fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
     (trace, symbols.into_iter().flatten().collect())
 }
 
+/// One of each way into the tracer, and its ends; kprobes among them, which are exceptions.
+const WAYS: [Mechanism; 6] = [
+    Mechanism::Fentry,
+    Mechanism::Fexit,
+    Mechanism::KprobeMulti,
+    Mechanism::KretprobeMulti,
+    Mechanism::Kprobe,
+    Mechanism::Kretprobe,
+];
+
 #[test]
-fn waste_repeats_bit_for_bit_and_across_boots() {
-    let mechanisms = [Mechanism::Fentry, Mechanism::Fexit, Mechanism::KprobeMulti, Mechanism::KretprobeMulti];
+fn waste_repeats_bit_for_bit_and_across_boots_on_x86_64() {
+    waste_repeats_bit_for_bit_and_across_boots(Arch::X86_64);
+}
+
+#[test]
+fn waste_repeats_bit_for_bit_and_across_boots_on_arm64() {
+    waste_repeats_bit_for_bit_and_across_boots(Arch::Arm64);
+}
+
+fn waste_repeats_bit_for_bit_and_across_boots(arch: Arch) {
     let mut seen = BTreeSet::new();
     for _boot in 0..2 {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::boot(spec(dir.path())).unwrap();
+        let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
         let mut number = 0;
         for _round in 0..2 {
             let mut digests = vec![];
-            for mechanism in mechanisms {
-                let waste = waste(&mut vm, dir.path(), number, mechanism);
+            for mechanism in WAYS {
+                let waste = waste(arch, &mut vm, dir.path(), number, mechanism);
                 number += 1;
                 digests.extend(waste.points.into_iter().map(|point| point.digest));
             }
@@ -153,9 +151,22 @@ fn top(vm: &mut Vm, samples: &Samples) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_round_is_explained_by_samples_and_waits() {
+fn a_round_is_explained_by_samples_and_waits_on_x86_64() {
+    a_round_is_explained_by_samples_and_waits(Arch::X86_64);
+}
+
+#[test]
+fn a_round_is_explained_by_samples_and_waits_on_arm64() {
+    a_round_is_explained_by_samples_and_waits(Arch::Arm64);
+}
+
+fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
+    let system_call = match arch {
+        Arch::X86_64 => "entry_SYSCALL_64",
+        Arch::Arm64 => "el0t_64_sync",
+    };
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(spec(dir.path())).unwrap();
+    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
 
     let reply = explain(&mut vm, rounds_of(Mechanism::Fentry, count(10), 2));
     assert_eq!((reply.functions, reply.links), (10, 10));
@@ -188,7 +199,7 @@ fn a_round_is_explained_by_samples_and_waits() {
         for sample in samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()) {
             let outermost = names(&mut vm, &sample.stack[sample.stack.len() - 1..]).remove(0);
             seen += sample.count;
-            from_entry += if outermost.starts_with("entry_SYSCALL_64") { sample.count } else { 0 };
+            from_entry += if outermost.starts_with(system_call) { sample.count } else { 0 };
         }
         assert!(seen > 100 && from_entry * 10 >= seen * 9, "{what}: {from_entry} of {seen}");
     }
@@ -203,9 +214,18 @@ fn a_round_is_explained_by_samples_and_waits() {
 }
 
 #[test]
-fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long() {
+fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long_on_x86_64() {
+    all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(Arch::X86_64);
+}
+
+#[test]
+fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long_on_arm64() {
+    all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(Arch::Arm64);
+}
+
+fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(spec(dir.path())).unwrap();
+    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
 
     let reply = attach(&mut vm, rounds_of(Mechanism::KprobeMulti, Functions::All, 1)).unwrap();
     assert!(reply.functions.len() > 35_000, "{} functions", reply.functions.len());
@@ -226,34 +246,139 @@ fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long() {
     vm.power_off(LIMIT).unwrap();
 }
 
-fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> (Trace, Vec<Symbol>, TriggerReply) {
-    let request = TriggerRequest { mechanism, hits: 8, warmup: 3, timed: 10, rounds: 2 };
+fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism, beside: BesideSet) -> TriggerCost {
+    let request = TriggerRequest { mechanism, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
     let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap() else {
         panic!()
     };
     assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
     let (trace, symbols) = recorded(vm, dir, number);
-    (trace, symbols, reply)
+    let what = beside.with(mechanism);
+    branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+        .unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
 #[test]
-fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism() {
-    let mechanisms = [Mechanism::Fentry, Mechanism::Fexit, Mechanism::KprobeMulti, Mechanism::KretprobeMulti];
+fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism_on_x86_64() {
+    the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(Arch::X86_64);
+}
+
+#[test]
+fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism_on_arm64() {
+    the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(Arch::Arm64);
+}
+
+fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(arch: Arch) {
     let mut seen = BTreeSet::new();
     for _boot in 0..2 {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::boot(spec(dir.path())).unwrap();
+        let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
         let cost = |(number, mechanism)| -> TriggerCost {
-            let (trace, symbols, reply) = hit(&mut vm, dir.path(), number, mechanism);
-            branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply).unwrap()
+            hit(&mut vm, dir.path(), number, mechanism, BesideSet::default())
         };
-        let costs: Vec<TriggerCost> = (0..).zip(mechanisms).map(cost).collect();
+        let costs: Vec<TriggerCost> = (0..).zip(WAYS).map(cost).collect();
         let [fentry, fexit, kprobe, kretprobe] = [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
         assert!(fentry < fexit && fentry < kprobe && kprobe < kretprobe, "{costs:#?}");
         seen.insert(costs.into_iter().map(|cost| cost.digest).collect::<Vec<_>>());
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+#[test]
+fn each_way_through_ftrace_is_seen_on_x86_64() {
+    let several = &["ftrace_regs_caller", "ftrace_ops_list_func", "function_trace_call"][..];
+    each_way_through_ftrace_is_seen(
+        Arch::X86_64,
+        &[
+            // The function calls what is attached.
+            (Mechanism::Fentry, &[], &["bpf_trampoline_*"], &["ftrace_regs_caller", "ftrace_ops_list_func"]),
+            (Mechanism::KprobeMulti, &[], &["ftrace_trampoline", "fprobe_handler"], &["ftrace_regs_caller"]),
+            // It calls ftrace, which goes through the list.
+            (
+                Mechanism::Fentry,
+                &[Beside::FunctionTracer],
+                &[several, &["call_direct_funcs", "bpf_trampoline_*"]].concat(),
+                &[],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracer],
+                &[several, &["fprobe_handler"]].concat(),
+                &["ftrace_trampoline"],
+            ),
+        ],
+    );
+}
+
+/// With CALL_OPS every traced function calls the one `ftrace_caller`, which reads the function's own ops.
+#[test]
+fn each_way_through_ftrace_is_seen_on_arm64() {
+    let several = &["ftrace_caller", "ftrace_ops_list_func", "function_trace_call"][..];
+    each_way_through_ftrace_is_seen(
+        Arch::Arm64,
+        &[
+            // No `bl` reaches the trampoline.
+            (
+                Mechanism::Fentry,
+                &[],
+                &["ftrace_caller", "ftrace_caller_direct", "bpf_trampoline_*"],
+                &["ftrace_ops_list_func", "call_direct_funcs"],
+            ),
+            // One ops is called as it is.
+            (
+                Mechanism::KprobeMulti,
+                &[],
+                &["ftrace_caller", "fprobe_ftrace_entry"],
+                &["ftrace_ops_list_func", "ftrace_caller_direct"],
+            ),
+            (
+                Mechanism::Fentry,
+                &[Beside::FunctionTracer],
+                &[several, &["call_direct_funcs", "ftrace_caller_direct_late", "bpf_trampoline_*"]].concat(),
+                &[],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracer],
+                &[several, &["fprobe_ftrace_entry"]].concat(),
+                &["ftrace_caller_direct"],
+            ),
+            // A breakpoint, and behind it the call of ftrace: both are the entry's.
+            (
+                Mechanism::Fentry,
+                &[Beside::Mechanism(Mechanism::Kprobe)],
+                &["kprobe_brk_handler", "ftrace_caller_direct", "bpf_trampoline_*"],
+                &["ftrace_ops_list_func"],
+            ),
+        ],
+    );
+}
+
+/// What is measured, what is attached beside, functions that a hit then enters, and others that it does not.
+type Way<'a> = (Mechanism, &'a [Beside], &'a [&'a str], &'a [&'a str]);
+
+fn each_way_through_ftrace_is_seen(arch: Arch, ways: &[Way]) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+    for (number, &(mechanism, beside, through, past)) in (0..).zip(ways) {
+        let beside: BesideSet = beside.iter().copied().collect();
+        let cost = hit(&mut vm, dir.path(), number, mechanism, beside);
+        let records = cost.parts.iter().flat_map(|part| &part.records);
+        let entered: BTreeSet<String> = records
+            .filter(|record| record.to.offset == 0)
+            .filter_map(|record| record.to.symbol.as_deref())
+            .map(branch::stable_name)
+            .collect();
+        let what = beside.with(mechanism);
+        for name in through {
+            assert!(entered.contains(*name), "{what} does not go through {name}: {entered:#?}");
+        }
+        for name in past {
+            assert!(!entered.contains(*name), "{what} goes through {name}: {entered:#?}");
+        }
+    }
+    vm.power_off(LIMIT).unwrap();
 }
 
 /// One way for a guest to fail, and what must be said of it.
@@ -383,20 +508,28 @@ const FAILURES: &[Failure] = &[
     },
 ];
 
+/// How a kernel panics is its architecture's matter; the others are QEMU's and the harness'. 7.2 on one CPU never stalls: a
+/// program is a reader that nothing preempts, so no grace period begins before it ends.
+#[test]
+fn every_panic_is_named_on_arm64() {
+    let panics = FAILURES.iter().filter(|failure| failure.kind == ErrorKind::Panic);
+    panics.for_each(|failure| check(Arch::Arm64, failure));
+}
+
 #[test]
 fn every_failure_is_named_and_leaves_nothing() {
     // Two guests at a time, as in a run.
     let (even, odd): (Vec<_>, Vec<_>) = FAILURES.iter().enumerate().partition(|(i, _)| i % 2 == 0);
     std::thread::scope(|scope| {
-        scope.spawn(|| even.iter().for_each(|(_, failure)| check(failure)));
-        scope.spawn(|| odd.iter().for_each(|(_, failure)| check(failure)));
+        scope.spawn(|| even.iter().for_each(|(_, failure)| check(Arch::X86_64, failure)));
+        scope.spawn(|| odd.iter().for_each(|(_, failure)| check(Arch::X86_64, failure)));
     });
 }
 
-fn check(failure: &Failure) {
+fn check(arch: Arch, failure: &Failure) {
     let name = failure.name;
     let dir = tempfile::tempdir().unwrap();
-    let mut spec = spec(dir.path());
+    let mut spec = spec(arch, dir.path());
     (failure.spec)(&mut spec);
     let mut process = None;
     let error = match (Vm::boot(spec), failure.then) {

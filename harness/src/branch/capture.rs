@@ -98,19 +98,20 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
     if reply.runs != expected {
         return Err(CaptureError::Runs { runs: reply.runs, expected });
     }
-    let mut found: Option<(&VcpuTrace, Vec<Snapshot>)> = None;
+    let mut found: Option<(&VcpuTrace, Vec<Record>, Vec<Snapshot>)> = None;
     for vcpu in &trace.vcpus {
-        let snapshots = snapshots(&vcpu.records, symbols);
+        let records = hit::with_targets(&vcpu.records, symbols);
+        let snapshots = snapshots(&records, symbols);
         match &found {
             _ if snapshots.is_empty() => {}
-            None => found = Some((vcpu, snapshots)),
-            Some((first, _)) => {
+            None => found = Some((vcpu, records, snapshots)),
+            Some((first, ..)) => {
                 return Err(CaptureError::Vcpus { first: first.index, second: vcpu.index });
             }
         }
     }
     let count = |found, hint| CaptureError::Count { found, expected, hits: reply.hits, points, hint };
-    let Some((vcpu, snapshots)) = found else {
+    let Some((vcpu, records, snapshots)) = found else {
         return Err(count(0, "; no BPF program called the snapshot function"));
     };
     if snapshots.len() as u64 != expected {
@@ -123,10 +124,10 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
     let mut previous_end = 0;
     for (number, group) in snapshots.chunks_exact(points).enumerate() {
         // Sought before the first point: a session's exit still belongs to the system call of its entry.
-        let start = trigger(&vcpu.records, previous_end, group[0].index);
+        let start = trigger(&records, previous_end, group[0].index);
         let mut captures = Vec::new();
         for (snapshot, &point) in group.iter().zip(&reply.points) {
-            let records = named(&vcpu.records, start, snapshot, symbols, &reply.function);
+            let records = named(&records, start, snapshot, symbols, &reply.function);
             let function = &reply.function;
             let touched =
                 |r: &NamedRecord| waste::contains(function, &r.from) || waste::contains(function, &r.to);
@@ -138,7 +139,7 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
         }
         previous_end = group[points - 1].index + 1;
         // In all of the hit: a handler may be longer than what is kept.
-        let interrupted = vcpu.records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols));
+        let interrupted = records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols));
         hits.push(Hit { interrupted, captures });
     }
     Ok(hits)

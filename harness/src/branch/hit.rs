@@ -18,28 +18,196 @@ pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&H) -> F) -> V
     largest.into_iter().flatten().map(|number| hits[number]).collect()
 }
 
-/// Where QEMU does not report interrupts (before 10.2) the recorder may see one as the branch before it, gone astray: no
-/// branch but `int` leads to these entries.
+/// Whether an interrupt or an exception came over the flow, which is then not the hit's alone.
 pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
-    let is_entry = |s: &Symbol| s.start == record.to && is_interrupt_entry(&s.name);
-    record.kind == Kind::Interrupt
-        || record.kind != Kind::Int && symbols.find(record.to).is_some_and(is_entry)
+    record.kind == Kind::Interrupt || is_astray(record, symbols)
 }
 
-/// Entries of interrupts, which come over whatever runs: an exception is the work of what raises it.
-pub fn is_asynchronous(name: &str) -> bool {
-    is_interrupt_entry(name)
-        && !(name.starts_with("asm_exc_") && !name.starts_with("asm_exc_nmi") || name == "el1h_64_sync")
+/// Where QEMU does not report interrupts (before 10.2) the recorder takes one right behind a return or another indirect transfer
+/// for that transfer's target: nothing but `int` (arm64: `brk`) and system calls leads to these entries.
+fn is_astray(record: &Record, symbols: &Symbols) -> bool {
+    let is_entry = |s: &Symbol| is_x86_entry(s, record.to) || arm64_entry(s, record.to).is_some();
+    !matches!(record.kind, Kind::Interrupt | Kind::Int | Kind::Syscall)
+        && symbols.find(record.to).is_some_and(is_entry)
 }
 
-fn is_interrupt_entry(name: &str) -> bool {
-    const X86: [&str; 5] = [
+/// Gives transfers that an interrupt was taken for the target of their own back, which is where the handler returns to: else
+/// a program that was interrupted at its first instruction would seem never to have been entered.
+pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
+    let astray: Vec<bool> = records.iter().map(|record| is_astray(record, symbols)).collect();
+    let mut targets: Vec<u64> = records.iter().map(|record| record.to).collect();
+    // From the end: what a handler returns to may be astray too.
+    for index in (0..records.len()).rev().filter(|&index| astray[index]) {
+        if let Some(back) = end_of_handler(records, &astray, index) {
+            targets[index] = targets[back];
+        }
+    }
+    let mut whole = Vec::with_capacity(records.len());
+    for ((record, &target), &astray) in records.iter().zip(&targets).zip(&astray) {
+        whole.push(Record { to: target, ..*record });
+        if astray {
+            whole.push(Record { from: target, to: record.to, kind: Kind::Interrupt, instructions: 0 });
+        }
+    }
+    whole
+}
+
+/// The return of the handler that was entered by the record at `entry`.
+fn end_of_handler(records: &[Record], astray: &[bool], entry: usize) -> Option<usize> {
+    let mut depth = 1;
+    for (index, record) in records.iter().enumerate().skip(entry + 1) {
+        match record.kind {
+            Kind::Interrupt | Kind::Int | Kind::Syscall => depth += 1,
+            Kind::Iret | Kind::Sysret => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(index);
+                }
+            }
+            _ => {}
+        }
+        depth += u32::from(astray[index]);
+    }
+    None
+}
+
+/// Whether an interrupt, which comes over whatever runs, enters at an address of a symbol, or its handler goes on there: an
+/// exception is the work of what raises it.
+pub fn is_asynchronous(symbol: &Symbol, address: u64) -> bool {
+    let name = symbol.name.as_str();
+    let is_exception = name.starts_with("asm_exc_") && !name.starts_with("asm_exc_nmi");
+    let from_vector = ARM64_INTERRUPTS.contains(&name);
+    has_x86_name(name) && !is_exception
+        || from_vector
+        || arm64_entry(symbol, address) == Some(Entry::Asynchronous)
+}
+
+fn is_x86_entry(symbol: &Symbol, address: u64) -> bool {
+    symbol.start == address && has_x86_name(&symbol.name)
+}
+
+fn has_x86_name(name: &str) -> bool {
+    const ENTRIES: [&str; 5] = [
         "asm_sysvec_",
         "asm_exc_",
         "asm_common_interrupt",
         "asm_spurious_interrupt",
         "asm_fred_entrypoint_kernel",
     ];
-    const ARM64: [&str; 3] = ["el1h_64_irq", "el1h_64_fiq", "el1h_64_sync"];
-    X86.iter().chain(&ARM64).any(|entry| name.starts_with(entry))
+    ENTRIES.iter().any(|entry| name.starts_with(entry))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// Of an exception that an instruction raised.
+    Synchronous,
+    Asynchronous,
+}
+
+/// The tables that arm64 enters the kernel by, one entry after the other; the second is of CPUs whose branch history needs
+/// hiding, and holds several of the first.
+const ARM64_VECTORS: [&str; 2] = ["vectors", "__bp_harden_el1_vectors"];
+/// Bytes of an entry, by the architecture. They come in fours: synchronous, IRQ, FIQ, error.
+const ARM64_ENTRY: u64 = 0x80;
+/// Where the entries jump to: what a sampled stack shows, as the entries themselves call nothing.
+const ARM64_INTERRUPTS: [&str; 6] =
+    ["el1h_64_irq", "el1h_64_fiq", "el1h_64_error", "el0t_64_irq", "el0t_64_fiq", "el0t_64_error"];
+
+/// Which entry of the vectors begins at an address.
+fn arm64_entry(symbol: &Symbol, address: u64) -> Option<Entry> {
+    let offset = address.checked_sub(symbol.start)?;
+    let is_start = ARM64_VECTORS.contains(&symbol.name.as_str()) && offset.is_multiple_of(ARM64_ENTRY);
+    let is_exception = (offset / ARM64_ENTRY).is_multiple_of(4);
+    is_start.then_some(if is_exception { Entry::Synchronous } else { Entry::Asynchronous })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0xffff_8000_8001_0800;
+
+    fn symbol(name: &str) -> Symbol {
+        Symbol { name: name.to_owned(), module: None, start: START, end: START + 0x1000 }
+    }
+
+    /// By name and offset: whether a return there is an interrupt gone astray, and whether what goes on there came over
+    /// what ran.
+    #[test]
+    fn entries_are_known_by_name_and_place() {
+        for (name, offset, entry, asynchronous) in [
+            ("asm_sysvec_apic_timer_interrupt", 0, true, true),
+            ("asm_sysvec_apic_timer_interrupt", 0xf, false, true),
+            ("asm_exc_page_fault", 0, true, false),
+            ("asm_exc_nmi", 0, true, true),
+            // The kernel's own: synchronous, IRQ, FIQ, error; then those of user space.
+            ("vectors", 0x200, true, false),
+            ("vectors", 0x280, true, true),
+            ("vectors", 0x300, true, true),
+            ("vectors", 0x380, true, true),
+            ("vectors", 0x400, true, false),
+            ("vectors", 0x480, true, true),
+            // Within an entry, as every one branches.
+            ("vectors", 0x40c, false, false),
+            ("vectors", 0x298, false, false),
+            ("__bp_harden_el1_vectors", 0x800 + 0x280, true, true),
+            // Reached by a branch of the entry.
+            ("el1h_64_irq", 0, false, true),
+            ("el1h_64_irq", 0x6c, false, true),
+            ("el1h_64_sync", 0, false, false),
+            ("el1h_64_irq_handler", 0, false, false),
+            ("vfs_read", 0, false, false),
+            ("vfs_read", 0x280, false, false),
+        ] {
+            let to = START + offset;
+            let symbols: Symbols = [symbol(name)].into_iter().collect();
+            let of = |kind| is_interrupt(&Record { from: 0, to, kind, instructions: 1 }, &symbols);
+            assert_eq!(of(Kind::Ret), entry, "{name}+{offset:#x}");
+            // What raises it says so, where the CPU is made to.
+            assert_eq!(
+                (of(Kind::Interrupt), of(Kind::Int), of(Kind::Syscall)),
+                (true, false, false),
+                "{name}"
+            );
+            assert_eq!(is_asynchronous(&symbol(name), to), asynchronous, "{name}+{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn what_an_interrupt_was_taken_for_gets_its_target_back() {
+        let vector = START + 0x280;
+        let symbols: Symbols = [symbol("vectors")].into_iter().collect();
+        let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
+        let told = |from| Record { instructions: 0, ..record(Kind::Interrupt, from, vector) };
+        let handler = |to| [record(Kind::Call, 0x50, 0x60), record(Kind::Iret, 0x70, to)];
+        let taken = |kind, to| record(kind, 1, to);
+        let nested = [record(Kind::Interrupt, 0x60, START + 0x200), record(Kind::Iret, 0x90, 0x60)];
+        let table = [
+            ("nothing", vec![taken(Kind::IndCall, 8)], vec![taken(Kind::IndCall, 8)]),
+            (
+                "a call",
+                [&[taken(Kind::IndCall, vector)][..], &handler(8)].concat(),
+                [&[taken(Kind::IndCall, 8), told(8)][..], &handler(8)].concat(),
+            ),
+            (
+                "a handler that is interrupted itself",
+                [&[taken(Kind::Ret, vector)][..], &nested, &handler(8)].concat(),
+                [&[taken(Kind::Ret, 8), told(8)][..], &nested, &handler(8)].concat(),
+            ),
+            (
+                "the next one behind the handler's return",
+                [&[taken(Kind::Ret, vector), record(Kind::Iret, 0x70, vector)][..], &handler(8)].concat(),
+                [&[taken(Kind::Ret, 8), told(8), record(Kind::Iret, 0x70, 8), told(8)][..], &handler(8)]
+                    .concat(),
+            ),
+            (
+                "a handler without an end",
+                vec![taken(Kind::Ret, vector)],
+                vec![taken(Kind::Ret, vector), told(vector)],
+            ),
+        ];
+        for (what, records, expected) in table {
+            assert_eq!(with_targets(&records, &symbols), expected, "{what}");
+        }
+    }
 }

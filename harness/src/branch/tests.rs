@@ -14,6 +14,8 @@ use tramplab_protocol::{
 
 #[derive(Deserialize)]
 struct Recorded {
+    #[serde(skip, default = "x86_64")]
+    arch: Arch,
     kernel: String,
     reply: LbrWasteReply,
     symbols: Vec<Symbol>,
@@ -21,11 +23,16 @@ struct Recorded {
     records: Vec<(u64, u64, Kind)>,
 }
 
+fn x86_64() -> Arch {
+    Arch::X86_64
+}
+
 impl Recorded {
     fn read(name: &str) -> Recorded {
         let path = format!("{}/src/branch/testdata/{name}.json", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+        let recorded: Recorded = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"));
+        Recorded { arch: arch(name), ..recorded }
     }
 
     fn measure(&self) -> Result<LbrWaste, CaptureError> {
@@ -34,14 +41,14 @@ impl Recorded {
         let total = self.records.len() as u64;
         let trace = Trace { discontinuities: false, vcpus: vec![VcpuTrace { index: 0, total, records }] };
         let symbols: Symbols = self.symbols.iter().cloned().collect();
-        lbr_waste(Arch::X86_64, &trace, &symbols, &self.reply)
+        lbr_waste(self.arch, &trace, &symbols, &self.reply)
     }
 }
 
 type Counts = [(&'static str, Option<u32>); 4];
 
 /// File, and per point what is wasted by filter.
-const COUNTED: [(&str, &[Counts]); 8] = [
+const COUNTED: [(&str, &[Counts]); 12] = [
     ("6.1-fexit", &[[("any", Some(11)), ("any_call", Some(7)), ("any_return", Some(4)), ("cond", None)]]),
     ("6.12-fentry", &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", None), ("cond", None)]]),
     ("6.12-fexit", &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", Some(3)), ("ind_jump", None)]]),
@@ -66,7 +73,31 @@ const COUNTED: [(&str, &[Counts]); 8] = [
             [("any", Some(6)), ("any_call", Some(4)), ("any_return", Some(2)), ("call", Some(4))],
         ],
     ),
+    // Of arm64, recorded by the plugin; what ran between the hits is cut out. `ftrace_caller` is always on the way.
+    (
+        "7.2-arm64-fentry",
+        &[[("any", Some(7)), ("any_call", Some(3)), ("any_return", None), ("call", Some(1))]],
+    ),
+    (
+        "6.12-arm64-fexit",
+        &[[("any", Some(6)), ("any_call", Some(5)), ("any_return", Some(2)), ("call", Some(2))]],
+    ),
+    // By a breakpoint, which is an exception and counts as one.
+    (
+        "7.2-arm64-kprobe",
+        &[[("any", Some(27)), ("any_call", Some(12)), ("any_return", None), ("call", Some(9))]],
+    ),
+    // The helper is a function that returns at once on arm64.
+    (
+        "6.1-arm64-kprobe",
+        &[[("any", Some(34)), ("any_call", Some(17)), ("any_return", None), ("call", Some(11))]],
+    ),
 ];
+
+/// By the file's name.
+fn arch(name: &str) -> Arch {
+    if name.contains("-arm64-") { Arch::Arm64 } else { Arch::X86_64 }
+}
 
 #[test]
 fn counts_are_those_made_by_hand() {
@@ -75,7 +106,7 @@ fn counts_are_those_made_by_hand() {
         assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 2), "{name}");
         assert_eq!(waste.points.len(), points.len(), "{name}");
         for (point, counts) in waste.points.iter().zip(points) {
-            for model in Model::of(Arch::X86_64) {
+            for model in Model::of(arch(name)) {
                 for (filter, wasted) in counts {
                     let what = format!("{name} {} {model} {filter}", point.point);
                     let counted = point.wasted[model.name()][*filter];
@@ -96,7 +127,8 @@ fn the_listings_that_were_counted() {
         let waste = recorded.measure().unwrap();
         for point in &waste.points {
             text += &format!("{name} ({}), {}\n", recorded.kernel, point.point);
-            text += &listing(point, &waste.function, Model::IntelLbr, "any".parse::<Filter>().unwrap());
+            let model = Model::choose(None, recorded.arch);
+            text += &listing(point, &waste.function, model, "any".parse::<Filter>().unwrap());
             text.push('\n');
         }
     }

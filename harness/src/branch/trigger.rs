@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use tramplab_protocol::{
     Point,
     message::{Symbol, TriggerReply},
-    trace::{Kind, Record, Trace, VcpuTrace},
+    trace::{Kind, Record, Trace},
 };
 
 /// No instruction is longer, on any architecture.
@@ -56,7 +56,7 @@ pub fn trigger_cost(
     symbols: &Symbols,
     reply: &TriggerReply,
 ) -> Result<TriggerCost, TriggerError> {
-    let records = &vcpu(trace, reply)?.records;
+    let records = &vcpu_records(trace, symbols, reply)?;
     let windows = match reply.mechanism.is_tracepoint() {
         true => tracepoint_hits(records, reply)?,
         false => function_hits(records, reply)?,
@@ -68,7 +68,7 @@ pub fn trigger_cost(
     let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
     for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
         let parts = match reply.mechanism.is_tracepoint() {
-            true => vec![Part { point: Point::Entry, records: window.clone() }],
+            true => vec![Part { point: Point::Entry, records: window.clone(), again: None }],
             false => function_parts(records, reply, number, window)?,
         };
         hits.push(parts.iter().map(|part| named(part, records, symbols)).collect());
@@ -88,12 +88,19 @@ struct Part {
     point: Point,
     /// From the record that leaves the function to the one that comes back.
     records: RangeInclusive<usize>,
+    /// One between them that leaves it again, from behind where an earlier tracer came back.
+    again: Option<usize>,
 }
 
 impl Part {
-    /// The first record is the function's own.
     fn instructions(&self, records: &[Record]) -> u32 {
-        records[self.records.clone()].iter().skip(1).map(|record| record.instructions).sum()
+        self.records.clone().map(|index| self.before(index, records)).sum()
+    }
+
+    /// Instructions run since the record before one: what leads to a record that leaves the function is its own.
+    fn before(&self, index: usize, records: &[Record]) -> u32 {
+        let own = index == *self.records.start() || Some(index) == self.again;
+        if own { 0 } else { records[index].instructions }
     }
 }
 
@@ -111,19 +118,21 @@ fn enters(symbol: &Symbol, record: &Record) -> bool {
     record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
 }
 
-/// The one vCPU on which the program ran, as often as it was to.
-fn vcpu<'a>(trace: &'a Trace, reply: &TriggerReply) -> Result<&'a VcpuTrace, TriggerError> {
+/// What the one vCPU did on which the program ran, as often as it was to.
+fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Result<Vec<Record>, TriggerError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
         return Err(TriggerError::Empty);
     }
-    let runs = |vcpu: &VcpuTrace| vcpu.records.iter().filter(|r| enters(&reply.program, r)).count();
-    let mut with: Vec<&VcpuTrace> = trace.vcpus.iter().filter(|vcpu| runs(vcpu) > 0).collect();
-    if let [first, second, ..] = with[..] {
-        return Err(TriggerError::Vcpus { first: first.index, second: second.index });
+    let runs = |records: &[Record]| records.iter().filter(|r| enters(&reply.program, r)).count();
+    let all = trace.vcpus.iter().map(|vcpu| (vcpu.index, hit::with_targets(&vcpu.records, symbols)));
+    let mut with: Vec<(u32, Vec<Record>)> = all.filter(|(_, records)| runs(records) > 0).collect();
+    if let [(first, _), (second, _), ..] = with[..] {
+        return Err(TriggerError::Vcpus { first, second });
     }
-    let found = with.first().map_or(0, |vcpu| runs(vcpu));
+    let records = with.pop().map_or_else(Vec::new, |(_, records)| records);
+    let found = runs(&records);
     if found as u64 != expected {
         let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
         let hint =
@@ -131,7 +140,7 @@ fn vcpu<'a>(trace: &'a Trace, reply: &TriggerReply) -> Result<&'a VcpuTrace, Tri
         let (program, start) = (reply.program.name.clone(), reply.program.start);
         return Err(TriggerError::Runs { program, start, found, expected, hits: reply.hits, points, hint });
     }
-    Ok(with.remove(0))
+    Ok(records)
 }
 
 /// From each call of the function to its return.
@@ -169,17 +178,26 @@ fn function_parts(
     if !leaves(&records[site]) || records[site].from - function.start >= SITE {
         return Err(shape("the function's first branch is not that of its entry site"));
     }
-    let body = (site + 1..back)
-        .find(|&i| inside(records[i].to))
-        .filter(|&body| is_behind(records[site].from, records[body].to))
-        .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))?;
-    let mut parts = vec![Part { point: Point::Entry, records: site..=body }];
+    let comes_back = |site: usize| {
+        (site + 1..back)
+            .find(|&i| inside(records[i].to))
+            .filter(|&body| is_behind(records[site].from, records[body].to))
+            .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))
+    };
+    let first = comes_back(site)?;
+    // A kprobe's breakpoint before the site of ftrace: where arm64 has both, both are the entry's.
+    let next = &records[first + 1];
+    let is_second =
+        records[site].kind == Kind::Int && next.kind == Kind::Call && next.from == records[first].to;
+    let again = is_second.then_some(first + 1);
+    let body = again.map_or(Ok(first), comes_back)?;
+    let mut parts = vec![Part { point: Point::Entry, records: site..=body, again }];
 
     let ret = (body + 1..=back)
         .rfind(|&i| inside(records[i].from))
         .ok_or_else(|| shape("nothing leaves the function's body"))?;
     if ret < back {
-        parts.push(Part { point: Point::Exit, records: ret..=back });
+        parts.push(Part { point: Point::Exit, records: ret..=back, again: None });
     }
     for point in [Point::Entry, Point::Exit] {
         let window = parts.iter().find(|part| part.point == point).map(|part| part.records.clone());
@@ -250,7 +268,7 @@ fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
         from: symbols.place(record.from),
         to: symbols.place(record.to),
         kind: record.kind,
-        instructions: if index == 0 { 0 } else { record.instructions },
+        instructions: part.before(index, records),
     };
     // The entry's first branch stands where the function has a no-op; the exit's is its own `ret`.
     let own = usize::from(part.point == Point::Exit);
@@ -258,7 +276,7 @@ fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
         point: part.point,
         instructions: part.instructions(records),
         branches: (window.len() - own) as u32,
-        records: window.iter().enumerate().map(record).collect(),
+        records: part.records.clone().zip(window).map(record).collect(),
     }
 }
 

@@ -58,7 +58,13 @@ const COUNTED: &[Counted] = &[
     ("7.2-trigger-fentry.multi", &[(Point::Entry, 107, 12)], 0, 2),
     ("7.2-trigger-fexit", &[(Point::Entry, 35, 7), (Point::Exit, 127, 16)], 0, 2),
     ("7.2-trigger-kprobe.multi", &[(Point::Entry, 247, 21)], 0, 2),
-    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 1, 1),
+    // The interrupt came behind the return to the caller: over none of the hits.
+    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 0, 2),
+    // What ran between the hits is cut out.
+    ("7.2-arm64-trigger-fentry", &[(Point::Entry, 151, 12)], 0, 2),
+    ("7.2-arm64-trigger-kprobe", &[(Point::Entry, 749, 82)], 0, 2),
+    // The breakpoint, and the call behind it: 749 and 151.
+    ("7.2-arm64-trigger-fentry+kprobe", &[(Point::Entry, 900, 94)], 0, 2),
 ];
 
 #[test]

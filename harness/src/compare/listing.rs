@@ -4,11 +4,11 @@
 use super::Pair;
 use crate::{
     branch::{Branch, Model, listing, listing::Line, stable_name},
-    run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow, Trigger},
+    run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow, Test, Trigger},
 };
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 use std::fmt;
-use tramplab_protocol::{Mechanism, Point};
+use tramplab_protocol::{BesideSet, Mechanism, Point};
 
 /// What two listings are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Subject {
     /// A waste row, in `any`: there every record of every other filter is.
     Waste(WasteRow),
     /// What a hit runs at one side of the function.
-    Trigger(Mechanism, Point),
+    Trigger(Mechanism, BesideSet, Point),
 }
 
 /// `kprobe.session/exit`, `trigger of fexit, entry`.
@@ -24,7 +24,9 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Subject::Waste(row) => f.pad(&row.to_string()),
-            Subject::Trigger(mechanism, point) => f.pad(&format!("trigger of {mechanism}, {point}")),
+            Subject::Trigger(mechanism, beside, point) => {
+                f.pad(&format!("trigger of {}, {point}", beside.with(*mechanism)))
+            }
         }
     }
 }
@@ -78,18 +80,24 @@ impl Listings {
 pub fn side_by_side(pair: &Pair, model: Model) -> Vec<Listings> {
     match (&pair.base.measurement, pair.head.and_then(|head| head.measurement.as_ref())) {
         (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) => waste(base, head, model),
-        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => trigger(base, head),
+        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => match pair.base.id.test {
+            Test::Trigger { beside, .. } => trigger(base, head, beside),
+            _ => Vec::new(),
+        },
         _ => Vec::new(),
     }
 }
 
-fn trigger(base: &Trigger, head: &Trigger) -> Vec<Listings> {
+fn trigger(base: &Trigger, head: &Trigger, set: BesideSet) -> Vec<Listings> {
     let (Some(old), Some(new)) = (&base.cost, &head.cost) else { return Vec::new() };
     let beside = |point| {
         let [mut old, mut new] = [old.part(point)?, new.part(point)?].map(listing::trigger_lines);
         old.reverse();
         new.reverse();
-        Some(Listings { subject: Subject::Trigger(base.mechanism, point), rows: align(&old, &new, &KEYS) })
+        Some(Listings {
+            subject: Subject::Trigger(base.mechanism, set, point),
+            rows: align(&old, &new, &KEYS),
+        })
     };
     [Point::Entry, Point::Exit].into_iter().filter_map(beside).collect()
 }

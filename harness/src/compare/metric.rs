@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, fmt};
 use tramplab_protocol::{
-    Functions, Mechanism,
+    BesideSet, Functions, Mechanism,
     message::{AttachRound, Explain, Stopped},
 };
 
@@ -38,6 +38,7 @@ pub enum Metric {
     },
     Trigger {
         mechanism: Mechanism,
+        beside: BesideSet,
         cost: Cost,
     },
 }
@@ -195,7 +196,7 @@ impl Metric {
             Metric::Time { mechanism, functions, .. }
             | Metric::ExactTime { mechanism, functions, .. }
             | Metric::Instructions { mechanism, functions, .. } => Test::Attach { mechanism, functions },
-            Metric::Trigger { mechanism, .. } => Test::Trigger { mechanism },
+            Metric::Trigger { mechanism, beside, .. } => Test::Trigger { mechanism, beside },
         }
     }
 }
@@ -221,8 +222,8 @@ impl fmt::Display for Metric {
                 };
                 format!("attach.{}.{functions}.{}.instructions{whose}", plain(mechanism.name()), phase.name())
             }
-            Metric::Trigger { mechanism, cost } => {
-                format!("trigger.{}.{}", plain(mechanism.name()), cost.name())
+            Metric::Trigger { mechanism, beside, cost } => {
+                format!("trigger.{}.{}", plain(&beside.with(*mechanism)), cost.name())
             }
         };
         f.pad(&name)
@@ -241,8 +242,9 @@ pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Opti
             Ok(attach(mechanism, functions, base, head))
         }
         (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => {
+            let Test::Trigger { mechanism, beside } = pair.base.id.test else { return Err(None) };
             let metric = |cost: Cost| {
-                let metric = Metric::Trigger { mechanism: base.mechanism, cost };
+                let metric = Metric::Trigger { mechanism, beside, cost };
                 Some((metric, cost.of(base)?, cost.of(head)?))
             };
             Ok(Cost::ALL.into_iter().filter_map(metric).collect())

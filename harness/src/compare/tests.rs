@@ -5,10 +5,10 @@ use super::*;
 use crate::{
     branch::{Branch, Filter, waste},
     kernel::Kconfig,
-    run::{Arch, Attach, ErrorKind, LbrWaste, Measurement, TriggerCost},
+    run::{Arch, Attach, ErrorKind, LbrWaste, Measurement, Test, TriggerCost},
 };
 use runs::{Measured, obstacles};
-use tramplab_protocol::{Functions, Mechanism, message::Stopped};
+use tramplab_protocol::{Beside, Functions, Mechanism, message::Stopped};
 
 /// Recorded with `testdata/fixture.yaml`, as that says, and shortened by `report/testdata/store.py`.
 pub fn recorded() -> Run {
@@ -390,6 +390,34 @@ fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
         });
         assert_eq!(found, sides);
     }
+}
+
+/// The same mechanism alone and beside another tracer: two tests, each compared with its own.
+#[test]
+fn what_is_attached_beside_makes_another_test() {
+    let (mut base, mut head) = with_a_changed_hit(|_| {});
+    for run in [&mut base, &mut head] {
+        let mut beside = run.cells[0].clone();
+        let Test::Trigger { beside: set, .. } = &mut beside.id.test else { panic!("no trigger") };
+        *set = [Beside::FunctionTracer].into_iter().collect();
+        run.cells.push(beside);
+    }
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[1].measurement else { panic!("no trigger") };
+    trigger.cost.as_mut().unwrap().parts[0].instructions += 1;
+    let pairs = pair_up(&base.cells.iter().collect::<Vec<_>>(), &head.cells.iter().collect::<Vec<_>>());
+    let comparison = compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved);
+    for (name, expected) in [
+        ("trigger.fexit.instructions", Verdict::Same),
+        ("trigger.fexit+function_tracer.instructions", Verdict::Worse),
+    ] {
+        let compared = verdict(&comparison, name);
+        assert_eq!(compared.verdict, expected, "{name}");
+        assert_eq!(format!("trigger/{}", name.split('.').nth(1).unwrap()), compared.metric.test().name());
+    }
+    let subjects: Vec<String> = comparison.listings.iter().map(|one| one.subject.to_string()).collect();
+    let expected =
+        ["fexit, entry", "fexit, exit", "fexit+function_tracer, entry", "fexit+function_tracer, exit"];
+    assert_eq!(subjects, expected.map(|of| format!("trigger of {of}")));
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl<'a> Tree<'a> {
         let mut parent = None;
         let mut interrupt = false;
         for address in called_from(stack).rev() {
-            interrupt |= self.symbols.find(address).is_some_and(|symbol| is_asynchronous(&symbol.name));
+            interrupt |= self.symbols.find(address).is_some_and(|symbol| is_asynchronous(symbol, address));
             let function = self.function(address);
             parent = Some(self.child(parent, thread, function, interrupt));
         }
@@ -188,7 +188,7 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
 /// Whether a path begins an interrupt that came over the thread: exceptions are work of its own.
 fn interrupts_thread(path: &CallPath, symbols: &Symbols) -> bool {
     path.kind == Entered::Interrupt
-        && symbols.find(path.to).is_none_or(|symbol| is_asynchronous(&symbol.name))
+        && symbols.find(path.to).is_none_or(|symbol| is_asynchronous(symbol, path.to))
 }
 
 /// The node of the function at an address that was reached from `node` without a call, which is mostly that function itself.

@@ -11,7 +11,7 @@ use crate::{
     run::{Built, Cell, ErrorKind, Outcome, Row, Run, Series, Step, Test},
 };
 use std::collections::BTreeMap;
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{BesideSet, Mechanism};
 
 #[derive(Clone, Debug)]
 pub struct Verdicts {
@@ -136,10 +136,10 @@ fn wasted(comparison: &Comparison) -> Option<Table> {
 
 /// A row per mechanism.
 fn triggers(comparison: &Comparison) -> Option<Table> {
-    let mut rows: BTreeMap<Mechanism, Vec<String>> = BTreeMap::new();
+    let mut rows: BTreeMap<(Mechanism, BesideSet), Vec<String>> = BTreeMap::new();
     for compared in &comparison.metrics {
-        let Metric::Trigger { mechanism, cost } = compared.metric else { continue };
-        let cells = rows.entry(mechanism).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
+        let Metric::Trigger { mechanism, beside, cost } = compared.metric else { continue };
+        let cells = rows.entry((mechanism, beside)).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
         let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
         cells[column] = match compared.verdict {
             Verdict::Same => compared.base.to_string(),
@@ -147,7 +147,10 @@ fn triggers(comparison: &Comparison) -> Option<Table> {
         };
     }
     let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
-    let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|((mechanism, beside), cells)| [vec![beside.with(mechanism)], cells].concat())
+        .collect();
     (!rows.is_empty()).then(|| Table {
         caption: "Cost of a hit, base -> head".to_owned(),
         header,

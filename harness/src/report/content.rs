@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_protocol::{Functions, Mechanism, Point, message::Explain};
+use tramplab_protocol::{BesideSet, Functions, Mechanism, Point, message::Explain};
 
 /// What of a run is shown.
 #[derive(Clone, Debug, Default)]
@@ -332,22 +332,23 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
 /// The trigger cells, measured or not.
 fn triggers<'a>(
     group: &'a Group,
-) -> impl Iterator<Item = (Mechanism, Result<&'a Trigger, &'static str>)> + use<'a> {
+) -> impl Iterator<Item = ((Mechanism, BesideSet), Result<&'a Trigger, &'static str>)> + use<'a> {
     group.cells.iter().filter_map(|cell| {
-        let Test::Trigger { mechanism } = cell.id.test else { return None };
+        let Test::Trigger { mechanism, beside } = cell.id.test else { return None };
         let measured = match &cell.measurement {
             Some(Measurement::Trigger(trigger)) => Ok(trigger),
             _ => Err(cell.outcome.name()),
         };
-        Some((mechanism, measured))
+        Some(((mechanism, beside), measured))
     })
 }
 
 fn trigger_table(group: &Group) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
-    for (mechanism, measured) in triggers(group) {
-        let mut row = vec![mechanism.name().to_owned()];
+    for ((mechanism, beside), measured) in triggers(group) {
+        let name = beside.with(mechanism);
+        let mut row = vec![name.clone()];
         match measured {
             Ok(trigger) => {
                 let exact = |of: &dyn Fn(&TriggerCost) -> Option<u32>| {
@@ -360,7 +361,7 @@ fn trigger_table(group: &Group) -> Option<Table> {
                 row.push(throughput::overhead_ns(trigger).map_or_else(String::new, |ns| format!("{ns:.0}")));
                 let rate = throughput::hits_per_second(trigger);
                 row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
-                notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(mechanism, cost)));
+                notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
             }
             Err(outcome) => {
                 row.push(outcome.to_owned());
@@ -382,20 +383,21 @@ fn trigger_table(group: &Group) -> Option<Table> {
 const TRIGGER_HEADER: [&str; 7] =
     ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
 
-fn disagreement(mechanism: Mechanism, cost: &TriggerCost) -> Option<String> {
+fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
     let clean = cost.hits.saturating_sub(cost.interrupted_hits);
     let agree = cost.agreeing_hits;
-    (agree < clean).then(|| format!("{mechanism}: only {agree} of {clean} undisturbed hits agree."))
+    (agree < clean).then(|| format!("{name}: only {agree} of {clean} undisturbed hits agree."))
 }
 
 /// What each hit runs, part by part.
 fn trigger_listings<'a>(group: &'a Group) -> impl Iterator<Item = Listing> + use<'a> {
-    triggers(group).flat_map(|(mechanism, measured)| {
+    triggers(group).flat_map(|((mechanism, beside), measured)| {
         let trigger = measured.ok();
         let parts = trigger.and_then(|trigger| trigger.cost.as_ref()).map_or(&[][..], |cost| &cost.parts);
         parts.iter().map(move |part| Listing {
             caption: format!(
-                "{mechanism} of {}, a hit at {}: {} instructions, {} branches",
+                "{} of {}, a hit at {}: {} instructions, {} branches",
+                beside.with(mechanism),
                 trigger.map_or("", |trigger| &trigger.function.name),
                 part.point,
                 part.instructions,
@@ -414,7 +416,7 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     let mut wasted: BTreeMap<(Mechanism, String), Vec<String>> = BTreeMap::new();
     let mut attach: BTreeMap<(Mechanism, Functions), Vec<String>> = BTreeMap::new();
     let mut counted: BTreeMap<(Mechanism, Functions), Vec<String>> = BTreeMap::new();
-    let mut hits: BTreeMap<Mechanism, Vec<String>> = BTreeMap::new();
+    let mut hits: BTreeMap<(Mechanism, BesideSet), Vec<String>> = BTreeMap::new();
     fn cell<K: Ord>(
         rows: &mut BTreeMap<K, Vec<String>>,
         key: K,
@@ -432,13 +434,13 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
             };
             *cell(&mut wasted, (mechanism, name), column, groups.len()) = value;
         }
-        for (mechanism, measured) in triggers(group) {
+        for (key, measured) in triggers(group) {
             let value = match measured.map(|trigger| &trigger.cost) {
                 Ok(Some(cost)) => format!("{} / {}", cost.instructions(), cost.branches()),
                 Ok(None) => "-".to_owned(),
                 Err(outcome) => outcome.to_owned(),
             };
-            *cell(&mut hits, mechanism, column, groups.len()) = value;
+            *cell(&mut hits, key, column, groups.len()) = value;
         }
         for one in &group.cells {
             let Test::Attach { mechanism, functions } = one.id.test else { continue };
@@ -492,7 +494,7 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     });
     let hits = hits
         .into_iter()
-        .map(|(mechanism, values)| [vec![mechanism.name().to_owned()], values].concat())
+        .map(|((mechanism, beside), values)| [vec![beside.with(mechanism)], values].concat())
         .collect();
     [
         table(&format!("Wasted branch records by kernel (any; {models})"), "mechanism", wasted),

@@ -6,12 +6,12 @@ use crate::{
     branch::{Filter, Model, waste},
     compare::tests::recorded,
     profile::{Phase, Space, Unit},
-    run::{Accel, Built, Clock, ErrorKind, Measurement, Outcome, Run},
+    run::{Accel, Built, Clock, ErrorKind, Measurement, Outcome, Run, Test},
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use std::collections::BTreeSet;
-use tramplab_protocol::{Functions, Mechanism, message::Explain};
+use tramplab_protocol::{Beside, Functions, Mechanism, message::Explain};
 
 /// Recorded with `testdata/stored.yaml` and shortened by `testdata/store.py`, as these say.
 fn run() -> Run {
@@ -46,6 +46,24 @@ fn colour_adds_escapes_and_nothing_else() {
 #[test]
 fn markdown_text() {
     insta::assert_snapshot!(markdown::render(&run(), &with_listings()));
+}
+
+#[test]
+fn what_is_attached_beside_has_a_row_of_its_own() {
+    let mut run = run();
+    let cell = run.cells.iter().find(|cell| cell.id.test.name() == "trigger/fexit").expect("a trigger cell");
+    let mut beside = cell.clone();
+    let Test::Trigger { beside: set, .. } = &mut beside.id.test else { unreachable!("found by its name") };
+    *set = [Beside::Mechanism(Mechanism::KprobeMulti), Beside::FunctionTracer].into_iter().collect();
+    run.cells.push(beside);
+    let text = terminal::render(&run, &with_listings(), false);
+    let rows = |name: &str| text.lines().filter(|line| line.starts_with(&format!(" {name} "))).count();
+    // Of its own kernel, and of all side by side.
+    assert_eq!(rows("fexit+kprobe.multi+function_tracer"), 2, "{text}");
+    assert!(
+        text.contains("fexit+kprobe.multi+function_tracer of bpf_fentry_test1, a hit at entry"),
+        "{text}"
+    );
 }
 
 /// Patch by patch, base against head, listings side by side.

@@ -12,7 +12,7 @@ pub use store::{RunDir, StoreError};
 use crate::profile::Summary;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
-use tramplab_protocol::{Functions, Mechanism, Point, message, trace};
+use tramplab_protocol::{BesideSet, Functions, Mechanism, Point, message, trace};
 
 /// Raised when a field changes its meaning; an older file is then refused with a clear message.
 pub const SCHEMA: u32 = 4;
@@ -277,6 +277,9 @@ pub enum Test {
     },
     Trigger {
         mechanism: Mechanism,
+        /// What else is attached to the function.
+        #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+        beside: BesideSet,
     },
     /// Building the kernel: no guest is booted.
     Build,
@@ -287,12 +290,12 @@ pub enum Test {
 }
 
 impl Test {
-    /// `lbr_waste/fexit`, `attach/fentry/100`, `trigger/fentry`, `fault/panic`.
+    /// `lbr_waste/fexit`, `attach/fentry/100`, `trigger/fentry`, `trigger/fentry+function_tracer`, `fault/panic`.
     pub fn name(&self) -> String {
         match self {
             Test::LbrWaste { mechanism } => format!("lbr_waste/{mechanism}"),
             Test::Attach { mechanism, functions } => format!("attach/{mechanism}/{functions}"),
-            Test::Trigger { mechanism } => format!("trigger/{mechanism}"),
+            Test::Trigger { mechanism, beside } => format!("trigger/{}", beside.with(*mechanism)),
             Test::Build => "build".to_owned(),
             Test::Fault { fault } => {
                 let name = serde_json::to_value(fault).expect("a unit variant serialises to its name");

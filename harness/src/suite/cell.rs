@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_protocol::{
-    Mechanism,
+    BesideSet, Mechanism,
     message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response, TriggerRequest},
     trace::{self, Trace},
 };
@@ -308,8 +308,8 @@ fn measure(
         (Test::Attach { .. }, Parameters::Attach(_)) => {
             attach::measure(vm, planned, &task.commands, task.clock, folders.guest, folders.cell)
         }
-        (&Test::Trigger { mechanism }, &Parameters::Trigger { hits }) => {
-            trigger(vm, &planned.id, mechanism, hits, folders.guest).map(Measurement::Trigger)
+        (&Test::Trigger { mechanism, beside }, &Parameters::Trigger { hits }) => {
+            trigger(vm, &planned.id, (mechanism, beside), hits, folders.guest).map(Measurement::Trigger)
         }
         (&Test::Fault { fault }, Parameters::Fault) => {
             vm.request(Command::Inject(fault), QUICK)??;
@@ -348,11 +348,12 @@ fn lbr_waste(
 fn trigger(
     vm: &mut Vm,
     id: &CellId,
-    mechanism: Mechanism,
+    (mechanism, beside): (Mechanism, BesideSet),
     hits: u32,
     folder: &Path,
 ) -> Result<Trigger, Stop> {
-    let request = TriggerRequest { mechanism, hits, warmup: WARMUP, timed: TIMED, rounds: TIMED_ROUNDS };
+    let request =
+        TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds: TIMED_ROUNDS };
     // Attaching and detaching in each round waits for RCU.
     let reply = match vm.request(Command::Trigger(request), 2 * QUICK)?? {
         Response::Trigger(reply) => reply,

@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    BesideSet, Functions, Mechanism,
     message::{Explain, Fault},
 };
 
@@ -81,6 +81,9 @@ pub enum TestGroup {
     },
     Trigger {
         mechanisms: Mechanisms,
+        /// What else is attached to the function of each.
+        #[serde(default)]
+        beside: BesideSet,
         /// Triggers recorded per cell.
         #[serde(default = "default_hits")]
         hits: NonZeroU32,
@@ -181,9 +184,12 @@ impl Suite {
     /// Those that some test measures: what a kernel that is built for the suite must be able to do.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         let of = |group: &TestGroup| match group {
-            TestGroup::LbrWaste { mechanisms, .. }
-            | TestGroup::Attach { mechanisms, .. }
-            | TestGroup::Trigger { mechanisms, .. } => mechanisms.0.clone(),
+            TestGroup::LbrWaste { mechanisms, .. } | TestGroup::Attach { mechanisms, .. } => {
+                mechanisms.0.clone()
+            }
+            TestGroup::Trigger { mechanisms, beside, .. } => {
+                mechanisms.0.iter().copied().chain(beside.mechanisms()).collect()
+            }
             TestGroup::Fault { .. } => Vec::new(),
         };
         self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()

@@ -189,10 +189,10 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             };
             mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters.clone())).collect()
         }
-        TestGroup::Trigger { mechanisms, hits } => mechanisms
+        &TestGroup::Trigger { ref mechanisms, beside, hits } => mechanisms
             .0
             .iter()
-            .map(|&mechanism| (Test::Trigger { mechanism }, Parameters::Trigger { hits: hits.get() }))
+            .map(|&mechanism| (Test::Trigger { mechanism, beside }, Parameters::Trigger { hits: hits.get() }))
             .collect(),
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
@@ -208,7 +208,7 @@ fn skip_reason(
     image: &kernel::Image,
 ) -> Option<String> {
     let mechanism: Mechanism = match *test {
-        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism } => {
+        Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism, .. } => {
             mechanism
         }
         Test::Fault { .. } | Test::Build => return None,
@@ -226,8 +226,12 @@ fn skip_reason(
             ));
         }
     }
-    let missing = image.missing_for(mechanism);
-    let options: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let mut missing = image.missing_for(mechanism);
+    if let Test::Trigger { beside, .. } = test {
+        missing.extend(beside.mechanisms().flat_map(|mechanism| image.missing_for(mechanism)));
+    }
+    let options: BTreeSet<String> = missing.iter().map(ToString::to_string).collect();
+    let options: Vec<String> = options.into_iter().collect();
     (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
 }
 
@@ -428,6 +432,29 @@ mod tests {
         assert_eq!((attach, trigger), (&fprobe, &fprobe));
         // Under KVM there is still the clock.
         assert_eq!(*timed, None);
+    }
+
+    #[test]
+    fn what_is_attached_beside_is_part_of_the_name_and_of_what_it_takes() {
+        let suite = suite(
+            "tests:\n  - trigger: { mechanisms: [raw_tp] }\n  \
+             - trigger: { mechanisms: [raw_tp], beside: [function_tracer] }\n  \
+             - trigger: { mechanisms: [raw_tp], beside: [function_tracer, kprobe.multi] }\n",
+        );
+        assert_eq!(contradiction(&suite), None);
+        assert_eq!(suite.mechanisms(), [Mechanism::KprobeMulti, Mechanism::RawTp]);
+        let kernels = [image("a", Some("CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\n"))];
+        let cells = cells(&suite, &kernels, Accel::Tcg);
+        let expected = [
+            ("trigger/raw_tp", None),
+            ("trigger/raw_tp+function_tracer", None),
+            (
+                "trigger/raw_tp+kprobe.multi+function_tracer",
+                Some("the kernel is built without CONFIG_FPROBE"),
+            ),
+        ];
+        let found: Vec<_> = cells.iter().map(|cell| (cell.id.test.name(), cell.skip.as_deref())).collect();
+        assert_eq!(found, expected.map(|(name, skip)| (name.to_owned(), skip)));
     }
 
     fn attach_of(cell: &PlannedCell) -> &AttachParameters {

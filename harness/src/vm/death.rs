@@ -84,6 +84,9 @@ mod tests {
         let wrong: Vec<String> = [
             ("6.1-lives", include_str!("testdata/6.1-lives.log"), alive),
             ("7.3-lives", include_str!("testdata/7.3-lives.log"), alive),
+            ("7.2-arm64-lives", include_str!("testdata/7.2-arm64-lives.log"), alive),
+            ("7.2-arm64-panic", include_str!("testdata/7.2-arm64-panic.log"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
+            ("6.12-arm64-rcu_stall", include_str!("testdata/6.12-arm64-rcu_stall.log"), Some((RcuStall, "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"))),
             ("6.12-panic", include_str!("testdata/6.12-panic.log"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
             ("6.12-exit_agent", include_str!("testdata/6.12-exit_agent.log"), Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100"))),
             ("6.12-rcu_stall", include_str!("testdata/6.12-rcu_stall.log"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),

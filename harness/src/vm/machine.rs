@@ -108,17 +108,18 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
 }
 
 fn command_line(arch: Arch, append: &[String]) -> String {
-    // `no_timer_check`: whether the timer interrupts in time is a question to the host, and on a loaded one the kernel panics
-    // at boot for want of an answer.
     let (console, own) = match arch {
-        Arch::X86_64 => ("ttyS0", " no_timer_check"),
-        Arch::Arm64 => ("ttyAMA0", ""),
+        // Whether the timer interrupts in time is a question to the host, and on a loaded one the kernel panics at boot for
+        // want of an answer.
+        Arch::X86_64 => ("ttyS0", "no_timer_check"),
+        // Where the stack begins in a system call would be random, and as copies align themselves to it, so would the branches.
+        Arch::Arm64 => ("ttyAMA0", "randomize_kstack_offset=off"),
     };
     // `panic=-1`: reboot at once. An oops must not become a panic: it has a verdict of its own. `mitigations=off`:
     // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
     // stays randomised, as it is elsewhere: all symbols come from the guest. `cryptomgr.notests`: ciphers testing
     // themselves take a sixth of the boot under TCG.
-    let mut line = format!("console={console}{own} cryptomgr.notests panic=-1 mitigations=off");
+    let mut line = format!("console={console} {own} cryptomgr.notests panic=-1 mitigations=off");
     for word in append {
         // The kernel takes the last of a repeated option, so a suite can undo what stands before.
         line.push(' ');

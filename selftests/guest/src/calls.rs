@@ -14,7 +14,10 @@ use tramplab_protocol::message::{CallsReply, CallsRequest, GuestError};
 
 const TRACING: &str = "/sys/kernel/tracing";
 /// The traced part of the system call.
+#[cfg(target_arch = "x86_64")]
 const ROOT: &str = "__x64_sys_prctl";
+#[cfg(target_arch = "aarch64")]
+const ROOT: &str = "__arm64_sys_prctl";
 /// What every interrupt passes.
 const INTERRUPT: &str = "irq_enter_rcu";
 /// Attempts to find the system calls undisturbed: an interrupt comes every few milliseconds, and they take about one.

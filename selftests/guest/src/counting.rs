@@ -3,6 +3,7 @@
 
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
+use std::ops::Range;
 use tramplab_protocol::counts::{SETUP_BYTES, Setup};
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::GuestError;
@@ -12,8 +13,23 @@ use tramplab_protocol::message::GuestError;
 const SWITCH: &str = "__switch_to_asm";
 #[cfg(target_arch = "aarch64")]
 const SWITCH: &str = "cpu_switch_to";
-/// The text that interrupts and exceptions enter at.
-const ENTRY: [&str; 2] = ["__entry_text_start", "__entry_text_end"];
+/// Where interrupts and exceptions enter: a transfer through a register that leads there is one of them.
+#[cfg(target_arch = "x86_64")]
+fn entries(kallsyms: &Kallsyms) -> Result<Range<u64>, &'static str> {
+    let find = |name| kallsyms.unique(name).ok_or(name);
+    Ok(find("__entry_text_start")?..find("__entry_text_end")?)
+}
+
+/// The vectors and nothing else of the entry text: threads begin there too, at `ret_from_fork`, by a return. The other tables
+/// of vectors are for CPUs that QEMU does not emulate.
+#[cfg(target_arch = "aarch64")]
+fn entries(kallsyms: &Kallsyms) -> Result<Range<u64>, &'static str> {
+    /// By the architecture: 16 entries of 128 bytes.
+    const BYTES: u64 = 16 * 128;
+    let name = "vectors";
+    let start = kallsyms.unique(name).ok_or(name)?;
+    Ok(start..start + BYTES)
+}
 
 /// The setup in memory, where the plugin reads it.
 #[derive(Debug)]
@@ -26,9 +42,7 @@ impl Counting {
         };
         let switch_to = kallsyms.unique(SWITCH).ok_or_else(|| missing(SWITCH))?;
         let (comm, pid) = btf.task_offsets().ok_or_else(|| missing("task_struct in its BTF"))?;
-        let [start, end] = ENTRY;
-        let entry_start = kallsyms.unique(start).ok_or_else(|| missing(start))?;
-        let entry_end = kallsyms.unique(end).ok_or_else(|| missing(end))?;
+        let Range { start: entry_start, end: entry_end } = entries(kallsyms).map_err(missing)?;
         Ok(Counting(Setup { switch_to, entry_start, entry_end, comm, pid }.encode()))
     }
 

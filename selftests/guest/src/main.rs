@@ -2,6 +2,7 @@
 //! The guest's first process: makes the machine ready, then does what the host asks, one request at a time.
 
 mod attach;
+mod beside;
 mod bpf;
 mod budget;
 mod calls;

@@ -2,6 +2,7 @@
 //! The trigger-cost measurement: hits the empty program against the clock, attached and not in turns, and then while the
 //! recorder is armed. That the program ran, only the trace tells: an empty one counts nothing.
 
+use crate::beside;
 use crate::bpf::{self, BpfError, Link};
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
@@ -11,11 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
 
-/// The empty program and its link: dropped, they are detached and gone from kallsyms.
+/// The empty program and its link, and what is attached beside: dropped, they are detached and gone from kallsyms.
 #[derive(Debug)]
 pub struct Attached {
     _link: Link,
     _program: OwnedFd,
+    _beside: beside::Attached,
 }
 
 fn failed(what: impl std::fmt::Display) -> GuestError {
@@ -30,6 +32,7 @@ pub fn measure(
 ) -> Result<(TriggerReply, Attached), GuestError> {
     let mechanism = request.mechanism;
     let Hit { method, traced, function } = Hit::prepare(mechanism, btf)?;
+    let beside = beside::attach(request.beside, mechanism, &traced.target, btf)?;
     let program = method.load_empty(&traced.target)?;
     let attach = || method.link(program.as_fd(), &traced.target);
     let timed = || time(&traced.trigger, request.warmup, request.timed, heartbeat);
@@ -71,7 +74,7 @@ pub fn measure(
         detached_ns,
         timed: request.timed,
     };
-    Ok((reply, Attached { _link: link, _program: program }))
+    Ok((reply, Attached { _link: link, _program: program, _beside: beside }))
 }
 
 /// Nanoseconds that so many hits take; the first few, which run into code just patched, come before.

@@ -6,8 +6,8 @@
 //! - [`counts`]: the file in which it hands over instructions counted by call path.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
+mod beside;
 pub mod counts;
-
 pub mod frame;
 mod functions;
 pub mod magic;
@@ -15,5 +15,6 @@ pub mod mechanism;
 pub mod message;
 pub mod trace;
 
+pub use beside::{Beside, BesideSet};
 pub use functions::Functions;
 pub use mechanism::{Mechanism, Point};

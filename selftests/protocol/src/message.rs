@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
-use crate::{Functions, Mechanism, Point};
+use crate::{BesideSet, Functions, Mechanism, Point};
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// What the agent's threads that measure call themselves.
@@ -98,6 +98,8 @@ pub struct ExplainRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TriggerRequest {
     pub mechanism: Mechanism,
+    /// What is attached to the same function all the time.
+    pub beside: BesideSet,
     /// Triggers while armed, each a hit of its own in the trace.
     pub hits: u32,
     /// Triggers before arming.

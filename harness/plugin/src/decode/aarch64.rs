@@ -32,7 +32,9 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
         _ if is(0xffe0_001f, 0xd400_0001) => indirect(Kind::Syscall),
         // HVC and SMC come back behind themselves: QEMU is the firmware.
         _ if is(0xffe0_001f, 0xd400_0002) || is(0xffe0_001f, 0xd400_0003) => Tail::Next { may_fault: true },
-        // BRK, HLT and the like; UDF.
+        // BRK, which kprobes are made of: as `int3` is on x86.
+        _ if is(0xffe0_001f, 0xd420_0000) => indirect(Kind::Int),
+        // HLT and the like; UDF.
         _ if is(0xff00_0000, 0xd400_0000) || is(0xffff_0000, 0) => Tail::Trap,
         // Loads and stores, those of SVE and SME, and SYS: caches by address.
         _ => Tail::Next {

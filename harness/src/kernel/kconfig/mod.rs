@@ -106,7 +106,6 @@ pub fn required_base(arch: Arch) -> Vec<&'static str> {
         "PRINTK",
         console,
         "KALLSYMS",
-        "KALLSYMS_ALL",
         "PERF_EVENTS",
         "BPF_SYSCALL",
         "BPF_JIT",

@@ -65,7 +65,7 @@ fn instruction_classes() {
         ("svc #0xffff", 0xd41f_ffe1, indirect(Kind::Syscall)),
         ("hvc #0", 0xd400_0002, FAULTS),
         ("smc #1", 0xd400_0023, FAULTS),
-        ("brk #0x800", 0xd421_0000, Tail::Trap),
+        ("brk #0x800", 0xd421_0000, indirect(Kind::Int)),
         ("hlt #0xf000", 0xd45e_0000, Tail::Trap),
         ("dcps1", 0xd4a0_0001, Tail::Trap),
         ("drps", 0xd6bf_03e0, Tail::Trap),
@@ -172,7 +172,8 @@ fn told(text: &str) -> Option<Tail> {
         "ret" | "retaa" | "retab" => indirect(Kind::Ret),
         "eret" | "eretaa" | "eretab" => indirect(Kind::Iret),
         "svc" => indirect(Kind::Syscall),
-        "brk" | "hlt" | "udf" | "drps" | "dcps1" | "dcps2" | "dcps3" | "tcancel" => Tail::Trap,
+        "brk" => indirect(Kind::Int),
+        "hlt" | "udf" | "drps" | "dcps1" | "dcps2" | "dcps3" | "tcancel" => Tail::Trap,
         "hvc" | "smc" => FAULTS,
         // By address, but also all else that `sys` stands for.
         "dc" | "ic" | "at" | "tlbi" | "sys" | "cfp" | "cpp" | "dvp" | "brb" => FAULTS,

@@ -16,6 +16,7 @@
 	.set RET, 5
 	.set SYSCALL, 6
 	.set IRET, 8
+	.set INT, 9
 	.set INTERRUPT, 10
 
 	/* What every QEMU makes the plugin record. */
@@ -386,7 +387,8 @@ b_udf:	udf	#7
 	b	wrong
 1:	resume	1f
 b_brk:	brk	#7
-	expect_exception b_brk, 1f
+	expect	b_brk, v_sync, INT
+	expect	sync_eret, 1f, IRET
 	b	wrong
 1:	resume	1f
 b_hlt:	hlt	#7

@@ -60,6 +60,8 @@ impl Interrupts {
                 (Some(Cause::Device), _) => {}
                 // A system call is the branch of its block.
                 (_, "0x15") => self.cause = None,
+                // `brk`: it says itself which instruction it is.
+                (_, "0x3c") => self.cause = Some(Cause::Instruction),
                 // A single step, from user space or not.
                 (_, "0x32" | "0x33") => self.cause = Some(Cause::Trap),
                 _ => {}
@@ -117,6 +119,10 @@ fn interrupts() {
         (
             "Taking exception 1 [Undefined Instruction] on CPU 0\n...with ESR 0x33/0xcf000022\n...with ELR 0x40200e1c",
             Some((Cause::Trap, 0x40200e1c)),
+        ),
+        (
+            "Taking exception 7 [Breakpoint Instruction] on CPU 0\n...with ESR 0x3c/0xf2000007\n...with ELR 0x40200d10",
+            Some((Cause::Instruction, 0x40200d10)),
         ),
         ("Taking exception 2 [SVC] on CPU 0\n...with ESR 0x15/0x56000001\n...with ELR 0x40200ef8", None),
         (

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What else is attached to the function of a hit. Dropped, it is detached.
+
+use crate::bpf::Link;
+use crate::kernel_btf::KernelBtf;
+use crate::method::{Method, Target};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use tramplab_protocol::message::GuestError;
+use tramplab_protocol::{Beside, BesideSet, Mechanism};
+
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+
+/// Each in the order in which it was attached.
+#[derive(Debug)]
+pub struct Attached {
+    _programs: Vec<(Link, OwnedFd)>,
+    _tracer: Option<FunctionTracer>,
+}
+
+/// Attaches all of a set to the target of a measured mechanism.
+pub fn attach(
+    set: BesideSet,
+    measured: Mechanism,
+    target: &Target,
+    btf: &KernelBtf,
+) -> Result<Attached, GuestError> {
+    let mut attached = Attached { _programs: Vec::new(), _tracer: None };
+    for beside in set.iter() {
+        match beside {
+            Beside::Mechanism(mechanism) => {
+                check(measured, mechanism)?;
+                let method = Method::new(mechanism, btf)?;
+                // What it is refused for is the kernel's word on the mechanism.
+                method.probe(target)?;
+                let program = method.load_empty(target)?;
+                attached._programs.push((method.link(program.as_fd(), target)?, program));
+            }
+            Beside::FunctionTracer if measured.is_tracepoint() => {
+                return Err(of_another_kind(measured, beside));
+            }
+            Beside::FunctionTracer => attached._tracer = Some(FunctionTracer::start(&target.name)?),
+        }
+    }
+    Ok(attached)
+}
+
+/// Both must attach to the same thing.
+fn check(measured: Mechanism, beside: Mechanism) -> Result<(), GuestError> {
+    // `fmod_ret` takes few functions: what it is measured on is its own.
+    let fits = measured.is_tracepoint() == beside.is_tracepoint()
+        && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet);
+    if fits { Ok(()) } else { Err(of_another_kind(measured, Beside::Mechanism(beside))) }
+}
+
+fn of_another_kind(measured: Mechanism, beside: Beside) -> GuestError {
+    GuestError::Failed(format!(
+        "{beside} cannot be attached to what {measured} is measured on: name another one in `beside`"
+    ))
+}
+
+/// ftrace's tracer `function`, of one function, in an instance of its own.
+#[derive(Debug)]
+struct FunctionTracer(String);
+
+impl FunctionTracer {
+    fn start(function: &str) -> Result<FunctionTracer, GuestError> {
+        let folder = format!("{INSTANCES}/tramplab");
+        fs::create_dir(&folder).map_err(|error| refused(&folder, &error))?;
+        let tracer = FunctionTracer(folder);
+        for (file, text) in [("set_ftrace_filter", function), ("current_tracer", "function")] {
+            let path = Path::new(&tracer.0).join(file);
+            fs::write(&path, text).map_err(|error| refused(&path.to_string_lossy(), &error))?;
+        }
+        Ok(tracer)
+    }
+}
+
+fn refused(path: &str, error: &std::io::Error) -> GuestError {
+    GuestError::Unsupported(format!("{path}: {error} (it takes the option FUNCTION_TRACER)"))
+}
+
+impl Drop for FunctionTracer {
+    fn drop(&mut self) {
+        let folder = Path::new(&self.0);
+        // An instance that traces cannot be removed.
+        let stopped = fs::write(folder.join("current_tracer"), "nop");
+        if let Err(error) = stopped.and_then(|()| fs::remove_dir(folder)) {
+            eprintln!("tramplab-agent: failed to remove {}: {error}", self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_attaches_to_the_same_fits() {
+        use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf};
+        for (measured, beside, fits) in [
+            (Fentry, KprobeMulti, true),
+            (Fentry, Fentry, true),
+            (FmodRet, Fentry, true),
+            (FmodRet, FmodRet, true),
+            (TpBtf, RawTp, true),
+            (Fentry, FmodRet, false),
+            (Fentry, RawTp, false),
+            (TpBtf, Fentry, false),
+        ] {
+            assert_eq!(check(measured, beside).is_ok(), fits, "{beside} beside {measured}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What else is attached to a function while a hit of it is measured: several tracers of one function take another way
+//! through ftrace than one alone.
+
+use crate::mechanism::{Mechanism, UnknownMechanism};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// One thing that is attached to the same function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Beside {
+    /// An empty program of its own.
+    Mechanism(Mechanism),
+    /// ftrace's tracer `function`, which every kernel with ftrace has.
+    FunctionTracer,
+}
+
+const FUNCTION_TRACER: &str = "function_tracer";
+
+impl Beside {
+    pub fn name(self) -> &'static str {
+        match self {
+            Beside::Mechanism(mechanism) => mechanism.name(),
+            Beside::FunctionTracer => FUNCTION_TRACER,
+        }
+    }
+
+    /// All there are; a set has a bit for each.
+    fn all() -> impl Iterator<Item = Beside> {
+        Mechanism::ALL.into_iter().map(Beside::Mechanism).chain([Beside::FunctionTracer])
+    }
+}
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}, {FUNCTION_TRACER}")]
+pub struct UnknownBeside(#[from] UnknownMechanism);
+
+impl FromStr for Beside {
+    type Err = UnknownBeside;
+
+    fn from_str(name: &str) -> Result<Beside, UnknownBeside> {
+        match name {
+            FUNCTION_TRACER => Ok(Beside::FunctionTracer),
+            _ => Ok(Beside::Mechanism(name.parse()?)),
+        }
+    }
+}
+
+impl TryFrom<String> for Beside {
+    type Error = UnknownBeside;
+
+    fn try_from(name: String) -> Result<Beside, UnknownBeside> {
+        name.parse()
+    }
+}
+
+impl From<Beside> for String {
+    fn from(beside: Beside) -> String {
+        beside.name().to_owned()
+    }
+}
+
+/// All that is attached beside; mostly nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "Vec<Beside>", into = "Vec<Beside>")]
+pub struct BesideSet(u16);
+
+impl BesideSet {
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// In the order in which they are attached.
+    pub fn iter(self) -> impl Iterator<Item = Beside> {
+        Beside::all().enumerate().filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, beside)| beside)
+    }
+
+    /// Those that are programs.
+    pub fn mechanisms(self) -> impl Iterator<Item = Mechanism> {
+        self.iter().filter_map(|beside| match beside {
+            Beside::Mechanism(mechanism) => Some(mechanism),
+            Beside::FunctionTracer => None,
+        })
+    }
+
+    /// `fentry`, `fentry+kprobe.multi+function_tracer`: what is measured, and what is there beside it.
+    pub fn with(self, measured: Mechanism) -> String {
+        self.iter().fold(measured.name().to_owned(), |name, beside| format!("{name}+{beside}"))
+    }
+}
+
+impl FromIterator<Beside> for BesideSet {
+    fn from_iter<I: IntoIterator<Item = Beside>>(list: I) -> BesideSet {
+        let bit = |beside| Beside::all().position(|known| known == beside).expect("one of all");
+        BesideSet(list.into_iter().fold(0, |set, beside| set | 1 << bit(beside)))
+    }
+}
+
+impl From<Vec<Beside>> for BesideSet {
+    fn from(list: Vec<Beside>) -> BesideSet {
+        list.into_iter().collect()
+    }
+}
+
+impl From<BesideSet> for Vec<Beside> {
+    fn from(set: BesideSet) -> Vec<Beside> {
+        set.iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_one_has_a_name_and_a_place_in_the_set() {
+        let all: Vec<Beside> = Beside::all().collect();
+        let mut text = "fentry".to_owned();
+        for &beside in &all {
+            assert_eq!(beside.name().parse::<Beside>().unwrap(), beside);
+            let set: BesideSet = [beside].into_iter().collect();
+            assert_eq!(set.iter().collect::<Vec<_>>(), [beside]);
+            assert_eq!(serde_json::to_string(&set).unwrap(), format!("[\"{beside}\"]"));
+            text = format!("{text}+{beside}");
+        }
+        // Whatever order they are listed in.
+        let set: BesideSet = all.iter().rev().copied().collect();
+        assert_eq!(Vec::from(set), all);
+        assert_eq!(set.with(Mechanism::Fentry), text);
+        assert_eq!(set.mechanisms().collect::<Vec<_>>(), Mechanism::ALL);
+        assert_eq!(BesideSet::default().with(Mechanism::KprobeMulti), "kprobe.multi");
+    }
+
+    #[test]
+    fn an_unknown_one_is_named_with_those_there_are() {
+        let error = serde_json::from_str::<BesideSet>("[\"function\"]").unwrap_err().to_string();
+        assert!(error.contains("`function`") && error.contains("raw_tp, function_tracer"), "{error}");
+    }
+}
