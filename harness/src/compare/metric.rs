@@ -87,7 +87,8 @@ impl Cost {
                 let per_hit = |(&with, &without): (&u64, &u64)| {
                     (with as f64 - without as f64) / f64::from(trigger.timed)
                 };
-                Some(Value::PerHit(Value::median(&rounds.map(per_hit).collect::<Vec<_>>())))
+                let times: Vec<f64> = rounds.map(per_hit).collect();
+                (!times.is_empty()).then(|| Value::PerHit(Value::median(&times)))
             }
         }
     }

@@ -8,8 +8,8 @@ use super::{
 use crate::{
     branch::{self, Symbols},
     run::{
-        Accel, Arch, Cell, CellId, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError,
-        Test, Trigger,
+        Accel, Arch, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test,
+        Trigger,
     },
     vm::{self, Deadlines, Spec, Vm, VmError},
 };
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_protocol::{
-    BesideSet, Mechanism,
+    Mechanism,
     message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response, TriggerRequest},
     trace::{self, Trace},
 };
@@ -308,8 +308,10 @@ fn measure(
         (Test::Attach { .. }, Parameters::Attach(_)) => {
             attach::measure(vm, planned, &task.commands, task.clock, folders.guest, folders.cell)
         }
-        (&Test::Trigger { mechanism, beside }, &Parameters::Trigger { hits }) => {
-            trigger(vm, &planned.id, (mechanism, beside), hits, folders.guest).map(Measurement::Trigger)
+        (&Test::Trigger { mechanism, beside }, &Parameters::Trigger { hits, throughput }) => {
+            let rounds = if throughput { TIMED_ROUNDS } else { 0 };
+            let request = TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds };
+            trigger(vm, planned.id.accel, request, folders.guest).map(Measurement::Trigger)
         }
         (&Test::Fault { fault }, Parameters::Fault) => {
             vm.request(Command::Inject(fault), QUICK)??;
@@ -345,21 +347,14 @@ fn lbr_waste(
         .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })
 }
 
-fn trigger(
-    vm: &mut Vm,
-    id: &CellId,
-    (mechanism, beside): (Mechanism, BesideSet),
-    hits: u32,
-    folder: &Path,
-) -> Result<Trigger, Stop> {
-    let request =
-        TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds: TIMED_ROUNDS };
+fn trigger(vm: &mut Vm, accel: Accel, request: TriggerRequest, folder: &Path) -> Result<Trigger, Stop> {
+    let mechanism = request.mechanism;
     // Attaching and detaching in each round waits for RCU.
     let reply = match vm.request(Command::Trigger(request), 2 * QUICK)?? {
         Response::Trigger(reply) => reply,
         other => return Err(unexpected(&other)),
     };
-    let cost = match id.accel {
+    let cost = match accel {
         // No plugin counts there: what is left is the clock.
         Accel::Kvm => None,
         Accel::Tcg => {

@@ -87,6 +87,9 @@ pub enum TestGroup {
         /// Triggers recorded per cell.
         #[serde(default = "default_hits")]
         hits: NonZeroU32,
+        /// Whether hits are timed as well.
+        #[serde(default = "yes")]
+        throughput: bool,
     },
     Fault {
         #[serde(deserialize_with = "filled")]
@@ -96,6 +99,10 @@ pub enum TestGroup {
 
 fn default_hits() -> NonZeroU32 {
     nonzero(8)
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn nonzero(number: u32) -> NonZeroU32 {

@@ -74,7 +74,7 @@ impl PlannedCell {
 pub enum Parameters {
     LbrWaste { hits: u32 },
     Attach(AttachParameters),
-    Trigger { hits: u32 },
+    Trigger { hits: u32, throughput: bool },
     Fault,
 }
 
@@ -189,10 +189,13 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             };
             mechanisms.0.iter().flat_map(sizes).map(|test| (test, parameters.clone())).collect()
         }
-        &TestGroup::Trigger { ref mechanisms, beside, hits } => mechanisms
+        &TestGroup::Trigger { ref mechanisms, beside, hits, throughput } => mechanisms
             .0
             .iter()
-            .map(|&mechanism| (Test::Trigger { mechanism, beside }, Parameters::Trigger { hits: hits.get() }))
+            .map(|&mechanism| {
+                let parameters = Parameters::Trigger { hits: hits.get(), throughput };
+                (Test::Trigger { mechanism, beside }, parameters)
+            })
             .collect(),
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
@@ -215,6 +218,9 @@ fn skip_reason(
     };
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
         return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
+    }
+    if matches!(parameters, Parameters::Trigger { throughput: false, .. }) && accel == Accel::Kvm {
+        return Some("instructions of a hit are counted by the plugin, which only TCG has; use --accel tcg, or time hits with `throughput: true`".to_owned());
     }
     if let Parameters::Attach(AttachParameters { clock, explain, .. }) = parameters {
         if accel == Accel::Kvm && (clock.exact() || explain.contains(&Explain::Exact)) {
@@ -273,7 +279,7 @@ impl Plan {
     pub fn is_timed(&self) -> bool {
         self.cells().any(|cell| match &cell.parameters {
             Parameters::Attach(attach) => attach.clock.free(),
-            Parameters::Trigger { .. } => true,
+            Parameters::Trigger { throughput, .. } => *throughput,
             Parameters::LbrWaste { .. } | Parameters::Fault => false,
         })
     }
