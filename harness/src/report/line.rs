@@ -51,12 +51,11 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
             }
         }
         Measurement::Trigger(trigger) => {
-            let cost = trigger
-                .cost
-                .as_ref()
-                .map(|cost| format!("{} instructions, {} branches, ", cost.instructions(), cost.branches()));
-            let ns = throughput::overhead_ns(trigger).map_or("-".to_owned(), |ns| format!("{ns:.0}"));
-            format!("{}{ns} ns per hit", cost.unwrap_or_default())
+            let cost = trigger.cost.as_ref();
+            let counts = cost
+                .map(|cost| format!("{} instructions, {} branches", cost.instructions(), cost.branches()));
+            let time = throughput::overhead_ns(trigger).map(|ns| format!("{ns:.0} ns"));
+            format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
         }
     }
 }
