@@ -10,7 +10,7 @@ use std::{
 use tramplab::{
     host::{Cache, child},
     kernel::{
-        self, KernelError, Source,
+        self, KernelError, Recipe, Source,
         build::{BuildError, Builder, Confinement, Event, Order, ToolchainError},
         kconfig, source,
     },
@@ -29,9 +29,7 @@ struct Sources {
 impl Sources {
     fn unpack() -> Sources {
         let cache = Cache::open(true).unwrap();
-        let manifest =
-            manifest(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/6.12-source.yaml")));
-        let Source::Built(recipe) = manifest.source else { panic!() };
+        let recipe = recipe(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/6.12-source.yaml")));
         let mut progress = |_: &str| ();
         let sources = source::resolve(&recipe.tree, &cache, &mut progress).unwrap();
         let folder = tempfile::tempdir_in(cache.root()).unwrap();
@@ -50,11 +48,10 @@ impl Sources {
             "arch: arm64\ndebian-source: {{ package: linux-source-6.12 }}\ntoolchain: {toolchain}\nconfig: [extra.config]\n"
         );
         fs::write(path("k.yaml"), text).unwrap();
-        let manifest = manifest(&path("k.yaml"));
-        let Source::Built(recipe) = manifest.source else { panic!() };
+        let recipe = recipe(&path("k.yaml"));
         let configs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/kconfig"));
         let order = Order {
-            name: manifest.name,
+            name: "k".into(),
             arch: Arch::Arm64,
             digest: "6.12".into(),
             description: "6.12".into(),
@@ -102,8 +99,12 @@ impl Sources {
     }
 }
 
-fn manifest(path: &Path) -> kernel::Manifest {
-    kernel::find(path.to_str().unwrap(), Path::new("/nonexistent")).unwrap()
+/// How a manifest has its kernel built for arm64.
+fn recipe(path: &Path) -> Recipe {
+    let manifests = kernel::find(path.to_str().unwrap(), Path::new("/nonexistent")).unwrap();
+    let manifest = manifests.into_iter().find(|manifest| manifest.arch == Arch::Arm64).unwrap();
+    let Source::Built(recipe) = manifest.source else { panic!("{manifest:?}") };
+    recipe
 }
 
 const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
