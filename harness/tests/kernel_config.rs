@@ -139,8 +139,18 @@ fn arm64_keeps_what_it_is_traced_with_or_says_what_took_it() {
     match sources.configure("clang", &format!("{kept}{SMALL}")) {
         Ok(()) => {}
         Err(BuildError::Toolchain(error @ ToolchainError::Missing { .. })) => {
-            eprintln!("without clang: {error}")
+            return eprintln!("without clang: {error}");
         }
         Err(error) => panic!("{error}"),
+    }
+    let lost = sources.lost("clang", "CONFIG_CFI_CLANG=y\n");
+    match &lost[..] {
+        // Before clang 16.
+        [(option, why)] => assert!(option == "CFI_CLANG" && why.contains("the compiler"), "{lost:?}"),
+        lost => {
+            let names: Vec<_> = lost.iter().map(|(option, _)| option.as_str()).collect();
+            assert_eq!(names, [DIRECT_CALLS, CALL_OPS]);
+            assert!(lost.iter().all(|(_, why)| why.contains("only with !CFI_CLANG [=y]")), "{lost:?}");
+        }
     }
 }
