@@ -92,7 +92,11 @@ impl Wanted {
 
     /// What the host must have for it.
     pub fn of_the_host(&self) -> host::Wanted {
-        host::Wanted { kernels: self.manifests.iter().any(is_built), arches: self.arches() }
+        let toolchains = self.manifests.iter().filter_map(|manifest| match &manifest.source {
+            Source::Built(recipe) => Some((recipe.toolchain.clone(), manifest.arch)),
+            _ => None,
+        });
+        host::Wanted { toolchains: toolchains.collect(), arches: self.arches() }
     }
 
     /// Each once.

@@ -6,10 +6,14 @@ use anyhow::Result;
 use std::path::Path;
 use tramplab::{
     host::{self, Cache, Qemu, rust::target},
-    kernel,
+    kernel::{self, Compiler, Toolchain},
     run::Arch,
 };
 use xshell::{Shell, cmd};
+
+/// With which tests build kernels, or configure them.
+const TOOLCHAINS: [(Compiler, Arch); 3] =
+    [(Compiler::Gcc, Arch::X86_64), (Compiler::Gcc, Arch::Arm64), (Compiler::Clang, Arch::Arm64)];
 
 /// The kernel that tests with a guest boot: the one that has most of what is measured.
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
@@ -28,7 +32,8 @@ pub fn test(args: &Args) -> Result<u8> {
     let cache = Cache::open(true)?;
     let progress = Progress::steps();
     if args.setup {
-        let wanted = host::Wanted { kernels: true, arches: Arch::ALL.to_vec() };
+        let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+        let wanted = host::Wanted { toolchains: toolchains.to_vec(), arches: Arch::ALL.to_vec() };
         host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }
     let sh = Shell::new()?;

@@ -7,10 +7,13 @@ use super::{
     kvm::{self, KvmError},
     qemu::{Qemu, QemuError, Unfit, variable},
     rust::{RustError, Rustc, target},
-    setup::{Need, REQUIREMENTS},
+    setup::{Need, REQUIREMENTS, install_line},
 };
-use crate::run::Arch;
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use crate::{
+    kernel::{Compiler, Toolchain, build::toolchain},
+    run::Arch,
+};
+use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const SETUP: &str = "cargo xtask vm-test --setup";
@@ -81,6 +84,7 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
         checks.extend(checks_of_it.map(|check| Check { required: false, ..check }));
         checks.push(rust_check(arch, Rustc::find(cache, arch)));
     }
+    checks.push(clang_check(&toolchain::missing(&clang(), own)));
     checks.push(kvm_check(kvm::probe()));
     checks.push(lbr_check(host_lbr(), kvm::guest_lbr()));
     checks.push(vng_check());
@@ -190,6 +194,22 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
     }
 }
 
+/// With clang kernels of every architecture are built.
+fn clang() -> Toolchain {
+    Toolchain { compiler: Compiler::Clang, version: None }
+}
+
+fn clang_check(missing: &[toolchain::Need]) -> Check {
+    const NAME: &str = "LLVM";
+    if missing.is_empty() {
+        return Check::ok(NAME, "what builds kernels with clang");
+    }
+    let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+    let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
+    let detail = format!("no {}: for kernels with `toolchain: clang`", names.join(", "));
+    Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
+}
+
 /// `host` is how many records perf on this host gets, `guest` the format that KVM offers to guests.
 fn lbr_check(host: Option<u32>, guest: Option<u64>) -> Check {
     const NAME: &str = "LBR";
@@ -286,6 +306,16 @@ mod tests {
 
         All that is required is there; what is in brackets is optional.
         ");
+    }
+
+    #[test]
+    fn what_clang_lacks_to_build_kernels_is_named_and_optional() {
+        assert_eq!(clang_check(&[]).state, State::Ok);
+        let need = |name: &str, package: &str| toolchain::Need { name: name.into(), package: package.into() };
+        let check = clang_check(&[need("ld.lld", "lld"), need("llvm-ar", "llvm"), need("llvm-nm", "llvm")]);
+        assert_eq!((check.state, check.required), (State::Missing, false));
+        assert_eq!(check.detail, "no ld.lld, llvm-ar, llvm-nm: for kernels with `toolchain: clang`");
+        assert!(check.mend.unwrap().ends_with("apt-get install --no-install-recommends lld llvm"));
     }
 
     #[test]

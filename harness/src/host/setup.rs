@@ -7,8 +7,12 @@ use super::{
     qemu::{Qemu, QemuError},
     rust::{RustError, Rustc},
 };
-use crate::run::Arch;
+use crate::{
+    kernel::{Toolchain, build::toolchain},
+    run::Arch,
+};
 use std::{
+    collections::BTreeSet,
     env, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -65,8 +69,8 @@ pub enum Need {
 /// What is going to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Kernels are built from sources.
-    pub kernels: bool,
+    /// What kernels are built with from sources, and for which architecture.
+    pub toolchains: Vec<(Toolchain, Arch)>,
     /// The guests' architectures.
     pub arches: Vec<Arch>,
 }
@@ -75,10 +79,38 @@ impl Wanted {
     fn needs(&self, requirement: &Requirement) -> bool {
         match requirement.need {
             Need::Any => true,
-            Need::Kernels => self.kernels,
+            Need::Kernels => !self.toolchains.is_empty(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
         }
     }
+
+    /// What of all that it takes is not there.
+    fn missing(&self) -> Vec<Missing> {
+        let needed = REQUIREMENTS.iter().filter(|requirement| self.needs(requirement));
+        let requirements = needed.filter_map(|requirement| {
+            let why = requirement.check().err()?;
+            let packages = requirement.packages.iter().map(|&package| package.to_owned()).collect();
+            Some(Missing { what: format!("{}: {why}", requirement.name), packages })
+        });
+        let toolchains = self.toolchains.iter().filter_map(|(toolchain, arch)| {
+            let missing = toolchain::missing(toolchain, *arch);
+            let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+            let what = format!("{toolchain} for {arch} kernels: no {}", names.join(", "));
+            let packages = missing.iter().map(|need| need.package.clone()).collect();
+            (!missing.is_empty()).then_some(Missing { what, packages })
+        });
+        requirements.chain(toolchains).collect()
+    }
+}
+
+/// Something that is not on the host.
+struct Missing {
+    what: String,
+    packages: Vec<String>,
+}
+
+fn list(missing: &[Missing]) -> String {
+    missing.iter().map(|missing| missing.what.as_str()).collect::<Vec<_>>().join("; ")
 }
 
 enum Detect {
@@ -196,12 +228,13 @@ impl Requirement {
 
 /// Installs what is missing, or says which line does, and fetches a QEMU, and a Rust, where the host's does not do.
 pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
-    let missing: Vec<_> = REQUIREMENTS
-        .iter()
-        .filter(|requirement| wanted.needs(requirement) && requirement.check().is_err())
-        .collect();
+    let missing = wanted.missing();
     if !missing.is_empty() {
         install(&missing, progress)?;
+        let still = wanted.missing();
+        if !still.is_empty() {
+            return Err(SetupError::StillMissing { missing: list(&still) });
+        }
     }
     for &arch in &wanted.arches {
         Qemu::provision(cache, arch, progress)?;
@@ -210,17 +243,13 @@ pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> 
     Ok(())
 }
 
-fn install(missing: &[&Requirement], progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
-    let names = |missing: &[&Requirement]| {
-        let one = |requirement: &&Requirement| match requirement.check() {
-            Err(why) => format!("{}: {why}", requirement.name),
-            Ok(_) => requirement.name.to_owned(),
-        };
-        missing.iter().map(one).collect::<Vec<_>>().join("; ")
-    };
-    let packages: Vec<&str> = missing.iter().flat_map(|requirement| requirement.packages).copied().collect();
+fn install(missing: &[Missing], progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
+    // Each once: several things need the same.
+    let packages: BTreeSet<&str> =
+        missing.iter().flat_map(|missing| &missing.packages).map(String::as_str).collect();
+    let packages: Vec<&str> = packages.into_iter().collect();
     if in_path("apt-get").is_none() {
-        return Err(SetupError::NoApt { missing: names(missing) });
+        return Err(SetupError::NoApt { missing: list(missing) });
     }
     let prefix: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
@@ -228,7 +257,7 @@ fn install(missing: &[&Requirement], progress: &mut dyn FnMut(&str)) -> Result<(
         // Never asks: a run must not wait for a password.
         &["sudo", "-n"]
     } else {
-        return Err(SetupError::NotRoot { missing: names(missing), line: install_line(&packages) });
+        return Err(SetupError::NotRoot { missing: list(missing), line: install_line(&packages) });
     };
     progress(&format!("installing {}", packages.join(" ")));
     // Lists of a third party that cannot be fetched are no reason not to try.
@@ -241,8 +270,7 @@ fn install(missing: &[&Requirement], progress: &mut dyn FnMut(&str)) -> Result<(
         }
         return Err(error.into());
     }
-    let still: Vec<_> = missing.iter().copied().filter(|requirement| requirement.check().is_err()).collect();
-    if still.is_empty() { Ok(()) } else { Err(SetupError::StillMissing { missing: names(&still) }) }
+    Ok(())
 }
 
 fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
@@ -370,6 +398,28 @@ mod tests {
         assert_eq!(find_program("tool", &path), Some(program));
         std::fs::create_dir(folder.path().join("folder")).unwrap();
         assert_eq!(find_program("folder", &path), None);
+    }
+
+    /// A compiler of a version that never was: what is to be built decides what is looked for.
+    #[test]
+    fn a_manifests_toolchain_is_asked_for_by_its_own_packages() {
+        let of = |toolchains: &[(&str, Arch)]| {
+            let toolchains = toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
+            let missing = Wanted { toolchains, arches: Vec::new() }.missing();
+            let packages: BTreeSet<_> = missing.iter().flat_map(|missing| missing.packages.clone()).collect();
+            (list(&missing), packages)
+        };
+        let (text, packages) = of(&[("clang-999", Arch::Arm64), ("gcc-99", Arch::Arm64)]);
+        assert!(
+            text.contains("clang-999 for arm64 kernels: no clang-999, ld.lld-999, llvm-ar-999"),
+            "{text}"
+        );
+        let compiler = if Arch::host() == Some(Arch::Arm64) { "gcc-99" } else { "gcc-99-aarch64-linux-gnu" };
+        for package in ["clang-999", "lld-999", "llvm-999", compiler] {
+            assert!(packages.contains(package), "{package}: {packages:?}");
+        }
+        let (text, _) = of(&[]);
+        assert!(!text.contains("kernel"), "{text}");
     }
 
     #[test]

@@ -141,18 +141,12 @@ impl Needs {
     }
 }
 
-/// The toolchain on this host.
-pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> {
+/// What of it this host lacks.
+pub fn missing(toolchain: &Toolchain, arch: Arch) -> Vec<Need> {
     let path = env::var_os("PATH").unwrap_or_default();
     let needs = needs(toolchain, arch, env::consts::ARCH);
-    let mut programs = Vec::new();
-    let mut missing = Vec::new();
-    for need in &needs.programs {
-        match which(&need.name, &path) {
-            Some(found) => programs.push(found),
-            None => missing.push(need.clone()),
-        }
-    }
+    let mut missing = needs.programs;
+    missing.retain(|need| which(&need.name, &path).is_none());
     if let Some(compiler) = which(&needs.host_compiler, &path) {
         // Host tools of the build (objtool, certificates) are linked to these.
         for (header, package) in [("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")] {
@@ -163,12 +157,21 @@ pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> 
             }
         }
     }
+    missing
+}
+
+/// The toolchain on this host.
+pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> {
+    let missing = missing(toolchain, arch);
     if !missing.is_empty() {
         return Err(ToolchainError::Missing { toolchain: toolchain.to_string(), missing });
     }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let needs = needs(toolchain, arch, env::consts::ARCH);
     let ccache = which("ccache", &path);
     let identity = needs.identity.iter().map(|program| version(program)).collect::<Result<_, _>>()?;
     let variables = needs.arguments(ccache.is_some().then_some("ccache"));
+    let mut programs: Vec<_> = needs.programs.iter().filter_map(|need| which(&need.name, &path)).collect();
     programs.extend(ccache.clone());
     Ok(Tools { variables, identity, programs, ccache: ccache.is_some() })
 }

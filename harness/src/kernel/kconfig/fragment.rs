@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fragments of configurations: what a kernel that is built here is to have.
 
-use super::{can_be_asked_for, required_for};
+use super::required_for;
 use crate::run::Arch;
 use std::{
     collections::BTreeMap,
@@ -36,6 +36,15 @@ pub struct Wanted {
     /// A fragment, or what else wants it; then `line` is 0.
     pub path: PathBuf,
     pub line: usize,
+    pub demand: Demand,
+}
+
+/// When an option must survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Demand {
+    /// Where the tree offers it to the architecture; elsewhere it is left out.
+    WhereOffered,
+    Always,
 }
 
 impl Wanted {
@@ -107,6 +116,7 @@ impl Fragment {
                 value: value.to_owned(),
                 path: path.to_owned(),
                 line: index + 1,
+                demand: Demand::Always,
             });
         }
         Ok(wanted)
@@ -163,8 +173,12 @@ impl Fragments {
                     places.insert(wanted.option.clone(), merged.wanted.len());
                     merged.wanted.push(wanted);
                 }
-                // The first who wants it is the one who is named.
-                Some(&place) if merged.wanted[place].value == wanted.value => {}
+                // The first who wants it is the one who is named, unless a later one demands more.
+                Some(&place) if merged.wanted[place].value == wanted.value => {
+                    if merged.wanted[place].demand < wanted.demand {
+                        merged.wanted[place] = wanted;
+                    }
+                }
                 Some(&place) => {
                     let earlier = std::mem::replace(&mut merged.wanted[place], wanted.clone());
                     merged.conflicts.push(Conflict { earlier, later: wanted });
@@ -184,8 +198,9 @@ impl Fragments {
     }
 }
 
-/// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, what the mechanisms take
-/// and a configuration can ask for, and the manifest's own. The tree is not looked at: what is built is known without it.
+/// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, where the tree offers
+/// it `offered.config` and what the mechanisms take, and the manifest's own. A mechanism that cannot be had is no reason not to
+/// build: its cells are skipped. The tree is not looked at: what is built is known without it.
 pub fn fragments(
     configs: &Path,
     arch: Arch,
@@ -194,15 +209,17 @@ pub fn fragments(
 ) -> Result<Fragments, FragmentError> {
     let mut all = Fragment::read(&configs.join("base.config"))?;
     all.extend(Fragment::read(&configs.join(format!("{}.config", arch.name())))?);
+    let mut offered = Fragment::read(&configs.join("offered.config"))?;
     for mechanism in mechanisms {
-        let settable = required_for(*mechanism).iter().filter(|option| can_be_asked_for(option));
-        all.extend(settable.map(|option| Wanted {
+        offered.extend(required_for(*mechanism).iter().map(|option| Wanted {
             option: (*option).to_owned(),
             value: "y".to_owned(),
             path: format!("the mechanism {mechanism}").into(),
             line: 0,
+            demand: Demand::WhereOffered,
         }));
     }
+    all.extend(offered.into_iter().map(|wanted| Wanted { demand: Demand::WhereOffered, ..wanted }));
     for path in extra {
         all.extend(Fragment::read(path)?);
     }

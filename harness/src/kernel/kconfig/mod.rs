@@ -3,12 +3,13 @@
 
 mod expression;
 mod fragment;
+mod offered;
 mod options;
 #[cfg(test)]
 mod tests_of_trees;
 mod unmet;
 
-pub use fragment::{Conflict, Fragment, FragmentError, Fragments, Wanted, fragments};
+pub use fragment::{Conflict, Demand, Fragment, FragmentError, Fragments, Wanted, fragments};
 pub use options::{Options, Unreadable};
 pub use unmet::{Unmet, unmet};
 
@@ -131,14 +132,6 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
         }
         Mechanism::TpBtf | Mechanism::RawTp => &["TRACEPOINTS"],
     }
-}
-
-/// What the kernel sets by itself when it can has no prompt: a fragment that sets it is not heard.
-fn can_be_asked_for(option: &str) -> bool {
-    !matches!(
-        option,
-        "DYNAMIC_FTRACE_WITH_DIRECT_CALLS" | "HAVE_SINGLE_FTRACE_DIRECT_OPS" | "KRETPROBES" | "TRACEPOINTS"
-    )
 }
 
 #[cfg(test)]

@@ -64,8 +64,17 @@ pub struct Definition {
     pub depends: Vec<Expression>,
     /// None of an option that nobody is asked for; else what is to be met for that.
     pub prompt: Option<Vec<Expression>>,
+    /// The first whose condition is met counts.
+    pub defaults: Vec<Preset>,
     pub ranges: Vec<String>,
     pub choice: Option<usize>,
+}
+
+/// What an option is when nobody says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preset {
+    pub value: Expression,
+    pub condition: Option<Expression>,
 }
 
 impl Options {
@@ -165,6 +174,9 @@ impl Options {
                 Attribute::DependsOn(depends) => definition.depends.push(dependency(depends)),
                 Attribute::Prompt(at) => definition.prompt = prompt(at.r#if.as_ref()),
                 Attribute::Range(range) => definition.ranges.push(range.to_string()),
+                Attribute::Default(at) => {
+                    definition.defaults.push(preset(&at.expression, at.r#if.as_ref()));
+                }
                 Attribute::Select(select) => {
                     let condition = select.r#if.as_ref().map(convert);
                     selects.push((select.symbol.clone(), condition.into_iter().collect()));
@@ -179,6 +191,9 @@ impl Options {
                         Type::DefTristate(_) => (Kind::Tristate, false),
                     };
                     kind = Some(this);
+                    if let Type::DefBool(value) | Type::DefTristate(value) = &of.r#type {
+                        definition.defaults.push(preset(value, of.r#if.as_ref()));
+                    }
                     if text {
                         definition.prompt = prompt(of.r#if.as_ref());
                     }
@@ -204,6 +219,10 @@ struct Surrounding {
     depends: Vec<Expression>,
     visible: Vec<Expression>,
     choice: Option<usize>,
+}
+
+fn preset(value: &NomExpression, condition: Option<&NomExpression>) -> Preset {
+    Preset { value: convert(value), condition: condition.map(convert) }
 }
 
 fn dependency(depends: &DependsOn) -> Expression {

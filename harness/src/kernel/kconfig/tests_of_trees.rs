@@ -139,6 +139,106 @@ config DEBUG_INFO_BTF
 	depends on !DEBUG_INFO_SPLIT && !DEBUG_INFO_REDUCED
 "#;
 
+const ARM64: &str = r#"
+config ARM64
+	def_bool y
+	select HAVE_DYNAMIC_FTRACE_WITH_ARGS \
+		if (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS || \
+		    CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS)
+	select HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS \
+		if DYNAMIC_FTRACE_WITH_ARGS && DYNAMIC_FTRACE_WITH_CALL_OPS
+	select HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS \
+		if (DYNAMIC_FTRACE_WITH_ARGS && !CFI_CLANG && \
+		    (CC_IS_CLANG || !CC_OPTIMIZE_FOR_SIZE))
+	select ARCH_HAS_PREEMPT_LAZY
+
+config GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS
+	def_bool CC_IS_GCC
+	depends on $(cc-option,-fpatchable-function-entry=2)
+
+config CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS
+	def_bool CC_IS_CLANG
+
+config CC_IS_GCC
+	def_bool $(success,test "$(cc-name)" = GCC)
+
+config CC_IS_CLANG
+	def_bool $(success,test "$(cc-name)" = Clang)
+
+config CFI_CLANG
+	bool "Control Flow Integrity"
+	depends on $(cc-option,-fsanitize=kcfi)
+
+choice
+	prompt "Compiler optimization level"
+
+config CC_OPTIMIZE_FOR_PERFORMANCE
+	bool "-O2"
+
+config CC_OPTIMIZE_FOR_SIZE
+	bool "-Os"
+
+endchoice
+
+config ARCH_HAS_PREEMPT_LAZY
+	bool
+
+config PREEMPT_VOLUNTARY
+	bool "Voluntary"
+	depends on !ARCH_HAS_PREEMPT_LAZY
+"#;
+
+/// Below x86's, as in Linux: all architectures share it.
+const CALL_OPS: &str = r#"
+config HAVE_DYNAMIC_FTRACE_WITH_ARGS
+	bool
+
+config HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+	bool
+
+config HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS
+	bool
+
+config HAVE_RETHOOK
+	bool
+
+menuconfig FTRACE
+	bool "Tracers"
+
+if FTRACE
+
+config DYNAMIC_FTRACE
+	bool "Tracers that are patched in"
+
+config DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+	def_bool y
+	depends on DYNAMIC_FTRACE_WITH_REGS || DYNAMIC_FTRACE_WITH_ARGS
+	depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+
+config DYNAMIC_FTRACE_WITH_CALL_OPS
+	def_bool y
+	depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS
+
+config DYNAMIC_FTRACE_WITH_ARGS
+	def_bool y
+	depends on DYNAMIC_FTRACE
+	depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS
+
+config FPROBE
+	bool "Kernel Function Probe (fprobe)"
+	depends on HAVE_RETHOOK
+	select RETHOOK
+
+config RETHOOK
+	bool
+
+config RETHOOK_STATISTICS
+	def_bool y
+	depends on RETHOOK
+
+endif # FTRACE
+"#;
+
 fn write(tree: &Path, files: &[(&str, &str)]) {
     for (name, text) in files {
         let path = tree.join(name);
@@ -165,6 +265,85 @@ fn explained(tree: &Path, wanted: &str, result: &str) -> Vec<String> {
     let wanted = Fragment::parse(wanted, Path::new("my.config")).unwrap();
     let result = Kconfig::parse(result).unwrap();
     unmet(&wanted, &result, tree, Arch::X86_64).iter().map(ToString::to_string).collect()
+}
+
+/// The same on arm64, of what is demanded only where it is offered.
+fn lost_on_arm64(wanted: &str, result: &str) -> Vec<String> {
+    let tree = tree();
+    write(tree.path(), &[("arch/arm64/Kconfig", ARM64), ("kernel/trace/Kconfig", CALL_OPS)]);
+    let mut wanted = Fragment::parse(wanted, Path::new("offered.config")).unwrap();
+    wanted.iter_mut().for_each(|wanted| wanted.demand = Demand::WhereOffered);
+    let result = Kconfig::parse(result).unwrap();
+    unmet(&wanted, &result, tree.path(), Arch::Arm64).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
+    const SET: &str = "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_FTRACE=y\n\
+                       CONFIG_DYNAMIC_FTRACE=y\nCONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\n";
+    const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
+    const DIRECT: &str = "DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
+    let have = "it depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] \
+                only with ";
+    for (option, set, expected) in [
+        (CALL_OPS, format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"), format!("{have}(CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])")),
+        (
+            CALL_OPS,
+            SET.replace("GCC", "CLANG") + "CONFIG_CFI_CLANG=y\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n",
+            format!("{have}!CFI_CLANG [=y]"),
+        ),
+        // What is lost with it is led back to it.
+        (
+            DIRECT,
+            format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"),
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS [=n]; HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS is selected by ARM64 [=y] \
+             only with DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; DYNAMIC_FTRACE_WITH_CALL_OPS depends on \
+             HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] only with \
+             (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
+                .to_owned(),
+        ),
+        // A compiler that cannot pad functions.
+        (
+            "DYNAMIC_FTRACE_WITH_ARGS",
+            "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n".to_owned(),
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS [=n]; HAVE_DYNAMIC_FTRACE_WITH_ARGS is selected by ARM64 [=y] only with \
+             (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n] || CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n])"
+                .to_owned(),
+        ),
+        (
+            "GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS",
+            "CONFIG_CC_IS_GCC=y\n".to_owned(),
+            "it depends on $(cc-option, -fpatchable-function-entry=2), which the compiler and the other tools decide"
+                .to_owned(),
+        ),
+    ] {
+        let found = lost_on_arm64(&format!("CONFIG_{option}=y\n"), &set);
+        let expected = format!(
+            "offered.config:1: CONFIG_{option}=y did not survive (it is n): {expected}; for a kernel without it, write \
+             `# CONFIG_{option} is not set` into a fragment of the manifest's"
+        );
+        assert_eq!(found, [expected]);
+    }
+    // Nothing selects HAVE_RETHOOK here, and ARCH_HAS_PREEMPT_LAZY is always set.
+    for option in
+        ["FPROBE", "RETHOOK", "RETHOOK_STATISTICS", "HAVE_RETHOOK", "PREEMPT_VOLUNTARY", "NO_SUCH_OPTION"]
+    {
+        assert_eq!(lost_on_arm64(&format!("CONFIG_{option}=y\n"), SET), [""; 0], "{option}");
+    }
+    // On x86-64 something does, and then it must be there.
+    let tree = tree();
+    let mut wanted = Fragment::parse("CONFIG_FPROBE=y\n", Path::new("offered.config")).unwrap();
+    wanted[0].demand = Demand::WhereOffered;
+    let result = Kconfig::parse("CONFIG_FTRACE=y\n").unwrap();
+    assert_eq!(unmet(&wanted, &result, tree.path(), Arch::X86_64).len(), 1);
+    // Whether a tree offers it that cannot be read is not known, and said.
+    write(tree.path(), &[("Kconfig", "config A\n\twhatever\n")]);
+    let [lost] = &unmet(&wanted, &result, tree.path(), Arch::X86_64)[..] else { panic!() };
+    assert!(
+        lost.why.contains("not known") && lost.why.contains("# CONFIG_FPROBE is not set"),
+        "{}",
+        lost.why
+    );
 }
 
 #[test]
@@ -289,21 +468,41 @@ fn fragments_are_read_and_bad_lines_are_named() {
 }
 
 #[test]
-fn later_fragments_win_and_mechanisms_ask_for_what_can_be_set() {
+fn later_fragments_win_and_demand_more() {
     let tree = tree();
     let configs = tree.path().join("configs");
-    write(&configs, &[("base.config", "CONFIG_A=y\nCONFIG_FPROBE=y\n"), ("x86_64.config", "CONFIG_B=1\n")]);
+    write(
+        &configs,
+        &[
+            ("base.config", "CONFIG_A=y\nCONFIG_FPROBE=y\n"),
+            ("x86_64.config", "CONFIG_B=1\n"),
+            ("offered.config", "CONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n"),
+        ],
+    );
     let extra = [configs.join("mine.config"), configs.join("more.config")];
     write(
         &configs,
-        &[("mine.config", "# CONFIG_A is not set\nCONFIG_B=1\n"), ("more.config", "CONFIG_C=\"c\"\n")],
+        &[
+            ("mine.config", "# CONFIG_A is not set\nCONFIG_B=1\n"),
+            ("more.config", "CONFIG_C=\"c\"\nCONFIG_D=y\n"),
+        ],
     );
     let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
     let merged = fragments(&configs, Arch::X86_64, &mechanisms, &extra).unwrap();
-    // Nobody is asked for tracepoints: they have no prompt.
-    let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\n\
-                    CONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
+    let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n\
+                    CONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\nCONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
     assert_eq!(merged.text(), expected);
+    // Whoever demands more is the one who is named; what only a mechanism takes may be missing.
+    let named = |option: &str| merged.wanted.iter().find(|wanted| wanted.option == option).unwrap();
+    for (option, demand, place) in [
+        ("FPROBE", Demand::Always, "base.config:2"),
+        ("D", Demand::Always, "more.config:2"),
+        ("TRACEPOINTS", Demand::WhereOffered, "offered.config:3"),
+        ("KPROBES", Demand::WhereOffered, "the mechanism kprobe"),
+    ] {
+        assert_eq!(named(option).demand, demand, "{option}");
+        assert!(named(option).place().ends_with(place), "{option}: {}", named(option).place());
+    }
     let place = |name: &str| configs.join(name).display().to_string();
     let conflicts: Vec<_> = merged.conflicts.iter().map(ToString::to_string).collect();
     let expected =
@@ -325,6 +524,18 @@ fn our_own_fragments_can_be_read() {
     for arch in [Arch::X86_64, Arch::Arm64] {
         let merged = fragments(&configs, arch, &Mechanism::ALL, &[]).unwrap();
         assert_eq!(merged.conflicts, []);
-        assert!(merged.text().contains("CONFIG_FPROBE=y\n"));
+        // Which mechanisms a suite has does not make it another kernel.
+        assert_eq!(merged, fragments(&configs, arch, &[], &[]).unwrap());
+        let demand = |option: &str| {
+            let found = merged.wanted.iter().find(|wanted| wanted.option == option);
+            found.unwrap_or_else(|| panic!("no {option}")).demand
+        };
+        for option in ["FPROBE", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "DYNAMIC_FTRACE_WITH_CALL_OPS"] {
+            assert_eq!(demand(option), Demand::WhereOffered, "{option}");
+        }
+        // Without these nothing is measured.
+        for option in required_base(arch) {
+            assert_eq!(demand(option), Demand::Always, "{option}");
+        }
     }
 }

@@ -2,15 +2,23 @@
 //! Why an option that was wanted is not in the configuration that `make olddefconfig` made of it.
 
 use super::{
-    Kconfig, Wanted,
+    Demand, Kconfig, Wanted,
     expression::{Expression, Tristate},
+    offered::Offered,
     options::{Definition, Kind, Options, Symbol, Unreadable},
 };
 use crate::run::Arch;
-use std::{fmt, path::Path};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    path::Path,
+};
 
 /// Of what selects an option, so many are named.
 const NAMED: usize = 6;
+
+/// Options that set each other are followed over so many.
+const STEPS: usize = 6;
 
 /// An option that did not survive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +43,13 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
         return Vec::new();
     }
     let options = Options::read(tree, arch);
-    missing.into_iter().map(|wanted| explain(wanted, result, &options)).collect()
+    let offered = options.as_ref().ok().map(Offered::new);
+    // Whether a tree that cannot be read offers it is not known: that is said rather than passed over.
+    let demanded = |wanted: &&Wanted| match (wanted.demand, &offered) {
+        (Demand::WhereOffered, Some(offered)) => offered.has(&wanted.option),
+        _ => true,
+    };
+    missing.into_iter().filter(demanded).map(|wanted| explain(wanted, result, &options)).collect()
 }
 
 fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {
@@ -44,10 +58,16 @@ fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {
 
 fn explain(wanted: &Wanted, result: &Kconfig, options: &Result<Options, Unreadable>) -> Unmet {
     let found = found(wanted, result);
-    let why = match options {
+    let mut why = match options {
         Ok(options) => why(wanted, found, result, options),
         Err(error) => format!("its dependencies are not known, {error}"),
     };
+    if wanted.demand == Demand::WhereOffered {
+        why += &format!(
+            "; for a kernel without it, write `# CONFIG_{} is not set` into a fragment of the manifest's",
+            wanted.option
+        );
+    }
     Unmet { wanted: wanted.clone(), found: found.to_owned(), why }
 }
 
@@ -110,23 +130,18 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
         Some(Kind::Tristate) => Tristate::of(wanted.plain()),
         _ => Tristate::Module,
     };
-    let missing = |at: &Definition| -> Vec<String> {
-        let mut parts: Vec<_> = at.depends.iter().flat_map(|part| part.missing(needed, result)).collect();
-        // What surrounds it often says the same again.
-        let mut seen = std::collections::BTreeSet::new();
-        parts.retain(|part| seen.insert(part.clone()));
-        parts
-    };
     // Where it lacks least; what has no prompt is set by others.
     let prompted: Vec<_> = symbol.definitions.iter().filter(|at| at.prompt.is_some()).collect();
-    let places = if prompted.is_empty() { symbol.definitions.iter().collect() } else { prompted.clone() };
-    let nearest = places.into_iter().map(missing).min_by_key(Vec::len).unwrap_or_default();
+    let nearest = nearest(symbol, needed, result);
     let mut reasons = Vec::new();
     if !nearest.is_empty() {
         reasons.push(format!("it depends on {}", nearest.join(" and ")));
     }
     if prompted.is_empty() {
-        reasons.push(unasked(symbol, result));
+        // What the default would be does not matter while it depends on something else.
+        if nearest.is_empty() || !symbol.selected_by.is_empty() {
+            reasons.push(unasked(symbol, result));
+        }
     } else if nearest.is_empty() {
         if let Some(hidden) = hidden(symbol, result) {
             reasons.push(hidden);
@@ -135,7 +150,7 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
         } else if let Some(range) = symbol.definitions.iter().flat_map(|at| &at.ranges).next() {
             reasons.push(format!("its range is {}", with_values(range, result)));
         } else if let Some(text) = prompted.iter().find_map(|at| asked_of_tools(at, result)) {
-            reasons.push(format!("it depends on {text}, which the compiler and the other tools decide"));
+            reasons.push(format!("it depends on {}", of_tools(&text)));
         } else {
             reasons.push(
                 "nothing that it depends on is missing as far as can be seen here; run `make menuconfig` and search for it"
@@ -143,7 +158,75 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
             );
         }
     }
+    reasons.extend(behind(option_names(&nearest), result, options));
     reasons.join("; ")
+}
+
+/// What it lacks at the definition where it lacks least.
+fn nearest(symbol: &Symbol, needed: Tristate, result: &Kconfig) -> Vec<String> {
+    let prompted = symbol.definitions.iter().any(|at| at.prompt.is_some());
+    let places = symbol.definitions.iter().filter(|at| at.prompt.is_some() == prompted);
+    places.map(|at| missing(&at.depends, needed, result)).min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// The conditions' parts that are not met, each once: what surrounds an option often says the same again.
+fn missing(conditions: &[Expression], needed: Tristate, result: &Kconfig) -> Vec<String> {
+    let mut parts: Vec<_> = conditions.iter().flat_map(|part| part.missing(needed, result)).collect();
+    let mut seen = BTreeSet::new();
+    parts.retain(|part| seen.insert(part.clone()));
+    parts
+}
+
+/// Those of the parts that are an option's name and no more: `HAVE_RETHOOK [=n]`.
+fn option_names(parts: &[String]) -> Vec<String> {
+    let name = |part: &String| part.strip_suffix(" [=n]").filter(|name| is_name(name)).map(str::to_owned);
+    parts.iter().filter_map(name).collect()
+}
+
+fn is_name(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Why options that nobody is asked for are not set, and what these reasons name in turn: the last one is what somebody
+/// can do something about.
+fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Vec<String> {
+    let mut waiting: VecDeque<String> = options_named.into();
+    let mut seen = BTreeSet::new();
+    let mut reasons = Vec::new();
+    while let Some(option) = waiting.pop_front() {
+        let Some(symbol) = options.symbols.get(&option) else { continue };
+        let is_asked_for = symbol.definitions.iter().any(|at| at.prompt.is_some());
+        if is_asked_for || reasons.len() == STEPS || !seen.insert(option.clone()) {
+            continue;
+        }
+        let parts = if symbol.selected_by.is_empty() {
+            let parts = nearest(symbol, Tristate::Module, result);
+            if !parts.is_empty() {
+                reasons.push(format!("{option} depends on {}", parts.join(" and ")));
+            } else if let Some(text) = symbol.definitions.iter().find_map(|at| asked_of_tools(at, result)) {
+                reasons.push(format!("{option} depends on {}", of_tools(&text)));
+            }
+            parts
+        } else {
+            // By what is set already, if anything is.
+            let lacks = |(by, when): &(String, Vec<Expression>)| {
+                let set = Expression::Symbol(by.clone()).value(result) > Some(Tristate::No);
+                set.then(|| (by.clone(), missing(when, Tristate::Module, result)))
+            };
+            let Some((by, parts)) =
+                symbol.selected_by.iter().filter_map(lacks).min_by_key(|(_, parts)| parts.len())
+            else {
+                continue;
+            };
+            if !parts.is_empty() {
+                let by = Expression::Symbol(by).shown(result);
+                reasons.push(format!("{option} is selected by {by} only with {}", parts.join(" and ")));
+            }
+            parts
+        };
+        waiting.extend(option_names(&parts));
+    }
+    reasons
 }
 
 /// A condition that turns on what the build's tools can do.
@@ -151,6 +234,10 @@ fn asked_of_tools(at: &Definition, result: &Kconfig) -> Option<String> {
     let conditions = at.depends.iter().chain(at.prompt.iter().flatten());
     let mut unknown = conditions.filter(|part| part.value(result).is_none());
     unknown.next().map(|part| part.macros().join(" and "))
+}
+
+fn of_tools(text: &str) -> String {
+    format!("{text}, which the compiler and the other tools decide")
 }
 
 /// `2 NR_CPUS_END [=512]`.
@@ -165,7 +252,10 @@ fn with_values(range: &str, result: &Kconfig) -> String {
 /// Of an option without a prompt: who sets it.
 fn unasked(symbol: &Symbol, result: &Kconfig) -> String {
     match symbol.selected_by.as_slice() {
-        [] => "it has no prompt: only its default sets it".to_owned(),
+        [] => match symbol.definitions.iter().find_map(|at| asked_of_tools(at, result)) {
+            Some(text) => format!("it depends on {}", of_tools(&text)),
+            None => "it has no prompt: only its default sets it".to_owned(),
+        },
         by => format!(
             "it has no prompt: it is set by what selects it, {}",
             names(by.iter().map(|(by, _)| by), result)
