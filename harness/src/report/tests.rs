@@ -30,6 +30,16 @@ fn terminal_text() {
     insta::assert_snapshot!(terminal::render(&run(), &View::default(), false));
 }
 
+/// One kernel on two architectures: 7.2, waste of fexit, fexit.multi and kprobe.multi.
+#[test]
+fn terminal_text_of_two_architectures() {
+    let run: Run = serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap();
+    insta::assert_snapshot!(terminal::render(&run, &View::default(), false));
+    let cells = junit::render(&run).unwrap();
+    let count = |arch: &str| String::from_utf8_lossy(&cells).matches(&format!("{arch}/7.2/tcg/")).count();
+    assert_eq!((count("x86_64"), count("arm64")), (3, 3));
+}
+
 #[test]
 fn terminal_text_with_listings() {
     insta::assert_snapshot!(terminal::render(&run(), &with_listings(), false));
