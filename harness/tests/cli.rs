@@ -158,8 +158,11 @@ fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
         (fake("plain", "10.0.2"), "plugin"),
         (dir.path().join("none"), "none"),
     ] {
-        let output =
-            tramplab().args(["vm-test", "--list"]).env("TRAMPLAB_QEMU_X86_64", &program).output().unwrap();
+        let output = tramplab()
+            .args(["vm-test", "--list", "--arch", "x86_64"])
+            .env("TRAMPLAB_QEMU_X86_64", &program)
+            .output()
+            .unwrap();
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(word), "{word} is missing in: {said}");

@@ -13,19 +13,24 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use tramplab::run::{Clock, ErrorKind, Measurement, Outcome, Run, RunDir};
+use tramplab::run::{Arch, Clock, ErrorKind, Measurement, Outcome, Run, RunDir};
 use tramplab_protocol::message::Explain;
 
 fn vm_test(dir: &Path, suite: &str) -> Command {
-    let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL").expect("run `cargo xtask test`");
+    let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let mut command = vm_test_of(dir, suite);
+    command.arg("--kernel").arg(kernel);
+    command
+}
+
+/// On the suite's own kernels.
+fn vm_test_of(dir: &Path, suite: &str) -> Command {
     fs::write(dir.join("suite.yaml"), suite).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
     command
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
         .args(["vm-test", "--accel", "tcg", "--suite"])
         .arg(dir.join("suite.yaml"))
-        .arg("--kernel")
-        .arg(kernel)
         .arg("--runs")
         .arg(dir.join("runs"));
     command
@@ -118,8 +123,8 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
 fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
     let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
         .args(["profile", "--format", "folded"])
-        .args(arguments)
         .arg(dir.join("runs/latest"))
+        .args(arguments)
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
@@ -180,6 +185,66 @@ fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
         left.extend((name.ends_with(".cpio") || name.ends_with(".bin")).then_some(name));
     }
     assert_eq!(left, Vec::<String>::new());
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// Every measurement on both architectures, in one run and one report.
+#[test]
+fn two_architectures_are_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = "name: t\ndescription: d\nkernels: [\"7.2\"]\ntests:\n  \
+                 - lbr_waste: { mechanisms: [fexit, fexit.multi] }\n  \
+                 - trigger: { mechanisms: [fentry], beside: [function_tracer] }\n  \
+                 - attach: { mechanisms: [kprobe.multi], functions: [10], rounds: 1, clock: both, explain: [exact] }\n";
+    let output =
+        vm_test_of(dir.path(), suite).args(["--arch", "arm64,x86_64", "--listing"]).output().unwrap();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let run = stored(dir.path());
+    let arches: Vec<Arch> = run.machines.iter().map(|machine| machine.arch).collect();
+    assert_eq!(arches, Arch::ALL);
+    let outcomes = |arch: Arch| -> Vec<(String, &str)> {
+        let cells = run.cells.iter().filter(|cell| cell.id.arch == arch);
+        cells.map(|cell| (cell.id.test.name(), cell.outcome.name())).collect()
+    };
+    let expected = |multi| {
+        [
+            ("lbr_waste/fexit", "pass"),
+            ("lbr_waste/fexit.multi", multi),
+            ("trigger/fentry+function_tracer", "pass"),
+            ("attach/kprobe.multi/10", "pass"),
+        ]
+        .map(|(name, outcome)| (name.to_owned(), outcome))
+    };
+    assert_eq!(outcomes(Arch::X86_64), expected("pass"));
+    // arm64 has no single direct ops, and the kernel says so itself.
+    assert_eq!(outcomes(Arch::Arm64), expected("skip"));
+    for words in [
+        "7.2 x86_64 | 7.2 arm64",
+        "Wasted branch records (brbe)",
+        "Wasted branch records (intel-lbr)",
+        "CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS",
+        // The listing of a hit, with several tracers of the function.
+        "ftrace_ops_list_func",
+        "call_direct_funcs",
+    ] {
+        assert!(said.contains(words), "{words:?} is missing in: {said}");
+    }
+    let run_dir = RunDir::new(dir.path().join("runs/latest"));
+    for arch in Arch::ALL {
+        let config = fs::read_to_string(run_dir.config(arch, "7.2")).unwrap();
+        let option = if arch == Arch::Arm64 { "CONFIG_ARM64=y" } else { "CONFIG_X86_64=y" };
+        assert!(config.contains(option), "{arch}");
+        let cell = run
+            .cells
+            .iter()
+            .find(|cell| cell.id.arch == arch && matches!(cell.measurement, Some(Measurement::Attach(_))));
+        let Some(Measurement::Attach(attach)) = &cell.unwrap().measurement else { unreachable!() };
+        for summary in &attach.explained {
+            let total = folded_total(dir.path(), &["--phase", summary.phase.name(), arch.name()]);
+            assert_eq!(total, summary.totals.task, "{arch} {}", summary.phase.name());
+        }
+    }
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
 }
 

@@ -18,17 +18,25 @@ pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&H) -> F) -> V
     largest.into_iter().flatten().map(|number| hits[number]).collect()
 }
 
-/// Whether an interrupt or an exception came over the flow, which is then not the hit's alone.
+/// Whether an interrupt or an exception came over the flow, which is then not the hit's alone: only `int` (arm64: `brk`) and system
+/// calls lead to its entries otherwise.
 pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
-    record.kind == Kind::Interrupt || is_astray(record, symbols)
+    record.kind == Kind::Interrupt
+        || !matches!(record.kind, Kind::Int | Kind::Syscall) && leads_to_entry(record, symbols)
 }
 
 /// Where QEMU does not report interrupts (before 10.2) the recorder takes one right behind a return or another indirect transfer
-/// for that transfer's target: nothing but `int` (arm64: `brk`) and system calls leads to these entries.
+/// for that transfer's target.
 fn is_astray(record: &Record, symbols: &Symbols) -> bool {
+    // What jumps to an entry is the stub before it.
+    let is_indirect =
+        matches!(record.kind, Kind::Ret | Kind::IndCall | Kind::IndJump | Kind::Iret | Kind::Sysret);
+    is_indirect && leads_to_entry(record, symbols)
+}
+
+fn leads_to_entry(record: &Record, symbols: &Symbols) -> bool {
     let is_entry = |s: &Symbol| is_x86_entry(s, record.to) || arm64_entry(s, record.to).is_some();
-    !matches!(record.kind, Kind::Interrupt | Kind::Int | Kind::Syscall)
-        && symbols.find(record.to).is_some_and(is_entry)
+    symbols.find(record.to).is_some_and(is_entry)
 }
 
 /// Gives transfers that an interrupt was taken for the target of their own back, which is where the handler returns to: else
@@ -78,13 +86,17 @@ pub fn is_asynchronous(symbol: &Symbol, address: u64) -> bool {
     let is_exception = name.starts_with("asm_exc_") && !name.starts_with("asm_exc_nmi");
     let from_vector = ARM64_INTERRUPTS.contains(&name);
     has_x86_name(name) && !is_exception
+        || X86_STUBS.contains(&name)
         || from_vector
         || arm64_entry(symbol, address) == Some(Entry::Asynchronous)
 }
 
 fn is_x86_entry(symbol: &Symbol, address: u64) -> bool {
-    symbol.start == address && has_x86_name(&symbol.name)
+    symbol.start == address && has_x86_name(&symbol.name) || X86_STUBS.contains(&symbol.name.as_str())
 }
+
+/// A stub for each vector of a device, all of them under one name (K `arch/x86/include/asm/idtentry.h`).
+const X86_STUBS: [&str; 2] = ["irq_entries_start", "spurious_entries_start"];
 
 fn has_x86_name(name: &str) -> bool {
     const ENTRIES: [&str; 5] = [
@@ -140,6 +152,10 @@ mod tests {
             ("asm_sysvec_apic_timer_interrupt", 0xf, false, true),
             ("asm_exc_page_fault", 0, true, false),
             ("asm_exc_nmi", 0, true, true),
+            // Of whichever vector.
+            ("irq_entries_start", 0, true, true),
+            ("irq_entries_start", 0x110, true, true),
+            ("spurious_entries_start", 0x10, true, true),
             // The kernel's own: synchronous, IRQ, FIQ, error; then those of user space.
             ("vectors", 0x200, true, false),
             ("vectors", 0x280, true, true),
@@ -171,6 +187,27 @@ mod tests {
             );
             assert_eq!(is_asynchronous(&symbol(name), to), asynchronous, "{name}+{offset:#x}");
         }
+    }
+
+    /// A device's interrupt enters x86-64 by a stub that jumps on.
+    #[test]
+    fn a_stub_before_an_entry_is_no_transfer_gone_astray() {
+        let common = Symbol { start: START + 0x1000, end: START + 0x2000, ..symbol("asm_common_interrupt") };
+        let symbols: Symbols = [symbol("irq_entries_start"), common].into_iter().collect();
+        let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
+        let stub = START + 0x110;
+        let handler = [
+            record(Kind::Jump, stub + 3, START + 0x1000),
+            record(Kind::Call, START + 0x1010, 0x60),
+            record(Kind::Iret, 0x70, 8),
+        ];
+        let seen = [&[record(Kind::Interrupt, 8, stub)][..], &handler].concat();
+        assert_eq!(with_targets(&seen, &symbols), seen);
+        let taken = [&[record(Kind::Ret, 1, stub)][..], &seen[..], &handler].concat();
+        let told = Record { instructions: 0, ..record(Kind::Interrupt, 8, stub) };
+        let expected = [&[record(Kind::Ret, 1, 8), told][..], &seen[..], &handler].concat();
+        assert_eq!(with_targets(&taken, &symbols), expected);
+        assert!(handler.iter().take(1).chain(&seen[..1]).all(|record| is_interrupt(record, &symbols)));
     }
 
     #[test]

@@ -185,10 +185,12 @@ fn function_parts(
             .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))
     };
     let first = comes_back(site)?;
-    // A kprobe's breakpoint before the site of ftrace: where arm64 has both, both are the entry's.
+    // A kprobe's breakpoint before the site of ftrace, or some instructions before that: where arm64 has both, both are the entry's.
     let next = &records[first + 1];
-    let is_second =
-        records[site].kind == Kind::Int && next.kind == Kind::Call && next.from == records[first].to;
+    let is_second = records[site].kind == Kind::Int
+        && next.kind == Kind::Call
+        && leaves(next)
+        && next.from - function.start < SITE;
     let again = is_second.then_some(first + 1);
     let body = again.map_or(Ok(first), comes_back)?;
     let mut parts = vec![Part { point: Point::Entry, records: site..=body, again }];

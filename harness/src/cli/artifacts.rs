@@ -22,7 +22,8 @@ pub struct Artifacts {
 /// Where the agents are built: their own folder, since their flags differ from everything else's.
 pub const GUEST_TARGET: &str = "target/guest";
 /// `/init` has no loader and no libraries beside it.
-pub const GUEST_RUSTFLAGS: &str = "-C target-feature=+crt-static";
+/// As cargo takes them before all others.
+pub const GUEST_RUSTFLAGS: (&str, &str) = ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
 pub fn build(cache: &Cache, arches: &[Arch]) -> Result<Artifacts> {
     let sh = Shell::new()?;
@@ -40,12 +41,16 @@ pub fn build(cache: &Cache, arches: &[Arch]) -> Result<Artifacts> {
 fn agent(sh: &Shell, cache: &Cache, arch: Arch) -> Result<PathBuf> {
     // Named even where it is the host's own, so that the flags stay away from build scripts.
     let (cargo, target) = (cargo(), target(arch));
-    let _flags = sh.push_env("RUSTFLAGS", GUEST_RUSTFLAGS);
+    let _flags = sh.push_env(GUEST_RUSTFLAGS.0, GUEST_RUSTFLAGS.1);
     let mut folder = GUEST_TARGET.to_owned();
     let mut pushed = Vec::new();
     if Arch::host() != Some(arch) {
-        let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
-        pushed.push(sh.push_env(linker, cross_compiler(arch)));
+        let underscored = target.replace('-', "_");
+        let linker = format!("CARGO_TARGET_{}_LINKER", underscored.to_uppercase());
+        // The user's own CC is for this machine.
+        for variable in [linker, format!("CC_{underscored}")] {
+            pushed.push(sh.push_env(variable, cross_compiler(arch)));
+        }
     }
     if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
         pushed.push(sh.push_env("RUSTC", rustc));

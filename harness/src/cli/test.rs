@@ -58,7 +58,7 @@ pub fn test(args: &Args) -> Result<u8> {
         cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}").run();
     // The agent's tests, with the agent's flags: nothing is built twice.
     let agent = {
-        let _flags = sh.push_env("RUSTFLAGS", artifacts::GUEST_RUSTFLAGS);
+        let _flags = sh.push_env(artifacts::GUEST_RUSTFLAGS.0, artifacts::GUEST_RUSTFLAGS.1);
         let (target, folder) = (target(Arch::host().unwrap_or(Arch::X86_64)), artifacts::GUEST_TARGET);
         cmd!(sh, "{cargo} test --release --package tramplab-agent --target {target} --target-dir {folder} -- {rest...}").run()
     };

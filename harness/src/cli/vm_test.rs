@@ -485,7 +485,15 @@ fn host_facts() -> run::Host {
     };
     run::Host {
         os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
-        cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cpu: field("/proc/cpuinfo", "model name")
+            .or_else(|| {
+                // arm64 has no name for it.
+                let numbers = ["CPU implementer", "CPU variant", "CPU part", "CPU revision"];
+                let numbers =
+                    numbers.iter().map(|key| field("/proc/cpuinfo", key)).collect::<Option<Vec<_>>>()?;
+                Some(format!("{} {}", std::env::consts::ARCH, numbers.join(" ")))
+            })
+            .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
     }
 }

@@ -248,6 +248,9 @@ fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
         Err(error) => {
             let (state, mend) = match &error {
                 RustError::NotFound { .. } => (State::Missing, Some(format!("{SETUP} --arch {arch}"))),
+                RustError::Unfit { entry, .. } => {
+                    (State::Broken, Some(format!("rm -r '{}' && {SETUP} --arch {arch}", entry.display())))
+                }
                 _ => (State::Broken, None),
             };
             Check::not(name, state, error.to_string(), mend)

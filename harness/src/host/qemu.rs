@@ -224,7 +224,10 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
     };
     match attempt(progress) {
         // What old lists name may be gone from the registry.
-        Err(QemuError::Apt(AptError::NotFound { .. } | AptError::Child(_))) if !apt.is_fresh() => {
+        Err(
+            QemuError::Apt(AptError::NotFound { .. } | AptError::Child(_))
+            | QemuError::Private(PrivateError::Apt(AptError::NotFound { .. } | AptError::Child(_))),
+        ) if !apt.is_fresh() => {
             apt.refresh(progress)?;
             attempt(progress)
         }

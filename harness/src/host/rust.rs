@@ -5,7 +5,7 @@
 
 use super::{
     apt::{Apt, AptError},
-    cache::Cache,
+    cache::{Cache, CacheError},
     child,
     private::{self, Layout, PrivateError, SUITE, WRAPPER},
 };
@@ -30,12 +30,16 @@ pub enum RustError {
          `cargo xtask vm-test --setup --arch {arch}`, or `rustup target add {target}`"
     )]
     NotFound { arch: Arch, target: String },
-    #[error("failed to make a private Rust for {arch} guests: {source}")]
+    #[error("failed to make a private Rust for {arch} guests: {source}; `rustup target add {}` does as well", target(*.arch))]
     Private { arch: Arch, source: PrivateError },
     #[error(
-        "failed to make a private Rust for {arch} guests: Debian's {RUSTC} is {rustc}, its {STD} for {arch} {std}"
+        "failed to make a private Rust for {arch} guests: Debian's {RUSTC} is {rustc}, its {STD} for {arch} {std}; `rustup target \
+         add {}` does as well",
+        target(*.arch)
     )]
     Apart { arch: Arch, rustc: String, std: String },
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     #[error(
         "failed to use the private Rust in {entry} for {arch} guests: {why}; remove that folder and run with --setup"
     )]
@@ -71,7 +75,7 @@ fn machine(arch: Arch) -> &'static str {
 impl Rustc {
     /// Nothing is fetched.
     pub fn find(cache: &Cache, arch: Arch) -> Result<Rustc, RustError> {
-        if Arch::host() == Some(arch) || has_target("rustc".as_ref(), arch) {
+        if Arch::host() == Some(arch) || has_target(&of_cargo(), arch) {
             return Ok(Rustc::Host);
         }
         let prefix = format!("{}=", arch.name());
@@ -91,6 +95,11 @@ impl Rustc {
             result => result,
         }
     }
+}
+
+/// The one that cargo takes.
+fn of_cargo() -> PathBuf {
+    std::env::var_os("RUSTC").filter(|rustc| !rustc.is_empty()).map_or_else(|| "rustc".into(), PathBuf::from)
 }
 
 /// rustc names the folder whether it is there or not.
@@ -129,14 +138,16 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
         }
         let all = [&packages[..], &others].concat();
         let key = format!("{}={}-{}", arch.name(), std.version, private::digest(&all));
-        let fill = |folder: &Path| -> Result<(), PrivateError> {
+        let fill = |folder: &Path| -> Result<(), RustError> {
             progress(&format!("fetching {RUSTC} {} with its standard library for {arch}", std.version));
-            private::unpack(&other, &others, folder)?;
-            private::unpack(&own, &packages, folder)?;
+            private::unpack(&other, &others, folder).map_err(private)?;
+            private::unpack(&own, &packages, folder).map_err(private)?;
             private::write_wrapper(folder, &layout, "rustc", &[], "--sysroot \"$here/usr\"")
+                .map_err(private)?;
+            // A copy that does not run is none.
+            examined(folder, arch).map(|_| ())
         };
-        let entry = cache.entry(KIND, &key, fill).map_err(private)?;
-        examined(&entry, arch).map(|_| entry)
+        cache.entry(KIND, &key, fill)
     };
     match attempt(progress) {
         // What old lists name may be gone from the registry.
@@ -166,7 +177,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path(), true);
         assert_eq!(Rustc::find(&cache, host).unwrap(), Rustc::Host);
-        if has_target("rustc".as_ref(), other) {
+        if has_target(&of_cargo(), other) {
             return;
         }
         let error = Rustc::find(&cache, other).unwrap_err().to_string();

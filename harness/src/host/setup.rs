@@ -5,7 +5,7 @@ use super::{
     cache::Cache,
     child::{self, ChildError},
     qemu::{Qemu, QemuError},
-    rust::{RustError, Rustc},
+    rust::{RustError, Rustc, cross_compiler},
 };
 use crate::{
     kernel::{Toolchain, build::toolchain},
@@ -119,6 +119,8 @@ enum Detect {
     /// All of these headers.
     Headers(&'static [&'static str]),
     Clang,
+    /// With the C library that the agent is linked with, which comes in a package of its own.
+    CrossCompiler(Arch),
 }
 
 pub const REQUIREMENTS: [Requirement; 10] = [
@@ -183,14 +185,14 @@ pub const REQUIREMENTS: [Requirement; 10] = [
         why: "links the guest agent for arm64, and builds arm64 kernels",
         packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
         need: Need::Foreign(Arch::Arm64),
-        detect: Detect::Programs(&["aarch64-linux-gnu-gcc"]),
+        detect: Detect::CrossCompiler(Arch::Arm64),
     },
     Requirement {
         name: "x86-64 compiler",
         why: "links the guest agent for x86-64, and builds x86-64 kernels",
         packages: &["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
         need: Need::Foreign(Arch::X86_64),
-        detect: Detect::Programs(&["x86_64-linux-gnu-gcc"]),
+        detect: Detect::CrossCompiler(Arch::X86_64),
     },
 ];
 
@@ -217,6 +219,7 @@ impl Requirement {
                 Some(missing) => Err(format!("no {missing}")),
             },
             Detect::Clang => clang(),
+            Detect::CrossCompiler(arch) => cross_compiler_with_libc(&cross_compiler(arch)),
         }
     }
 
@@ -300,6 +303,20 @@ fn may_sudo() -> bool {
 pub fn install_line(packages: &[&str]) -> String {
     let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
     format!("{sudo}apt-get install --no-install-recommends {}", packages.join(" "))
+}
+
+fn cross_compiler_with_libc(compiler: &str) -> Result<String, String> {
+    if in_path(compiler).is_none() {
+        return Err(format!("no {compiler}"));
+    }
+    // A file that it does not find it names as it was asked.
+    let mut command = Command::new(compiler);
+    command.arg("-print-file-name=libc.a");
+    let found = child::run(&mut command, QUERY_LIMIT).map_err(|error| error.to_string())?.stdout;
+    match Path::new(found.trim()).is_file() {
+        true => Ok(compiler.to_owned()),
+        false => Err(format!("{compiler} has no C library to link with")),
+    }
 }
 
 /// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, then `clang-NN`, newest first.

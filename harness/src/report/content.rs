@@ -315,10 +315,14 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
     }
     let is_modelled = |m: &Measured| m.waste.points[m.point].records.first().is_some_and(|r| r.modelled);
     if rows.iter().any(|(_, m)| is_modelled(m)) {
-        notes.push(
-            "Record #00 is modelled: without a PMU driver this kernel patches the static call out."
-                .to_owned(),
-        );
+        notes.push(match arch {
+            Arch::X86_64 => {
+                "Record #00 is modelled: without a PMU driver this kernel patches the static call out.".to_owned()
+            }
+            Arch::Arm64 => {
+                "Record #00 is modelled: this kernel's helper returns without a call, as its architecture has no static one.".to_owned()
+            }
+        });
     }
     for (name, Measured { waste, .. }) in rows {
         let clean = waste.hits.saturating_sub(waste.interrupted_hits);

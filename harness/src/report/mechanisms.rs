@@ -5,7 +5,7 @@ use super::{
     content::{Document, View},
     markdown,
 };
-use crate::run::{Outcome, Run};
+use crate::run::{Kernel, Machine, Outcome, Run};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the page says before the numbers.
@@ -20,10 +20,71 @@ is exact and repeats; the times are those of the clock that counts instructions.
 This page is written by `cargo xtask mechanisms`, which runs the suite `mechanisms` and takes hours on two cores under TCG.
 ";
 
+/// All as one; the first says where and since when. What keeps them apart, if something does.
+pub fn joined(runs: Vec<Run>) -> Result<Option<Run>, String> {
+    let mut runs = runs.into_iter();
+    let Some(mut all) = runs.next() else { return Ok(None) };
+    for run in runs {
+        let apart = |what: &str| Err(format!("{} and {} do not go on one page: {what}", all.id, run.id));
+        if run.suite.sha256 != all.suite.sha256 {
+            return apart("they are of different suites");
+        }
+        let plugin = |run: &Run| run.machines.first().and_then(|machine| machine.plugin_sha256.clone());
+        let is_other = |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
+        if plugin(&run) != plugin(&all) || run.machines.iter().any(is_other) {
+            return apart("they measured in different machines, or with another agent or plugin");
+        }
+        let is_other = |kernel: &Kernel| {
+            let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
+            all.kernels.iter().filter(same_name).any(|known| known != kernel)
+        };
+        if run.kernels.iter().any(is_other) {
+            return apart("a kernel of one name is not the same in both");
+        }
+        if let Some(twice) = run.cells.iter().find(|cell| all.cells.iter().any(|known| known.id == cell.id)) {
+            return apart(&format!("{} is in both", twice.id.name()));
+        }
+        let is_new = |machine: &Machine| all.machine(machine.arch).is_none();
+        let machines: Vec<Machine> = run.machines.into_iter().filter(is_new).collect();
+        all.machines.extend(machines);
+        for kernel in run.kernels {
+            if !all.kernels.contains(&kernel) {
+                all.kernels.push(kernel);
+            }
+        }
+        all.cells.extend(run.cells);
+        all.interrupted |= run.interrupted;
+    }
+    Ok(Some(all))
+}
+
+/// What a page of this run would lack.
+pub fn gap(run: &Run) -> Option<String> {
+    let failed = run.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Error { .. })).count();
+    let per_kernel = |kernel: &Kernel| {
+        run.cells.iter().filter(|cell| (&cell.id.kernel, cell.id.arch) == (&kernel.name, kernel.arch)).count()
+    };
+    // Whatever kept it from that: an interrupt, a selection.
+    let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
+    if failed > 0 {
+        Some(format!("{failed} cells could not be measured"))
+    } else if cells.len() > 1 {
+        Some("not every kernel was measured by every test".to_owned())
+    } else if run.kernels.len() < 2 {
+        Some("it is of one kernel".to_owned())
+    } else {
+        None
+    }
+}
+
 pub fn render(run: &Run) -> String {
     let document = Document::new(run, &View::default());
     let mut out = HEAD.to_owned();
-    out += &format!("\nMeasured {}, {}.\n\n", &run.started, machines(run));
+    out += &format!("\nMeasured {}, {}.\n", &run.started, machines(run));
+    if let Some(gap) = gap(run) {
+        out += &format!("\n**Not complete: {gap}; what was not measured is left blank.**\n");
+    }
+    out += "\n";
     for kernel in &run.kernels {
         out += &format!("- {} {}: {}\n", kernel.name, kernel.arch, kernel.source);
     }
@@ -39,7 +100,7 @@ pub fn render(run: &Run) -> String {
 }
 
 fn machines(run: &Run) -> String {
-    let one = |machine: &crate::run::Machine| format!("{} on {}", machine.arch, machine.qemu);
+    let one = |machine: &Machine| format!("{} on {}", machine.arch, machine.qemu);
     run.machines.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 

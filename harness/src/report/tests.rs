@@ -36,7 +36,8 @@ fn terminal_text_of_two_architectures() {
     let run: Run = serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap();
     insta::assert_snapshot!(terminal::render(&run, &View::default(), false));
     let cells = junit::render(&run).unwrap();
-    let count = |arch: &str| String::from_utf8_lossy(&cells).matches(&format!("classname=\"{arch}/7.2\"")).count();
+    let count =
+        |arch: &str| String::from_utf8_lossy(&cells).matches(&format!("classname=\"{arch}/7.2\"")).count();
     assert_eq!((count("x86_64"), count("arm64")), (3, 3));
 }
 

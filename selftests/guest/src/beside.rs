@@ -5,6 +5,7 @@ use crate::bpf::Link;
 use crate::kernel_btf::KernelBtf;
 use crate::method::{Method, Target};
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use tramplab_protocol::message::GuestError;
@@ -67,18 +68,27 @@ struct FunctionTracer(String);
 impl FunctionTracer {
     fn start(function: &str) -> Result<FunctionTracer, GuestError> {
         let folder = format!("{INSTANCES}/tramplab");
-        fs::create_dir(&folder).map_err(|error| refused(&folder, &error))?;
+        fs::create_dir(&folder).map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
         let tracer = FunctionTracer(folder);
-        for (file, text) in [("set_ftrace_filter", function), ("current_tracer", "function")] {
+        // Without the option there is no such file, and no such tracer.
+        for (file, text, lacks) in [
+            ("set_ftrace_filter", function, ErrorKind::NotFound),
+            ("current_tracer", "function", ErrorKind::InvalidInput),
+        ] {
             let path = Path::new(&tracer.0).join(file);
-            fs::write(&path, text).map_err(|error| refused(&path.to_string_lossy(), &error))?;
+            fs::write(&path, text).map_err(|error| refused(&path.to_string_lossy(), &error, lacks))?;
         }
         Ok(tracer)
     }
 }
 
-fn refused(path: &str, error: &std::io::Error) -> GuestError {
-    GuestError::Unsupported(format!("{path}: {error} (it takes the option FUNCTION_TRACER)"))
+/// `lacks` says that the kernel was built without.
+fn refused(path: &str, error: &io::Error, lacks: ErrorKind) -> GuestError {
+    if error.kind() == lacks {
+        GuestError::Unsupported(format!("{path}: {error} (it takes the option FUNCTION_TRACER)"))
+    } else {
+        GuestError::Failed(format!("{path}: {error}"))
+    }
 }
 
 impl Drop for FunctionTracer {
@@ -95,6 +105,13 @@ impl Drop for FunctionTracer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_kernel_that_lacks_the_tracer_cannot() {
+        let error = |kind: ErrorKind| refused("x", &io::Error::from(kind), ErrorKind::NotFound);
+        assert!(matches!(error(ErrorKind::NotFound), GuestError::Unsupported(_)));
+        assert!(matches!(error(ErrorKind::ResourceBusy), GuestError::Failed(_)));
+    }
 
     #[test]
     fn only_what_attaches_to_the_same_fits() {
