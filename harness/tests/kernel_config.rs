@@ -26,13 +26,28 @@ struct Sources {
     tree: PathBuf,
 }
 
+const PREFIX: &str = "test-kernel-config-";
+
+/// What tests that were killed left: a gigabyte each.
+fn sweep(root: &Path) {
+    for entry in fs::read_dir(root).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 impl Sources {
     fn unpack() -> Sources {
         let cache = Cache::open(true).unwrap();
         let recipe = recipe(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/6.12-source.yaml")));
         let mut progress = |_: &str| ();
         let sources = source::resolve(&recipe.tree, &cache, &mut progress).unwrap();
-        let folder = tempfile::tempdir_in(cache.root()).unwrap();
+        sweep(cache.root());
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(cache.root()).unwrap();
         let tree = folder.path().join("tree");
         fs::create_dir(&tree).unwrap();
         sources.checkout(&tree, &cache, &mut progress).unwrap();

@@ -213,7 +213,7 @@ fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
     // Nothing is measured: there is nothing to compare with. What make said is kept.
     assert!(run.cells.iter().all(|cell| cell.id.test == Test::Build), "{:?}", run.cells);
     let head = &run.series[0].head().kernel;
-    let log = RunDir::new(dir.path().join("runs/latest")).build_log(Arch::X86_64, head);
+    let log = RunDir::new(dir.path().join("runs/latest")).build_log(Arch::host().unwrap(), head);
     assert!(fs::read_to_string(log).unwrap().contains("tramplab_no_such_function"));
 }
 

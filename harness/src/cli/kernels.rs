@@ -427,8 +427,13 @@ fn check(image: &Image) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(UsageError(format!("kernel {} cannot be measured: it lacks {}", image.name, missing.join(", ")))
-        .into())
+    let message = format!(
+        "kernel {} for {} cannot be measured: it lacks {}",
+        image.name,
+        image.arch,
+        missing.join(", ")
+    );
+    Err(UsageError(message).into())
 }
 
 fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {

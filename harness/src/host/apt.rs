@@ -45,7 +45,7 @@ const QUERY_LIMIT: Duration = Duration::from_secs(60);
 pub enum AptError {
     #[error(
         "failed to reach Debian's packages: this host has no {program}; use a kernel of kind `path` or `url`, and a \
-         QEMU of the system (or one named in TRAMPLAB_QEMU_X86_64)"
+         QEMU of the system (or one named in TRAMPLAB_QEMU_X86_64 or _ARM64)"
     )]
     NoApt { program: &'static str },
     #[error(

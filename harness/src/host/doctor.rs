@@ -177,17 +177,18 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
     let without = |error: &KvmError| format!("{error}; guests run under TCG, slower and as exact");
     match probe {
         Ok(version) => Check::ok(NAME, format!("API version {version}, a guest ran")),
-        Err(untried @ KvmError::Untried) => Check::ok(NAME, untried.to_string()),
         Err(error) => {
             let (state, mend) = match &error {
-                KvmError::Absent => (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd")),
+                KvmError::Absent if cfg!(target_arch = "x86_64") => {
+                    (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd"))
+                }
+                // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is not there yet.
+                KvmError::Absent | KvmError::Untried => (State::Missing, None),
                 KvmError::Denied => {
                     (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
                 }
                 // Mostly a virtual machine whose own host offers no nesting.
-                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) | KvmError::Untried => {
-                    (State::Broken, None)
-                }
+                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => (State::Broken, None),
             };
             Check::not(NAME, state, without(&error), mend.map(str::to_owned))
         }

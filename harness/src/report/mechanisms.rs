@@ -119,3 +119,83 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeSet<String>> {
     }
     reasons
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{Arch, ErrorKind};
+
+    fn whole() -> Run {
+        serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap()
+    }
+
+    /// The same run, made on each architecture by itself.
+    fn parts() -> [Run; 2] {
+        Arch::ALL.map(|arch| {
+            let mut run = whole();
+            run.id = format!("run-{arch}");
+            run.machines.retain(|machine| machine.arch == arch);
+            run.kernels.retain(|kernel| kernel.arch == arch);
+            run.cells.retain(|cell| cell.id.arch == arch);
+            run
+        })
+    }
+
+    #[test]
+    fn runs_of_different_cells_are_one_page() {
+        let all = joined(parts().to_vec()).unwrap().unwrap();
+        assert_eq!((all.machines.len(), all.kernels.len(), all.cells.len()), (2, 2, 6));
+        assert_eq!(gap(&all), None);
+        let page = render(&all);
+        for words in
+            ["| fexit | 6 | 5 |", "| fexit.multi | 6 | skip |", "- 7.2 arm64: debian linux-binary-7.2"]
+        {
+            assert!(page.contains(words), "{words} is missing in: {page}");
+        }
+        let reason = "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: `arm64/7.2/tcg/lbr_waste/fexit.multi`";
+        assert!(page.contains(reason) && !page.contains("Not complete"), "{page}");
+        assert!(joined(Vec::new()).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        let cases: [(&str, fn(&mut Run)); 4] = [
+            ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
+            ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
+            ("is in both", |run| run.cells.push(parts()[0].cells[0].clone())),
+            ("a kernel of one name is not the same", |run| {
+                let kernel = parts()[0].kernels[0].clone();
+                run.kernels.push(Kernel { image_sha256: None, ..kernel });
+            }),
+        ];
+        for (words, change) in cases {
+            let [first, mut second] = parts();
+            change(&mut second);
+            let error = joined(vec![first, second]).unwrap_err();
+            assert!(
+                error.contains(words) && error.starts_with("run-x86_64 and run-arm64 do not go"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_says_what_it_lacks() {
+        let cases: [(&str, fn(&mut Run)); 3] = [
+            ("1 cells could not be measured", |run| {
+                let message = String::new();
+                run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Panic, message };
+            }),
+            ("not every kernel was measured by every test", |run| {
+                run.cells.pop();
+            }),
+            ("it is of one kernel", |run| *run = parts()[0].clone()),
+        ];
+        for (words, change) in cases {
+            let mut run = whole();
+            change(&mut run);
+            assert_eq!(gap(&run).as_deref(), Some(words));
+            assert!(render(&run).contains(&format!("**Not complete: {words}")));
+        }
+    }
+}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run's folder: `run.json`, and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`,
-//! `trace-NNNN.bin`; `kernels/ARCH/NAME.config` and
-//! `kernels/ARCH/NAME.build.log`.
+//! A run's folder: `run.json`, and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`, `trace-NNNN.bin`;
+//! `kernels/ARCH/NAME.config` and `kernels/ARCH/NAME.build.log`.
 
 use super::{Arch, Cell, CellId, Run, SCHEMA};
 use std::{

@@ -55,7 +55,8 @@ pub struct Choice {
 #[error("no guest runs under KVM here: {0}")]
 pub struct KvmRefused(pub String);
 
-/// Chooses, for guests whose architecture is `foreign` to the host or is not; `probe` boots a guest under KVM and is asked once while the circumstances stay as they are.
+/// Chooses, for guests whose architecture is `foreign` to the host or is not; `probe` boots a guest under KVM and is asked once
+/// while the circumstances stay as they are.
 pub fn choose(
     request: Request,
     foreign: bool,

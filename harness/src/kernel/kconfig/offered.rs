@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// Found out for all options together, as they depend on each other in circles.
 pub struct Offered<'a> {
-    /// Those that may be set: too many rather than too few.
+    /// Those that may be set: too many rather than too few, but for what hangs on an option that is always a module.
     may: BTreeSet<&'a str>,
     /// Those that are set in every configuration: too few rather than too many.
     always: BTreeSet<&'a str>,
