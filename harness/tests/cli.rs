@@ -62,7 +62,8 @@ fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]
 
 #[test]
 fn bad_input_is_named_and_ends_with_2() {
-    let image = fs::read(std::env::var("TRAMPLAB_TEST_KERNEL").expect("run `cargo xtask test`")).unwrap();
+    let image =
+        fs::read(std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`")).unwrap();
     // The configuration of Debian's 6.12, as far as it matters, but for one option.
     let config = include_str!("../src/kernel/testdata/6.12.config");
     let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
@@ -102,6 +103,25 @@ fn bad_input_is_named_and_ends_with_2() {
             &["truncated", "bytes"],
         ),
         with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], &["text"]),
+        with_arguments("no such architecture", &["--arch", "mips"], &["mips", "x86_64, arm64"]),
+        with_file(
+            ("bzImage", &image),
+            &["--kernel", "{dir}/bzImage", "--arch", "arm64"],
+            &["is not for arm64, but for: x86_64"],
+        ),
+        with_file(
+            ("k.yaml", b"arch: arm64\npath: { image: x }\n"),
+            &["--kernel", "{dir}/k.yaml", "--arch", "arm64,x86_64"],
+            &["is not for x86_64, but for: arm64"],
+        ),
+        with_suite(
+            "unknown tracer beside",
+            &SUITE.replace(
+                "lbr_waste: { mechanisms: [fentry]",
+                "trigger: { mechanisms: [fentry], beside: [nonsense]",
+            ),
+            &["suite.yaml:5:", "nonsense", "function_tracer"],
+        ),
         Case {
             name: "kernel without BTF",
             suite: Some(SUITE.to_owned()),
