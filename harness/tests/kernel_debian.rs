@@ -64,7 +64,7 @@ fn a_private_qemu_runs_and_so_does_its_wrapper() {
     let first = String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned();
     assert_eq!(first, qemu.version);
     let checks = doctor::checks(&cache);
-    let found = checks.iter().find(|check| check.name == "QEMU").unwrap();
+    let found = checks.iter().find(|check| check.name == "QEMU for x86-64").unwrap();
     assert_eq!(found.state, doctor::State::Ok, "{}", doctor::render(&checks));
     assert!(found.detail.contains(&qemu.version), "{found:?}");
 }

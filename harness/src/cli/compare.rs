@@ -3,7 +3,7 @@
 
 use super::{
     UsageError, exit,
-    report::{colour, print},
+    report::{self as report_cli, colour, print},
 };
 use anyhow::Result;
 use std::{
@@ -56,7 +56,20 @@ enum Format {
 
 pub fn compare(args: &Args) -> Result<u8> {
     let (base, head) = (RunDir::load(&args.base)?, RunDir::load(&args.head)?);
+    report_cli::check_model(args.model, base.kernels.iter().chain(&head.kernels).map(|kernel| kernel.arch))?;
     let [a, b] = kernels(&base, &head, args)?;
+    if a.arch != b.arch {
+        let message = format!(
+            "{} is of {} and {} of {}: architectures are shown side by side by a run of both (--arch {},{}), and not compared",
+            args.base.display(),
+            a.arch,
+            args.head.display(),
+            b.arch,
+            a.arch,
+            b.arch
+        );
+        return Err(UsageError(message).into());
+    }
     let reasons = obstacles(&measured(&base, a, &args.base), &measured(&head, b, &args.head));
     if !reasons.is_empty() && !args.anyway {
         let reasons: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
@@ -106,13 +119,22 @@ fn exit_code(comparison: &compare::Comparison) -> u8 {
 /// The kernels that are meant: named, or the only ones, or a series' head.
 fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
     let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, option: &str| -> Result<&'a Kernel> {
-        let arches: BTreeSet<Arch> = run.kernels.iter().map(|kernel| kernel.arch).collect();
-        let arch = match (args.arch, arches.first()) {
+        let arches_of = |run: &Run| run.kernels.iter().map(|kernel| kernel.arch).collect::<BTreeSet<Arch>>();
+        let arches = arches_of(run);
+        let common: Vec<Arch> = arches.intersection(&arches_of(other)).copied().collect();
+        let names = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
+        let arch = match (args.arch, &common[..]) {
             (Some(arch), _) if arches.contains(&arch) => arch,
-            (None, Some(&only)) if arches.len() == 1 => only,
-            _ => {
-                let names: Vec<&str> = arches.iter().map(|arch| arch.name()).collect();
-                let message = format!("choose one with --arch of run {}: {}", run.id, names.join(", "));
+            (Some(arch), _) => {
+                return Err(
+                    UsageError(format!("run {} has nothing of {arch}, but of: {names}", run.id)).into()
+                );
+            }
+            (None, &[only]) => only,
+            (None, _) if arches.len() == 1 => *arches.first().expect("just counted"),
+            (None, _) => {
+                let message =
+                    format!("run {} has several architectures: choose one with --arch: {names}", run.id);
                 return Err(UsageError(message).into());
             }
         };

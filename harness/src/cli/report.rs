@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::vm_test::exit_code;
+use super::{UsageError, vm_test::exit_code};
 use anyhow::{Context, Result};
 use std::{
+    collections::BTreeSet,
     io::{self, IsTerminal, Write},
     path::PathBuf,
 };
 use tramplab::{
     branch::{Branch, Filter, Model},
     report::{self, View},
-    run::{Run, RunDir},
+    run::{Arch, Run, RunDir},
 };
 
 #[derive(clap::Args)]
@@ -38,7 +39,7 @@ pub struct Look {
     filter: Vec<Filter>,
     /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
-    model: Option<Model>,
+    pub model: Option<Model>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -51,6 +52,7 @@ enum Format {
 
 pub fn report(args: &Args) -> Result<u8> {
     let run = RunDir::load(&args.run)?;
+    check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
     let colour = args.output.is_none() && colour();
     let bytes = render(&run, &args.look, colour)?;
     match &args.output {
@@ -60,6 +62,19 @@ pub fn report(args: &Args) -> Result<u8> {
         None => print(&bytes)?,
     }
     Ok(exit_code(&run))
+}
+
+/// A modelled CPU that nothing of a run has is a mistake, and not to be passed over.
+pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>) -> Result<()> {
+    let Some(model) = asked else { return Ok(()) };
+    let arches: BTreeSet<Arch> = arches.into_iter().collect();
+    if arches.is_empty() || arches.contains(&model.arch()) {
+        return Ok(());
+    }
+    let fitting = Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
+    let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
+    let message = format!("{model} is a CPU of {}; those of {arches} are: {fitting}", model.arch());
+    Err(UsageError(message).into())
 }
 
 /// One form of a run.

@@ -134,6 +134,10 @@ pub fn measure(args: &Args) -> Result<Measured> {
     let progress = Progress::steps();
     let arches: BTreeSet<Arch> = args.arches.iter().copied().collect();
     let wanted = Wanted::new(&args.kernels, &Vec::from_iter(arches), &args.series, &suite)?;
+    report::check_model(args.look.model, wanted.arches())?;
+    if let Some(misfit) = plan::misfit(&suite) {
+        return Err(UsageError(format!("{}: {misfit}", suite_file.display())).into());
+    }
     if args.setup {
         host::setup(&cache, &wanted.of_the_host(), &mut |step| progress.step(step))?;
     }

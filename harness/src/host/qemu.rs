@@ -57,6 +57,8 @@ pub enum Unfit {
     Version(Version),
     #[error("it was built without TCG plugins (it has no option -plugin)")]
     NoPlugins,
+    #[error("it runs no {arch} guests (it has no machine {machine})")]
+    Guests { arch: Arch, machine: &'static str },
     #[error("it does not answer like QEMU: `{0}`")]
     NotQemu(String),
     #[error(transparent)]
@@ -101,7 +103,7 @@ impl Qemu {
     pub fn find(cache: &Cache, arch: Arch) -> Result<Qemu, QemuError> {
         if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {
             let program = PathBuf::from(program);
-            return plain(program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
+            return plain(arch, program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
                 arch,
                 program,
                 why,
@@ -110,7 +112,7 @@ impl Qemu {
         let name = program_name(arch);
         let why = match in_path(name) {
             None => format!("{name} is not in PATH"),
-            Some(program) => match plain(program.clone(), Origin::System) {
+            Some(program) => match plain(arch, program.clone(), Origin::System) {
                 Ok(qemu) => return Ok(qemu),
                 Err(why) => format!("the system's {} does not do ({why})", program.display()),
             },
@@ -135,19 +137,23 @@ impl Qemu {
     }
 
     /// Asks it what it is.
-    fn examined(program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
-        let ask = |argument: &str| -> Result<String, ChildError> {
+    fn examined(arch: Arch, program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
+        let ask = |arguments: &[&str]| -> Result<String, ChildError> {
             let mut command = Command::new(&program.program);
-            command.args(&program.arguments).arg(argument).envs(program.environment.iter().cloned());
+            command.args(&program.arguments).args(arguments).envs(program.environment.iter().cloned());
             Ok(child::run(&mut command, LIMIT)?.stdout)
         };
-        let version = ask("--version")?.lines().next().unwrap_or_default().to_owned();
+        let version = ask(&["--version"])?.lines().next().unwrap_or_default().to_owned();
         let number = parse_version(&version).ok_or_else(|| Unfit::NotQemu(version.clone()))?;
         if number < OLDEST || number >= TOO_NEW {
             return Err(Unfit::Version(number));
         }
-        if !has_plugins(&ask("-help")?) {
+        if !has_plugins(&ask(&["-help"])?) {
             return Err(Unfit::NoPlugins);
+        }
+        let machine = machine(arch);
+        if !ask(&["-machine", "help"])?.lines().any(|line| line.split(' ').next() == Some(machine)) {
+            return Err(Unfit::Guests { arch, machine });
         }
         Ok(Qemu { program, number, version, origin, wrapper })
     }
@@ -158,6 +164,14 @@ pub fn variable(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "TRAMPLAB_QEMU_X86_64",
         Arch::Arm64 => "TRAMPLAB_QEMU_ARM64",
+    }
+}
+
+/// Guests', which QEMU has for their architecture only.
+fn machine(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "q35",
+        Arch::Arm64 => "virt",
     }
 }
 
@@ -175,9 +189,14 @@ fn package_name(arch: Arch) -> &'static str {
     }
 }
 
-fn plain(program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
+fn plain(arch: Arch, program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
     let wrapper = program.clone();
-    Qemu::examined(QemuProgram { program, arguments: Vec::new(), environment: Vec::new() }, origin, wrapper)
+    Qemu::examined(
+        arch,
+        QemuProgram { program, arguments: Vec::new(), environment: Vec::new() },
+        origin,
+        wrapper,
+    )
 }
 
 fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
@@ -194,7 +213,7 @@ fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
         arguments,
         environment: vec![("QEMU_MODULE_DIR".into(), libraries.join("qemu").into())],
     };
-    Qemu::examined(program, Origin::Private, entry.join(WRAPPER))
+    Qemu::examined(arch, program, Origin::Private, entry.join(WRAPPER))
         .map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
 }
 
@@ -282,7 +301,9 @@ mod tests {
 
     /// A program that answers `--version` and `-help` as some QEMU did.
     fn answering(version: &str, help: &str) -> QemuProgram {
-        let script = format!("case $1 in --version) echo '{version}';; -help) echo '{help}';; esac");
+        let script = format!(
+            "case $1 in --version) echo '{version}';; -help) echo '{help}';; -machine) echo 'q35   Standard PC';; esac"
+        );
         let arguments = ["-c", &script, "qemu"].map(OsString::from).to_vec();
         QemuProgram { program: "/bin/sh".into(), arguments, environment: Vec::new() }
     }
@@ -312,10 +333,14 @@ mod tests {
             (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),
             ("bochs 2.7".to_owned(), PLUGINS, Some("it does not answer like QEMU: `bochs 2.7`")),
         ] {
-            let result = Qemu::examined(answering(&version, help), Origin::Named, PathBuf::new());
+            let result =
+                Qemu::examined(Arch::X86_64, answering(&version, help), Origin::Named, PathBuf::new());
             assert_eq!(result.err().map(|why| why.to_string()).as_deref(), expected, "{version}");
         }
-        let absent = plain(PathBuf::from("/no/such/qemu"), Origin::Named).unwrap_err();
+        let other =
+            Qemu::examined(Arch::Arm64, answering(&first("10.0.13"), PLUGINS), Origin::Named, PathBuf::new());
+        assert_eq!(other.unwrap_err().to_string(), "it runs no arm64 guests (it has no machine virt)");
+        let absent = plain(Arch::X86_64, PathBuf::from("/no/such/qemu"), Origin::Named).unwrap_err();
         assert!(matches!(absent, Unfit::Child(ChildError::Start { .. })), "{absent}");
     }
 

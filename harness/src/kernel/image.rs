@@ -105,7 +105,7 @@ fn what(head: &[u8]) -> &'static str {
     match head {
         [] => "an empty file",
         [0x7f, b'E', b'L', b'F', ..] => {
-            "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage)"
+            "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage or arch/arm64/boot/Image)"
         }
         [0x1f, 0x8b, ..] => "a gzip file (unpack it first)",
         [b'!', b'<', b'a', b'r', b'c', b'h', ..] => "a Debian package (unpack it with dpkg-deb -x)",
@@ -197,7 +197,9 @@ mod tests {
                 "vmlinux",
                 b"\x7fELF\x02".to_vec(),
                 9000,
-                Err(is_no("an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage)")),
+                Err(is_no(
+                    "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage or arch/arm64/boot/Image)",
+                )),
             ),
             ("gzip", vec![0x1f, 0x8b, 8], 9000, Err(is_no("a gzip file (unpack it first)"))),
             ("page", b"<!doctype html>".to_vec(), 300, Err(is_no("what looks like a web page"))),

@@ -488,8 +488,13 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
         })
     };
     let wasted = wasted.into_iter().map(|((_, name), values)| [vec![name], values].concat()).collect();
-    let models: BTreeSet<&str> = groups.iter().map(|group| group.model(view).name()).collect();
-    let models = Vec::from_iter(models).join(", ");
+    let mut models: Vec<&str> = Vec::new();
+    for model in groups.iter().map(|group| group.model(view).name()) {
+        if !models.contains(&model) {
+            models.push(model);
+        }
+    }
+    let models = models.join(", ");
     let [attach, counted] = [attach, counted].map(|rows| {
         let row = |((mechanism, functions), values): ((Mechanism, Functions), Vec<String>)| {
             [vec![format!("{mechanism}/{functions}")], values].concat()

@@ -241,6 +241,18 @@ fn skip_reason(
     (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
 }
 
+/// Something beside a mechanism that cannot be attached to the same function.
+pub fn misfit(suite: &Suite) -> Option<String> {
+    let all = suite.tests.iter().flat_map(|group| tests(group, false));
+    all.into_iter().find_map(|(test, _)| {
+        let Test::Trigger { mechanism, beside } = test else { return None };
+        let misfit = beside.iter().find(|beside| !beside.fits(mechanism))?;
+        Some(format!(
+            "{misfit} cannot be attached to what {mechanism} is measured on: name another one in `beside`"
+        ))
+    })
+}
+
 /// A test that two groups name with different parameters: only one of them could be measured.
 pub fn contradiction(suite: &Suite) -> Option<String> {
     let all: Vec<(Test, Parameters)> = suite.tests.iter().flat_map(|group| tests(group, false)).collect();
@@ -365,6 +377,23 @@ mod tests {
         for more in ["rounds: 3", "rounds: 2, clock: exact", "rounds: 2, seconds: 9"] {
             assert_eq!(contradiction(&attach(more)).as_deref(), Some("attach/fentry/1"), "{more}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_attached_beside_is_named() {
+        let beside = |name: &str| {
+            misfit(&suite(&format!(
+                "tests:\n  - trigger: {{ mechanisms: [kprobe.multi, fentry], beside: [{name}] }}\n"
+            )))
+        };
+        assert_eq!(beside("function_tracer"), None);
+        assert!(
+            beside("tp_btf")
+                .unwrap()
+                .starts_with("tp_btf cannot be attached to what kprobe.multi is measured on")
+        );
+        // All mechanisms of a group have the same beside.
+        assert!(misfit(&suite("tests:\n  - trigger: { mechanisms: all, beside: [fentry] }\n")).is_some());
     }
 
     #[test]

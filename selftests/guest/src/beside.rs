@@ -29,36 +29,22 @@ pub fn attach(
 ) -> Result<Attached, GuestError> {
     let mut attached = Attached { _programs: Vec::new(), _tracer: None };
     for beside in set.iter() {
+        if !beside.fits(measured) {
+            let text = format!("{beside} cannot be attached to what {measured} is measured on");
+            return Err(GuestError::Failed(text));
+        }
         match beside {
             Beside::Mechanism(mechanism) => {
-                check(measured, mechanism)?;
                 let method = Method::new(mechanism, btf)?;
                 // What it is refused for is the kernel's word on the mechanism.
                 method.probe(target)?;
                 let program = method.load_empty(target)?;
                 attached._programs.push((method.link(program.as_fd(), target)?, program));
             }
-            Beside::FunctionTracer if measured.is_tracepoint() => {
-                return Err(of_another_kind(measured, beside));
-            }
             Beside::FunctionTracer => attached._tracer = Some(FunctionTracer::start(&target.name)?),
         }
     }
     Ok(attached)
-}
-
-/// Both must attach to the same thing.
-fn check(measured: Mechanism, beside: Mechanism) -> Result<(), GuestError> {
-    // `fmod_ret` takes few functions: what it is measured on is its own.
-    let fits = measured.is_tracepoint() == beside.is_tracepoint()
-        && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet);
-    if fits { Ok(()) } else { Err(of_another_kind(measured, Beside::Mechanism(beside))) }
-}
-
-fn of_another_kind(measured: Mechanism, beside: Beside) -> GuestError {
-    GuestError::Failed(format!(
-        "{beside} cannot be attached to what {measured} is measured on: name another one in `beside`"
-    ))
 }
 
 /// ftrace's tracer `function`, of one function, in an instance of its own.
@@ -111,22 +97,5 @@ mod tests {
         let error = |kind: ErrorKind| refused("x", &io::Error::from(kind), ErrorKind::NotFound);
         assert!(matches!(error(ErrorKind::NotFound), GuestError::Unsupported(_)));
         assert!(matches!(error(ErrorKind::ResourceBusy), GuestError::Failed(_)));
-    }
-
-    #[test]
-    fn only_what_attaches_to_the_same_fits() {
-        use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf};
-        for (measured, beside, fits) in [
-            (Fentry, KprobeMulti, true),
-            (Fentry, Fentry, true),
-            (FmodRet, Fentry, true),
-            (FmodRet, FmodRet, true),
-            (TpBtf, RawTp, true),
-            (Fentry, FmodRet, false),
-            (Fentry, RawTp, false),
-            (TpBtf, Fentry, false),
-        ] {
-            assert_eq!(check(measured, beside).is_ok(), fits, "{beside} beside {measured}");
-        }
     }
 }

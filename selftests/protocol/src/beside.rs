@@ -26,6 +26,18 @@ impl Beside {
         }
     }
 
+    /// Whether it attaches to what a mechanism is measured on.
+    pub fn fits(self, measured: Mechanism) -> bool {
+        match self {
+            // `fmod_ret` takes few functions: what it is measured on is its own.
+            Beside::Mechanism(beside) => {
+                measured.is_tracepoint() == beside.is_tracepoint()
+                    && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
+            }
+            Beside::FunctionTracer => !measured.is_tracepoint(),
+        }
+    }
+
     /// All there are; a set has a bit for each.
     fn all() -> impl Iterator<Item = Beside> {
         Mechanism::ALL.into_iter().map(Beside::Mechanism).chain([Beside::FunctionTracer])
@@ -136,6 +148,24 @@ mod tests {
         assert_eq!(set.with(Mechanism::Fentry), text);
         assert_eq!(set.mechanisms().collect::<Vec<_>>(), Mechanism::ALL);
         assert_eq!(BesideSet::default().with(Mechanism::KprobeMulti), "kprobe.multi");
+    }
+
+    #[test]
+    fn only_what_attaches_to_the_same_fits() {
+        use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf};
+        for (measured, beside, fits) in [
+            (Fentry, KprobeMulti, true),
+            (Fentry, Fentry, true),
+            (FmodRet, Fentry, true),
+            (FmodRet, FmodRet, true),
+            (TpBtf, RawTp, true),
+            (Fentry, FmodRet, false),
+            (Fentry, RawTp, false),
+            (TpBtf, Fentry, false),
+        ] {
+            assert_eq!(Beside::Mechanism(beside).fits(measured), fits, "{beside} beside {measured}");
+            assert_eq!(Beside::FunctionTracer.fits(measured), !measured.is_tracepoint());
+        }
     }
 
     #[test]
