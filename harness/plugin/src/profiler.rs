@@ -344,8 +344,13 @@ impl<'a> Profiler<'a> {
             _ if self.interrupted_at_once(to, back) => {}
             Back::Returned => self.returned(to),
             Back::Called { from, after } => self.call(from, to, after),
-            // A handler may go on elsewhere: behind a probed instruction, at an access' fixup.
-            Back::To(_) | Back::Either(_) | Back::Anywhere => {}
+            // A handler may go on elsewhere: behind a probed instruction, at an access' fixup; or in the caller of a function
+            // whose return was replaced by a breakpoint, as arm64's kretprobes do it.
+            Back::To(_) | Back::Either(_) | Back::Anywhere => {
+                if let Some(depth) = self.caller(to) {
+                    self.leave(depth);
+                }
+            }
         }
     }
 

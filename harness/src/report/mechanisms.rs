@@ -5,7 +5,7 @@ use super::{
     content::{Document, View},
     markdown,
 };
-use crate::run::{Kernel, Machine, Outcome, Run};
+use crate::run::{Cell, Kernel, Machine, Outcome, Run};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the page says before the numbers.
@@ -41,9 +41,15 @@ pub fn joined(runs: Vec<Run>) -> Result<Option<Run>, String> {
         if run.kernels.iter().any(is_other) {
             return apart("a kernel of one name is not the same in both");
         }
-        if let Some(twice) = run.cells.iter().find(|cell| all.cells.iter().any(|known| known.id == cell.id)) {
-            return apart(&format!("{} is in both", twice.id.name()));
+        // What is exact is the same each time, and so is a skip.
+        let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
+        let known = |cell: &Cell| all.cells.iter().find(|known| known.id == cell.id);
+        if let Some(twice) = run.cells.iter().find(|cell| known(cell).is_some_and(|known| !same(known, cell)))
+        {
+            return apart(&format!("{} is in both, and not the same", twice.id.name()));
         }
+        let (_, cells): (Vec<Cell>, Vec<Cell>) =
+            run.cells.iter().cloned().partition(|cell| known(cell).is_some());
         let is_new = |machine: &Machine| all.machine(machine.arch).is_none();
         let machines: Vec<Machine> = run.machines.into_iter().filter(is_new).collect();
         all.machines.extend(machines);
@@ -52,7 +58,7 @@ pub fn joined(runs: Vec<Run>) -> Result<Option<Run>, String> {
                 all.kernels.push(kernel);
             }
         }
-        all.cells.extend(run.cells);
+        all.cells.extend(cells);
         all.interrupted |= run.interrupted;
     }
     Ok(Some(all))
@@ -143,7 +149,10 @@ mod tests {
 
     #[test]
     fn runs_of_different_cells_are_one_page() {
-        let all = joined(parts().to_vec()).unwrap().unwrap();
+        let [first, mut second] = parts();
+        // The same again is the same.
+        second.cells.push(first.cells[0].clone());
+        let all = joined(vec![first, second]).unwrap().unwrap();
         assert_eq!((all.machines.len(), all.kernels.len(), all.cells.len()), (2, 2, 6));
         assert_eq!(gap(&all), None);
         let page = render(&all);
@@ -162,7 +171,10 @@ mod tests {
         let cases: [(&str, fn(&mut Run)); 4] = [
             ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
             ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
-            ("is in both", |run| run.cells.push(parts()[0].cells[0].clone())),
+            ("is in both, and not the same", |run| {
+                let outcome = Outcome::Skip { reason: String::new() };
+                run.cells.push(Cell { outcome, ..parts()[0].cells[0].clone() });
+            }),
             ("a kernel of one name is not the same", |run| {
                 let kernel = parts()[0].kernels[0].clone();
                 run.kernels.push(Kernel { image_sha256: None, ..kernel });

@@ -440,6 +440,27 @@ fn calls_and_interrupts() {
             ],
         ),
         (
+            "a function whose return is probed by a breakpoint",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(0x300, Tail::Indirect { kind: Kind::Int })),
+                Whole(at(V, IRET)),
+                Whole(at(0x10c, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(0x300, Tail::Indirect { kind: Kind::Int })),
+                Whole(at(V, IRET)),
+                Whole(at(0x118, NEXT)),
+            ],
+            &[
+                "? *0 100=3 10c=3 118=3",
+                "?/200 *1 200=3 300=3",
+                "?/200/ie100 *1 e100=3",
+                "?/200 *1 200=3 300=3",
+                "?/200/ie100 *1 e100=3",
+            ],
+        ),
+        (
             "user code is one, whatever it calls",
             vec![
                 Whole(user(0x100, Tail::Direct { kind: Kind::Call, target: 0x200 })),
