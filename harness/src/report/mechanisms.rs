@@ -98,9 +98,12 @@ pub fn render(run: &Run) -> String {
         out += &format!("\n{}", markdown::table(table));
     }
     out += "\n### Skipped and failed, with the reason\n\n";
-    for (reason, cells) in reasons(run) {
-        let cells = Vec::from_iter(cells).join(", ");
-        out += &format!("- {}: {cells}\n", markdown::text(&reason));
+    for (reason, kernels) in reasons(run) {
+        let of_one = |(kernel, tests): (String, BTreeSet<String>)| {
+            format!("{kernel} ({})", Vec::from_iter(tests).join(", "))
+        };
+        let kernels = Vec::from_iter(kernels.into_iter().map(of_one)).join("; ");
+        out += &format!("- {}: {kernels}\n", markdown::text(&reason));
     }
     out
 }
@@ -110,9 +113,9 @@ fn machines(run: &Run) -> String {
     run.machines.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Why cells have no number, and which.
-fn reasons(run: &Run) -> BTreeMap<String, BTreeSet<String>> {
-    let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+/// Why cells have no number: by reason and kernel the mechanisms, or, of what went wrong, the tests.
+fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let mut reasons: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for cell in &run.cells {
         let reason = match &cell.outcome {
             Outcome::Pass => continue,
@@ -121,7 +124,11 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeSet<String>> {
             Outcome::Error { kind, message } => format!("error, {kind}: {}", super::plain(message)),
         };
         let line = reason.lines().next().unwrap_or_default().to_owned();
-        reasons.entry(line).or_default().insert(format!("`{}`", cell.id.name()));
+        let test = cell.id.test.name();
+        let mechanism = test.split('/').nth(1).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
+        let kernel = format!("{} {}", cell.id.kernel, cell.id.arch);
+        let tests = reasons.entry(line).or_default().entry(kernel).or_default();
+        tests.insert(mechanism.unwrap_or(&test).to_owned());
     }
     reasons
 }
@@ -161,7 +168,8 @@ mod tests {
         {
             assert!(page.contains(words), "{words} is missing in: {page}");
         }
-        let reason = "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: `arm64/7.2/tcg/lbr_waste/fexit.multi`";
+        let reason =
+            "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: 7.2 arm64 (fexit.multi)";
         assert!(page.contains(reason) && !page.contains("Not complete"), "{page}");
         assert!(joined(Vec::new()).unwrap().is_none());
     }
