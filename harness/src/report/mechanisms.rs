@@ -72,15 +72,13 @@ pub fn gap(run: &Run) -> Option<String> {
     };
     // Whatever kept it from that: an interrupt, a selection.
     let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
-    if failed > 0 {
-        Some(format!("{failed} cells could not be measured"))
-    } else if cells.len() > 1 {
-        Some("not every kernel was measured by every test".to_owned())
-    } else if run.kernels.len() < 2 {
-        Some("it is of one kernel".to_owned())
-    } else {
-        None
-    }
+    let gaps = [
+        (failed > 0).then(|| format!("{failed} cells could not be measured")),
+        (cells.len() > 1).then(|| "not every kernel was measured by every test".to_owned()),
+        (run.kernels.len() < 2).then(|| "it is of one kernel".to_owned()),
+    ];
+    let gaps: Vec<String> = gaps.into_iter().flatten().collect();
+    (!gaps.is_empty()).then(|| gaps.join(", and "))
 }
 
 pub fn render(run: &Run) -> String {
