@@ -140,6 +140,9 @@ mod tests {
         serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap()
     }
 
+    /// What is said, and what a run must be for that.
+    type Case = (&'static str, fn(&mut Run));
+
     /// The same run, made on each architecture by itself.
     fn parts() -> [Run; 2] {
         Arch::ALL.map(|arch| {
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_is_told() {
-        let cases: [(&str, fn(&mut Run)); 4] = [
+        let cases: [Case; 4] = [
             ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
             ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
             ("is in both, and not the same", |run| {
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_page_says_what_it_lacks() {
-        let cases: [(&str, fn(&mut Run)); 3] = [
+        let cases: [Case; 3] = [
             ("1 cells could not be measured", |run| {
                 let message = String::new();
                 run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Panic, message };
