@@ -177,9 +177,8 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
     ])
 }
 
-fn cells<'a>(run: &'a Run, kernel: &Kernel) -> Vec<&'a Cell> {
-    let is_its = |cell: &&Cell| cell.id.kernel == kernel.name && cell.id.arch == kernel.arch;
-    run.cells.iter().filter(is_its).collect()
+fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {
+    run.cells_of(kernel.arch, &kernel.name).collect()
 }
 
 pub fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {

@@ -218,10 +218,8 @@ impl Comparison {
 
 /// Two kernels of one run, cell by cell.
 fn pairs<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> Vec<Pair<'a>> {
-    let of = |kernel: &str| -> Vec<&Cell> {
-        run.cells.iter().filter(|cell| cell.id.arch == arch && cell.id.kernel == kernel).collect()
-    };
-    pair_up(&of(base), &of(head))
+    let [base, head] = [base, head].map(|kernel| run.cells_of(arch, kernel).collect::<Vec<_>>());
+    pair_up(&base, &head)
 }
 
 /// Cells of the same test, architecture and accelerator.

@@ -67,9 +67,7 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
 impl<'a> Measured<'a> {
     /// The kernel's.
     fn cells(&self) -> impl Iterator<Item = &'a Cell> {
-        let kernel = self.kernel;
-        let is_its = move |cell: &&Cell| cell.id.kernel == kernel.name && cell.id.arch == kernel.arch;
-        self.run.cells.iter().filter(is_its)
+        self.run.cells_of(self.kernel.arch, &self.kernel.name)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::{
     apt::{self, Apt, AptError, Package},
-    cache::CacheError,
+    cache::{Cache, CacheError},
 };
 use sha2::{Digest, Sha256};
 use std::{
@@ -72,6 +72,15 @@ pub fn digest(packages: &[Package]) -> String {
         hash.update(format!("{} {}\n", package.name, package.sha256));
     }
     apt::hex(&hash.finalize())[..12].to_owned()
+}
+
+/// The complete copies of a kind whose key begins so, the newest last.
+pub fn copies(cache: &Cache, kind: &str, prefix: &str) -> Vec<PathBuf> {
+    let mut copies = cache.list(kind);
+    copies.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)));
+    let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
+    copies.sort_by_key(made);
+    copies
 }
 
 /// Fetches packages and unpacks their files into a folder.

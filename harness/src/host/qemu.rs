@@ -15,7 +15,7 @@ use semver::Version;
 use std::{
     env,
     ffi::OsString,
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -260,14 +260,8 @@ fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), Priva
     private::write_wrapper(folder, layout, program_name(arch), &environment, &data.join(" "))
 }
 
-/// The complete copies, the newest last.
 fn private_copies(cache: &Cache, arch: Arch) -> Vec<PathBuf> {
-    let prefix = format!("{}=", package_name(arch));
-    let mut copies = cache.list(KIND);
-    copies.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)));
-    let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
-    copies.sort_by_key(made);
-    copies
+    private::copies(cache, KIND, &format!("{}=", package_name(arch)))
 }
 
 /// Of `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`, 10.0.13.
@@ -284,6 +278,7 @@ fn has_plugins(help: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn versions_are_read_from_the_first_line() {

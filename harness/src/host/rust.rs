@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{kernel::debian_architecture, run::Arch};
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -78,11 +77,7 @@ impl Rustc {
         if Arch::host() == Some(arch) || has_target(&of_cargo(), arch) {
             return Ok(Rustc::Host);
         }
-        let prefix = format!("{}=", arch.name());
-        let is_its =
-            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
-        let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
-        match cache.list(KIND).into_iter().filter(is_its).max_by_key(made) {
+        match private::copies(cache, KIND, &format!("{arch}=")).pop() {
             Some(entry) => examined(&entry, arch),
             None => Err(RustError::NotFound { arch, target: target(arch) }),
         }
@@ -169,6 +164,7 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_private_copy_is_one_for_the_architecture_that_runs_and_has_the_target() {

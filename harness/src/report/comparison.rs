@@ -8,7 +8,7 @@ use super::{
 use crate::{
     branch::{Branch, Model},
     compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
-    run::{Built, Cell, ErrorKind, Outcome, Row, Run, Series, Step, Test},
+    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::{BesideSet, Mechanism};
@@ -291,8 +291,7 @@ fn state(run: &Run, series: &Series, step: &Step) -> String {
         Built::NotReached => return "not reached".to_owned(),
         Built::Yes => {}
     }
-    let is_its = |cell: &&Cell| cell.id.arch == series.arch && cell.id.kernel == step.kernel;
-    let outcomes = || run.cells.iter().filter(is_its).map(|cell| &cell.outcome);
+    let outcomes = || run.cells_of(series.arch, &step.kernel).map(|cell| &cell.outcome);
     let errors: Vec<ErrorKind> = outcomes()
         .filter_map(|outcome| match outcome {
             Outcome::Error { kind, .. } => Some(*kind),

@@ -49,8 +49,7 @@ pub fn joined(runs: Vec<Run>) -> Result<Option<Run>, String> {
         {
             return apart(&format!("{} is in both, and not the same", twice.id.name()));
         }
-        let (_, cells): (Vec<Cell>, Vec<Cell>) =
-            run.cells.iter().cloned().partition(|cell| known(cell).is_some());
+        let cells: Vec<Cell> = run.cells.iter().filter(|cell| known(cell).is_none()).cloned().collect();
         let is_new = |machine: &Machine| all.machine(machine.arch).is_none();
         let machines: Vec<Machine> = run.machines.into_iter().filter(is_new).collect();
         all.machines.extend(machines);
@@ -68,9 +67,7 @@ pub fn joined(runs: Vec<Run>) -> Result<Option<Run>, String> {
 /// What a page of this run would lack.
 pub fn gap(run: &Run) -> Option<String> {
     let failed = run.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Error { .. })).count();
-    let per_kernel = |kernel: &Kernel| {
-        run.cells.iter().filter(|cell| (&cell.id.kernel, cell.id.arch) == (&kernel.name, kernel.arch)).count()
-    };
+    let per_kernel = |kernel: &Kernel| run.cells_of(kernel.arch, &kernel.name).count();
     // Whatever kept it from that: an interrupt, a selection.
     let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
     let gaps = [

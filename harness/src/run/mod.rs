@@ -81,6 +81,11 @@ impl Run {
     pub fn machine(&self, arch: Arch) -> Option<&Machine> {
         self.machines.iter().find(|machine| machine.arch == arch)
     }
+
+    /// A kernel's cells, on one architecture.
+    pub fn cells_of(&self, arch: Arch, kernel: &str) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
+    }
 }
 
 /// How much worse than its base a head may be.
