@@ -212,7 +212,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     drop(interrupt);
     if args.list {
         let listed = cells_binary.run(&plan, &args.selection, true, |_| ());
-        listed?;
+        listed.inspect_err(|_| discard(&run_dir))?;
         if kernels.iter().any(|kernel| kernel.image.is_none()) {
             eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
             return Ok(Measured::Nothing(exit::NO_MEASUREMENT));
