@@ -30,6 +30,8 @@ const WARMUP: u32 = 3;
 const TIMED: u32 = 2000;
 const TIMED_ROUNDS: u32 = 7;
 const QUICK: Duration = Duration::from_secs(60);
+/// Attaching and detaching in each round waits for RCU.
+const TRIGGER: Duration = Duration::from_secs(120);
 /// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
 pub(super) const ATTACH: Duration = Duration::from_secs(3600);
 
@@ -188,25 +190,33 @@ struct Folders<'a> {
 /// What a guest is to do beyond saying what it is.
 struct Task {
     clock: Clock,
-    /// Of an attach cell.
+    /// Of an attach cell or a trigger cell.
     commands: Vec<Command>,
+    /// How long the commands may take where they are orders: the guest says nothing before it has done them all.
+    silence: Duration,
 }
 
 impl Task {
     fn new(planned: &PlannedCell, boot: u32) -> Task {
-        let (&Test::Attach { mechanism, functions }, Parameters::Attach(parameters)) =
-            (&planned.id.test, &planned.parameters)
-        else {
-            return Task { clock: Clock::Free, commands: Vec::new() };
-        };
-        let &AttachParameters { rounds, seed, seconds, .. } = parameters;
-        let clocks = parameters.clocks();
+        let clocks = planned.clocks();
         let clock = clocks[boot as usize];
-        let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
-        // Once: in the last guest of its clock.
-        let last = clocks.get(boot as usize + 1) != Some(&clock);
-        let explain = if last { attach::explained_by(parameters, clock) } else { Vec::new() };
-        Task { clock, commands: attach::commands(&request, &explain) }
+        match (&planned.id.test, &planned.parameters) {
+            (&Test::Attach { mechanism, functions }, Parameters::Attach(parameters)) => {
+                let &AttachParameters { rounds, seed, seconds, .. } = parameters;
+                let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
+                // Once: in the last guest of its clock.
+                let last = clocks.get(boot as usize + 1) != Some(&clock);
+                let explain = if last { attach::explained_by(parameters, clock) } else { Vec::new() };
+                Task { clock, commands: attach::commands(&request, &explain), silence: ATTACH }
+            }
+            (&Test::Trigger { mechanism, beside }, &Parameters::Trigger { hits, throughput }) => {
+                let rounds = if throughput { TIMED_ROUNDS } else { 0 };
+                let request =
+                    TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds };
+                Task { clock, commands: vec![Command::Trigger(request)], silence: TRIGGER }
+            }
+            _ => Task { clock, commands: Vec::new(), silence: Duration::ZERO },
+        }
     }
 
     /// What the guest finds in its root, so that nothing reaches it from outside while it measures.
@@ -238,8 +248,7 @@ fn run(
         let root = std::mem::replace(&mut initrd, folders.guest.join("initramfs.cpio"));
         vm::initramfs::with_orders(&root, &orders, &initrd)
             .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
-        // It says nothing until it has done them all.
-        deadlines.boot += ATTACH;
+        deadlines.boot += task.silence;
     }
     let vm = Vm::boot(Spec {
         qemu: emulator.qemu.clone(),
@@ -301,23 +310,23 @@ fn measure(
     if cell.guest.is_none() {
         cell.guest = Some(facts);
     }
-    match (&planned.id.test, &planned.parameters) {
-        (&Test::LbrWaste { mechanism }, &Parameters::LbrWaste { hits }) => {
+    match (&planned.id.test, &planned.parameters, task.commands.as_slice()) {
+        (&Test::LbrWaste { mechanism }, &Parameters::LbrWaste { hits }, _) => {
             lbr_waste(vm, planned.id.arch, mechanism, hits, folders.guest).map(Measurement::LbrWaste)
         }
-        (Test::Attach { .. }, Parameters::Attach(_)) => {
-            attach::measure(vm, planned, &task.commands, task.clock, folders.guest, folders.cell)
+        (Test::Attach { .. }, Parameters::Attach(_), commands) => {
+            attach::measure(vm, planned, commands, task.clock, folders.guest, folders.cell)
         }
-        (&Test::Trigger { mechanism, beside }, &Parameters::Trigger { hits, throughput }) => {
-            let rounds = if throughput { TIMED_ROUNDS } else { 0 };
-            let request = TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds };
-            trigger(vm, planned.id.accel, request, folders.guest).map(Measurement::Trigger)
+        (&Test::Trigger { mechanism, .. }, Parameters::Trigger { .. }, [command]) => {
+            trigger(vm, planned.id.accel, mechanism, command, folders.guest).map(Measurement::Trigger)
         }
-        (&Test::Fault { fault }, Parameters::Fault) => {
+        (&Test::Fault { fault }, Parameters::Fault, _) => {
             vm.request(Command::Inject(fault), QUICK)??;
             Err(Stop::harness(format!("the guest was to fail ({fault:?}), and answered")))
         }
-        (test, parameters) => Err(Stop::harness(format!("{} does not go with {parameters:?}", test.name()))),
+        (test, parameters, _) => {
+            Err(Stop::harness(format!("{} does not go with {parameters:?}", test.name())))
+        }
     }
 }
 
@@ -347,10 +356,14 @@ fn lbr_waste(
         .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })
 }
 
-fn trigger(vm: &mut Vm, accel: Accel, request: TriggerRequest, folder: &Path) -> Result<Trigger, Stop> {
-    let mechanism = request.mechanism;
-    // Attaching and detaching in each round waits for RCU.
-    let reply = match vm.request(Command::Trigger(request), 2 * QUICK)?? {
+fn trigger(
+    vm: &mut Vm,
+    accel: Accel,
+    mechanism: Mechanism,
+    command: &Command,
+    folder: &Path,
+) -> Result<Trigger, Stop> {
+    let reply = match vm.request(command.clone(), TRIGGER)?? {
         Response::Trigger(reply) => reply,
         other => return Err(unexpected(&other)),
     };

@@ -60,10 +60,18 @@ pub struct PlannedCell {
 impl PlannedCell {
     /// Guests that the cell takes, one after the other.
     pub fn boots(&self) -> u32 {
+        // One that is skipped boots none.
+        if self.skip.is_some() { 1 } else { self.clocks().len() as u32 }
+    }
+
+    /// The clock of each guest, in order.
+    pub fn clocks(&self) -> Vec<Clock> {
         match &self.parameters {
-            // One that is skipped boots none.
-            Parameters::Attach(attach) if self.skip.is_none() => attach.clocks().len() as u32,
-            _ => 1,
+            Parameters::Attach(attach) => attach.clocks(),
+            // Programs are then at the same addresses at every boot: arm64's JIT loads one with more or fewer instructions. With
+            // several CPUs there is no exact clock, and the rest repeats without it.
+            Parameters::Trigger { throughput: false, .. } if self.cpus == 1 => vec![Clock::Exact],
+            _ => vec![Clock::Free],
         }
     }
 }
@@ -556,6 +564,21 @@ mod tests {
             untold.iter().map(shape).collect::<Vec<_>>(),
             planned.iter().map(shape).collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn hits_that_are_only_counted_are_counted_under_the_exact_clock() {
+        for (more, cpus, clock) in [
+            (", throughput: false", 1, Clock::Exact),
+            (", throughput: false", 2, Clock::Free),
+            ("", 1, Clock::Free),
+        ] {
+            let text = format!(
+                "machine: {{ cpus: {cpus} }}\ntests:\n  - trigger: {{ mechanisms: [fentry]{more} }}\n"
+            );
+            let cells = cells(&suite(&text), &[image("a", None)], Accel::Tcg);
+            assert_eq!(cells[0].clocks(), [clock], "{text}");
+        }
     }
 
     #[test]
