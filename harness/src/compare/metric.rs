@@ -7,9 +7,9 @@ use crate::{
     profile,
     run::{Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
 };
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 use tramplab_protocol::{
-    BesideSet, Functions, Mechanism,
+    Beside, BesideSet, Functions, Mechanism,
     message::{AttachRound, Explain, Stopped},
 };
 
@@ -205,7 +205,6 @@ impl Metric {
 /// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`, `trigger.kprobe_multi.instructions`.
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |name: &str| name.replace(['.', '/'], "_");
         let name = match self {
             Metric::Wasted { row, filter } => {
                 format!("lbr_waste.{}.{}", plain(&row.to_string()), filter.name())
@@ -231,27 +230,119 @@ impl fmt::Display for Metric {
     }
 }
 
-/// All that both cells measured; or, where one has nothing, how they ended. What neither has is nothing at all.
-pub fn of(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
-    let head = pair.head.and_then(|head| head.measurement.as_ref());
-    match (&pair.base.measurement, head) {
-        (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) => {
-            Ok(wasted(base, head, model))
-        }
-        (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) => {
-            let Test::Attach { mechanism, functions } = pair.base.id.test else { return Err(None) };
-            Ok(attach(mechanism, functions, base, head))
-        }
-        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => {
-            let Test::Trigger { mechanism, beside } = pair.base.id.test else { return Err(None) };
-            let metric = |cost: Cost| {
-                let metric = Metric::Trigger { mechanism, beside, cost };
-                Some((metric, cost.of(base)?, cost.of(head)?))
-            };
-            Ok(Cost::ALL.into_iter().filter_map(metric).collect())
-        }
-        _ => Err(unmatched(pair)),
+/// Names as in the tables of a comparison. What they are made of may also have the names that suites give it (`kprobe.multi`,
+/// `kprobe.session/exit`); without a phase, instructions are those of attaching.
+impl FromStr for Metric {
+    type Err = UnknownMetric;
+
+    fn from_str(name: &str) -> Result<Metric, UnknownMetric> {
+        let unknown = || UnknownMetric(name.to_owned());
+        let (kind, rest) = name.split_once('.').ok_or_else(unknown)?;
+        let found = match kind {
+            "lbr_waste" => {
+                let (row, filter) = rest.rsplit_once('.').ok_or_else(unknown)?;
+                let row = Row::all().find(|known| plain(&known.to_string()) == plain(row));
+                let filter = Branch::ALL.into_iter().find(|known| known.name() == filter);
+                row.zip(filter).map(|(row, filter)| Metric::Wasted { row, filter })
+            }
+            "attach" => attach_metric(rest),
+            "trigger" => {
+                let (what, cost) = rest.rsplit_once('.').ok_or_else(unknown)?;
+                let mut parts = what.split('+');
+                let measured = parts.next().and_then(mechanism);
+                let beside: Option<BesideSet> = parts
+                    .map(|part| Beside::all().find(|known| plain(known.name()) == plain(part)))
+                    .collect();
+                let cost = Cost::ALL.into_iter().find(|known| known.name() == cost);
+                match (measured, beside, cost) {
+                    (Some(mechanism), Some(beside), Some(cost)) => {
+                        Some(Metric::Trigger { mechanism, beside, cost })
+                    }
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        found.ok_or_else(unknown)
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown metric `{0}`, expected lbr_waste.ROW.FILTER, attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
+     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), attach.MECHANISM.FUNCTIONS.[PHASE.]instructions, or \
+     trigger.MECHANISM.COST, e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches"
+)]
+pub struct UnknownMetric(String);
+
+/// Dots part a metric's name.
+fn plain(name: &str) -> String {
+    name.replace(['.', '/'], "_")
+}
+
+fn mechanism(name: &str) -> Option<Mechanism> {
+    Mechanism::ALL.into_iter().find(|known| plain(known.name()) == plain(name))
+}
+
+/// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`.
+fn attach_metric(name: &str) -> Option<Metric> {
+    let words: Vec<&str> = name.split('.').collect();
+    // A mechanism's own dots come before the number of functions.
+    let (at, functions) = words.iter().enumerate().skip(1).find_map(|(at, word)| {
+        let functions = serde_json::from_str(word).or_else(|_| serde_json::from_value((*word).into()));
+        Some((at, functions.ok()?))
+    })?;
+    let mechanism = mechanism(&words[..at].join("."))?;
+    let phase = |name: &str| Phase::ALL.into_iter().find(|known| known.name() == name);
+    let profiled = |name: &str| profile::Phase::ALL.into_iter().find(|known| known.name() == name);
+    let whose = |name: &str| match name {
+        "instructions" => Some(Whose::Thread),
+        "instructions_of_all" => Some(Whose::All),
+        _ => None,
+    };
+    Some(match words[at + 1..] {
+        [last] => match (phase(last), whose(last)) {
+            (Some(phase), _) => Metric::Time { mechanism, functions, phase },
+            (None, whose) => {
+                let phase = profile::Phase::Attach;
+                Metric::Instructions { mechanism, functions, phase, whose: whose? }
+            }
+        },
+        [first, "exact"] => Metric::ExactTime { mechanism, functions, phase: phase(first)? },
+        [first, last] => {
+            Metric::Instructions { mechanism, functions, phase: profiled(first)?, whose: whose(last)? }
+        }
+        _ => return None,
+    })
+}
+
+/// All that a cell measured. `model` is the CPU whose waste it is.
+pub fn of(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
+    match (&cell.id.test, &cell.measurement) {
+        (_, Some(Measurement::LbrWaste(waste))) => wasted(waste, model),
+        (&Test::Attach { mechanism, functions }, Some(Measurement::Attach(measured))) => {
+            attach(mechanism, functions, measured)
+        }
+        (&Test::Trigger { mechanism, beside }, Some(Measurement::Trigger(trigger))) => {
+            let metric = |cost: Cost| Some((Metric::Trigger { mechanism, beside, cost }, cost.of(trigger)?));
+            Cost::ALL.into_iter().filter_map(metric).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// All that both cells measured; or, where one has nothing, how they ended. What neither has is nothing at all.
+pub fn of_both(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
+    let Some(head) = pair.head.filter(|head| head.measurement.is_some() && pair.base.measurement.is_some())
+    else {
+        return Err(unmatched(pair));
+    };
+    let heads = of(head, model);
+    let beside = |(metric, base): (Metric, Value)| {
+        let (_, head) = heads.iter().find(|(other, _)| *other == metric)?;
+        Some((metric, base, head.clone()))
+    };
+    Ok(of(pair.base, model).into_iter().filter_map(beside).collect())
 }
 
 /// Whether some of the functions that one side attached to are not the other's: one kernel lacks them, refuses them, or
@@ -302,44 +393,32 @@ fn ending(cell: &Cell) -> String {
     }
 }
 
-fn wasted(base: &LbrWaste, head: &LbrWaste, model: Model) -> Vec<(Metric, Value, Value)> {
+fn wasted(waste: &LbrWaste, model: Model) -> Vec<(Metric, Value)> {
     let mut metrics = Vec::new();
-    for a in &base.points {
-        let Some(b) = head.points.iter().find(|b| b.point == a.point) else { continue };
+    for point in &waste.points {
+        let row = Row { mechanism: waste.mechanism, point: point.point };
         for filter in Branch::ALL {
-            let records = |point: &crate::run::CapturePoint| {
-                let count = point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
-                Value::Records(count.and_then(|count| count.wasted))
-            };
-            let row = Row { mechanism: base.mechanism, point: a.point };
-            metrics.push((Metric::Wasted { row, filter }, records(a), records(b)));
+            let count = point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
+            let records = Value::Records(count.and_then(|count| count.wasted));
+            metrics.push((Metric::Wasted { row, filter }, records));
         }
     }
     metrics
 }
 
-fn attach(
-    mechanism: Mechanism,
-    functions: Functions,
-    base: &Attach,
-    head: &Attach,
-) -> Vec<(Metric, Value, Value)> {
+fn attach(mechanism: Mechanism, functions: Functions, measured: &Attach) -> Vec<(Metric, Value)> {
     let mut metrics = Vec::new();
-    let mut add = |metric, of: &dyn Fn(&Attach) -> Option<Value>| {
-        if let (Some(base), Some(head)) = (of(base), of(head)) {
-            metrics.push((metric, base, head));
-        }
-    };
+    let mut add = |metric, value: Option<Value>| metrics.extend(value.map(|value| (metric, value)));
     for phase in Phase::ALL {
-        add(Metric::Time { mechanism, functions, phase }, &|side| times(side, phase));
+        add(Metric::Time { mechanism, functions, phase }, times(measured, phase));
     }
     for phase in Phase::ALL {
-        add(Metric::ExactTime { mechanism, functions, phase }, &|side| exact_time(side, phase));
+        add(Metric::ExactTime { mechanism, functions, phase }, exact_time(measured, phase));
     }
     for whose in Whose::ALL {
         for phase in profile::Phase::ALL {
             let metric = Metric::Instructions { mechanism, functions, phase, whose };
-            add(metric, &|side| instructions(side, phase, whose));
+            add(metric, instructions(measured, phase, whose));
         }
     }
     metrics

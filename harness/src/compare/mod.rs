@@ -5,14 +5,14 @@
 //! branch listings beside each other, [`runs`] says whether two stored runs can be compared at all.
 
 pub mod listing;
-mod metric;
+pub mod metric;
 pub mod runs;
 #[cfg(test)]
 pub mod tests;
 mod timed;
 
 pub use listing::{Listings, Row, Side, Subject};
-pub use metric::{Cost, Metric, Phase, Value, Whose};
+pub use metric::{Cost, Metric, Phase, UnknownMetric, Value, Whose};
 use timed::Judged;
 pub use timed::Ratio;
 
@@ -113,7 +113,7 @@ pub fn compare(
     let mut other_functions = Vec::new();
     let mut listings = Vec::new();
     for pair in pairs {
-        match metric::of(pair, model) {
+        match metric::of_both(pair, model) {
             Ok(found) => metrics.extend(found),
             Err(without) => unmatched.extend(without),
         }

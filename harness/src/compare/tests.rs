@@ -8,7 +8,7 @@ use crate::{
     run::{Arch, Attach, ErrorKind, LbrWaste, Measurement, Test, TriggerCost},
 };
 use runs::{Measured, obstacles};
-use tramplab_protocol::{Beside, Functions, Mechanism, message::Stopped};
+use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message::Stopped};
 
 /// Recorded with `testdata/fixture.yaml`, as that says, and shortened by `report/testdata/store.py`.
 pub fn recorded() -> Run {
@@ -638,4 +638,53 @@ fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
         );
     }
     assert_eq!(of_series(&with_a_changed_attach(|_| {}), whole).other_functions, []);
+}
+
+#[test]
+fn a_metric_is_found_by_the_name_it_is_shown_under() {
+    let count = |n: u32| Functions::Count(n.try_into().unwrap());
+    let mechanism = Mechanism::KprobeMulti;
+    let beside: BesideSet = [Beside::FunctionTracer].into_iter().collect();
+    let mut metrics = Vec::new();
+    metrics.extend(crate::run::Row::all().map(|row| Metric::Wasted { row, filter: Branch::AnyReturn }));
+    for functions in [count(1000), Functions::All] {
+        metrics.extend(Phase::ALL.map(|phase| Metric::Time { mechanism, functions, phase }));
+        metrics.extend(Phase::ALL.map(|phase| Metric::ExactTime { mechanism, functions, phase }));
+        for phase in crate::profile::Phase::ALL {
+            metrics.extend(Whose::ALL.map(|whose| Metric::Instructions {
+                mechanism,
+                functions,
+                phase,
+                whose,
+            }));
+        }
+    }
+    metrics.extend(Cost::ALL.map(|cost| Metric::Trigger { mechanism, beside, cost }));
+    for metric in metrics {
+        assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
+    }
+    for (other, name) in [
+        ("lbr_waste.kretprobe.multi.any", "lbr_waste.kretprobe_multi.any"),
+        ("lbr_waste.kprobe.session/exit.any_call", "lbr_waste.kprobe_session_exit.any_call"),
+        ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
+        ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
+        ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
+    ] {
+        assert_eq!(other.parse::<Metric>().unwrap().to_string(), name);
+    }
+    for bad in [
+        "",
+        "lbr_waste",
+        "lbr_waste.kretprobe_multi",
+        "lbr_waste.kretprobe_multi.all",
+        "lbr_waste.kfoo.any",
+        "attach.fentry.0.attach",
+        "attach.fentry.attach",
+        "attach.fentry.10.load.instructions",
+        "attach.fentry.10.attach.exact.instructions",
+        "trigger.fentry+.branches",
+        "trigger.fentry.records",
+    ] {
+        assert!(bad.parse::<Metric>().is_err(), "{bad}");
+    }
 }

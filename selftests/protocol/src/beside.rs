@@ -39,7 +39,7 @@ impl Beside {
     }
 
     /// All there are; a set has a bit for each.
-    fn all() -> impl Iterator<Item = Beside> {
+    pub fn all() -> impl Iterator<Item = Beside> {
         Mechanism::ALL.into_iter().map(Beside::Mechanism).chain([Beside::FunctionTracer])
     }
 }
