@@ -208,8 +208,8 @@ fn what_cannot_be_shown_ends_with_2() {
         (&["/nonexistent"], &["no run at /nonexistent"]),
         (&[plain], &["has no profiles"]),
         (&[run], &["several cells could be meant", &cell]),
-        (&[run, "nosuch"], &["no cell is meant", &cell]),
-        (&[run, TEST, &base, "--base", &base], &["no cell is meant"]),
+        (&[run, "nosuch"], &["no cell with a profile is meant", &cell]),
+        (&[run, TEST, &base, "--base", &base], &["no cell with a profile is meant"]),
         (&[run, TEST, "--base", "9.9"], &["on 9.9", "--base", &base]),
         (
             &[run, TEST, "--how", "waiting", "--phase", "attach"],

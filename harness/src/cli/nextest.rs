@@ -34,7 +34,7 @@ use nextest_runner::{
 };
 use std::{
     collections::BTreeSet,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     sync::Arc,
@@ -203,11 +203,13 @@ impl Cells {
             quiet,
         )?;
         if tests.run_count() == 0 {
-            return Err(UsageError("no cell is selected; --list names them all".to_owned()).into());
+            let hint = if list { "without a selection all are named" } else { "--list names them all" };
+            return Err(UsageError(format!("no cell is selected; {hint}")).into());
         }
         if list {
+            let mut out = std::io::stdout().lock();
             for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
-                println!("{}", test.name);
+                writeln!(out, "{}", test.name)?;
             }
             return Ok(End::Done);
         }

@@ -241,7 +241,7 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
     }
     let (what, listed) = match &cells[..] {
         [only] => return Ok(only),
-        [] => ("no cell is meant", &all),
+        [] => ("no cell with a profile is meant", &all),
         _ => ("several cells could be meant", &cells),
     };
     let names: String = listed.iter().map(|cell| format!("\n  {}", cell.id.name())).collect();

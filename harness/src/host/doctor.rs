@@ -80,8 +80,10 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
     }
     for arch in Arch::ALL.into_iter().filter(|&arch| arch != own) {
         // Guests of the host's own architecture can be measured without.
-        let checks_of_it = qemu_checks(arch, Qemu::find(cache, arch));
-        checks.extend(checks_of_it.map(|check| Check { required: false, ..check }));
+        let found = Qemu::find(cache, arch);
+        // What somebody names must do.
+        let required = matches!(found, Err(QemuError::Unfit { .. }));
+        checks.extend(qemu_checks(arch, found).map(|check| Check { required, ..check }));
         checks.push(rust_check(arch, Rustc::find(cache, arch)));
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
