@@ -29,10 +29,10 @@ pub struct SeriesArgs {
     series: Option<String>,
     /// Measure after each patch of the series, not only after the last
     #[arg(long, requires = "series")]
-    each_patch: bool,
+    pub each_patch: bool,
     /// Build kernels without confinement: a series' build may then do all that you may
     #[arg(long)]
-    unconfined: bool,
+    pub unconfined: bool,
 }
 
 /// What cells run on.
@@ -112,7 +112,9 @@ fn is_built(manifest: &Manifest) -> bool {
 /// Where kernels come from, and where what making them says goes.
 pub struct Preparing<'a> {
     pub suite: &'a Suite,
-    pub args: &'a SeriesArgs,
+    /// Whether a kernel is made after each patch of a series, and not only after the last.
+    pub each_patch: bool,
+    pub unconfined: bool,
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,
     pub progress: &'a Progress,
@@ -128,7 +130,7 @@ impl Preparing<'_> {
         for manifest in &wanted.manifests {
             match (&manifest.source, series) {
                 (Source::Built(recipe), Some(series)) => {
-                    let walk = |building: &mut Building| building.walk(series, self.args.each_patch);
+                    let walk = |building: &mut Building| building.walk(series, self.each_patch);
                     let (kernels, series) = self.build(manifest, recipe, Some(series), walk)?;
                     prepared.kernels.extend(kernels);
                     prepared.series.push(series);
@@ -197,7 +199,7 @@ impl Preparing<'_> {
 
     /// Whatever is built is confined where that is to be had.
     fn confinement(&self) -> Option<Confinement> {
-        if self.args.unconfined {
+        if self.unconfined {
             return None;
         }
         let probed = Confinement::probe();

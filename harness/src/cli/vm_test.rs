@@ -2,7 +2,9 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    Interrupted, UsageError, artifacts, exit,
+    Interrupted, UsageError,
+    artifacts::{self, Artifacts},
+    exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, SeriesArgs, Wanted},
     nextest::{Cells, End, Event, Selection},
@@ -25,7 +27,7 @@ use tramplab::{
     kernel,
     run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
     suite::{self, Clocks, Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
-    vm::{self, Deadlines, QemuProgram, Spec, Vm, accel},
+    vm::{self, Deadlines, Spec, Vm, accel},
 };
 use tramplab_protocol::message::Explain;
 
@@ -73,10 +75,20 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum AccelArg {
+pub enum AccelArg {
     Auto,
     Kvm,
     Tcg,
+}
+
+impl AccelArg {
+    pub fn request(self) -> accel::Request {
+        match self {
+            AccelArg::Auto => accel::Request::Auto,
+            AccelArg::Kvm => accel::Request::Only(Accel::Kvm),
+            AccelArg::Tcg => accel::Request::Only(Accel::Tcg),
+        }
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -130,80 +142,45 @@ pub fn vm_test(args: &Args) -> Result<u8> {
 pub fn measure(args: &Args) -> Result<Measured> {
     let suite_file = suite_file(&args.suite)?;
     let suite = overridden(suite::load(&suite_file)?, args)?;
+    let asked = Asked {
+        reference: SuiteRef {
+            name: suite.name.clone(),
+            file: suite_file.display().to_string(),
+            sha256: sha256(&suite_file)?,
+        },
+        suite,
+    };
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
     let arches: BTreeSet<Arch> = args.arches.iter().copied().collect();
-    let wanted = Wanted::new(&args.kernels, &Vec::from_iter(arches), &args.series, &suite)?;
+    let wanted = Wanted::new(&args.kernels, &Vec::from_iter(arches), &args.series, &asked.suite)?;
     report::check_model(args.look.model, wanted.arches())?;
-    if let Some(misfit) = plan::misfit(&suite) {
-        return Err(UsageError(format!("{}: {misfit}", suite_file.display())).into());
+    if let Some(misfit) = plan::misfit(&asked.suite) {
+        return Err(UsageError(format!("{}: {misfit}", asked.reference.file)).into());
     }
     if args.setup {
         host::setup(&cache, &wanted.of_the_host(), &mut |step| progress.step(step))?;
     }
-    let arches = wanted.arches();
-    let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch)?));
-    let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
-    progress.step("building the plugin, the guest agent and the cells");
-    let built = artifacts::build(&cache, &arches)?;
-    let cells_binary = Cells::build()?;
-    let (id, run_dir) = new_run_dir(args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
+    let lab = Lab::set_up(cache, &wanted.arches(), args.accel.request(), &progress)?;
+    let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
-        suite: &suite,
-        args: &args.series,
-        cache: &cache,
+        suite: &asked.suite,
+        each_patch: args.series.each_patch,
+        unconfined: args.series.unconfined,
+        cache: &lab.cache,
         run_dir: &run_dir,
         progress: &progress,
         interrupt: &interrupt,
     };
-    let Prepared { kernels, series } = preparing.prepare(&wanted).inspect_err(|_| {
+    let prepared = preparing.prepare(&wanted).inspect_err(|_| {
         // What make said stays.
         if !run_dir.kernels().exists() {
             discard(&run_dir);
         }
     })?;
-
-    let mut accels = BTreeMap::new();
-    let mut guests = Vec::new();
-    for (image, budgets_of) in
-        kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
-    {
-        let initrd = initramfs(&cache, &built.agents[&image.arch], image)?;
-        let accel = match accels.get(&image.arch) {
-            Some(&known) => known,
-            None => choose_accel(args, &cache, &qemus[&image.arch].program, image, &initrd, &progress)?,
-        };
-        accels.insert(image.arch, accel);
-        guests.push(Guest { image, initrd, accel, budgets_of });
-    }
-    // Of what was not built nothing boots.
-    let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
-    let compared = !series.is_empty();
-    if let Some(name) = plan::contradiction(&suite) {
-        let message = format!(
-            "{}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once",
-            suite_file.display()
-        );
-        return Err(UsageError(message).into());
-    }
-    let cells = plan::cells(&suite, &guests, compared);
-    for warning in plan::idle_budgets(&suite, &cells) {
-        progress.line(&format!("warning: {}: {warning}", suite_file.display()));
-    }
-
-    let plan = Plan {
-        run_dir: run_dir.path().to_owned(),
-        emulators: qemus
-            .iter()
-            .map(|(&arch, qemu)| {
-                let plugin = (accel_of(arch) == Accel::Tcg).then(|| built.plugin.clone());
-                (arch, Emulator { qemu: qemu.program.clone(), plugin })
-            })
-            .collect(),
-        jobs: plan::jobs(cells, compared),
-    };
-    plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+    let compared = !prepared.series.is_empty();
+    let planned = lab.plan(&asked, prepared, compared, run_dir, &progress)?;
     drop(progress);
     // From here on nextest hears signals.
     if interrupt.came() {
@@ -211,67 +188,206 @@ pub fn measure(args: &Args) -> Result<Measured> {
     }
     drop(interrupt);
     if args.list {
-        let listed = cells_binary.run(&plan, &args.selection, true, |_| ());
-        listed.inspect_err(|_| discard(&run_dir))?;
-        if kernels.iter().any(|kernel| kernel.image.is_none()) {
-            eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
-            return Ok(Measured::Nothing(exit::NO_MEASUREMENT));
-        }
-        discard(&run_dir);
-        return Ok(Measured::Nothing(exit::PASS));
+        return lab.list(&planned, &args.selection).map(Measured::Nothing);
     }
-
-    let run = Run {
-        schema: SCHEMA,
-        id,
-        started: now(),
-        finished: None,
-        tramplab: env!("CARGO_PKG_VERSION").to_owned(),
-        command: std::env::args().collect(),
-        host: host_facts(),
-        suite: SuiteRef {
-            name: suite.name.clone(),
-            file: suite_file.display().to_string(),
-            sha256: sha256(&suite_file)?,
-        },
-        machines: qemus
-            .iter()
-            .map(|(&arch, qemu)| {
-                Ok(run::Machine {
-                    arch,
-                    qemu: qemu.version.clone(),
-                    cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
-                    cpus: suite.machine.cpus.get(),
-                    memory_mib: suite.machine.memory_mib.get(),
-                    append: suite.machine.append.clone(),
-                    agent_sha256: sha256(&built.agents[&arch])?,
-                    plugin_sha256: plan.emulators[&arch].plugin.as_deref().map(sha256).transpose()?,
-                })
-            })
-            .collect::<Result<_>>()?,
-        tolerance: suite.tolerance,
-        kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
-        series,
-        cells: kernels.iter().filter_map(|kernel| build_cell(kernel, accel_of(kernel.facts.arch))).collect(),
-        interrupted: false,
-    };
-    keep_configs(&kernels, &run_dir)?;
-    let run = run_cells(&cells_binary, args, &plan, &run_dir, run).inspect_err(|error| {
-        if error.is::<UsageError>() {
-            discard(&run_dir);
-        }
-    })?;
+    let (run, run_dir) = lab.run(planned, &args.selection)?;
     Ok(Measured::Cells(Box::new(run), run_dir))
 }
 
+/// A suite, and what a run says of where it is from.
+pub struct Asked {
+    pub suite: Suite,
+    pub reference: SuiteRef,
+}
+
+/// What runs cells: found and built once, for however many runs.
+pub struct Lab {
+    pub cache: Cache,
+    qemus: BTreeMap<Arch, Qemu>,
+    built: Artifacts,
+    cells: Cells,
+    accel: accel::Request,
+}
+
+/// A run before its first cell: its kernels are there, and what will boot is known.
+pub struct Planned {
+    plan: Plan,
+    run: Run,
+    run_dir: RunDir,
+}
+
+impl Lab {
+    pub fn set_up(cache: Cache, arches: &[Arch], accel: accel::Request, progress: &Progress) -> Result<Lab> {
+        let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch)?));
+        let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
+        progress.step("building the plugin, the guest agent and the cells");
+        let built = artifacts::build(&cache, arches)?;
+        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache })
+    }
+
+    /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
+    pub fn plan(
+        &self,
+        asked: &Asked,
+        Prepared { kernels, series }: Prepared,
+        compared: bool,
+        run_dir: RunDir,
+        progress: &Progress,
+    ) -> Result<Planned> {
+        let Asked { suite, reference } = asked;
+        let mut accels = BTreeMap::new();
+        let mut guests = Vec::new();
+        for (image, budgets_of) in
+            kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
+        {
+            let initrd = initramfs(&self.cache, &self.built.agents[&image.arch], image)?;
+            let accel = match accels.get(&image.arch) {
+                Some(&known) => known,
+                None => self.choose_accel(image, &initrd, progress)?,
+            };
+            accels.insert(image.arch, accel);
+            guests.push(Guest { image, initrd, accel, budgets_of });
+        }
+        // Of what was not built nothing boots.
+        let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
+        if let Some(name) = plan::contradiction(suite) {
+            let message = format!(
+                "{}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once",
+                reference.file
+            );
+            return Err(UsageError(message).into());
+        }
+        let cells = plan::cells(suite, &guests, compared);
+        for warning in plan::idle_budgets(suite, &cells) {
+            progress.line(&format!("warning: {}: {warning}", reference.file));
+        }
+
+        let plan = Plan {
+            run_dir: run_dir.path().to_owned(),
+            emulators: self
+                .qemus
+                .iter()
+                .map(|(&arch, qemu)| {
+                    let plugin = (accel_of(arch) == Accel::Tcg).then(|| self.built.plugin.clone());
+                    (arch, Emulator { qemu: qemu.program.clone(), plugin })
+                })
+                .collect(),
+            jobs: plan::jobs(cells, compared),
+        };
+        plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+        let run = Run {
+            schema: SCHEMA,
+            id: run_dir.id(),
+            started: now(),
+            finished: None,
+            tramplab: env!("CARGO_PKG_VERSION").to_owned(),
+            command: std::env::args().collect(),
+            host: host_facts(),
+            suite: reference.clone(),
+            machines: self
+                .qemus
+                .iter()
+                .map(|(&arch, qemu)| {
+                    Ok(run::Machine {
+                        arch,
+                        qemu: qemu.version.clone(),
+                        cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
+                        cpus: suite.machine.cpus.get(),
+                        memory_mib: suite.machine.memory_mib.get(),
+                        append: suite.machine.append.clone(),
+                        agent_sha256: sha256(&self.built.agents[&arch])?,
+                        plugin_sha256: plan.emulators[&arch].plugin.as_deref().map(sha256).transpose()?,
+                    })
+                })
+                .collect::<Result<_>>()?,
+            tolerance: suite.tolerance,
+            kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
+            series,
+            cells: kernels
+                .iter()
+                .filter_map(|kernel| build_cell(kernel, accel_of(kernel.facts.arch)))
+                .collect(),
+            interrupted: false,
+        };
+        keep_configs(&kernels, &run_dir)?;
+        Ok(Planned { plan, run, run_dir })
+    }
+
+    /// Names the selected cells; the exit code.
+    fn list(&self, planned: &Planned, selection: &Selection) -> Result<u8> {
+        let Planned { plan, run, run_dir } = planned;
+        let listed = self.cells.run(plan, selection, true, |_| ());
+        listed.inspect_err(|_| discard(run_dir))?;
+        if run.kernels.iter().any(|kernel| kernel.image_sha256.is_none()) {
+            eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
+            return Ok(exit::NO_MEASUREMENT);
+        }
+        discard(run_dir);
+        Ok(exit::PASS)
+    }
+
+    /// Runs the selected cells and judges them.
+    pub fn run(&self, planned: Planned, selection: &Selection) -> Result<(Run, RunDir)> {
+        let Planned { plan, run, run_dir } = planned;
+        let run = run_cells(&self.cells, selection, &plan, &run_dir, run).inspect_err(|error| {
+            if error.is::<UsageError>() {
+                discard(&run_dir);
+            }
+        })?;
+        Ok((run, run_dir))
+    }
+
+    /// KVM if a guest answered under it, else TCG, visibly.
+    fn choose_accel(&self, image: &kernel::Image, initrd: &Path, progress: &Progress) -> Result<Accel> {
+        let qemu = &self.qemus[&image.arch].program;
+        let probe = || {
+            progress.step("trying KVM with a guest");
+            let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+            let vm = Vm::boot(Spec {
+                qemu: qemu.clone(),
+                arch: image.arch,
+                accel: Accel::Kvm,
+                clock: Clock::Free,
+                kernel: image.image.clone(),
+                initrd: initrd.to_owned(),
+                cpus: 1,
+                memory_mib: 1024,
+                append: Vec::new(),
+                plugin: None,
+                dir: dir.path().to_owned(),
+                deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
+            });
+            vm.map(drop).map_err(|e| e.to_string())
+        };
+        let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+        let choice = accel::choose(
+            self.accel,
+            Arch::host() != Some(image.arch),
+            &memory,
+            &accel::Circumstances::of(qemu),
+            probe,
+        )?;
+        if let Some(reason) = choice.fallback {
+            progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
+        }
+        Ok(choice.accel)
+    }
+}
+
 /// Runs the cells, saving the run after each, so that nothing measured is lost.
-fn run_cells(cells: &Cells, args: &Args, plan: &Plan, run_dir: &RunDir, mut run: Run) -> Result<Run> {
+fn run_cells(
+    cells: &Cells,
+    selection: &Selection,
+    plan: &Plan,
+    run_dir: &RunDir,
+    mut run: Run,
+) -> Result<Run> {
     let mut progress = Progress::cells(plan.cells().count() as u64);
     run_dir.save(&run)?;
     let (mut failed, mut cancelled) = (None, false);
     let mut end = End::Done;
     if !plan.jobs.is_empty() {
-        end = cells.run(plan, &args.selection, false, |event| match event {
+        end = cells.run(plan, selection, false, |event| match event {
             Event::Started { job } => progress.started(job),
             Event::Slow { job, elapsed, will_terminate } => {
                 let what = if will_terminate { "is terminated after" } else { "is slow:" };
@@ -431,53 +547,6 @@ pub enum InitramfsError {
     Cache(#[from] CacheError),
 }
 
-/// KVM if a guest answered under it, else TCG, visibly.
-fn choose_accel(
-    args: &Args,
-    cache: &Cache,
-    qemu: &QemuProgram,
-    image: &kernel::Image,
-    initrd: &Path,
-    progress: &Progress,
-) -> Result<Accel> {
-    let request = match args.accel {
-        AccelArg::Auto => accel::Request::Auto,
-        AccelArg::Kvm => accel::Request::Only(Accel::Kvm),
-        AccelArg::Tcg => accel::Request::Only(Accel::Tcg),
-    };
-    let probe = || {
-        progress.step("trying KVM with a guest");
-        let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-        let vm = Vm::boot(Spec {
-            qemu: qemu.clone(),
-            arch: image.arch,
-            accel: Accel::Kvm,
-            clock: Clock::Free,
-            kernel: image.image.clone(),
-            initrd: initrd.to_owned(),
-            cpus: 1,
-            memory_mib: 1024,
-            append: Vec::new(),
-            plugin: None,
-            dir: dir.path().to_owned(),
-            deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
-        });
-        vm.map(drop).map_err(|e| e.to_string())
-    };
-    let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
-    let choice = accel::choose(
-        request,
-        Arch::host() != Some(image.arch),
-        &memory,
-        &accel::Circumstances::of(qemu),
-        probe,
-    )?;
-    if let Some(reason) = choice.fallback {
-        progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
-    }
-    Ok(choice.accel)
-}
-
 /// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
 const KVM_PROBE: Duration = Duration::from_secs(10);
 
@@ -502,15 +571,15 @@ fn host_facts() -> run::Host {
     }
 }
 
-fn new_run_dir(runs: PathBuf) -> Result<(String, RunDir)> {
+fn new_run_dir(runs: &Path) -> Result<RunDir> {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .expect("a date is formattable");
     let id = format!("{stamp}-{:04x}", std::process::id() & 0xffff);
-    let path = runs.join(&id);
+    let path = runs.join(id);
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
-    Ok((id, RunDir::new(fs::canonicalize(path)?)))
+    Ok(RunDir::new(fs::canonicalize(path)?))
 }
 
 /// For a run that did not begin.

@@ -39,6 +39,11 @@ impl RunDir {
         &self.0
     }
 
+    /// The run's name.
+    pub fn id(&self) -> String {
+        self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     pub fn json(&self) -> PathBuf {
         self.0.join("run.json")
     }
