@@ -34,6 +34,8 @@ enum Command {
     Doctor,
     /// Render a stored run again
     Report(cli::report::Args),
+    /// Put the runs of several shards together to one
+    Merge(cli::merge::Args),
     /// Compare two stored runs, base against head
     Compare(cli::compare::Args),
     /// Show where the time of an attach cell went, alone or against another
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Test(args) => cli::test::test(&args),
         Command::Doctor => cli::doctor::doctor(),
         Command::Report(args) => cli::report::report(&args),
+        Command::Merge(args) => cli::merge::merge(&args),
         Command::Compare(args) => cli::compare::compare(&args),
         Command::Profile(args) => cli::profile::profile(&args),
         Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),

@@ -10,7 +10,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use tramplab::{
     report::mechanisms as page,
-    run::{Arch, Run, RunDir},
+    run::{self, Arch, Run, RunDir},
 };
 
 const SUITE: &str = "mechanisms";
@@ -41,7 +41,8 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
         let message = format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
         return Err(UsageError(message).into());
     }
-    let run = match page::joined(stored).map_err(UsageError)? {
+    let parts = stored.len();
+    let run = match run::join(stored, parts).map_err(|apart| UsageError(apart.to_string()))? {
         Some(run) => run,
         None => match measured(args.setup)? {
             Ok(run) => run,

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod interrupt;
 pub mod kernels;
 pub mod mechanisms;
+pub mod merge;
 pub mod nextest;
 pub mod profile;
 pub mod progress;

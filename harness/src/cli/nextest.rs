@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use camino::Utf8PathBuf;
 use guppy::{MetadataCommand, graph::PackageGraph};
 use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
+use nextest_metadata::{FilterMatch, MismatchReason};
 use nextest_runner::{
     cargo_config::{CargoConfigs, EnvironmentMap},
     config::{core::NextestConfig, elements::TestThreads},
@@ -66,6 +67,11 @@ pub struct Selection {
 }
 
 pub enum Event<'a> {
+    /// Only one part is run: which, and the jobs of all parts.
+    Shard {
+        partition: String,
+        jobs: Vec<String>,
+    },
     Started {
         job: &'a str,
     },
@@ -214,6 +220,11 @@ impl Cells {
             return Ok(End::Done);
         }
 
+        if let Some(partition) = &selection.partition {
+            let jobs = tests.iter_tests().filter(|test| is_of_a_part(test.test_info.filter_match));
+            let jobs = jobs.map(|test| test.name.to_string()).collect();
+            sink(Event::Shard { partition: named(partition), jobs });
+        }
         let mut builder = TestRunnerBuilder::default();
         builder.set_capture_strategy(CaptureStrategy::Combined);
         if let Some(jobs) = selection.jobs {
@@ -240,6 +251,21 @@ impl Cells {
             RunOutcome::Cancelled { .. } => Ok(End::Interrupted),
             _ => Ok(End::Done),
         }
+    }
+}
+
+/// Selected, for this shard or another.
+fn is_of_a_part(filter_match: FilterMatch) -> bool {
+    matches!(filter_match, FilterMatch::Matches | FilterMatch::Mismatch { reason: MismatchReason::Partition })
+}
+
+/// As it is given on the command line.
+fn named(partition: &PartitionerBuilder) -> String {
+    use PartitionerBuilder::{Count, Hash, Slice};
+    match partition {
+        Count { shard, total_shards } => format!("count:{shard}/{total_shards}"),
+        Hash { shard, total_shards } => format!("hash:{shard}/{total_shards}"),
+        Slice { shard, total_shards } => format!("slice:{shard}/{total_shards}"),
     }
 }
 

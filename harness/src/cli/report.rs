@@ -48,6 +48,12 @@ enum Format {
     Json,
     Junit,
     Markdown,
+    /// Annotations and folded consoles, as commands of GitHub's runner
+    Github,
+    /// Markdown of at most 1 MiB, which is what GitHub takes
+    GithubSummary,
+    /// Plain text of at most 75 columns
+    Mail,
 }
 
 pub fn report(args: &Args) -> Result<u8> {
@@ -85,6 +91,9 @@ pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
         Format::Terminal => report::terminal::render(run, &view, colour).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
         Format::Junit => report::junit::render(run)?,
+        Format::Github => report::github::annotations(run).into_bytes(),
+        Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
+        Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => serde_json::to_vec_pretty(run)?,
     })
 }

@@ -25,7 +25,10 @@ use tramplab::{
     compare,
     host::{self, Cache, CacheError, Qemu, apt},
     kernel,
-    run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
+    run::{
+        self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
+        Test,
+    },
     suite::{self, Clocks, Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, Spec, Vm, accel},
 };
@@ -308,6 +311,8 @@ impl Lab {
                 .filter_map(|kernel| build_cell(kernel, accel_of(kernel.facts.arch)))
                 .collect(),
             interrupted: false,
+            shard: None,
+            joined: None,
         };
         keep_configs(&kernels, &run_dir)?;
         Ok(Planned { plan, run, run_dir })
@@ -388,6 +393,11 @@ fn run_cells(
     let mut end = End::Done;
     if !plan.jobs.is_empty() {
         end = cells.run(plan, selection, false, |event| match event {
+            Event::Shard { partition, jobs } => {
+                let cells =
+                    plan.jobs.iter().filter(|job| jobs.contains(&job.name)).flat_map(|job| &job.cells);
+                run.shard = Some(Shard { partition, cells: cells.map(|cell| cell.id.clone()).collect() });
+            }
             Event::Started { job } => progress.started(job),
             Event::Slow { job, elapsed, will_terminate } => {
                 let what = if will_terminate { "is terminated after" } else { "is slow:" };
@@ -481,9 +491,11 @@ pub fn exit_code(run: &Run) -> u8 {
         exit::FAIL
     } else if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || run.cells.iter().all(|cell| cell.id.test == Test::Build)
-        || compares_nothing(run)
+        || (run.shard.is_none() && compares_nothing(run))
+        || run.joined.as_ref().is_some_and(|joined| joined.runs.len() < joined.expected)
     {
-        // Building a kernel measures nothing, and two kernels that skip everything were not compared.
+        // Building a kernel measures nothing, and two kernels that skip everything were not compared: of a shard that may be, as
+        // what the others measured is judged together with it. Of a part that is missing nothing is known.
         exit::NO_MEASUREMENT
     } else {
         exit::PASS
@@ -571,7 +583,7 @@ fn host_facts() -> run::Host {
     }
 }
 
-fn new_run_dir(runs: &Path) -> Result<RunDir> {
+pub fn new_run_dir(runs: &Path) -> Result<RunDir> {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .expect("a date is formattable");

@@ -74,6 +74,9 @@ fn summary(comparison: &Comparison) -> String {
     parts.join(", ")
 }
 
+/// The caption of the table that says it all, if anything did.
+pub const WHAT_CHANGED: &str = "What changed";
+
 /// Only what is better or worse.
 fn changes(comparison: &Comparison) -> Option<Table> {
     let changed = |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
@@ -92,7 +95,7 @@ fn changes(comparison: &Comparison) -> Option<Table> {
     };
     let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(row).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table { caption: "What changed".to_owned(), header, rows, notes: Vec::new() })
+    (!rows.is_empty()).then(|| Table { caption: WHAT_CHANGED.to_owned(), header, rows, notes: Vec::new() })
 }
 
 fn change(compared: &Compared) -> String {

@@ -108,6 +108,13 @@ impl Document {
             about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
             about.extend(series.claim.clone().map(|claim| ("claim", claim)));
         }
+        if let Some(shard) = &run.shard {
+            about.push(("shard", format!("{}: {} cells in all", shard.partition, shard.cells.len())));
+        }
+        if let Some(joined) = &run.joined {
+            let (is, of) = (joined.runs.len(), joined.expected);
+            about.push(("runs", format!("{is} of {of}: {}", joined.runs.join(", "))));
+        }
         about.iter_mut().for_each(|(_, value)| *value = line(value));
         Document {
             series: comparison::of_run(run, view.model),

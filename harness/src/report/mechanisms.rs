@@ -5,7 +5,7 @@ use super::{
     content::{Document, View},
     markdown,
 };
-use crate::run::{Cell, Kernel, Machine, Outcome, Run};
+use crate::run::{Kernel, Machine, Outcome, Run};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the page says before the numbers.
@@ -20,49 +20,6 @@ that counts instructions. What the words mean:
 
 This page is written by `cargo xtask mechanisms`, which runs the suite `mechanisms` and takes hours on two cores under TCG.
 ";
-
-/// All as one; the first says where and since when. What keeps them apart, if something does.
-pub fn joined(runs: Vec<Run>) -> Result<Option<Run>, String> {
-    let mut runs = runs.into_iter();
-    let Some(mut all) = runs.next() else { return Ok(None) };
-    for run in runs {
-        let apart = |what: &str| Err(format!("{} and {} do not go on one page: {what}", all.id, run.id));
-        if run.suite.sha256 != all.suite.sha256 {
-            return apart("they are of different suites");
-        }
-        let plugin = |run: &Run| run.machines.first().and_then(|machine| machine.plugin_sha256.clone());
-        let is_other = |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
-        if plugin(&run) != plugin(&all) || run.machines.iter().any(is_other) {
-            return apart("they measured in different machines, or with another agent or plugin");
-        }
-        let is_other = |kernel: &Kernel| {
-            let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
-            all.kernels.iter().filter(same_name).any(|known| known != kernel)
-        };
-        if run.kernels.iter().any(is_other) {
-            return apart("a kernel of one name is not the same in both");
-        }
-        // What is exact is the same each time, and so is a skip.
-        let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
-        let known = |cell: &Cell| all.cells.iter().find(|known| known.id == cell.id);
-        if let Some(twice) = run.cells.iter().find(|cell| known(cell).is_some_and(|known| !same(known, cell)))
-        {
-            return apart(&format!("{} is in both, and not the same", twice.id.name()));
-        }
-        let cells: Vec<Cell> = run.cells.iter().filter(|cell| known(cell).is_none()).cloned().collect();
-        let is_new = |machine: &Machine| all.machine(machine.arch).is_none();
-        let machines: Vec<Machine> = run.machines.into_iter().filter(is_new).collect();
-        all.machines.extend(machines);
-        for kernel in run.kernels {
-            if !all.kernels.contains(&kernel) {
-                all.kernels.push(kernel);
-            }
-        }
-        all.cells.extend(cells);
-        all.interrupted |= run.interrupted;
-    }
-    Ok(Some(all))
-}
 
 /// What a page of this run would lack.
 pub fn gap(run: &Run) -> Option<String> {
@@ -132,7 +89,7 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Arch, ErrorKind};
+    use crate::run::{Arch, ErrorKind, join};
 
     fn whole() -> Run {
         serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap()
@@ -158,7 +115,7 @@ mod tests {
         let [first, mut second] = parts();
         // The same again is the same.
         second.cells.push(first.cells[0].clone());
-        let all = joined(vec![first, second]).unwrap().unwrap();
+        let all = join(vec![first, second], 2).unwrap().unwrap();
         assert_eq!((all.machines.len(), all.kernels.len(), all.cells.len()), (2, 2, 6));
         assert_eq!(gap(&all), None);
         let page = render(&all);
@@ -170,32 +127,6 @@ mod tests {
         let reason =
             "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: 7.2 arm64 (fexit.multi)";
         assert!(page.contains(reason) && !page.contains("Not complete"), "{page}");
-        assert!(joined(Vec::new()).unwrap().is_none());
-    }
-
-    #[test]
-    fn what_does_not_go_together_is_told() {
-        let cases: [Case; 4] = [
-            ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
-            ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
-            ("is in both, and not the same", |run| {
-                let outcome = Outcome::Skip { reason: String::new() };
-                run.cells.push(Cell { outcome, ..parts()[0].cells[0].clone() });
-            }),
-            ("a kernel of one name is not the same", |run| {
-                let kernel = parts()[0].kernels[0].clone();
-                run.kernels.push(Kernel { image_sha256: None, ..kernel });
-            }),
-        ];
-        for (words, change) in cases {
-            let [first, mut second] = parts();
-            change(&mut second);
-            let error = joined(vec![first, second]).unwrap_err();
-            assert!(
-                error.contains(words) && error.starts_with("run-x86_64 and run-arm64 do not go"),
-                "{error}"
-            );
-        }
     }
 
     #[test]

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports: pure functions of a [`crate::run::Run`], so that an old run renders again without a VM.
 //!
-//! [`content`] decides what is said; [`terminal`] and [`markdown`] only lay it out. [`junit`] is for CI systems.
+//! [`content`] decides what is said; [`terminal`] and [`markdown`] only lay it out. [`junit`] is for CI systems, [`github`] for one
+//! of them, [`mail`] for a mailing list.
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
 mod attach;
 mod clean;
 pub mod comparison;
 pub mod content;
+pub mod github;
 pub mod junit;
 mod line;
+pub mod mail;
 pub mod markdown;
 pub mod mechanisms;
 mod scaling;

@@ -185,6 +185,7 @@ fn every_field_and_variant_is_documented() {
     names.extend(error_kinds().into_iter().map(variant));
     names.extend([Clock::Free, Clock::Exact].map(variant));
     names.extend([Explain::Exact, Explain::Sampled].map(variant));
+    names.extend(["shard", "partition", "joined", "runs", "expected"].map(str::to_owned));
     names.extend([Unit::Instructions, Unit::Samples, Unit::Nanoseconds].map(variant));
     names.extend([Space::Kernel, Space::User].map(variant));
     names.insert(variant(Functions::All));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One run's measurements: the types behind `run.json`, which every report is rendered from.
 
+mod join;
 mod outcome;
 mod row;
 mod store;
 
+pub use join::{Apart, join};
 pub use outcome::{ErrorKind, Outcome};
 pub use row::{Row, UnknownRow};
 pub use store::{RunDir, StoreError};
@@ -41,6 +43,31 @@ pub struct Run {
     pub cells: Vec<Cell>,
     /// Ended by Ctrl-C or a signal: the cells that are missing were not run.
     pub interrupted: bool,
+    /// Of a run of one part of the cells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+    /// Of one that was put together from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<Joined>,
+}
+
+/// One part of the selected cells: others have the rest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shard {
+    /// As nextest takes it: `slice:1/4`.
+    pub partition: String,
+    /// The cells of all parts, in the suite's order.
+    pub cells: Vec<CellId>,
+}
+
+/// Which runs it was put together from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Joined {
+    pub runs: Vec<String>,
+    /// How many there were to be.
+    pub expected: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

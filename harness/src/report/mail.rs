@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report as the text of a mail: plain, and no line wider than a mailing list likes.
+
+use super::{
+    comparison,
+    content::{Document, View},
+};
+use crate::run::Run;
+
+/// As `git format-patch` and most mail programs have it.
+pub const WIDTH: usize = 75;
+
+/// What a series changed, what failed, and how to see it again; all else is in the other forms.
+pub fn render(run: &Run, view: &View) -> String {
+    let document = Document::new(run, view);
+    let mut out = String::new();
+    for series in comparison::of_run(run, view.model) {
+        out += &paragraph(&series.whole.heading, "");
+        out += &paragraph(&series.whole.summary, "  ");
+        for table in series.whole.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
+            out += "\n";
+            out.extend(table.rows.iter().map(|row| change(row)));
+        }
+        out.push('\n');
+    }
+    let outcomes = &document.outcomes;
+    out += &paragraph(&outcomes.summary, "");
+    if outcomes.interrupted {
+        out += &paragraph("The run was interrupted: cells that are missing were not run.", "");
+    }
+    for (cell, reasons) in &outcomes.failures {
+        out += &format!("\nfail {cell}\n");
+        out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));
+    }
+    for failed in &outcomes.errors {
+        out += &format!("\nerror {}\n{}", failed.cell, paragraph(&failed.message, "  "));
+    }
+    for (reason, cells) in &outcomes.skips {
+        out += &format!("\n{}", paragraph(&format!("skip, {} cells: {reason}", cells.len()), ""));
+    }
+    out.push('\n');
+    for kernel in &run.kernels {
+        out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
+    }
+    for (name, value) in
+        document.about.iter().filter(|(name, _)| ["suite", "host", "QEMU", "tramplab"].contains(name))
+    {
+        out += &paragraph(&format!("{name}: {value}"), "");
+    }
+    out
+}
+
+/// `  better  lbr_waste.fexit.any   12 -> 9   -3`: a row of the table, as a line where it fits.
+fn change(row: &[String]) -> String {
+    let [metric, base, head, change, verdict] = row else { return paragraph(&row.join(" "), "  ") };
+    let (name, values) = (format!("  {verdict:<6}  {metric}"), format!("{base} -> {head}  {change}"));
+    let room = WIDTH.saturating_sub(name.chars().count() + 2);
+    match values.chars().count() {
+        width if width <= room => format!("{name}  {values:>room$}").trim_end().to_owned() + "\n",
+        _ => format!("{name}\n{values:>WIDTH$}").trim_end().to_owned() + "\n",
+    }
+}
+
+/// Wrapped at spaces; a word that is wider than a line stands alone.
+fn paragraph(text: &str, indent: &str) -> String {
+    let mut out = String::new();
+    let mut line = indent.to_owned();
+    for word in text.split_whitespace() {
+        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            out += &format!("{}\n", line.trim_end());
+            indent.clone_into(&mut line);
+        }
+        if line.len() > indent.len() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    out + line.trim_end() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::tests::recorded;
+
+    #[test]
+    fn a_mail_says_what_changed_and_fits() {
+        let mail = render(&recorded(), &View::default());
+        insta::assert_snapshot!(mail);
+        let stored: Run = serde_json::from_str(include_str!("testdata/run.json")).unwrap();
+        for mail in [mail, render(&stored, &View::default())] {
+            for line in mail.lines() {
+                // Nothing that could be broken is wider.
+                assert!(line.chars().count() <= WIDTH || !line.trim().contains(' '), "{line}");
+                assert!(!line.contains('\u{1b}') && line.trim_end() == line, "{line:?}");
+            }
+        }
+    }
+}

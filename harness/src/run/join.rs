@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Several runs as one: the shards of a CI pipeline, or runs of one suite on different kernels.
+
+use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run};
+
+/// Why two runs are not parts of one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{first} and {second} do not go together: {why}")]
+pub struct Apart {
+    first: String,
+    second: String,
+    why: String,
+}
+
+/// All as one; the first says where and since when. A cell that a shard says is measured, and that none has, is an error.
+/// None of no runs.
+pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
+    let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
+    let mut runs = runs.into_iter();
+    let Some(mut all) = runs.next() else { return Ok(None) };
+    let mut planned: Vec<CellId> = Vec::new();
+    plan(&mut planned, &mut all);
+    for mut run in runs {
+        if let Some(why) = difference(&all, &run) {
+            return Err(Apart { first: all.id, second: run.id, why });
+        }
+        plan(&mut planned, &mut run);
+        add(&mut all, run);
+    }
+    let missing: Vec<Cell> =
+        planned.iter().filter(|id| all.cells.iter().all(|cell| cell.id != **id)).map(missing).collect();
+    all.cells.extend(missing);
+    // As one run would have them; builds, which no plan has, come first.
+    all.cells.sort_by_key(|cell| planned.iter().position(|id| *id == cell.id));
+    all.joined = Some(joined);
+    Ok(Some(all))
+}
+
+/// Adds what a run knows of all parts.
+fn plan(planned: &mut Vec<CellId>, run: &mut Run) {
+    let cells = run.shard.take().map_or_else(Vec::new, |shard| shard.cells);
+    for id in cells {
+        if !planned.contains(&id) {
+            planned.push(id);
+        }
+    }
+}
+
+/// What keeps two runs apart, if something does.
+fn difference(all: &Run, run: &Run) -> Option<String> {
+    if run.suite.sha256 != all.suite.sha256 {
+        return Some("they are of different suites".to_owned());
+    }
+    let plugin = |run: &Run| run.machines.first().and_then(|machine| machine.plugin_sha256.clone());
+    let is_other = |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
+    if plugin(run) != plugin(all) || run.machines.iter().any(is_other) {
+        return Some("they measured in different machines, or with another agent or plugin".to_owned());
+    }
+    let is_other = |kernel: &&Kernel| {
+        let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
+        all.kernels.iter().filter(same_name).any(|known| known != *kernel)
+    };
+    if let Some(kernel) = run.kernels.iter().find(is_other) {
+        let Kernel { name, arch, .. } = kernel;
+        return Some(format!("a kernel of one name is not the same in both: {name} for {arch}"));
+    }
+    // What is exact is the same each time, and so is a skip, and a kernel that was built.
+    let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
+    let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
+    let twice = run.cells.iter().find(differs)?;
+    Some(format!("{} is in both, and not the same", twice.id.name()))
+}
+
+fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
+    all.cells.iter().find(|known| known.id == cell.id)
+}
+
+fn add(all: &mut Run, run: Run) {
+    let Run { machines, kernels, series, cells, interrupted, started, finished, .. } = run;
+    for machine in machines {
+        if all.machine(machine.arch).is_none() {
+            all.machines.push(machine);
+        }
+    }
+    for kernel in kernels {
+        if !all.kernels.contains(&kernel) {
+            all.kernels.push(kernel);
+        }
+    }
+    for one in series {
+        if !all.series.contains(&one) {
+            all.series.push(one);
+        }
+    }
+    for cell in cells {
+        if known(all, &cell).is_none() {
+            all.cells.push(cell);
+        }
+    }
+    all.interrupted |= interrupted;
+    // RFC 3339 in UTC: the order of the texts is that of the times.
+    all.started = started.min(std::mem::take(&mut all.started));
+    // One that was killed never finished, and so neither did the whole.
+    all.finished = all.finished.take().zip(finished).map(|(a, b)| a.max(b));
+}
+
+fn missing(id: &CellId) -> Cell {
+    let message = "no run has it: the shard that was to measure it did not report".to_owned();
+    Cell {
+        id: id.clone(),
+        outcome: Outcome::Error { kind: ErrorKind::Harness, message },
+        duration_ms: 0,
+        boot_ms: None,
+        guest: None,
+        measurement: None,
+        console_tail: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{Arch, Shard};
+
+    fn whole() -> Run {
+        serde_json::from_str(include_str!("../report/testdata/two-architectures.json")).unwrap()
+    }
+
+    /// Every `of`-th cell of the recorded run, as a shard would leave it.
+    fn shard(number: usize, of: usize) -> Run {
+        let mut run = whole();
+        run.id = format!("shard-{number}");
+        let cells = run.cells.iter().map(|cell| cell.id.clone()).collect();
+        run.shard = Some(Shard { partition: format!("slice:{}/{of}", number + 1), cells });
+        let mut index = 0..;
+        run.cells.retain(|_| index.next().is_some_and(|index| index % of == number));
+        run
+    }
+
+    #[test]
+    fn all_shards_in_any_order_are_the_whole_run() {
+        let all = join(vec![shard(2, 3), shard(0, 3), shard(1, 3)], 3).unwrap().unwrap();
+        let whole = whole();
+        assert_eq!(all.cells, whole.cells);
+        assert_eq!(
+            (&all.kernels, &all.machines, &all.series),
+            (&whole.kernels, &whole.machines, &whole.series)
+        );
+        let joined = all.joined.unwrap();
+        assert_eq!(
+            (joined.runs, joined.expected),
+            (["shard-2", "shard-0", "shard-1"].map(str::to_owned).into(), 3)
+        );
+        assert_eq!(join(Vec::new(), 0).unwrap(), None);
+    }
+
+    #[test]
+    fn what_no_shard_reported_is_an_error() {
+        let whole = whole();
+        let all = join(vec![shard(0, 3), shard(2, 3)], 3).unwrap().unwrap();
+        assert_eq!(all.cells.len(), whole.cells.len());
+        for (index, (cell, known)) in all.cells.iter().zip(&whole.cells).enumerate() {
+            assert_eq!(cell.id, known.id);
+            match &cell.outcome {
+                Outcome::Error { kind: ErrorKind::Harness, message } => {
+                    assert!(index % 3 == 1 && message.contains("did not report"), "{index}: {message}");
+                }
+                outcome => assert!(index % 3 != 1 && *outcome == known.outcome, "{index}: {outcome:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_did_not_end_is_not_made_whole() {
+        let [mut first, second] = [shard(0, 2), shard(1, 2)];
+        first.finished = None;
+        first.interrupted = true;
+        let all = join(vec![second, first], 2).unwrap().unwrap();
+        assert!(all.interrupted && all.finished.is_none());
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        type Case = (&'static str, fn(&mut Run));
+        let cases: [Case; 4] = [
+            ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
+            ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
+            ("is in both, and not the same", |run| {
+                let outcome = Outcome::Skip { reason: String::new() };
+                run.cells.push(Cell { outcome, ..shard(0, 2).cells[0].clone() });
+            }),
+            ("a kernel of one name is not the same in both: 7.2 for x86_64", |run| {
+                let kernel = run.kernels.iter_mut().find(|kernel| kernel.arch == Arch::X86_64).unwrap();
+                kernel.image_sha256 = None;
+            }),
+        ];
+        for (words, change) in cases {
+            let [first, mut second] = [shard(0, 2), shard(1, 2)];
+            change(&mut second);
+            let error = join(vec![first, second], 2).unwrap_err().to_string();
+            assert!(
+                error.contains(words) && error.starts_with("shard-0 and shard-1 do not go together: "),
+                "{error}"
+            );
+        }
+    }
+}
