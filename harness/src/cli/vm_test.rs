@@ -24,7 +24,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::form
 use tramplab::{
     compare,
     host::{self, Cache, CacheError, Qemu, apt},
-    kernel,
+    kernel::{self, build::Confinement},
     run::{
         self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
         Test,
@@ -51,6 +51,9 @@ pub struct Args {
     arches: Vec<Arch>,
     #[command(flatten)]
     series: SeriesArgs,
+    /// Where builds cannot be confined build nothing, instead of warning
+    #[arg(long, conflicts_with = "unconfined")]
+    confined: bool,
     /// KVM counts only when a guest answered under it
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
@@ -163,6 +166,13 @@ pub fn measure(args: &Args) -> Result<Measured> {
     }
     if args.setup {
         host::setup(&cache, &wanted.of_the_host(), &mut |step| progress.step(step))?;
+    }
+    let builds = !wanted.of_the_host().toolchains.is_empty();
+    if args.confined
+        && builds
+        && let Err(reason) = Confinement::probe()
+    {
+        return Err(UsageError(format!("kernels are to be built confined: {reason}")).into());
     }
     let lab = Lab::set_up(cache, &wanted.arches(), args.accel.request(), &progress)?;
     let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;

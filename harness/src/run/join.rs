@@ -15,6 +15,10 @@ pub struct Apart {
 /// All as one; the first says where and since when. A cell that a shard says is measured, and that none has, is an error.
 /// None of no runs.
 pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
+    // Of one that was put together itself, what it lacks is lacking still.
+    let lacks =
+        |run: &Run| run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()));
+    let expected = expected + runs.iter().map(lacks).sum::<usize>();
     let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
     let mut runs = runs.into_iter();
     let Some(mut all) = runs.next() else { return Ok(None) };
@@ -168,6 +172,14 @@ mod tests {
                 outcome => assert!(index % 3 != 1 && *outcome == known.outcome, "{index}: {outcome:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_a_part_lacks_the_whole_lacks() {
+        let all = join(vec![shard(0, 3), shard(1, 3)], 3).unwrap().unwrap();
+        let again = join(vec![all], 1).unwrap().unwrap();
+        let joined = again.joined.unwrap();
+        assert_eq!((joined.runs.len(), joined.expected), (1, 2));
     }
 
     #[test]

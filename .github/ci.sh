@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# What a CI job does, whichever CI it is: docs/ci.md says how to call it. All input comes in variables of the environment, so
+# that nothing a stranger chose (a branch's name, a title) is ever part of a script.
+#
+#   ci.sh prepare   what a job needs that may be missing: ccache, and leave for bubblewrap to confine builds
+#   ci.sh keys      names for the caches, as outputs
+#   ci.sh plan      how many shards there are, and how many runs are to come, as outputs
+#   ci.sh base      the commit that HEAD of the repository TREE is COUNT commits above, as outputs; of 0 commits none
+#   ci.sh series    the commits BASE..HEAD of the repository TREE as a series
+#   ci.sh measure   one shard, or all; ends with the exit code of `cargo xtask vm-test`
+#   ci.sh merge     all runs below RUNS as one; ends with its exit code
+#   ci.sh report    the run RUN as annotations in the log and Markdown in the step's summary; ends with 0 whatever it says
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+work=${RUNNER_TEMP:-$PWD}/tramplab
+cache=${TRAMPLAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tramplab}
+
+die() {
+    [ -z "${GITHUB_ACTIONS:-}" ] || echo "::error title=tramplab::$1"
+    echo "error: $1" >&2
+    exit 2
+}
+
+# This repository's command, or a program of it that is built already.
+tramplab() {
+    if [ -n "${TRAMPLAB_PROGRAM:-}" ]; then (cd "$here" && "$TRAMPLAB_PROGRAM" "$@"); else (cd "$here" && cargo xtask "$@"); fi
+}
+
+output() {
+    echo "$1=$2" >>"${GITHUB_OUTPUT:-/dev/stdout}"
+}
+
+# Between the two nothing that a guest or a compiler prints is taken for a command of GitHub's runner.
+without_commands() {
+    local token code=0
+    if [ -z "${GITHUB_ACTIONS:-}" ]; then
+        "$@"
+        return
+    fi
+    token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    echo "::stop-commands::$token"
+    "$@" || code=$?
+    echo "::$token::"
+    return "$code"
+}
+
+sudo_if_needed() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo --non-interactive "$@"; fi
+}
+
+prepare() {
+    if ! command -v ccache >/dev/null && command -v apt-get >/dev/null; then
+        sudo_if_needed apt-get install --yes --no-install-recommends ccache || echo "without ccache kernels are built whole"
+    fi
+    # Ubuntu keeps user namespaces from programs it has no profile for.
+    local restricted=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
+    if [ -e "$restricted" ] && [ "$(cat "$restricted")" != 0 ]; then
+        sudo_if_needed sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 || echo "builds cannot be confined here"
+    fi
+}
+
+# What is read of a hash is enough to tell things apart.
+digest() {
+    sha256sum | cut -c 1-16
+}
+
+keys() {
+    local system kernel arch=${ARCH:-own}
+    # A key has no comma.
+    arch=${arch//,/+}
+    # shellcheck source=/dev/null
+    system=$(. /etc/os-release && echo "$ID-$VERSION_ID")-$(uname -m)
+    kernel=$(printf '%s' "${KERNEL:-}" | tr -c 'A-Za-z0-9.-' _)-$arch-$(cat "$here"/configs/kconfig/* | digest)
+    output cache "$cache"
+    output target "$here/target"
+    output cargo "tramplab-cargo-$system-$(cat "$here/Cargo.lock" <(cargo --version) | digest)"
+    # Debian's newest is looked up each day; a cache is never written twice.
+    output fetched "tramplab-fetched-$system-$arch-$(date -u +%G-%V)-$(cat "$here"/kernels/*.yaml | digest)"
+    output fetched-like "tramplab-fetched-$system-$arch-"
+    output ccache "tramplab-ccache-$system-$kernel-${BASE:-none}"
+    output ccache-like "tramplab-ccache-$system-$kernel-"
+    output built "tramplab-built-$system-$kernel-${BASE:-none}-${HEAD:-none}"
+    output built-like "tramplab-built-$system-$kernel-${BASE:-none}-"
+}
+
+plan() {
+    local kernels arches
+    [[ "${SHARDS:?}" =~ ^[1-9][0-9]?$ ]] || die "shards is \`$SHARDS\`: expected a number from 1 to 99"
+    kernels=$(jq --exit-status 'if type == "array" then length else error end' <<<"${KERNELS:?}") ||
+        die "kernels is \`$KERNELS\`: expected a list of names as JSON, such as [\"tree\"]"
+    arches=$(jq --exit-status 'if type == "array" then length else error end' <<<"${ARCHES:?}") ||
+        die "arches is \`$ARCHES\`: expected a list of names as JSON, such as [\"x86_64\"]"
+    output shards "$(jq --null-input --compact-output --argjson of "$SHARDS" '[range($of) + 1 | "\(.)/\($of)"]')"
+    output expect "$((kernels * arches * SHARDS))"
+}
+
+base() {
+    local head base=
+    head=$(git -C "${TREE:?}" rev-parse --verify HEAD)
+    if [ "${COUNT:?}" != 0 ]; then
+        base=$(git -C "$TREE" rev-parse --quiet --verify "HEAD~$COUNT") ||
+            die "the commit below the $COUNT of the pull request was not fetched: \`depth\` must be more than $COUNT"
+    fi
+    output base "$base"
+    output head "$head"
+}
+
+# The series is made of commits, not of a diff: each patch can then be named, built and measured.
+series() {
+    local merges count
+    git -C "${TREE:?}" rev-parse --quiet --verify "${HEAD:?}^{commit}" >/dev/null ||
+        die "the head $HEAD is not in $TREE: fetch it"
+    git -C "$TREE" merge-base --is-ancestor "${BASE:?}" "$HEAD" 2>/dev/null ||
+        die "the base $BASE is not in the history of $HEAD that was fetched: fetch more of it (\`depth\`), or rebase"
+    merges=$(git -C "$TREE" rev-list --merges "$BASE..$HEAD" | wc -l)
+    [ "$merges" = 0 ] || die "$BASE..$HEAD has $merges merges: a series is a line of commits; rebase it"
+    count=$(git -C "$TREE" rev-list --count "$BASE..$HEAD")
+    [ "$count" != 0 ] || die "$BASE..$HEAD has no commit"
+    mkdir -p "$work"
+    # As the patches are, whatever git is configured to do here.
+    git -C "$TREE" -c diff.noprefix=false -c diff.mnemonicPrefix=false -c format.signature=tramplab format-patch --quiet \
+        --stdout --no-cover-letter --no-thread --no-ext-diff --no-textconv --binary --full-index --subject-prefix=PATCH --numbered \
+        "--base=$BASE" "$BASE..$HEAD" >"$work/series.mbx" ||
+        die "the commits $BASE..$HEAD could not be made a series of"
+    echo "a series of $count patches on $(git -C "$TREE" rev-parse --short=12 "$BASE")"
+}
+
+# As a string of YAML's.
+yaml() {
+    printf "'%s'" "${1//\'/\'\'}"
+}
+
+# `tree` is the repository TREE at the commit BASE, `tree:clang-19` the same built with another compiler, `tree` without BASE the
+# commit HEAD; everything else is what --kernel takes.
+kernel_arguments() {
+    local toolchain=gcc name=tree
+    case "$KERNEL" in
+    tree) ;;
+    tree:*)
+        toolchain=${KERNEL#tree:}
+        name=tree-$toolchain
+        ;;
+    *)
+        printf '%s\n' --kernel "$KERNEL"
+        return
+        ;;
+    esac
+    [[ "$toolchain" =~ ^[a-z0-9-]+$ ]] || die "\`$KERNEL\`: expected tree, or tree: and a compiler such as clang-19"
+    mkdir -p "$work"
+    {
+        echo 'arch: [x86_64, arm64]'
+        echo "git: { repository: $(yaml "$(realpath "${TREE:?}")"), ref: $(yaml "${BASE:-${HEAD:?}}") }"
+        echo "toolchain: $toolchain"
+        [ -z "${CONFIG:-}" ] || echo "config: [$(yaml "$(realpath "$CONFIG")")]"
+    } >"$work/$name.yaml"
+    printf '%s\n' --kernel "$work/$name.yaml"
+    [ -z "${BASE:-}" ] || printf '%s\n' --series "$work/series.mbx"
+}
+
+measure() {
+    local arguments=() extra=() part=() kernel suite=${SUITE:-quick} runs code=0 run=
+    runs=$(realpath -m "${RUNS:-$work/runs}")
+    case "$suite" in */* | *.yaml | *.yml) suite=$(realpath "$suite") ;; esac
+    # Under KVM nothing counts branches and instructions.
+    arguments=(--accel tcg --suite "$suite" --runs "$runs")
+    if [ -n "${KERNEL:-}" ]; then
+        kernel=$(kernel_arguments) || exit
+        mapfile -t -O "${#arguments[@]}" arguments <<<"$kernel"
+    fi
+    [ -z "${ARCH:-}" ] || arguments+=(--arch "$ARCH")
+    [ "${UNCONFINED:-false}" = true ] || arguments+=(--confined)
+    read -r -a extra <<<"${ARGUMENTS:-}"
+    arguments+=("${extra[@]}")
+    case "${SHARD:-}" in
+    '') ;;
+    # All kernels are built, QEMU and the agent too: the shards find them in the caches.
+    none) part=(--list) ;;
+    *) part=(--partition "slice:$SHARD") ;;
+    esac
+    # A run of an earlier call is none of this one's.
+    rm -f "$runs/latest"
+    without_commands tramplab vm-test --setup "${arguments[@]}" "${part[@]}" || code=$?
+    if [ "${SHARD:-}" = none ] && [ "$code" = 3 ]; then
+        # A kernel does not build: the report of that is a run.
+        code=0
+        without_commands tramplab vm-test "${arguments[@]}" || code=$?
+    fi
+    [ ! -e "$runs/latest" ] || run=$(realpath "$runs/latest")
+    output run "$run"
+    output code "$code"
+    return "$code"
+}
+
+merge() {
+    local found=() code=0
+    [[ "${EXPECT:?}" =~ ^[1-9][0-9]*$ ]] || die "EXPECT is \`$EXPECT\`: expected the number of runs that are to come"
+    mapfile -t found < <(find "$(realpath "${RUNS:?}")" -maxdepth 3 -name run.json | sort)
+    [ "${#found[@]}" != 0 ] || die "none of $EXPECT runs has come: the jobs that measure did not get as far"
+    rm -rf "$work/merged"
+    without_commands tramplab merge --expect "$EXPECT" --into "$work/merged" "${found[@]}" || code=$?
+    [ ! -e "$work/merged/run.json" ] || output run "$work/merged"
+    output code "$code"
+    return "$code"
+}
+
+report() {
+    local code=0
+    if [ -z "${RUN:-}" ]; then
+        echo "there is no run to report"
+        return
+    fi
+    # The exit code is the run's own, which is no news here, unless there was nothing to read.
+    tramplab report "$RUN" --format github || code=$?
+    if [ "$code" != 2 ] && [ -n "${GITHUB_STEP_SUMMARY:-}" ]; then
+        tramplab report "$RUN" --format github-summary --listing >>"$GITHUB_STEP_SUMMARY" || code=$?
+    fi
+    [ "$code" != 2 ]
+}
+
+case "${1:-}" in
+prepare | keys | plan | base | series | measure | merge | report) "$1" ;;
+*) die "usage: ci.sh prepare|keys|plan|base|series|measure|merge|report" ;;
+esac

