@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -513,6 +514,41 @@ fn the_plan_knows_how_many_runs_are_to_come() {
             done.said
         );
     }
+}
+
+#[test]
+fn a_strangers_kernel_is_not_built_where_nothing_confines_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let bwrap = dir.path().join("bwrap");
+    fs::write(&bwrap, "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+        .unwrap();
+    fs::set_permissions(&bwrap, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
+        .args([
+            "vm-test",
+            "--confined",
+            "--accel",
+            "tcg",
+            "--suite",
+            "waste",
+            "--kernel",
+            "6.12-source",
+            "--runs",
+        ])
+        .arg(dir.path().join("runs"))
+        .env("PATH", format!("{}:{path}", dir.path().display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("are to be built confined") && said.contains("No permissions to create"), "{said}");
+    // The script asks for it unless it is told otherwise.
+    assert!(
+        fs::read_to_string(repository().join(".github/ci.sh"))
+            .unwrap()
+            .contains("|| arguments+=(--confined)")
+    );
 }
 
 #[derive(Debug, thiserror::Error)]
