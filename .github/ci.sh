@@ -29,7 +29,7 @@ tramplab() {
 }
 
 output() {
-    echo "$1=$2" >>"${GITHUB_OUTPUT:-/dev/stdout}"
+    if [ -n "${GITHUB_OUTPUT:-}" ]; then echo "$1=$2" >>"$GITHUB_OUTPUT"; else echo "$1=$2"; fi
 }
 
 # Between the two nothing that a guest or a compiler prints is taken for a command of GitHub's runner.
@@ -166,7 +166,10 @@ measure() {
     # Under KVM nothing counts branches and instructions.
     arguments=(--accel tcg --suite "$suite" --runs "$runs")
     if [ -n "${KERNEL:-}" ]; then
-        kernel=$(kernel_arguments) || exit
+        kernel=$(kernel_arguments) || {
+            echo "$kernel"
+            exit 2
+        }
         mapfile -t -O "${#arguments[@]}" arguments <<<"$kernel"
     fi
     [ -z "${ARCH:-}" ] || arguments+=(--arch "$ARCH")

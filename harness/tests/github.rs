@@ -399,6 +399,9 @@ fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
         assert!(with.get("key").is_none_or(|key| !key.is_empty() && !key.contains(',')), "{with:?}");
     }
 
+    // Of a compiler's name nothing else is made.
+    let done = act(&dir.path().join("odd"), &[("kernel", "tree:gcc; touch x"), ("tree", ".")]);
+    assert!(done.failed && done.annotations("error")[0].contains("a compiler such as"), "{}", done.said);
     // Nothing to upload, and no key but a reason.
     let inputs = [("kernel", "no-such-kernel"), ("suite", "waste")];
     let done = act(&dir.path().join("wrong"), &inputs);
