@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! QEMU's plugin interface (`include/qemu/qemu-plugin.h`), as much of it as is used, declared by hand.
 //!
-//! One binary serves QEMU 9.2 to 11.0: what 9.2 has is linked, what came later is looked up at run time. QEMU 11.1
-//! (interface 7) changed the callbacks' arguments and refuses this plugin by its version.
+//! One binary serves QEMU 9.2 to 11.1: what 9.2 has is linked, what came later is looked up at run time. Interface 7 (QEMU
+//! 11.1) changed what the callbacks of [`super::events`] are given.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 pub type PluginId = u64;
-pub type SimpleCallback = extern "C" fn(PluginId);
-pub type VcpuCallback = extern "C" fn(PluginId, c_uint);
-pub type TranslateCallback = extern "C" fn(PluginId, *mut Tb);
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
-pub type DiscontinuityCallback = extern "C" fn(PluginId, c_uint, c_int, u64, u64);
 
 #[repr(C)]
 pub struct Tb([u8; 0]);
@@ -42,7 +38,7 @@ pub struct Info {
 #[repr(C)]
 pub struct RegisterHandle([u8; 0]);
 
-/// `qemu_plugin_reg_descriptor`.
+/// `qemu_plugin_reg_descriptor`; newer QEMUs' are longer.
 #[repr(C)]
 pub struct RegisterDescriptor {
     pub handle: *mut RegisterHandle,
@@ -61,6 +57,8 @@ pub struct GArray {
 pub const NO_REGISTERS: c_int = 0;
 /// `QEMU_PLUGIN_CB_R_REGS`: the callback reads registers.
 pub const READS_REGISTERS: c_int = 1;
+/// `QEMU_PLUGIN_CB_RW_REGS`: it writes them, too.
+pub const WRITES_REGISTERS: c_int = 2;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub const INLINE_STORE: c_int = 1;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`.
@@ -69,9 +67,6 @@ pub const DISCONTINUITY_INTERRUPT: c_int = 1;
 pub const DISCONTINUITY_EXCEPTION: c_int = 2;
 
 unsafe extern "C" {
-    pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: TranslateCallback);
-    pub fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: VcpuCallback);
-    pub fn qemu_plugin_reset(id: PluginId, callback: SimpleCallback);
     pub fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
     pub fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;
     pub fn qemu_plugin_insn_data(insn: *const Insn, to: *mut c_void, length: usize) -> usize;
@@ -103,6 +98,8 @@ unsafe extern "C" {
     fn g_byte_array_new() -> *mut GArray;
     fn g_byte_array_set_size(array: *mut GArray, length: c_uint) -> *mut GArray;
     fn g_byte_array_unref(array: *mut GArray);
+    fn g_byte_array_append(array: *mut GArray, data: *const u8, length: c_uint) -> *mut GArray;
+    fn g_array_get_element_size(array: *mut GArray) -> c_uint;
     fn g_array_free(array: *mut GArray, with_data: c_int) -> *mut c_char;
     pub fn qemu_plugin_scoreboard_new(size: usize) -> *mut Scoreboard;
     pub fn qemu_plugin_scoreboard_find(scoreboard: *mut Scoreboard, vcpu: c_uint) -> *mut c_void;
@@ -125,23 +122,78 @@ pub fn with_bytes<const LENGTH: usize>(fill: impl FnOnce(*mut GArray) -> bool) -
     }
 }
 
+/// The registers of the vCPU whose thread this is.
+///
 /// # Safety
-/// `array` came from `qemu_plugin_get_registers` and is not used again.
-pub unsafe fn free_registers(array: *mut GArray) {
-    // SAFETY: the caller's promise.
-    unsafe { g_array_free(array, 1) };
+/// On the vCPU's thread, in a callback of QEMU.
+pub unsafe fn registers() -> Vec<RegisterDescriptor> {
+    // SAFETY: the array is QEMU's description, freed by its reader; each element begins with what is declared here.
+    unsafe {
+        let array = qemu_plugin_get_registers();
+        let stride = g_array_get_element_size(array) as usize;
+        let start = (*array).data;
+        let count = if start.is_null() { 0 } else { (*array).length as usize };
+        let read = |index| start.add(index * stride).cast::<RegisterDescriptor>().read();
+        let descriptors = (0..count).map(read).collect();
+        g_array_free(array, 1);
+        descriptors
+    }
 }
 
-type RegisterDiscontinuity = unsafe extern "C" fn(PluginId, c_int, DiscontinuityCallback);
+type WriteMemory = unsafe extern "C" fn(u64, *mut GArray) -> bool;
+/// A length, or from interface 6 on whether it worked.
+type WriteRegister = unsafe extern "C" fn(*mut RegisterHandle, *mut GArray) -> c_int;
 
-/// `qemu_plugin_register_vcpu_discon_cb`, where QEMU has it (10.2).
-pub fn register_discontinuity() -> Option<RegisterDiscontinuity> {
-    let symbol = find(c"qemu_plugin_register_vcpu_discon_cb")?;
-    // SAFETY: the symbol of this name has this type.
-    Some(unsafe { std::mem::transmute::<*mut c_void, RegisterDiscontinuity>(symbol) })
+/// What writes to the guest, where QEMU has it (10.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Writer {
+    memory: WriteMemory,
+    register: WriteRegister,
 }
 
-fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
+impl Writer {
+    pub fn find() -> Option<Writer> {
+        let (memory, register) =
+            (find(c"qemu_plugin_write_memory_vaddr")?, find(c"qemu_plugin_write_register")?);
+        // SAFETY: the symbols of these names have these types; a `bool` is returned in a register whose low byte it is.
+        unsafe {
+            Some(Writer {
+                memory: std::mem::transmute::<*mut c_void, WriteMemory>(memory),
+                register: std::mem::transmute::<*mut c_void, WriteRegister>(register),
+            })
+        }
+    }
+
+    /// Whether the guest has a page for each byte.
+    ///
+    /// # Safety
+    /// On the vCPU's thread, in a callback of QEMU.
+    pub unsafe fn memory(self, address: u64, bytes: &[u8]) -> bool {
+        // SAFETY: the caller's promise.
+        holding(bytes, |array| unsafe { (self.memory)(address, array) })
+    }
+
+    /// # Safety
+    /// In a callback that writes registers; the register has that many bytes.
+    pub unsafe fn register(self, handle: *mut RegisterHandle, bytes: &[u8]) -> bool {
+        // SAFETY: the caller's promise. Of a `bool` only the low byte is the answer; a length is below 256.
+        holding(bytes, |array| unsafe { (self.register)(handle, array) & 0xff != 0 })
+    }
+}
+
+/// Gives QEMU a byte array.
+fn holding<T>(bytes: &[u8], give: impl FnOnce(*mut GArray) -> T) -> T {
+    // SAFETY: the array is ours until it is given back.
+    unsafe {
+        let array = g_byte_array_new();
+        g_byte_array_append(array, bytes.as_ptr(), bytes.len() as c_uint);
+        let given = give(array);
+        g_byte_array_unref(array);
+        given
+    }
+}
+
+pub fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
     // SAFETY: dlsym may be called at any time.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!symbol.is_null()).then_some(symbol)
@@ -151,9 +203,20 @@ fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
 #[unsafe(no_mangle)]
 pub static mut qemu_plugin_version: c_int = 4;
 
-/// Each interface that only adds is claimed by a function it added.
+/// The first interface whose callbacks are given other arguments.
+const OTHER_CALLBACKS: c_int = 7;
+
+/// Whether callbacks are given data of the plugin's instead of its id.
+pub fn other_callbacks() -> bool {
+    // SAFETY: written once, before any other code of this library ran.
+    unsafe { qemu_plugin_version >= OTHER_CALLBACKS }
+}
+
+/// Each interface that only adds is claimed by a function it added; that of QEMU 11.1 added none.
 extern "C" fn claim_version() {
-    let version = if find(c"qemu_plugin_set_pc").is_some() {
+    let version = if release().is_some_and(|release| release >= (11, 1)) {
+        OTHER_CALLBACKS
+    } else if find(c"qemu_plugin_set_pc").is_some() {
         6
     } else if find(c"qemu_plugin_write_memory_vaddr").is_some() {
         5
@@ -162,6 +225,33 @@ extern "C" fn claim_version() {
     };
     // SAFETY: constructors run before any other code of this library.
     unsafe { qemu_plugin_version = version };
+}
+
+/// `VersionInfo` and `VersionTriple` of QEMU's monitor protocol.
+#[repr(C)]
+struct VersionInfo {
+    qemu: *const VersionTriple,
+    package: *const c_char,
+}
+
+#[repr(C)]
+struct VersionTriple {
+    major: i64,
+    minor: i64,
+    micro: i64,
+}
+
+/// QEMU's, by the function that answers its monitor's `query-version`. A QEMU that loads parts of itself as modules exports it, which
+/// those of distributions do.
+fn release() -> Option<(i64, i64)> {
+    type Query = unsafe extern "C" fn(*mut *mut c_void) -> *const VersionInfo;
+    let symbol = find(c"qmp_query_version")?;
+    // SAFETY: the symbol of this name has this type, and has not failed since there is one. The few bytes stay allocated.
+    unsafe {
+        let query = std::mem::transmute::<*mut c_void, Query>(symbol);
+        let info = query(std::ptr::null_mut()).as_ref()?;
+        info.qemu.as_ref().map(|version| (version.major, version.minor))
+    }
 }
 
 #[used]

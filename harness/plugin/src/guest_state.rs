@@ -2,9 +2,17 @@
 //! Registers and memory of the guest, as far as QEMU's interface lets a plugin read them: on a vCPU's thread, in callbacks
 //! that were registered for it.
 
-use crate::{api, decode::Guest, profiler::Task};
+use crate::{
+    api::{self, Writer},
+    decode::Guest,
+    delivery::{Asked, Delivery},
+    profiler::Task,
+};
 use std::ffi::CStr;
-use tramplab_protocol::counts::{COMM_BYTES, SETUP_BYTES, Setup};
+use tramplab_protocol::{
+    counts::{COMM_BYTES, SETUP_BYTES, Setup},
+    delivery,
+};
 
 /// Handles of the registers of interest, of one vCPU.
 pub struct Registers {
@@ -26,33 +34,15 @@ impl Registers {
     /// # Safety
     /// On the vCPU's thread, in a callback of QEMU.
     pub unsafe fn find(guest: Guest) -> Option<Registers> {
-        let names = guest.registers();
-        // SAFETY: the array is QEMU's description, freed by its reader; names are C strings.
-        unsafe {
-            let array = api::qemu_plugin_get_registers();
-            if (*array).data.is_null() {
-                api::free_registers(array);
-                return None;
-            }
-            let descriptors = std::slice::from_raw_parts(
-                (*array).data.cast::<api::RegisterDescriptor>(),
-                (*array).length as usize,
-            );
-            let handle = |name: &str| {
-                let found = descriptors.iter().find(|d| CStr::from_ptr(d.name).to_bytes() == name.as_bytes());
-                found.map(|descriptor| descriptor.handle)
-            };
-            let registers = (|| {
-                let [argument, first, second] = names;
-                Some(Registers {
-                    argument: handle(argument)?,
-                    first: handle(first)?,
-                    second: handle(second)?,
-                })
-            })();
-            api::free_registers(array);
-            registers
-        }
+        // SAFETY: the caller's promise; names are C strings.
+        let (descriptors, name) =
+            (unsafe { api::registers() }, |name| unsafe { CStr::from_ptr(name) }.to_bytes());
+        let handle = |wanted: &str| {
+            let found = descriptors.iter().find(|d| name(d.name) == wanted.as_bytes());
+            found.map(|descriptor| descriptor.handle)
+        };
+        let [argument, first, second] = guest.registers();
+        Some(Registers { argument: handle(argument)?, first: handle(first)?, second: handle(second)? })
     }
 
     /// What the magic instruction's argument says.
@@ -62,6 +52,40 @@ impl Registers {
     pub unsafe fn setup(&self) -> Option<Setup> {
         // SAFETY: the caller's promise.
         unsafe { memory::<SETUP_BYTES>(register(self.argument)?).map(|bytes| Setup::decode(&bytes)) }
+    }
+
+    /// The same of the one that asks for delivery. None where it leads nowhere.
+    ///
+    /// # Safety
+    /// In a callback that reads registers.
+    pub unsafe fn delivery(&self) -> Option<Delivery> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let setup = memory::<{ delivery::SETUP_BYTES }>(register(self.argument)?)?;
+            let delivery::Setup { stand_in_at, image_start, image_end, cpu } =
+                delivery::Setup::decode(&setup);
+            let stand_in = u64::from_le_bytes(memory(stand_in_at)?);
+            Some(Delivery { stand_in, image: [image_start, image_end], cpu })
+        }
+    }
+
+    /// What the stand-in of a snapshot is called for, at its entry.
+    ///
+    /// # Safety
+    /// In a callback that reads registers.
+    pub unsafe fn asked(&self) -> Option<Asked> {
+        // SAFETY: the caller's promise. The count is an `unsigned int`.
+        unsafe { Some(Asked { entries: register(self.first)?, count: register(self.second)? as u32 }) }
+    }
+
+    /// Sets what a function that is about to return returns: by the register that a magic instruction's argument is in, on both
+    /// architectures.
+    ///
+    /// # Safety
+    /// In a callback that writes registers.
+    pub unsafe fn set_returned(&self, writer: Writer, value: u64) {
+        // SAFETY: the caller's promise; it has eight bytes.
+        unsafe { writer.register(self.argument, &value.to_le_bytes()) };
     }
 
     /// The threads that go and come, at the entry of the function that switches them.

@@ -8,10 +8,12 @@
 //! translated. Arming throws all translated code away, and from the next block on every block and instruction of
 //! every vCPU is instrumented. Disarming stops that, and writes `DIR/trace-NNNN.bin` or `DIR/counts-NNNN.bin` while all
 //! vCPUs stand still: the file is complete when the block after the magic instruction starts. A guest can do so as often as
-//! it likes.
+//! it likes. Asked to, and where QEMU lets a plugin write to the guest, it also hands recorded branches to the guest's own programs.
 
 mod api;
 mod decode;
+mod delivery;
+mod events;
 mod flow;
 mod guest_state;
 mod output;
@@ -19,8 +21,10 @@ mod profiler;
 mod recorder;
 
 use decode::Guest;
-use flow::Block;
+use delivery::{Asked, Delivery};
+use flow::{Block, Tail};
 use guest_state::Registers;
+use api::Writer;
 use profiler::{Parking, Profiler};
 use recorder::Recorder;
 use std::{
@@ -63,6 +67,8 @@ struct Plugin {
     /// Calls of the threads that do not run, while they are followed.
     parked: Mutex<Parking>,
     lost_switches: AtomicU64,
+    /// None where QEMU has nothing to write to the guest with.
+    writer: Option<Writer>,
     traces: AtomicU64,
     counts: AtomicU64,
     /// What instrumented code points at; freed when that code is thrown away.
@@ -74,8 +80,8 @@ struct Plugin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Idle,
-    /// Branches are recorded.
-    Record,
+    /// Branches are recorded, and delivered to programs that ask for them.
+    Record { delivery: Option<Delivery> },
     /// Instructions are counted by call path; of interest is the thread that asked, on this vCPU.
     Profile {
         /// None where it could not be read: the counts say so.
@@ -89,7 +95,11 @@ struct Vcpu(UnsafeCell<Option<Watch>>, OnceLock<Registers>);
 
 /// What looks at a vCPU.
 enum Watch {
-    Recorder(Recorder<'static>),
+    Recorder {
+        recorder: Recorder<'static>,
+        /// What a program just asked the stand-in for.
+        asked: Option<Asked>,
+    },
     Profiler(Box<Profiler<'static>>),
 }
 
@@ -103,6 +113,7 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 static ARM: Magic = Magic::Arm;
 static DISARM: Magic = Magic::Disarm;
 static PROFILE: Magic = Magic::Profile;
+static DELIVER: Magic = Magic::Deliver;
 
 fn plugin() -> &'static Plugin {
     PLUGIN.get().expect("installed before any callback")
@@ -168,13 +179,14 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         ring,
         begun: api::ScoreboardField { scoreboard, offset: 0 },
         vcpus: (0..info.max_vcpus.max(1)).map(|_| Vcpu(UnsafeCell::new(None), OnceLock::new())).collect(),
-        discontinuities: api::register_discontinuity().is_some(),
+        discontinuities: events::tells_of_discontinuities(),
         mode: Mutex::new(Mode::Idle),
         armed: AtomicBool::new(false),
         changing: Mutex::new(None),
         switch_to: AtomicU64::new(0),
         parked: Mutex::default(),
         lost_switches: AtomicU64::new(0),
+        writer: Writer::find(),
         traces: AtomicU64::new(0),
         counts: AtomicU64::new(0),
         blocks: Mutex::new(Vec::new()),
@@ -182,8 +194,8 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     PLUGIN.set(plugin).map_err(|_| "loaded twice")?;
     // SAFETY: the id QEMU gave.
     unsafe {
-        api::qemu_plugin_register_vcpu_init_cb(id, vcpu_started);
-        api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+        events::register_vcpus(id);
+        events::register_translation(id);
     }
     ID.store(id, Ordering::Relaxed);
     Ok(())
@@ -193,7 +205,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
 static ID: AtomicU64 = AtomicU64::new(0);
 
 /// A block was translated: a look for magic when idle, all of it instrumented when armed.
-extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
+fn translated(tb: *mut api::Tb) {
     let plugin = plugin();
     let armed = plugin.armed.load(Ordering::Relaxed);
     // SAFETY: `tb` and its instructions are valid during this callback.
@@ -216,18 +228,24 @@ extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
         }
         if armed && count > 0 {
             let block = Box::new(describe(plugin.guest, tb, count));
-            let start = block.start;
+            let (start, last, tail) = (block.start, block.last, block.tail);
             let data = std::ptr::from_ref(&*block).cast_mut().cast();
             locked(&plugin.blocks).push(block);
             api::qemu_plugin_register_vcpu_tb_exec_cb(tb, block_started, api::NO_REGISTERS, data);
+            let call_at = |index, callback, registers| {
+                let insn = api::qemu_plugin_tb_get_insn(tb, index);
+                api::qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, registers, std::ptr::null_mut());
+            };
             if start == plugin.switch_to.load(Ordering::Relaxed) && start != 0 {
-                let first = api::qemu_plugin_tb_get_insn(tb, 0);
-                api::qemu_plugin_register_vcpu_insn_exec_cb(
-                    first,
-                    switched,
-                    api::READS_REGISTERS,
-                    std::ptr::null_mut(),
-                );
+                call_at(0, switched, api::READS_REGISTERS);
+            }
+            if let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) {
+                if start == delivery.stand_in {
+                    call_at(0, stand_in_entered, api::READS_REGISTERS);
+                }
+                if delivery.is_left_at(last) && !matches!(tail, Tail::Next { .. }) {
+                    call_at(count - 1, stand_in_left, api::WRITES_REGISTERS);
+                }
             }
         }
     }
@@ -238,7 +256,7 @@ extern "C" fn translated(_: api::PluginId, tb: *mut api::Tb) {
 /// Where several vCPUs share a thread (`thread=single`, `-icount`), QEMU 9.2 to 10.0 at least translates as if there
 /// were only one: callbacks are told the vCPU that translated, not the one that runs, and the inline stores of all
 /// instructions but a block's first go beside the scoreboard. Nothing true could be recorded.
-extern "C" fn vcpu_started(_: api::PluginId, vcpu: c_uint) {
+fn vcpu_started(vcpu: c_uint) {
     static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
     let this = thread::current().id();
@@ -283,6 +301,7 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
             Some(Magic::Arm) => &ARM,
             Some(Magic::Disarm) => &DISARM,
             Some(Magic::Profile) => &PROFILE,
+            Some(Magic::Deliver) => &DELIVER,
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();
@@ -318,7 +337,7 @@ extern "C" fn block_started(vcpu: c_uint, data: *mut c_void) {
         let block = &*data.cast::<Block>();
         let begun = *api::qemu_plugin_scoreboard_find(plugin.begun.scoreboard, vcpu).cast::<u64>();
         match (*watch.get()).get_or_insert_with(|| plugin.watch(vcpu)) {
-            Watch::Recorder(recorder) => recorder.block(block, begun),
+            Watch::Recorder { recorder, .. } => recorder.block(block, begun),
             Watch::Profiler(profiler) => profiler.block(block, begun),
         }
     }
@@ -331,7 +350,9 @@ impl Plugin {
             Mode::Profile { setup, vcpu: asked } => {
                 Watch::Profiler(Box::new(Profiler::new(setup.unwrap_or_default(), vcpu == asked)))
             }
-            Mode::Record | Mode::Idle => Watch::Recorder(Recorder::new(self.ring)),
+            Mode::Record { .. } | Mode::Idle => {
+                Watch::Recorder { recorder: Recorder::new(self.ring), asked: None }
+            }
         }
     }
 }
@@ -352,11 +373,45 @@ extern "C" fn switched(vcpu: c_uint, _: *mut c_void) {
     }
 }
 
-extern "C" fn discontinuity(_: api::PluginId, vcpu: c_uint, _: c_int, from: u64, to: u64) {
+/// What the snapshot's stand-in was called for, if a program called it.
+extern "C" fn stand_in_entered(vcpu: c_uint, _: *mut c_void) {
+    let plugin = plugin();
+    let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
+    // SAFETY: this vCPU's own thread, in a callback that reads registers.
+    unsafe {
+        let Some(Watch::Recorder { recorder, asked }) = &mut *watch.get() else { return };
+        let by_program = recorder.newest_first().next().is_some_and(|newest| delivery.is_asked_by(newest));
+        *asked = if by_program { registers.get().and_then(|r| r.asked()) } else { None };
+    }
+}
+
+/// It is about to return: the entries are written, and their number is what it returns.
+extern "C" fn stand_in_left(vcpu: c_uint, _: *mut c_void) {
+    let plugin = plugin();
+    let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
+    // SAFETY: this vCPU's own thread, in a callback that writes registers.
+    unsafe {
+        let Some(Watch::Recorder { recorder, asked }) = &mut *watch.get() else { return };
+        let (Some(asked), Some(registers), Some(writer)) = (asked.take(), registers.get(), plugin.writer)
+        else {
+            return;
+        };
+        let entries = delivery.entries(plugin.guest, asked.count, recorder.newest_first());
+        // Nothing is returned of what was not written: the program finds that there is no driver.
+        if writer.memory(asked.entries, entries.as_flattened()) {
+            registers.set_returned(writer, entries.len() as u64);
+        }
+    }
+}
+
+/// QEMU tells of an interrupt or exception.
+fn discontinuity(vcpu: c_uint, from: u64, to: u64) {
     let Some(Vcpu(watch, _)) = plugin().vcpus.get(vcpu as usize) else { return };
     // SAFETY: this vCPU's own thread.
     match unsafe { &mut *watch.get() } {
-        Some(Watch::Recorder(recorder)) => recorder.discontinuity(from, to),
+        Some(Watch::Recorder { recorder, .. }) => recorder.discontinuity(from, to),
         Some(Watch::Profiler(profiler)) => profiler.discontinuity(from, to),
         None => {}
     }
@@ -366,15 +421,14 @@ extern "C" fn discontinuity(_: api::PluginId, vcpu: c_uint, _: c_int, from: u64,
 extern "C" fn magic_executed(vcpu: c_uint, data: *mut c_void) {
     let plugin = plugin();
     // SAFETY: `data` is one of the statics.
-    let wanted = match unsafe { &*data.cast::<Magic>() } {
-        Magic::Arm => Mode::Record,
+    let magic = unsafe { &*data.cast::<Magic>() };
+    let registers = || plugin.vcpus.get(vcpu as usize).and_then(|Vcpu(_, registers)| registers.get());
+    // SAFETY, of both: this vCPU's thread, in a callback that reads registers.
+    let wanted = match magic {
+        Magic::Arm => Mode::Record { delivery: None },
+        Magic::Deliver => Mode::Record { delivery: registers().and_then(|r| unsafe { r.delivery() }) },
         Magic::Disarm => Mode::Idle,
-        Magic::Profile => {
-            let registers = plugin.vcpus.get(vcpu as usize).and_then(|Vcpu(_, registers)| registers.get());
-            // SAFETY: this vCPU's thread, in a callback that reads registers.
-            let setup = registers.and_then(|registers| unsafe { registers.setup() });
-            Mode::Profile { setup, vcpu }
-        }
+        Magic::Profile => Mode::Profile { setup: registers().and_then(|r| unsafe { r.setup() }), vcpu },
     };
     let armed = plugin.armed.load(Ordering::Relaxed);
     let mut changing = locked(&plugin.changing);
@@ -385,11 +439,11 @@ extern "C" fn magic_executed(vcpu: c_uint, data: *mut c_void) {
     *changing = Some(wanted);
     drop(changing);
     // SAFETY: called from a vCPU's thread.
-    unsafe { api::qemu_plugin_reset(ID.load(Ordering::Relaxed), change) };
+    unsafe { events::reset(ID.load(Ordering::Relaxed)) };
 }
 
 /// All vCPUs stand still, all translated code and all callbacks are gone.
-extern "C" fn change(id: api::PluginId) {
+fn change(id: api::PluginId) {
     let plugin = plugin();
     let wanted = locked(&plugin.changing).take().unwrap_or(Mode::Idle);
     let was = std::mem::replace(&mut *locked(&plugin.mode), wanted);
@@ -398,23 +452,23 @@ extern "C" fn change(id: api::PluginId) {
     let watches: Vec<Option<Watch>> = watches.collect();
     match was {
         Mode::Idle => {}
-        Mode::Record => plugin.write_trace(watches),
+        Mode::Record { .. } => plugin.write_trace(watches),
         Mode::Profile { setup, .. } => plugin.write_counts(watches, setup.is_some()),
     }
     locked(&plugin.blocks).clear();
     locked(&plugin.parked).clear();
     let switch_to = match wanted {
         Mode::Profile { setup, .. } => setup.map_or(0, |setup| setup.switch_to),
-        Mode::Record | Mode::Idle => 0,
+        Mode::Record { .. } | Mode::Idle => 0,
     };
     plugin.switch_to.store(switch_to, Ordering::Relaxed);
     let armed = wanted != Mode::Idle;
     plugin.armed.store(armed, Ordering::Relaxed);
     // SAFETY: the id QEMU gave; a reset plugin registers anew.
     unsafe {
-        api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-        if armed && let Some(register) = api::register_discontinuity() {
-            register(id, plugin.guest.discontinuities(), discontinuity);
+        events::register_translation(id);
+        if armed {
+            events::register_discontinuities(id, plugin.guest.discontinuities());
         }
     }
 }
@@ -422,7 +476,7 @@ extern "C" fn change(id: api::PluginId) {
 impl Plugin {
     fn write_trace(&self, watches: Vec<Option<Watch>>) {
         let finish = |(index, watch)| match watch {
-            Some(Watch::Recorder(recorder)) => Some(recorder.finish(index as u32)),
+            Some(Watch::Recorder { recorder, .. }) => Some(recorder.finish(index as u32)),
             _ => None,
         };
         let vcpus = watches.into_iter().enumerate().filter_map(finish).collect();

@@ -159,14 +159,23 @@ impl<'b> Recorder<'b> {
         self.total += 1;
     }
 
+    /// What is kept, newest first. What an open interrupt will decide is not decided yet.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Record> {
+        let (newer, older) = self.ring.split_at(self.oldest());
+        newer.iter().rev().chain(older.iter().rev()).filter(|slot| !slot.void).map(|slot| &slot.record)
+    }
+
+    /// Where the oldest record is in the ring.
+    fn oldest(&self) -> usize {
+        if self.ring.len() < self.capacity { 0 } else { (self.total % self.capacity as u64) as usize }
+    }
+
     /// What was recorded, oldest first.
     pub fn finish(mut self, index: u32) -> VcpuTrace {
         while !self.open.is_empty() {
             self.give_up_oldest();
         }
-        let oldest =
-            if self.ring.len() < self.capacity { 0 } else { (self.total % self.capacity as u64) as usize };
-        let (newer, older) = self.ring.split_at(oldest);
+        let (newer, older) = self.ring.split_at(self.oldest());
         let records = older.iter().chain(newer).filter(|slot| !slot.void).map(|slot| slot.record).collect();
         VcpuTrace { index, total: self.total - self.void, records }
     }
@@ -460,10 +469,13 @@ mod tests {
             recorder.block(block, begun);
             begun = block.last;
         }
-        let trace = recorder.finish(1);
+        let newest_first: Vec<Record> = recorder.newest_first().copied().collect();
+        let mut trace = recorder.finish(1);
         assert_eq!((trace.index, trace.total), (1, 7));
         let to: Vec<u64> = trace.records.iter().map(|r| r.to).collect();
         assert_eq!(to, [0x6000, 0x7000, 0x8000]);
+        trace.records.reverse();
+        assert_eq!(newest_first, trace.records);
     }
 
     #[test]

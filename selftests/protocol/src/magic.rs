@@ -17,6 +17,8 @@ pub enum Magic {
     /// Start counting instructions by call path; a register points at a [`crate::counts::Setup`]. Disarm ends it and
     /// writes the counts file.
     Profile = 3,
+    /// As `Arm`, and hand programs the branch records they ask for; a register points at a [`crate::delivery::Setup`].
+    Deliver = 4,
 }
 
 /// Upper 24 bits of the x86-64 displacement ("TLB" would be a pun too many: it reads `TrB`).
@@ -26,7 +28,7 @@ const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 const ARM64_TAG: u16 = 0x7b40;
 
 impl Magic {
-    const ALL: [Magic; 3] = [Magic::Arm, Magic::Disarm, Magic::Profile];
+    const ALL: [Magic; 4] = [Magic::Arm, Magic::Disarm, Magic::Profile, Magic::Deliver];
 
     pub const fn x86_64(self) -> [u8; 7] {
         let imm = (X86_TAG | self as u32).to_le_bytes();
@@ -64,6 +66,7 @@ impl Magic {
                 Magic::Arm => asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54", in("rax") argument),
                 Magic::Disarm => asm!(".byte 0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54", in("rax") argument),
                 Magic::Profile => asm!(".byte 0x0f, 0x1f, 0x80, 0x03, 0x42, 0x72, 0x54", in("rax") argument),
+                Magic::Deliver => asm!(".byte 0x0f, 0x1f, 0x80, 0x04, 0x42, 0x72, 0x54", in("rax") argument),
             }
         }
         // SAFETY: as above.
@@ -73,6 +76,7 @@ impl Magic {
                 Magic::Arm => asm!("movz xzr, #0x7b41", in("x0") argument),
                 Magic::Disarm => asm!("movz xzr, #0x7b42", in("x0") argument),
                 Magic::Profile => asm!("movz xzr, #0x7b43", in("x0") argument),
+                Magic::Deliver => asm!("movz xzr, #0x7b44", in("x0") argument),
             }
         }
     }

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Branch records as the guest's kernel would get them of a CPU and its driver. Pure: no QEMU here.
+//!
+//! A program that asks for a snapshot calls the kernel's static call for it, which as long as no driver is there leads to a stand-in
+//! that returns 0. What is delivered is written when the stand-in is about to return, as if it were the driver.
+
+use crate::decode::Guest;
+use tramplab_protocol::{
+    delivery::Cpu,
+    trace::{Kind, Record},
+};
+
+/// The stand-in returns at once: its last instruction is no farther than this.
+const STAND_IN_BYTES: u64 = 16;
+/// Of `struct perf_branch_entry`: `from`, `to`, and flags, all 0: neither its class nor whether it was predicted is known.
+const ENTRY_BYTES: usize = 24;
+/// More than any CPU keeps.
+const MOST: usize = 1024;
+
+/// What is to be delivered, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Of the function that the kernel calls for a snapshot.
+    pub stand_in: u64,
+    /// The kernel's image.
+    pub image: [u64; 2],
+    pub cpu: Cpu,
+}
+
+/// What a program asked the stand-in for: so many entries, to there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub entries: u64,
+    pub count: u32,
+}
+
+impl Delivery {
+    /// Whether an instruction at the end of a block is the one by which the stand-in returns.
+    pub fn is_left_at(&self, address: u64) -> bool {
+        address.checked_sub(self.stand_in).is_some_and(|offset| offset < STAND_IN_BYTES)
+    }
+
+    /// Whether the newest record is a program's call of the stand-in. The kernel itself calls it, too, for other things.
+    pub fn is_asked_by(&self, newest: &Record) -> bool {
+        let [start, end] = self.image;
+        newest.to == self.stand_in
+            && matches!(newest.kind, Kind::Call | Kind::IndCall)
+            && is_kernel(newest.from)
+            && !(start..end).contains(&newest.from)
+    }
+
+    /// The entries, `count` of them or as many as the CPU's ring has: what the driver drops, and what is not yet recorded, is left 0 at
+    /// the end.
+    pub fn entries<'r>(
+        &self,
+        guest: Guest,
+        count: u32,
+        newest_first: impl Iterator<Item = &'r Record>,
+    ) -> Vec<[u8; ENTRY_BYTES]> {
+        let Cpu { depth, ring, kept } = self.cpu;
+        let slots = newest_first
+            .filter(|record| is_of_kernel(guest, record) && ring.contains(record.kind))
+            .take(depth as usize);
+        let handed_over =
+            slots.filter(|record| kept.contains(record.kind) && !is_classless(guest, record)).map(|record| {
+                let [from, to] = shown(guest, record);
+                let mut entry = [0; ENTRY_BYTES];
+                entry[..8].copy_from_slice(&from.to_le_bytes());
+                entry[8..16].copy_from_slice(&to.to_le_bytes());
+                entry
+            });
+        let length = MOST.min(count.min(depth) as usize);
+        let mut entries: Vec<_> = handed_over.take(length).collect();
+        entries.resize(length, [0; ENTRY_BYTES]);
+        entries
+    }
+}
+
+fn is_kernel(address: u64) -> bool {
+    address >> 63 == 1
+}
+
+/// Only the kernel's branches are asked for: on x86-64 those that lead there, on arm64 those that lead there or from there.
+fn is_of_kernel(guest: Guest, record: &Record) -> bool {
+    is_kernel(record.to) || guest == Guest::Aarch64 && is_kernel(record.from)
+}
+
+/// The driver of x86-64 decodes the instruction at `from`; one of the kernel's that was interrupted is no branch.
+fn is_classless(guest: Guest, record: &Record) -> bool {
+    guest == Guest::X86_64 && record.kind == Kind::Interrupt && is_kernel(record.from)
+}
+
+/// On arm64 the half in user space is zeroed.
+fn shown(guest: Guest, record: &Record) -> [u64; 2] {
+    [record.from, record.to].map(|address| match guest {
+        Guest::Aarch64 if !is_kernel(address) => 0,
+        _ => address,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_protocol::delivery::Kinds;
+
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+    const PROGRAM: u64 = 0xffff_ffff_c000_0000;
+    const USER: u64 = 0x40_0000;
+
+    fn delivery(depth: u32) -> Delivery {
+        let ring = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Syscall, Kind::Interrupt, Kind::Iret]);
+        let kept = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Interrupt, Kind::Iret]);
+        let image = [KERNEL, KERNEL + 0x100_0000];
+        Delivery { stand_in: KERNEL + 0x1000, image, cpu: Cpu { depth, ring, kept } }
+    }
+
+    fn record(from: u64, to: u64, kind: Kind) -> Record {
+        Record { from, to, kind, instructions: 1 }
+    }
+
+    fn delivered(guest: Guest, depth: u32, count: u32, newest_first: &[Record]) -> Vec<(u64, u64)> {
+        let entries = delivery(depth).entries(guest, count, newest_first.iter());
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        assert!(entries.iter().all(|entry| word(&entry[16..]) == 0), "{entries:?}");
+        entries.iter().map(|entry| (word(&entry[..8]), word(&entry[8..16]))).collect()
+    }
+
+    #[test]
+    fn only_programs_are_delivered_to() {
+        let Delivery { stand_in, .. } = delivery(32);
+        for (from, to, kind, asked) in [
+            (PROGRAM, stand_in, Kind::Call, true),
+            (PROGRAM, stand_in, Kind::IndCall, true),
+            (KERNEL + 0x2000, stand_in, Kind::Call, false),
+            (PROGRAM, stand_in + 4, Kind::Call, false),
+            (PROGRAM, stand_in, Kind::Iret, false),
+            (USER, stand_in, Kind::Call, false),
+        ] {
+            let record = record(from, to, kind);
+            assert_eq!(delivery(32).is_asked_by(&record), asked, "{record:x?}");
+        }
+        for (offset, leaves) in [(0, true), (15, true), (16, false), (u64::MAX, false)] {
+            assert_eq!(delivery(32).is_left_at(stand_in.wrapping_add(offset)), leaves, "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn the_ring_comes_before_the_driver_and_the_rest_is_zero() {
+        let call = |n| record(KERNEL + n, KERNEL + n + 8, Kind::Call);
+        let shown = |n| (KERNEL + n, KERNEL + n + 8);
+        let other = record(KERNEL, KERNEL, Kind::Cond);
+        let system_call = record(USER, KERNEL, Kind::Syscall);
+        let newest_first = [call(1), other, system_call, call(2), call(3), call(4)];
+        let x86 = |depth, count| delivered(Guest::X86_64, depth, count, &newest_first);
+        // A system call has used its slot; the conditional has not.
+        assert_eq!(x86(4, 64), [shown(1), shown(2), shown(3), (0, 0)]);
+        assert_eq!(x86(4, 3), [shown(1), shown(2), shown(3)]);
+        assert_eq!(x86(4, 2), [shown(1), shown(2)]);
+        assert_eq!(x86(8, 64).len(), 8);
+        assert_eq!(x86(u32::MAX, u32::MAX).len(), MOST);
+        assert!(x86(4, 0).is_empty());
+    }
+
+    #[test]
+    fn what_is_the_kernels_depends_on_the_cpu() {
+        let enters = record(USER, KERNEL, Kind::Interrupt);
+        let leaves = record(KERNEL, USER, Kind::Iret);
+        let within = record(KERNEL + 8, KERNEL, Kind::Interrupt);
+        let outside = record(USER, USER + 8, Kind::Call);
+        let newest_first = [within, leaves, outside, enters];
+        assert_eq!(delivered(Guest::X86_64, 3, 64, &newest_first), [(USER, KERNEL), (0, 0), (0, 0)]);
+        assert_eq!(
+            delivered(Guest::Aarch64, 4, 64, &newest_first),
+            [(KERNEL + 8, KERNEL), (KERNEL, 0), (0, KERNEL), (0, 0)]
+        );
+    }
+}

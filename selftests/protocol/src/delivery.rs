@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the plugin must know to hand the guest's programs the branch records they ask for, as a CPU's driver would.
+
+use crate::trace::Kind;
+use serde::{Deserialize, Serialize};
+
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Kinds(u16);
+
+impl Kinds {
+    pub const fn of(kinds: &[Kind]) -> Kinds {
+        let mut set = 0;
+        let mut i = 0;
+        while i < kinds.len() {
+            set |= 1 << kinds[i] as u16;
+            i += 1;
+        }
+        Kinds(set)
+    }
+
+    pub const fn and(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    pub const fn contains(self, kind: Kind) -> bool {
+        self.0 & (1 << kind as u16) != 0
+    }
+}
+
+/// The CPU the guest is to see, and what its branch record was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// What the ring keeps.
+    pub depth: u32,
+    /// What takes a slot of it.
+    pub ring: Kinds,
+    /// What of that the driver hands over.
+    pub kept: Kinds,
+}
+
+/// The [`crate::magic::Magic::Deliver`] instruction's argument. Addresses are the guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Where the pointer to the stand-in is: to the function that a program calls for a snapshot as long as no driver is there.
+    pub stand_in_at: u64,
+    /// The kernel's image: whoever calls the stand-in from there is no program.
+    pub image_start: u64,
+    pub image_end: u64,
+    pub cpu: Cpu,
+}
+
+/// Of an encoded [`Setup`].
+pub const SETUP_BYTES: usize = 32;
+
+impl Setup {
+    pub fn encode(&self) -> [u8; SETUP_BYTES] {
+        let mut bytes = [0; SETUP_BYTES];
+        let Setup { stand_in_at, image_start, image_end, cpu: Cpu { depth, ring, kept } } = *self;
+        for (slot, field) in bytes.chunks_exact_mut(8).zip([stand_in_at, image_start, image_end]) {
+            slot.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes[24..28].copy_from_slice(&depth.to_le_bytes());
+        bytes[28..30].copy_from_slice(&ring.0.to_le_bytes());
+        bytes[30..].copy_from_slice(&kept.0.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u16_at = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
+        let depth = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
+        Setup {
+            stand_in_at: u64_at(0),
+            image_start: u64_at(8),
+            image_end: u64_at(16),
+            cpu: Cpu { depth, ring: Kinds(u16_at(28)), kept: Kinds(u16_at(30)) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setup_has_one_layout() {
+        let cpu = Cpu { depth: 32, ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]), kept: Kinds::of(&[Kind::Ret]) };
+        let setup = Setup { stand_in_at: 1, image_start: 2, image_end: u64::MAX, cpu };
+        assert_eq!(Setup::decode(&setup.encode()), setup);
+        assert!(cpu.ring.contains(Kind::Interrupt) && !cpu.kept.contains(Kind::Interrupt));
+        assert!(!cpu.ring.contains(Kind::Iret), "{cpu:?}");
+    }
+}
