@@ -122,6 +122,18 @@ fn bad_input_is_named_and_ends_with_2() {
             ),
             &["suite.yaml:5:", "nonsense", "function_tracer"],
         ),
+        with_suite(
+            "unknown experiment",
+            &format!("{SUITE}experiments: [deliver_recrods]\n"),
+            &["suite.yaml:", "deliver_recrods", "deliver_records"],
+        ),
+        with_suite(
+            "an experiment of nothing",
+            &SUITE
+                .replace("lbr_waste", "trigger")
+                .replace("tests:", "experiments: [deliver_records]\ntests:"),
+            &["deliver-records is of lbr_waste tests"],
+        ),
         Case {
             name: "kernel without BTF",
             suite: Some(SUITE.to_owned()),
@@ -173,7 +185,7 @@ fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
     };
     for (program, word) in [
         (fake("old", "8.2.2"), "8.2.2"),
-        (fake("new", "11.1.3"), "11.1.3"),
+        (fake("new", "11.2.0"), "11.2.0"),
         // In range, but it knows no `-plugin`.
         (fake("plain", "10.0.2"), "plugin"),
         (dir.path().join("none"), "none"),

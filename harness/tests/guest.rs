@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tramplab::{
-    branch,
+    branch::{self, Branch, Filter, Model},
     run::{Arch, ErrorKind, LbrWaste, TriggerCost},
     vm::{Spec, Vm, VmError},
 };
@@ -31,7 +31,7 @@ use tramplab_protocol::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
-    let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 8, warmup: 3 });
+    let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 8, warmup: 3, deliver: None });
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
     let (trace, symbols) = recorded(vm, dir, number);
     branch::lbr_waste(arch, &trace, &symbols.into_iter().collect(), &reply).unwrap()
@@ -87,6 +87,49 @@ fn waste_repeats_bit_for_bit_and_across_boots(arch: Arch) {
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+/// The program's own view against the trace, by the model that the plugin knows as two sets of kinds.
+#[test]
+fn programs_are_handed_the_records_of_the_trace() {
+    let arch = Arch::X86_64;
+    let dir = tempfile::tempdir().unwrap();
+    let delivering = machine::delivering(arch, dir.path());
+    let mut vm = Vm::boot(delivering).unwrap();
+    let mut number = 0;
+    let mut hit = |mechanism, deliver| {
+        let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 3, warmup: 3, deliver });
+        let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
+        let (trace, symbols) = recorded(&mut vm, dir.path(), number);
+        number += 1;
+        let symbols: branch::Symbols = symbols.into_iter().collect();
+        let waste = branch::lbr_waste(arch, &trace, &symbols, &reply).unwrap();
+        (reply, trace, symbols, waste.points[0].digest.clone())
+    };
+    // A breakpoint on the way, and the end of the function.
+    for mechanism in [Mechanism::Fentry, Mechanism::Kprobe, Mechanism::KretprobeMulti] {
+        // Nobody asked: there is no driver.
+        let (reply, _, _, plain) = hit(mechanism, None);
+        assert_eq!((reply.snapshot_result, reply.snapshot.len()), (-2, 0));
+        for (model, filter, depth) in [
+            (Model::IntelLbr, "any", 32),
+            (Model::AmdLbrV2, "any_call|cond", 16),
+            (Model::ArchLbr, "any_return", 8),
+        ] {
+            let filter: Filter = filter.parse().unwrap();
+            let what = format!("{mechanism} {model} {filter}");
+            let (reply, trace, symbols, digest) = hit(mechanism, Some(model.delivered(filter, depth)));
+            let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply)
+                .unwrap_or_else(|error| panic!("{what}: {error}\n{reply:x?}"));
+            assert!(delivered.records > 0, "{what}");
+            // Being given them comes after they are taken.
+            assert_eq!(digest, plain, "{what}");
+            // Another filter's are not these.
+            let other = Filter::of(Branch::Call);
+            assert!(branch::delivered(model, other, depth, &trace, &symbols, &reply).is_err(), "{what}");
+        }
+    }
+    vm.power_off(LIMIT).unwrap();
 }
 
 /// Beyond what tens of thousands of functions take on a loaded machine.

@@ -22,8 +22,8 @@ const MOST: usize = 1024;
 pub struct Delivery {
     /// Of the function that the kernel calls for a snapshot.
     pub stand_in: u64,
-    /// The kernel's image.
-    pub image: [u64; 2],
+    /// The kernel's text.
+    pub text: [u64; 2],
     pub cpu: Cpu,
 }
 
@@ -42,7 +42,7 @@ impl Delivery {
 
     /// Whether the newest record is a program's call of the stand-in. The kernel itself calls it, too, for other things.
     pub fn is_asked_by(&self, newest: &Record) -> bool {
-        let [start, end] = self.image;
+        let [start, end] = self.text;
         newest.to == self.stand_in
             && matches!(newest.kind, Kind::Call | Kind::IndCall)
             && is_kernel(newest.from)
@@ -110,8 +110,8 @@ mod tests {
     fn delivery(depth: u32) -> Delivery {
         let ring = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Syscall, Kind::Interrupt, Kind::Iret]);
         let kept = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Interrupt, Kind::Iret]);
-        let image = [KERNEL, KERNEL + 0x100_0000];
-        Delivery { stand_in: KERNEL + 0x1000, image, cpu: Cpu { depth, ring, kept } }
+        let text = [KERNEL, KERNEL + 0x100_0000];
+        Delivery { stand_in: KERNEL + 0x1000, text, cpu: Cpu { depth, ring, kept } }
     }
 
     fn record(from: u64, to: u64, kind: Kind) -> Record {

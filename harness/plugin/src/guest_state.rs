@@ -62,10 +62,9 @@ impl Registers {
         // SAFETY: the caller's promise.
         unsafe {
             let setup = memory::<{ delivery::SETUP_BYTES }>(register(self.argument)?)?;
-            let delivery::Setup { stand_in_at, image_start, image_end, cpu } =
-                delivery::Setup::decode(&setup);
+            let delivery::Setup { stand_in_at, text_start, text_end, cpu } = delivery::Setup::decode(&setup);
             let stand_in = u64::from_le_bytes(memory(stand_in_at)?);
-            Some(Delivery { stand_in, image: [image_start, image_end], cpu })
+            Some(Delivery { stand_in, text: [text_start, text_end], cpu })
         }
     }
 

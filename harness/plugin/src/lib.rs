@@ -20,11 +20,11 @@ mod output;
 mod profiler;
 mod recorder;
 
+use api::Writer;
 use decode::Guest;
 use delivery::{Asked, Delivery};
 use flow::{Block, Tail};
 use guest_state::Registers;
-use api::Writer;
 use profiler::{Parking, Profiler};
 use recorder::Recorder;
 use std::{
@@ -81,7 +81,9 @@ struct Plugin {
 enum Mode {
     Idle,
     /// Branches are recorded, and delivered to programs that ask for them.
-    Record { delivery: Option<Delivery> },
+    Record {
+        delivery: Option<Delivery>,
+    },
     /// Instructions are counted by call path; of interest is the thread that asked, on this vCPU.
     Profile {
         /// None where it could not be read: the counts say so.

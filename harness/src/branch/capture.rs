@@ -64,6 +64,7 @@ pub fn lbr_waste(
         mechanism: reply.mechanism,
         function: reply.function.clone(),
         snapshot_result: reply.snapshot_result,
+        delivered: None,
         hits: reply.hits,
         interrupted_hits: (hits.len() - clean.len()) as u32,
         agreeing_hits: canonical.len() as u32,
@@ -147,14 +148,14 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
 
 /// Where a trace is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Snapshot {
+pub(super) struct Snapshot {
     /// Of the newest record seen, in the trace.
-    index: usize,
+    pub index: usize,
     /// The static call was patched out: `#00` follows by rule.
-    modelled: bool,
+    pub modelled: bool,
 }
 
-fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
+pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
     let mut found = Vec::new();
     let mut index = 0;
     while let Some(record) = records.get(index) {

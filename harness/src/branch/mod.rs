@@ -6,6 +6,7 @@
 //! between the traced function and the program, and counts its instructions.
 
 pub mod capture;
+pub mod delivered;
 pub mod filter;
 mod hit;
 pub mod listing;
@@ -20,6 +21,7 @@ mod trigger_tests;
 pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};
+pub use delivered::{DeliveryError, delivered};
 pub use filter::{Branch, Filter, UnknownFilter};
 pub use hit::is_asynchronous;
 pub use listing::{listing, trigger_listing};

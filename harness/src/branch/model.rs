@@ -4,7 +4,10 @@
 use super::{Branch, Filter, symbols::is_kernel};
 use crate::run::{Arch, NamedRecord, Place};
 use std::{fmt, str::FromStr};
-use tramplab_protocol::trace::Kind;
+use tramplab_protocol::{
+    delivery::{self, Kinds},
+    trace::Kind,
+};
 
 /// A CPU's branch record together with the driver that reads it, asked for kernel branches only
 /// (`PERF_SAMPLE_BRANCH_KERNEL`), which is what tracers of the kernel ask for.
@@ -18,30 +21,6 @@ pub enum Model {
     AmdLbrV2,
     /// arm64, FEAT_BRBE.
     Brbe,
-}
-
-/// A set of kinds.
-#[derive(Clone, Copy)]
-struct Kinds(u16);
-
-impl Kinds {
-    const fn of(kinds: &[Kind]) -> Kinds {
-        let mut set = 0;
-        let mut i = 0;
-        while i < kinds.len() {
-            set |= 1 << kinds[i] as u16;
-            i += 1;
-        }
-        Kinds(set)
-    }
-
-    const fn and(self, other: Kinds) -> Kinds {
-        Kinds(self.0 | other.0)
-    }
-
-    fn contains(self, kind: Kind) -> bool {
-        self.0 & (1 << kind as u16) != 0
-    }
 }
 
 /// Everything that the hardware files under "far" (Intel legacy, AMD) or "other" (Arch LBR): it cannot be asked
@@ -139,6 +118,18 @@ impl Model {
 
     pub fn depth(self) -> u32 {
         *self.depths().last().expect("every model has a depth")
+    }
+
+    /// For the plugin, which is to do the same as [`Model::snapshot`] in the guest. What is told by an address it does by the guest's
+    /// architecture.
+    pub fn delivered(self, filter: Filter, depth: u32) -> delivery::Cpu {
+        type Table = fn(Branch) -> Kinds;
+        let (hardware, software): (Table, Table) = match self {
+            Model::IntelLbr | Model::ArchLbr | Model::AmdLbrV2 => (x86_hardware, x86_software),
+            Model::Brbe => (brbe_hardware, brbe_hardware),
+        };
+        let union = |table: Table| filter.branches().map(table).fold(Kinds::default(), Kinds::and);
+        delivery::Cpu { depth, ring: union(hardware), kept: union(software) }
     }
 
     /// What a snapshot returns of `records` (newest first), newest first. The ring first, then the driver: what the

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab::{
-    host::{Cache, Qemu},
+    host::{Cache, Purpose, Qemu},
     kernel,
     run::{Accel, Arch, Clock},
     vm::{Deadlines, Spec, Vm},
@@ -41,7 +41,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     let cache = Cache::open(true)?;
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
-    let qemu = Qemu::find(&cache, manifest.arch)?;
+    let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
     let built = artifacts::build(&cache, &[image.arch])?;
     let initrd = vm_test::initramfs(&cache, &built.agents[&image.arch], &image)?;
@@ -103,7 +103,7 @@ pub fn bench(args: &Args) -> Result<u8> {
 
 fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
     let started = Instant::now();
-    let request = LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup };
+    let request = LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None };
     match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
         Response::LbrWaste(_) => Ok(started.elapsed()),
         other => bail!("the guest's answer does not fit: {other:?}"),

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab::{
-    host::{self, Cache},
+    host::{self, Cache, Purpose},
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source,
         build::{self, BuildError, Builder, Confinement, Order},
@@ -91,12 +91,13 @@ impl Wanted {
     }
 
     /// What the host must have for it.
-    pub fn of_the_host(&self) -> host::Wanted {
+    pub fn of_the_host(&self, purpose: Purpose) -> host::Wanted {
         let toolchains = self.manifests.iter().filter_map(|manifest| match &manifest.source {
             Source::Built(recipe) => Some((recipe.toolchain.clone(), manifest.arch)),
             _ => None,
         });
-        host::Wanted { toolchains: toolchains.collect(), arches: self.arches() }
+        let emulators = self.arches().into_iter().map(|arch| (arch, purpose)).collect();
+        host::Wanted { toolchains: toolchains.collect(), arches: self.arches(), emulators }
     }
 
     /// Each once.

@@ -5,7 +5,7 @@ use super::{artifacts, exit, kernels, progress::Progress, repository};
 use anyhow::Result;
 use std::path::Path;
 use tramplab::{
-    host::{self, Cache, Qemu, rust::target},
+    host::{self, Cache, Purpose, Qemu, rust::target},
     kernel::{self, Compiler, Toolchain},
     run::Arch,
 };
@@ -17,6 +17,13 @@ const TOOLCHAINS: [(Compiler, Arch); 3] =
 
 /// The kernel that tests with a guest boot: the one that has most of what is measured.
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
+
+/// What runs tests' guests, and how it is named to them.
+const EMULATORS: [(&str, Arch, Purpose); 3] = [
+    ("QEMU", Arch::X86_64, Purpose::Measuring),
+    ("QEMU", Arch::Arm64, Purpose::Measuring),
+    ("QEMU_DELIVERING", Arch::X86_64, Purpose::Delivering),
+];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -33,7 +40,11 @@ pub fn test(args: &Args) -> Result<u8> {
     let progress = Progress::steps();
     if args.setup {
         let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
-        let wanted = host::Wanted { toolchains: toolchains.to_vec(), arches: Arch::ALL.to_vec() };
+        let wanted = host::Wanted {
+            toolchains: toolchains.to_vec(),
+            arches: Arch::ALL.to_vec(),
+            emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
+        };
         host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }
     let sh = Shell::new()?;
@@ -41,8 +52,10 @@ pub fn test(args: &Args) -> Result<u8> {
     let set = |what: &str, arch: Arch, path: &Path| {
         sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
     };
+    for (what, arch, purpose) in EMULATORS {
+        set(what, arch, Qemu::find(&cache, arch, purpose)?.single_program());
+    }
     for (arch, name) in TEST_KERNELS {
-        set("QEMU", arch, Qemu::find(&cache, arch)?.single_program());
         let manifest = kernels::find(name, &[arch])?.remove(0);
         let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
         set("TEST_KERNEL", arch, &image.image);

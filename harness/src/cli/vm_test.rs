@@ -23,13 +23,13 @@ use std::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
     compare,
-    host::{self, Cache, CacheError, Qemu, apt},
+    host::{self, Cache, CacheError, Purpose, Qemu, apt},
     kernel::{self, build::Confinement},
     run::{
         self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
         Test,
     },
-    suite::{self, Clocks, Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
+    suite::{self, Clocks, Emulator, Experiment, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, Spec, Vm, accel},
 };
 use tramplab_protocol::message::Explain;
@@ -65,6 +65,10 @@ pub struct Args {
     /// samples call chains and times the waiting; repeatable
     #[arg(long, value_enum, value_name = "HOW", value_delimiter = ',')]
     explain: Vec<ExplainArg>,
+    /// Also do what is only done when it is asked for: `deliver-records` hands programs in the guest the branch records they ask for,
+    /// and checks what they got against the trace (QEMU 10.1 or newer, which --setup fetches); repeatable
+    #[arg(long = "experiment", value_enum, value_name = "NAME")]
+    experiments: Vec<ExperimentArg>,
     /// Fetch and build everything anew
     #[arg(long)]
     no_cache: bool,
@@ -110,8 +114,22 @@ enum ExplainArg {
     Sampled,
 }
 
-/// What the command line says of attach tests wins over what the suite says.
-fn overridden(suite: Suite, args: &Args) -> Result<Suite> {
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ExperimentArg {
+    DeliverRecords,
+}
+
+/// What the command line says of attach tests wins over what the suite says; its experiments are added to the suite's.
+fn overridden(mut suite: Suite, args: &Args) -> Result<Suite> {
+    suite.experiments.extend(args.experiments.iter().map(|experiment| match experiment {
+        ExperimentArg::DeliverRecords => Experiment::DeliverRecords,
+    }));
+    let delivers = |group: &TestGroup| matches!(group, TestGroup::LbrWaste { .. });
+    if suite.experiments.contains(&Experiment::DeliverRecords) && !suite.tests.iter().any(delivers) {
+        let message =
+            format!("deliver-records is of lbr_waste tests, and the suite `{}` has none", suite.name);
+        return Err(UsageError(message).into());
+    }
     let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach { .. }));
     if !attaches && (args.clock.is_some() || !args.explain.is_empty()) {
         let message =
@@ -164,17 +182,18 @@ pub fn measure(args: &Args) -> Result<Measured> {
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(UsageError(format!("{}: {misfit}", asked.reference.file)).into());
     }
+    let purpose = purpose(&asked.suite);
     if args.setup {
-        host::setup(&cache, &wanted.of_the_host(), &mut |step| progress.step(step))?;
+        host::setup(&cache, &wanted.of_the_host(purpose), &mut |step| progress.step(step))?;
     }
-    let builds = !wanted.of_the_host().toolchains.is_empty();
+    let builds = !wanted.of_the_host(purpose).toolchains.is_empty();
     if args.confined
         && builds
         && let Err(reason) = Confinement::probe()
     {
         return Err(UsageError(format!("kernels are to be built confined: {reason}")).into());
     }
-    let lab = Lab::set_up(cache, &wanted.arches(), args.accel.request(), &progress)?;
+    let lab = Lab::set_up(cache, &wanted.arches(), purpose, args.accel.request(), &progress)?;
     let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
@@ -207,6 +226,15 @@ pub fn measure(args: &Args) -> Result<Measured> {
     Ok(Measured::Cells(Box::new(run), run_dir))
 }
 
+/// What the suite's guests are run for.
+pub fn purpose(suite: &Suite) -> Purpose {
+    if suite.experiments.contains(&Experiment::DeliverRecords) {
+        Purpose::Delivering
+    } else {
+        Purpose::Measuring
+    }
+}
+
 /// A suite, and what a run says of where it is from.
 pub struct Asked {
     pub suite: Suite,
@@ -230,8 +258,14 @@ pub struct Planned {
 }
 
 impl Lab {
-    pub fn set_up(cache: Cache, arches: &[Arch], accel: accel::Request, progress: &Progress) -> Result<Lab> {
-        let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch)?));
+    pub fn set_up(
+        cache: Cache,
+        arches: &[Arch],
+        purpose: Purpose,
+        accel: accel::Request,
+        progress: &Progress,
+    ) -> Result<Lab> {
+        let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
         let built = artifacts::build(&cache, arches)?;
@@ -259,7 +293,8 @@ impl Lab {
                 None => self.choose_accel(image, &initrd, progress)?,
             };
             accels.insert(image.arch, accel);
-            guests.push(Guest { image, initrd, accel, budgets_of });
+            let undeliverable = self.qemus[&image.arch].undeliverable();
+            guests.push(Guest { image, initrd, accel, undeliverable, budgets_of });
         }
         // Of what was not built nothing boots.
         let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);

@@ -5,7 +5,7 @@ use super::{
     cache::Cache,
     child,
     kvm::{self, KvmError},
-    qemu::{Qemu, QemuError, Unfit, variable},
+    qemu::{Purpose, Qemu, QemuError, Unfit, variable},
     rust::{RustError, Rustc, target},
     setup::{Need, REQUIREMENTS, install_line},
 };
@@ -67,7 +67,7 @@ impl Check {
 pub fn checks(cache: &Cache) -> Vec<Check> {
     let mut checks = vec![cache_check(cache)];
     let own = Arch::host().unwrap_or(Arch::X86_64);
-    checks.extend(qemu_checks(own, Qemu::find(cache, own)));
+    checks.extend(qemu_checks(own, Qemu::find(cache, own, Purpose::Measuring)));
     for requirement in REQUIREMENTS.iter().filter(|requirement| requirement.applies()) {
         let check = match requirement.check() {
             Ok(detail) => Check::ok(requirement.name, detail),
@@ -80,7 +80,7 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
     }
     for arch in Arch::ALL.into_iter().filter(|&arch| arch != own) {
         // Guests of the host's own architecture can be measured without.
-        let found = Qemu::find(cache, arch);
+        let found = Qemu::find(cache, arch, Purpose::Measuring);
         // What somebody names must do.
         let required = matches!(found, Err(QemuError::Unfit { .. }));
         checks.extend(qemu_checks(arch, found).map(|check| Check { required, ..check }));
@@ -359,7 +359,11 @@ mod tests {
         let program = PathBuf::from("/opt/qemu");
         for (error, words, mend) in [
             (
-                QemuError::NotFound { arch: Arch::Arm64, why: "qemu-system-aarch64 is not in PATH".into() },
+                QemuError::NotFound {
+                    arch: Arch::Arm64,
+                    purpose: Purpose::Measuring,
+                    why: "qemu-system-aarch64 is not in PATH".into(),
+                },
                 "not in PATH",
                 Some("cargo xtask vm-test --setup --arch arm64"),
             ),

@@ -13,6 +13,6 @@ pub mod setup;
 
 pub use cache::{Cache, CacheError};
 pub use child::ChildError;
-pub use qemu::{Qemu, QemuError};
+pub use qemu::{Purpose, Qemu, QemuError};
 pub use rust::Rustc;
 pub use setup::{SetupError, Wanted, setup};

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding a QEMU whose plugins tramplab can use: one that is named, the system's, or a private copy.
 //!
-//! The private copy is Debian trixie's, see [`super::private`].
+//! The private copy is Debian trixie's, see [`super::private`]; where the plugin is to write to the guest, it is that of Debian's next
+//! release, since trixie's cannot.
 
 use super::{
     apt::{Apt, AptError},
     cache::{Cache, CacheError},
     child::{self, ChildError},
-    private::{self, Layout, PrivateError, SUITE, WRAPPER},
+    private::{self, Layout, PrivateError, WRAPPER},
     setup::in_path,
 };
 use crate::{run::Arch, vm::QemuProgram};
@@ -23,19 +24,63 @@ use std::{
 
 /// The plugin speaks the plugin interface of these; those after are untried.
 const OLDEST: Version = Version::new(9, 2, 0);
-const TOO_NEW: Version = Version::new(11, 1, 0);
+const TOO_NEW: Version = Version::new(11, 2, 0);
+/// The first that lets a plugin write to the guest.
+const WRITING: Version = Version::new(10, 1, 0);
 
-const KIND: &str = "qemu";
+/// What guests are run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// What is measured and documented is of this one.
+    Measuring,
+    /// The plugin hands branch records to the guest: an experiment.
+    Delivering,
+}
+
+impl Purpose {
+    fn oldest(self) -> Version {
+        match self {
+            Purpose::Measuring => OLDEST,
+            Purpose::Delivering => WRITING,
+        }
+    }
+
+    /// Of which of Debian's suites a private copy is.
+    fn suite(self) -> &'static str {
+        match self {
+            Purpose::Measuring => private::SUITE,
+            Purpose::Delivering => "forky",
+        }
+    }
+
+    /// Private copies in the cache.
+    fn kind(self) -> &'static str {
+        match self {
+            Purpose::Measuring => "qemu",
+            Purpose::Delivering => "qemu-writing",
+        }
+    }
+
+    /// What asks `--setup` for it.
+    fn option(self) -> &'static str {
+        match self {
+            Purpose::Measuring => "",
+            Purpose::Delivering => " --experiment deliver-records",
+        }
+    }
+}
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     #[error(
         "failed to find a QEMU for {arch} guests: {why}, and the cache holds no private copy; run `cargo xtask vm-test \
-         --setup --arch {arch}`, or name one in {variable}",
+         --setup --arch {arch}{option}`, or name one in {variable}",
+        option = .purpose.option(),
         variable = variable(*.arch)
     )]
-    NotFound { arch: Arch, why: String },
+    NotFound { arch: Arch, purpose: Purpose, why: String },
     #[error("failed to use {program} ({variable}): {why}", variable = variable(*.arch))]
     Unfit { arch: Arch, program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
@@ -53,6 +98,8 @@ pub enum QemuError {
 /// Why a QEMU that is there does not do.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
+    #[error("it is QEMU {0}, and a plugin can write to the guest from {WRITING} on")]
+    Reading(Version),
     #[error("it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface differs")]
     Version(Version),
     #[error("it was built without TCG plugins (it has no option -plugin)")]
@@ -99,8 +146,8 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// The QEMU to use; nothing is fetched.
-    pub fn find(cache: &Cache, arch: Arch) -> Result<Qemu, QemuError> {
+    /// The QEMU to use; nothing is fetched. One that is named is taken for every purpose.
+    pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
         if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {
             let program = PathBuf::from(program);
             return plain(arch, program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
@@ -110,25 +157,44 @@ impl Qemu {
             });
         }
         let name = program_name(arch);
+        let system = |program| match plain(arch, program, Origin::System)? {
+            qemu if qemu.number < purpose.oldest() => Err(Unfit::Reading(qemu.number)),
+            qemu => Ok(qemu),
+        };
         let why = match in_path(name) {
             None => format!("{name} is not in PATH"),
-            Some(program) => match plain(arch, program.clone(), Origin::System) {
+            Some(program) => match system(program.clone()) {
                 Ok(qemu) => return Ok(qemu),
                 Err(why) => format!("the system's {} does not do ({why})", program.display()),
             },
         };
-        match private_copies(cache, arch).pop() {
+        match private_copies(cache, arch, purpose).pop() {
             Some(entry) => found(&entry, arch),
-            None => Err(QemuError::NotFound { arch, why }),
+            None => Err(QemuError::NotFound { arch, purpose, why }),
         }
     }
 
     /// The QEMU to use; a private copy is fetched if there is none.
-    pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Qemu, QemuError> {
-        match Qemu::find(cache, arch) {
-            Err(QemuError::NotFound { .. }) => found(&fetch(cache, arch, progress)?, arch),
+    pub fn provision(
+        cache: &Cache,
+        arch: Arch,
+        purpose: Purpose,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Qemu, QemuError> {
+        match Qemu::find(cache, arch, purpose) {
+            Err(QemuError::NotFound { .. }) => found(&fetch(cache, arch, purpose, progress)?, arch),
             result => result,
         }
+    }
+
+    /// Why branch records cannot be handed to its guests, if they cannot.
+    pub fn undeliverable(&self) -> Option<String> {
+        (self.number < WRITING).then(|| {
+            format!(
+                "branch records are handed to a guest by a plugin that writes to it, which QEMU allows from {WRITING} on; this is {}",
+                self.number
+            )
+        })
     }
 
     /// One path that is this QEMU, for the environment; it execs, so it too dies when killed.
@@ -221,15 +287,20 @@ fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
 const DATA: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
 /// Fetches Debian's QEMU and what it depends on.
-fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, QemuError> {
+fn fetch(
+    cache: &Cache,
+    arch: Arch,
+    purpose: Purpose,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, QemuError> {
     let layout = Layout::of_host()?;
     let apt = Apt::open(cache, layout.architecture, progress)?;
     let attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, QemuError> {
         let package = package_name(arch);
-        let packages = apt.closure(SUITE, package)?;
+        let packages = apt.closure(purpose.suite(), package)?;
         let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");
         let key = format!("{package}={}-{}", qemu.version, private::digest(&packages));
-        cache.entry(KIND, &key, |folder| {
+        cache.entry(purpose.kind(), &key, |folder| {
             progress(&format!(
                 "fetching {package} {} and its libraries ({} packages)",
                 qemu.version,
@@ -260,8 +331,8 @@ fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), Priva
     private::write_wrapper(folder, layout, program_name(arch), &environment, &data.join(" "))
 }
 
-fn private_copies(cache: &Cache, arch: Arch) -> Vec<PathBuf> {
-    private::copies(cache, KIND, &format!("{}=", package_name(arch)))
+fn private_copies(cache: &Cache, arch: Arch, purpose: Purpose) -> Vec<PathBuf> {
+    private::copies(cache, purpose.kind(), &format!("{}=", package_name(arch)))
 }
 
 /// Of `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`, 10.0.13.
@@ -310,19 +381,19 @@ mod tests {
         let first = |version: &str| format!("QEMU emulator version {version}");
         for (version, help, expected) in [
             (first("9.2.0"), PLUGINS, None),
-            (first("11.0.3"), PLUGINS, None),
+            (first("11.1.3"), PLUGINS, None),
             (
                 first("7.2.22"),
                 PLUGINS,
                 Some(
-                    "it is QEMU 7.2.22, expected at least 9.2.0 and below 11.1.0: its plugin interface differs",
+                    "it is QEMU 7.2.22, expected at least 9.2.0 and below 11.2.0: its plugin interface differs",
                 ),
             ),
             (
-                first("11.1.0"),
+                first("11.2.0"),
                 PLUGINS,
                 Some(
-                    "it is QEMU 11.1.0, expected at least 9.2.0 and below 11.1.0: its plugin interface differs",
+                    "it is QEMU 11.2.0, expected at least 9.2.0 and below 11.2.0: its plugin interface differs",
                 ),
             ),
             (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),
@@ -343,16 +414,21 @@ mod tests {
     fn the_newest_private_copy_of_the_right_guest_is_taken() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path(), true);
-        for (age, key) in
-            [(200, "qemu-system-x86=9.2.0-a"), (100, "qemu-system-x86=10.0.13-b"), (1, "qemu-system-arm=1-c")]
-        {
-            let entry = cache.entry(KIND, key, |folder| fs::write(folder.join(WRAPPER), "")).unwrap();
+        for (age, kind, key) in [
+            (200, "qemu", "qemu-system-x86=9.2.0-a"),
+            (100, "qemu", "qemu-system-x86=10.0.13-b"),
+            (1, "qemu", "qemu-system-arm=1-c"),
+            (1, "qemu-writing", "qemu-system-x86=11.1.2-d"),
+        ] {
+            let entry = cache.entry(kind, key, |folder| fs::write(folder.join(WRAPPER), "")).unwrap();
             let file = fs::File::options().write(true).open(entry.join(WRAPPER)).unwrap();
             file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
         }
         fs::create_dir_all(folder.path().join("qemu/qemu-system-x86=incomplete")).unwrap();
-        let copies = private_copies(&cache, Arch::X86_64);
-        assert_eq!(copies.last(), Some(&cache.path(KIND, "qemu-system-x86=10.0.13-b")));
+        let copies = private_copies(&cache, Arch::X86_64, Purpose::Measuring);
+        assert_eq!(copies.last(), Some(&cache.path("qemu", "qemu-system-x86=10.0.13-b")));
         assert_eq!(copies.len(), 2);
+        let copies = private_copies(&cache, Arch::X86_64, Purpose::Delivering);
+        assert_eq!(copies, [cache.path("qemu-writing", "qemu-system-x86=11.1.2-d")]);
     }
 }

@@ -4,7 +4,7 @@
 use super::{
     cache::Cache,
     child::{self, ChildError},
-    qemu::{Qemu, QemuError},
+    qemu::{Purpose, Qemu, QemuError},
     rust::{RustError, Rustc, cross_compiler},
 };
 use crate::{
@@ -73,6 +73,8 @@ pub struct Wanted {
     pub toolchains: Vec<(Toolchain, Arch)>,
     /// The guests' architectures.
     pub arches: Vec<Arch>,
+    /// What runs them.
+    pub emulators: Vec<(Arch, Purpose)>,
 }
 
 impl Wanted {
@@ -239,8 +241,10 @@ pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> 
             return Err(SetupError::StillMissing { missing: list(&still) });
         }
     }
+    for &(arch, purpose) in &wanted.emulators {
+        Qemu::provision(cache, arch, purpose, progress)?;
+    }
     for &arch in &wanted.arches {
-        Qemu::provision(cache, arch, progress)?;
         Rustc::provision(cache, arch, progress)?;
     }
     Ok(())
@@ -422,7 +426,7 @@ mod tests {
     fn a_manifests_toolchain_is_asked_for_by_its_own_packages() {
         let of = |toolchains: &[(&str, Arch)]| {
             let toolchains = toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
-            let missing = Wanted { toolchains, arches: Vec::new() }.missing();
+            let missing = Wanted { toolchains, arches: Vec::new(), emulators: Vec::new() }.missing();
             let packages: BTreeSet<_> = missing.iter().flat_map(|missing| missing.packages.clone()).collect();
             (list(&missing), packages)
         };

@@ -12,8 +12,8 @@ use crate::{
     branch::{Branch, Filter, Model, listing, trigger_listing, waste},
     profile::{Phase, Summary},
     run::{
-        Accel, Arch, Cell, CellId, LbrWaste, Machine, Measurement, Outcome, Run, Test, Trigger, TriggerCost,
-        WasteCount,
+        Accel, Arch, Cell, CellId, Delivered, LbrWaste, Machine, Measurement, Outcome, Run, Test, Trigger,
+        TriggerCost, WasteCount,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -331,6 +331,7 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
             }
         });
     }
+    notes.extend(delivered(rows));
     for (name, Measured { waste, .. }) in rows {
         let clean = waste.hits.saturating_sub(waste.interrupted_hits);
         if waste.agreeing_hits < clean {
@@ -338,6 +339,20 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
         }
     }
     notes
+}
+
+/// Of the experiment that hands records to the guest's programs, if it was asked for.
+fn delivered(rows: &[(&str, Measured)]) -> Option<String> {
+    let cells: BTreeMap<Mechanism, &Delivered> = rows
+        .iter()
+        .filter_map(|(_, measured)| Some((measured.waste.mechanism, measured.waste.delivered.as_ref()?)))
+        .collect();
+    let Delivered { model, filter, depth, .. } = *cells.values().next()?;
+    let names: Vec<&str> = cells.keys().map(|mechanism| mechanism.name()).collect();
+    Some(format!(
+        "Experiment: in the guest, the programs of these were handed {depth} entries each ({model}, {filter}), all as in the trace: {}.",
+        names.join(", ")
+    ))
 }
 
 /// The trigger cells, measured or not.

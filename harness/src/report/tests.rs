@@ -6,7 +6,7 @@ use crate::{
     branch::{Filter, Model, waste},
     compare::tests::recorded,
     profile::{Phase, Space, Unit},
-    run::{Accel, Built, Clock, ErrorKind, Measurement, Outcome, Run, Test},
+    run::{Accel, Built, Clock, Delivered, ErrorKind, Measurement, Outcome, Run, Test},
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
@@ -57,6 +57,25 @@ fn colour_adds_escapes_and_nothing_else() {
 #[test]
 fn markdown_text() {
     insta::assert_snapshot!(markdown::render(&run(), &with_listings()));
+}
+
+#[test]
+fn records_that_programs_were_handed_are_told() {
+    let mut run = run();
+    let told = |run: &Run| terminal::render(run, &View::default(), false).matches("Experiment: ").count();
+    assert_eq!(told(&run), 0);
+    for cell in &mut run.cells {
+        if let (Some(Measurement::LbrWaste(waste)), "lbr_waste/fexit") =
+            (&mut cell.measurement, cell.id.test.name().as_str())
+        {
+            let (model, filter) = ("intel-lbr".to_owned(), "any".to_owned());
+            waste.delivered = Some(Delivered { model, filter, depth: 32, records: 32 });
+        }
+    }
+    let text = terminal::render(&run, &View::default(), false);
+    assert!(text.contains("handed 32 entries each (intel-lbr, any), all as in the trace: fexit."), "{text}");
+    let again: Run = serde_json::from_str(&serde_json::to_string(&run).unwrap()).unwrap();
+    assert_eq!(told(&again), told(&run));
 }
 
 #[test]

@@ -435,11 +435,25 @@ pub struct LbrWaste {
     pub function: message::Symbol,
     /// What the in-guest helper returned (bytes or negative errno).
     pub snapshot_result: i64,
+    /// What the program was given at its last run, where the experiment was asked for: all of it equals the trace, or the cell is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<Delivered>,
     /// Hits recorded; those an interrupt fell into, left out; those that agree with the first clean one.
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,
     pub points: Vec<CapturePoint>,
+}
+
+/// Branch records handed to a program in the guest, as such a CPU and its driver would.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivered {
+    pub model: String,
+    pub filter: String,
+    pub depth: u32,
+    /// Those that are records, of the `depth` entries there are.
+    pub records: u32,
 }
 
 /// What was recorded up to one capture point.

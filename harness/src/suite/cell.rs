@@ -6,11 +6,8 @@ use super::{
     plan::{AttachParameters, Job, Parameters},
 };
 use crate::{
-    branch::{self, Symbols},
-    run::{
-        Accel, Arch, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test,
-        Trigger,
-    },
+    branch::{self, Branch, DeliveryError, Filter, Model, Symbols},
+    run::{Accel, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test, Trigger},
     vm::{self, Deadlines, Spec, Vm, VmError},
 };
 use std::{
@@ -312,7 +309,7 @@ fn measure(
     }
     match (&planned.id.test, &planned.parameters, task.commands.as_slice()) {
         (&Test::LbrWaste { mechanism }, &Parameters::LbrWaste { hits }, _) => {
-            lbr_waste(vm, planned.id.arch, mechanism, hits, folders.guest).map(Measurement::LbrWaste)
+            lbr_waste(vm, planned, mechanism, hits, folders.guest).map(Measurement::LbrWaste)
         }
         (Test::Attach { .. }, Parameters::Attach(_), commands) => {
             attach::measure(vm, planned, commands, task.clock, folders.guest, folders.cell)
@@ -339,12 +336,16 @@ fn facts(vm: &mut Vm) -> Result<Facts, Stop> {
 
 fn lbr_waste(
     vm: &mut Vm,
-    arch: Arch,
+    planned: &PlannedCell,
     mechanism: Mechanism,
     hits: u32,
     folder: &Path,
 ) -> Result<LbrWaste, Stop> {
-    let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP };
+    let arch = planned.id.arch;
+    let model = Model::choose(None, arch);
+    let (filter, depth) = (Filter::of(Branch::Any), model.depth());
+    let deliver = planned.deliver.then(|| model.delivered(filter, depth));
+    let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP, deliver };
     let reply = match vm.request(Command::LbrWaste(request), QUICK)?? {
         Response::LbrWaste(reply) => reply,
         other => return Err(unexpected(&other)),
@@ -352,8 +353,17 @@ fn lbr_waste(
     let trace = read_trace(folder)?;
     let symbols = resolve(vm, &trace)?;
     vm.request(Command::Release, QUICK)??;
-    branch::lbr_waste(arch, &trace, &symbols, &reply)
-        .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })
+    let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
+    let mut waste =
+        branch::lbr_waste(arch, &trace, &symbols, &reply).map_err(|error| stop(error.to_string()))?;
+    if planned.deliver {
+        let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
+        waste.delivered = Some(delivered.map_err(|error| match error {
+            DeliveryError::NoCall => Stop::Skip(error.to_string()),
+            _ => stop(error.to_string()),
+        })?);
+    }
+    Ok(waste)
 }
 
 fn trigger(

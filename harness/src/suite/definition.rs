@@ -33,6 +33,16 @@ pub struct Suite {
     pub budgets: Vec<Budget>,
     #[serde(default)]
     pub tolerance: Tolerance,
+    #[serde(default)]
+    pub experiments: BTreeSet<Experiment>,
+}
+
+/// What is only done when it is asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Experiment {
+    /// The plugin hands programs the branch records they ask for.
+    DeliverRecords,
 }
 
 #[derive(Clone, Debug, Deserialize)]

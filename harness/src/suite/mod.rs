@@ -8,5 +8,5 @@ mod definition;
 pub mod list;
 pub mod plan;
 
-pub use definition::{Budget, Clocks, Machine, Mechanisms, Suite, TestGroup, load};
+pub use definition::{Budget, Clocks, Experiment, Machine, Mechanisms, Suite, TestGroup, load};
 pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};

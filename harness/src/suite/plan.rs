@@ -2,7 +2,7 @@
 //! The plan of a run: every cell with all that its process needs, as a file. Cell processes read nothing else, so
 //! that what ran can be seen, and run again, afterwards.
 
-use super::{Budget, Clocks, Suite, TestGroup};
+use super::{Budget, Clocks, Experiment, Suite, TestGroup};
 use crate::{
     kernel,
     run::{Accel, Arch, CellId, Clock, Row, Test},
@@ -52,6 +52,9 @@ pub struct PlannedCell {
     pub memory_mib: u32,
     pub append: Vec<String>,
     pub parameters: Parameters,
+    /// Programs are handed the branch records they ask for.
+    #[serde(default)]
+    pub deliver: bool,
     pub budgets: Vec<Budget>,
     /// Known before anything boots: the cell is not run.
     pub skip: Option<String>,
@@ -112,6 +115,8 @@ pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
     pub accel: Accel,
+    /// Why its emulator can hand it no branch records, if it cannot.
+    pub undeliverable: Option<String>,
     /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on.
     pub budgets_of: &'a str,
 }
@@ -120,10 +125,13 @@ pub struct Guest<'a> {
 /// cells have as many boots as statistics need.
 pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for &Guest { image, ref initrd, accel, budgets_of } in kernels {
+    for &Guest { image, ref initrd, accel, ref undeliverable, budgets_of } in kernels {
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
         for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
+            let deliver = suite.experiments.contains(&Experiment::DeliverRecords)
+                && matches!(test, Test::LbrWaste { .. });
+            let undeliverable = undeliverable.clone().filter(|_| deliver);
             cells.push(PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 kernel_image: image.image.clone(),
@@ -131,8 +139,10 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
-                skip: skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image),
+                skip: skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image)
+                    .or(undeliverable),
                 parameters,
+                deliver,
                 budgets: budgets.clone(),
             });
         }
@@ -350,7 +360,8 @@ mod tests {
     }
 
     fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
-        let guest = |image| Guest { image, initrd: "initrd".into(), accel, budgets_of: "a" };
+        let guest =
+            |image| Guest { image, initrd: "initrd".into(), accel, undeliverable: None, budgets_of: "a" };
         images.iter().map(guest).collect()
     }
 
@@ -371,6 +382,24 @@ mod tests {
         };
         assert_eq!(names(&cells), [of("a"), of("b")].concat());
         assert!(cells.iter().all(|cell| cell.skip.is_none()));
+    }
+
+    #[test]
+    fn records_are_delivered_when_asked_and_where_the_emulator_can() {
+        const TESTS: &str =
+            "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  - trigger: { mechanisms: [fexit] }\n";
+        let images = [image("a", None)];
+        for (experiments, too_old, expected) in [
+            ("", true, [(false, None), (false, None)]),
+            ("experiments: [deliver_records]\n", false, [(true, None), (false, None)]),
+            ("experiments: [deliver_records]\n", true, [(true, Some("too old")), (false, None)]),
+        ] {
+            let mut guests = guests(&images, Accel::Tcg);
+            guests[0].undeliverable = too_old.then(|| "too old".to_owned());
+            let cells = super::cells(&suite(&format!("{experiments}{TESTS}")), &guests, false);
+            let found: Vec<_> = cells.iter().map(|cell| (cell.deliver, cell.skip.as_deref())).collect();
+            assert_eq!(found, expected, "{experiments:?} {too_old}");
+        }
     }
 
     #[test]

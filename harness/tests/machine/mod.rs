@@ -23,6 +23,14 @@ fn of(arch: Arch, what: &str) -> PathBuf {
     from_env(&format!("TRAMPLAB_{what}_{arch}"))
 }
 
+/// The same in a QEMU that lets the plugin write to the guest.
+#[allow(dead_code, reason = "not every test binary delivers")]
+pub fn delivering(arch: Arch, dir: &Path) -> Spec {
+    let mut spec = spec(arch, dir);
+    spec.qemu.program = of(arch, "QEMU_DELIVERING");
+    spec
+}
+
 /// A machine with the test's kernel, the agent, the plugin and the host's clock.
 pub fn spec(arch: Arch, dir: &Path) -> Spec {
     let initrd = dir.join("initramfs.cpio");

@@ -121,6 +121,14 @@ impl Kallsyms {
         found.next().is_none().then_some(address)
     }
 
+    /// The only address of a symbol of the kernel proper, be it data: which kernels without CONFIG_KALLSYMS_ALL do not name.
+    pub fn of_kernel(&self, name: &str) -> Option<u64> {
+        let is_meant = |e: &&Entry| e.module.is_empty() && self.text[e.name.clone()] == *name;
+        let mut found = self.entries.iter().filter(is_meant);
+        let address = found.next()?.address;
+        found.next().is_none().then_some(address)
+    }
+
     /// A function by name, under that name even where its address has a better one.
     pub fn function(&self, name: &str) -> Option<Symbol> {
         Some(Symbol { name: name.to_owned(), ..self.resolve(self.unique(name)?)? })
@@ -231,6 +239,9 @@ mod tests {
         assert_eq!(kallsyms.unique("t_show"), None);
         assert_eq!(kallsyms.unique("no_such_function"), None);
         assert_eq!(kallsyms.unique("__set_task_comm"), Some(0xffff_ffff_9301_81a0));
+        assert_eq!(kallsyms.of_kernel("__start_rodata"), Some(0xffff_ffff_93c0_0000));
+        assert_eq!(kallsyms.of_kernel("bpf_trampoline_6442516024"), None);
+        assert_eq!((kallsyms.of_kernel("t_show"), kallsyms.unique("__start_rodata")), (None, None));
         let all = kallsyms.unique_addresses();
         assert_eq!(all.get("t_show"), None);
         assert_eq!(all.get("__set_task_comm"), Some(&0xffff_ffff_9301_81a0));

@@ -7,6 +7,7 @@ mod bpf;
 mod budget;
 mod calls;
 mod counting;
+mod delivering;
 mod explain;
 mod facts;
 mod functions;

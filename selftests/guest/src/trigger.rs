@@ -2,6 +2,7 @@
 //! Makes the kernel pass through the functions that the programs trace, once per call, from a system call.
 
 use crate::bpf::{self, BpfError, Kind};
+use crate::delivering::Delivering;
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::link::Heartbeat;
@@ -121,10 +122,18 @@ impl Trigger {
         (0..hits).try_for_each(|_| self.pull())
     }
 
-    /// So many hits, recorder armed.
-    pub fn record(&self, hits: u32, heartbeat: Option<&Heartbeat>) -> Result<(), BpfError> {
+    /// So many hits, recorder armed, with delivery of what it records if there is one.
+    pub fn record(
+        &self,
+        hits: u32,
+        heartbeat: Option<&Heartbeat>,
+        delivering: Option<&Delivering>,
+    ) -> Result<(), BpfError> {
         let _held = heartbeat.map(Heartbeat::hold);
-        Magic::Arm.execute();
+        match delivering {
+            Some(delivering) => Magic::Deliver.execute_with(delivering.setup()),
+            None => Magic::Arm.execute(),
+        }
         // The recorder flushes translated code at the arming instruction; this enters the kernel once before it counts.
         let _ = nix::sched::sched_yield();
         let pulled = self.pull_all(hits);

@@ -55,7 +55,7 @@ pub fn measure(
     }
     // Last: each attaching may make another trampoline, and it is the one that is there in the end whose addresses resolve.
     traced.trigger.pull_all(request.warmup)?;
-    traced.trigger.record(request.hits, heartbeat)?;
+    traced.trigger.record(request.hits, heartbeat, None)?;
 
     // Read again: before, the program was not there.
     let kallsyms = Kallsyms::read().map_err(failed)?;

@@ -2,6 +2,7 @@
 //! The LBR-waste measurement: attaches a capturing program and hits it while the recorder is armed.
 
 use crate::bpf::{self, Link};
+use crate::delivering::Delivering;
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::libbpf_log;
@@ -64,9 +65,13 @@ pub fn measure(
     // Only a machine with branch records has such an event, and only then is the snapshot more than an error.
     let _branches = bpf::record_branches(0).ok();
 
+    let delivering = match request.deliver {
+        Some(cpu) => Some(Delivering::new(&Kallsyms::read().map_err(failed)?, cpu)?),
+        None => None,
+    };
     traced.trigger.pull_all(request.warmup)?;
     write_state(&state, &State::zeroed())?;
-    traced.trigger.record(request.hits, heartbeat)?;
+    traced.trigger.record(request.hits, heartbeat, delivering.as_ref())?;
     let after = read_state(&state)?;
     let reply = LbrWasteReply {
         mechanism,

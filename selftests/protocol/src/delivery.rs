@@ -45,9 +45,9 @@ pub struct Cpu {
 pub struct Setup {
     /// Where the pointer to the stand-in is: to the function that a program calls for a snapshot as long as no driver is there.
     pub stand_in_at: u64,
-    /// The kernel's image: whoever calls the stand-in from there is no program.
-    pub image_start: u64,
-    pub image_end: u64,
+    /// The kernel's text: whoever calls the stand-in from there is no program.
+    pub text_start: u64,
+    pub text_end: u64,
     pub cpu: Cpu,
 }
 
@@ -57,8 +57,8 @@ pub const SETUP_BYTES: usize = 32;
 impl Setup {
     pub fn encode(&self) -> [u8; SETUP_BYTES] {
         let mut bytes = [0; SETUP_BYTES];
-        let Setup { stand_in_at, image_start, image_end, cpu: Cpu { depth, ring, kept } } = *self;
-        for (slot, field) in bytes.chunks_exact_mut(8).zip([stand_in_at, image_start, image_end]) {
+        let Setup { stand_in_at, text_start, text_end, cpu: Cpu { depth, ring, kept } } = *self;
+        for (slot, field) in bytes.chunks_exact_mut(8).zip([stand_in_at, text_start, text_end]) {
             slot.copy_from_slice(&field.to_le_bytes());
         }
         bytes[24..28].copy_from_slice(&depth.to_le_bytes());
@@ -73,8 +73,8 @@ impl Setup {
         let depth = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
         Setup {
             stand_in_at: u64_at(0),
-            image_start: u64_at(8),
-            image_end: u64_at(16),
+            text_start: u64_at(8),
+            text_end: u64_at(16),
             cpu: Cpu { depth, ring: Kinds(u16_at(28)), kept: Kinds(u16_at(30)) },
         }
     }
@@ -86,8 +86,9 @@ mod tests {
 
     #[test]
     fn the_setup_has_one_layout() {
-        let cpu = Cpu { depth: 32, ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]), kept: Kinds::of(&[Kind::Ret]) };
-        let setup = Setup { stand_in_at: 1, image_start: 2, image_end: u64::MAX, cpu };
+        let cpu =
+            Cpu { depth: 32, ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]), kept: Kinds::of(&[Kind::Ret]) };
+        let setup = Setup { stand_in_at: 1, text_start: 2, text_end: u64::MAX, cpu };
         assert_eq!(Setup::decode(&setup.encode()), setup);
         assert!(cpu.ring.contains(Kind::Interrupt) && !cpu.kept.contains(Kind::Interrupt));
         assert!(!cpu.ring.contains(Kind::Iret), "{cpu:?}");

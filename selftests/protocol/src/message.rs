@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
-use crate::{BesideSet, Functions, Mechanism, Point};
+use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// What the agent's threads that measure call themselves.
@@ -62,6 +62,8 @@ pub struct LbrWasteRequest {
     pub hits: u32,
     /// Triggers before arming, so that lazily patched code has settled.
     pub warmup: u32,
+    /// The plugin hands the program the records such a CPU would.
+    pub deliver: Option<Cpu>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -219,7 +221,7 @@ pub struct LbrWasteReply {
     pub runs: u64,
     /// What `bpf_get_branch_snapshot` returned in the last run: bytes, or a negative errno (-2 without a PMU driver).
     pub snapshot_result: i64,
-    /// The records it returned, newest first, when the branch records are real (`snapshot_result` > 0).
+    /// The records it returned, newest first, when there are any: the CPU's or delivered ones (`snapshot_result` > 0).
     pub snapshot: Vec<(u64, u64)>,
 }
 

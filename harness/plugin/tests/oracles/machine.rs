@@ -21,6 +21,8 @@ const DONE: i32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guest {
     X86_64,
+    /// In a QEMU that tells of interrupts and exceptions, and whose plugin interface is another.
+    X86_64Newer,
     Arm64,
 }
 
@@ -50,6 +52,8 @@ const X86_64: Architecture = Architecture {
     code: "0x100000..0x3fffff",
 };
 
+const X86_64_NEWER: Architecture = Architecture { qemu: "TRAMPLAB_QEMU_DELIVERING_X86_64", ..X86_64 };
+
 const ARM64: Architecture = Architecture {
     source: "arm64/image.S",
     cross_compiler: Some("aarch64-linux-gnu-gcc"),
@@ -63,6 +67,7 @@ impl Guest {
     fn architecture(self) -> &'static Architecture {
         match self {
             Guest::X86_64 => &X86_64,
+            Guest::X86_64Newer => &X86_64_NEWER,
             Guest::Arm64 => &ARM64,
         }
     }
@@ -73,6 +78,9 @@ macro_rules! on_each_machine {
     ($($test:ident)+) => {
         mod x86_64 {
             $(#[test] fn $test() { super::$test($crate::machine::Guest::X86_64) })+
+        }
+        mod x86_64_newer {
+            $(#[test] fn $test() { super::$test($crate::machine::Guest::X86_64Newer) })+
         }
         mod arm64 {
             $(#[test] fn $test() { super::$test($crate::machine::Guest::Arm64) })+

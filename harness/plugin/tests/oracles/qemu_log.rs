@@ -60,14 +60,14 @@ fn hex(text: &str) -> u64 {
 /// An instruction's bytes and its text, from a line of the disassembly.
 fn instruction(guest: Guest, rest: &str) -> (u64, &str) {
     match guest {
-        Guest::X86_64 => x86_64::instruction(rest),
+        Guest::X86_64 | Guest::X86_64Newer => x86_64::instruction(rest),
         Guest::Arm64 => arm64::instruction(rest),
     }
 }
 
 fn branch(guest: Guest, text: &str) -> Option<(Kind, Option<u64>)> {
     match guest {
-        Guest::X86_64 => x86_64::branch(text),
+        Guest::X86_64 | Guest::X86_64Newer => x86_64::branch(text),
         Guest::Arm64 => arm64::branch(text),
     }
 }
@@ -81,7 +81,7 @@ enum Interrupts {
 impl Interrupts {
     fn of(guest: Guest) -> Interrupts {
         match guest {
-            Guest::X86_64 => Interrupts::X86_64(Default::default()),
+            Guest::X86_64 | Guest::X86_64Newer => Interrupts::X86_64(Default::default()),
             Guest::Arm64 => Interrupts::Arm64(Default::default()),
         }
     }
