@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 use tramplab::{
-    host::{Cache, Qemu, doctor},
+    host::{Cache, Purpose, Qemu, doctor},
     kernel,
     run::Arch,
 };
@@ -58,8 +58,9 @@ fn the_shipped_kernels_can_be_measured() {
 fn a_private_qemu_runs_and_so_does_its_wrapper() {
     let cache = Cache::open(true).unwrap();
     let mut notes = Vec::new();
-    let qemu = Qemu::provision(&cache, Arch::X86_64, &mut |note| notes.push(note.to_owned()))
-        .unwrap_or_else(|error| panic!("{error}, notes: {notes:?}"));
+    let qemu =
+        Qemu::provision(&cache, Arch::X86_64, Purpose::Measuring, &mut |note| notes.push(note.to_owned()))
+            .unwrap_or_else(|error| panic!("{error}, notes: {notes:?}"));
     let output = std::process::Command::new(qemu.single_program()).arg("--version").output().unwrap();
     let first = String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned();
     assert_eq!(first, qemu.version);
