@@ -94,6 +94,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::SetupError>()
             || cause.is::<host::QemuError>()
             || cause.is::<host::rust::RustError>()
+            || cause.is::<host::VirtmeError>()
             || cause.is::<run::StoreError>()
             || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)

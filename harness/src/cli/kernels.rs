@@ -16,7 +16,7 @@ use tramplab::{
         build::{self, BuildError, Builder, Confinement, Order},
         kconfig, source,
     },
-    run::{self, Arch, Built, ErrorKind, Outcome, RunDir, Step},
+    run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step},
     series::{self, ApplyError, Patch, Series},
     suite::Suite,
 };
@@ -96,7 +96,7 @@ impl Wanted {
             Source::Built(recipe) => Some((recipe.toolchain.clone(), manifest.arch)),
             _ => None,
         });
-        host::Wanted { toolchains: toolchains.collect(), arches: self.arches() }
+        host::Wanted { toolchains: toolchains.collect(), arches: self.arches(), backend: Backend::Qemu }
     }
 
     /// Each once.

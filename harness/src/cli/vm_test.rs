@@ -23,9 +23,9 @@ use std::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
     compare,
-    host::{self, Cache, CacheError, Qemu, apt},
+    host::{self, Cache, CacheError, Qemu, VirtmeNg, apt},
     kernel,
-    run::{self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
+    run::{self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
     suite::{self, Clocks, Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, Spec, Vm, accel},
 };
@@ -48,6 +48,9 @@ pub struct Args {
     arches: Vec<Arch>,
     #[command(flatten)]
     series: SeriesArgs,
+    /// What starts the guests: QEMU alone, or virtme-ng, which gives them this machine's own files (read-only) for a userspace
+    #[arg(long, value_enum, default_value_t = BackendArg::Qemu)]
+    vm: BackendArg,
     /// KVM counts only when a guest answered under it
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
@@ -91,6 +94,21 @@ impl AccelArg {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendArg {
+    Qemu,
+    VirtmeNg,
+}
+
+impl From<BackendArg> for Backend {
+    fn from(arg: BackendArg) -> Backend {
+        match arg {
+            BackendArg::Qemu => Backend::Qemu,
+            BackendArg::VirtmeNg => Backend::VirtmeNg,
+        }
+    }
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ClockArg {
     Free,
@@ -123,6 +141,18 @@ fn overridden(suite: Suite, args: &Args) -> Result<Suite> {
     });
     let explain: BTreeSet<Explain> = explain.collect();
     Ok(suite.with(clocks, (!explain.is_empty()).then_some(&explain)))
+}
+
+/// The host's files are of use to the host's architecture only.
+pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
+    let foreign = arches.iter().find(|&&arch| Arch::host() != Some(arch));
+    match (backend, foreign) {
+        (Backend::VirtmeNg, Some(arch)) => Err(UsageError(format!(
+            "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; leave --vm out for {arch} guests"
+        ))
+        .into()),
+        _ => Ok(()),
+    }
 }
 
 /// What came of it.
@@ -158,10 +188,14 @@ pub fn measure(args: &Args) -> Result<Measured> {
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(UsageError(format!("{}: {misfit}", asked.reference.file)).into());
     }
+    let backend = Backend::from(args.vm);
+    check_backend(backend, &wanted.arches())?;
     if args.setup {
-        host::setup(&cache, &wanted.of_the_host(), &mut |step| progress.step(step))?;
+        let wanted = host::Wanted { backend, ..wanted.of_the_host() };
+        host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }
-    let lab = Lab::set_up(cache, &wanted.arches(), args.accel.request(), &progress)?;
+    let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
+    let lab = Lab { virtme_ng, ..Lab::set_up(cache, &wanted.arches(), args.accel.request(), &progress)? };
     let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
@@ -207,6 +241,8 @@ pub struct Lab {
     built: Artifacts,
     cells: Cells,
     accel: accel::Request,
+    /// Where it starts the guests.
+    virtme_ng: Option<VirtmeNg>,
 }
 
 /// A run before its first cell: its kernels are there, and what will boot is known.
@@ -222,7 +258,7 @@ impl Lab {
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
         let built = artifacts::build(&cache, arches)?;
-        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache })
+        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache, virtme_ng: None })
     }
 
     /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
@@ -246,7 +282,7 @@ impl Lab {
                 None => self.choose_accel(image, &initrd, progress)?,
             };
             accels.insert(image.arch, accel);
-            guests.push(Guest { image, initrd, accel, budgets_of });
+            guests.push(Guest { image, initrd, accel, backend: self.backend(), budgets_of });
         }
         // Of what was not built nothing boots.
         let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
@@ -269,7 +305,11 @@ impl Lab {
                 .iter()
                 .map(|(&arch, qemu)| {
                     let plugin = (accel_of(arch) == Accel::Tcg).then(|| self.built.plugin.clone());
-                    (arch, Emulator { qemu: qemu.program.clone(), plugin })
+                    let virtme = self.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| {
+                        let agent = self.built.agents[&arch].clone();
+                        vm::Virtme { vng: vng.clone(), agent }
+                    });
+                    (arch, Emulator { qemu: qemu.program.clone(), plugin, virtme })
                 })
                 .collect(),
             jobs: plan::jobs(cells, compared),
@@ -290,6 +330,8 @@ impl Lab {
                 .map(|(&arch, qemu)| {
                     Ok(run::Machine {
                         arch,
+                        vm: self.backend(),
+                        virtme_ng: self.virtme_ng.as_ref().map(|virtme_ng| virtme_ng.version.clone()),
                         qemu: qemu.version.clone(),
                         cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
                         cpus: suite.machine.cpus.get(),
@@ -337,6 +379,10 @@ impl Lab {
         Ok((run, run_dir))
     }
 
+    fn backend(&self) -> Backend {
+        if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
+    }
+
     /// KVM if a guest answered under it, else TCG, visibly.
     fn choose_accel(&self, image: &kernel::Image, initrd: &Path, progress: &Progress) -> Result<Accel> {
         let qemu = &self.qemus[&image.arch].program;
@@ -350,6 +396,8 @@ impl Lab {
                 clock: Clock::Free,
                 kernel: image.image.clone(),
                 initrd: initrd.to_owned(),
+                // Whether KVM works is the same question.
+                virtme: None,
                 cpus: 1,
                 memory_mib: 1024,
                 append: Vec::new(),

@@ -10,9 +10,11 @@ mod private;
 pub mod qemu;
 pub mod rust;
 pub mod setup;
+pub mod virtme;
 
 pub use cache::{Cache, CacheError};
 pub use child::ChildError;
 pub use qemu::{Qemu, QemuError};
 pub use rust::Rustc;
 pub use setup::{SetupError, Wanted, setup};
+pub use virtme::{VirtmeError, VirtmeNg};

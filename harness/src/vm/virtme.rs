@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A guest by virtme-ng: its root is the host's own file system, read-only, and the agent a program in it.
+//!
+//! `vng` starts virtiofsd and QEMU itself. It closes what it inherited and hands many of its options to a shell as they are, so
+//! it is given nothing but plain words: the kernel is a link, QEMU a script of ours that adds what vng knows no option for, and
+//! the agent's link a socket, all in a folder that is gone with the guest.
+
+use super::{
+    machine::{self, Spec},
+    process::Qemu,
+};
+use crate::run::Accel;
+use serde::{Deserialize, Serialize};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::{PermissionsExt, symlink},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tramplab_protocol::message::{PORT_NAME, PROGRAM_WORD};
+
+/// How to run virtme-ng.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vng {
+    /// `virtme-run` is beside it.
+    pub program: PathBuf,
+    pub virtiofsd: PathBuf,
+}
+
+/// The host's userspace as a guest's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Virtme {
+    pub vng: Vng,
+    /// The same program as in the initramfs.
+    pub agent: PathBuf,
+}
+
+const POLL: Duration = Duration::from_millis(20);
+const SOCKET: &str = "agent";
+/// Of a folder for sockets, whose paths may have 107 bytes.
+const LONGEST: usize = 60;
+
+/// Starts it, and waits for QEMU to take up the agent's link.
+pub fn start(
+    spec: &Spec,
+    virtme: &Virtme,
+    output: OwnedFd,
+    deadline: Instant,
+) -> io::Result<(Qemu, UnixStream)> {
+    let home = home(&virtme.vng, &spec.kernel, &script(spec))?;
+    let listener = UnixListener::bind(home.path().join(SOCKET))?;
+    listener.set_nonblocking(true)?;
+    let mut command = virtme.vng.command(home.path());
+    let agent = virtme.agent.canonicalize().map_err(|error| {
+        io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display()))
+    })?;
+    command.args(arguments(spec, home.path(), quoted(agent.as_os_str())));
+    let mut qemu = Qemu::start_group(&command, home, output)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                return Ok((qemu, stream));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(status) = qemu.exited() {
+            return Err(io::Error::other(format!("it ended with {status} before QEMU ran")));
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::other("QEMU did not begin in time"));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+impl Vng {
+    /// virtme-ng with a home of its own: the user's defaults are for the user's guests.
+    pub fn command(&self, home: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        let beside = self.program.parent().map(Path::to_owned);
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders = [home.join("bin")].into_iter().chain(beside).chain(env::split_paths(&path));
+        command.env("PATH", env::join_paths(folders).unwrap_or(path));
+        // What was installed for this user stays to be found.
+        if let (None, Some(user)) = (env::var_os("PYTHONUSERBASE"), env::var_os("HOME")) {
+            command.env("PYTHONUSERBASE", Path::new(&user).join(".local"));
+        }
+        command.env("HOME", home).env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+}
+
+/// The folder that virtme-ng has for its own, with all that is handed to it by name. Its path is short: sockets are in it.
+fn home(vng: &Vng, kernel: &Path, qemu: &OsStr) -> io::Result<TempDir> {
+    let temporary = env::temp_dir();
+    let fits = temporary.as_os_str().len() < LONGEST && quoted(temporary.as_os_str()) == temporary;
+    let temporary = if fits { temporary } else { "/tmp".into() };
+    let home = tempfile::Builder::new().prefix("tramplab-vng-").tempdir_in(temporary)?;
+    let at = |name: &str| home.path().join(name);
+    fs::create_dir_all(at("bin"))?;
+    symlink(&vng.virtiofsd, at("bin/virtiofsd"))?;
+    symlink(kernel.canonicalize()?, at("kernel"))?;
+    fs::write(at("qemu"), qemu.as_bytes())?;
+    fs::set_permissions(at("qemu"), fs::Permissions::from_mode(0o755))?;
+    // Before the system-wide one.
+    fs::create_dir_all(at(".config/virtme-ng"))?;
+    fs::write(at(".config/virtme-ng/virtme-ng.conf"), "{}\n")?;
+    Ok(home)
+}
+
+/// `vng`'s arguments; `program` is run in the guest by a shell.
+fn arguments(spec: &Spec, home: &Path, program: OsString) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = Vec::new();
+    let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
+    // Not the kernel's modules: the root is a virtiofs of the host's, which has others.
+    add(&["--skip-modules", "--disable-microvm"]);
+    if spec.accel == Accel::Tcg {
+        add(&["--disable-kvm"]);
+    }
+    add(&["--cpus", &spec.cpus.to_string(), "--memory", &format!("{}M", spec.memory_mib)]);
+    // Without it the console goes nowhere.
+    add(&["--verbose"]);
+    for word in machine::own_words(spec.arch, &spec.append).split(' ').chain([PROGRAM_WORD]) {
+        add(&["--append", &shell_words::quote(word)]);
+    }
+    argv.extend(["--run".into(), home.join("kernel").into(), "--qemu".into(), home.join("qemu").into()]);
+    argv.extend(["--".into(), program]);
+    argv
+}
+
+/// The script that vng takes for QEMU: the same machine as without vng, behind all that vng asks for. QEMU takes the last of what
+/// is said twice. It finds the agent's socket beside itself.
+fn script(spec: &Spec) -> OsString {
+    let Spec { qemu, arch, accel, plugin, dir, .. } = spec;
+    let mut words: Vec<OsString> = vec![qemu.program.clone().into()];
+    words.extend(qemu.arguments.iter().cloned());
+    let program = joined(&words);
+    let mut added: Vec<OsString> = Vec::new();
+    let mut add = |words: &[&str]| added.extend(words.iter().map(OsString::from));
+    add(&["-nodefaults", "-no-user-config", "-no-reboot", "-sandbox", machine::SANDBOX]);
+    add(&["-machine", &format!("{},accel={}", machine::board(*arch, *accel), accel.name())]);
+    add(&["-cpu", machine::cpu_model(*accel, *arch)]);
+    add(&["-device", "virtio-serial-pci,id=tramplab"]);
+    add(&["-device", &format!("virtserialport,bus=tramplab.0,chardev=agent,name={PORT_NAME}")]);
+    if let Some(plugin) = plugin {
+        added.extend(["-plugin".into(), machine::plugin_option(plugin, dir)]);
+    }
+    let added = joined(&added);
+    let mut text = b"#!/bin/sh\n".to_vec();
+    for (name, value) in &qemu.environment {
+        text.extend([b"export ", name.as_bytes(), b"=", quoted(value).as_bytes(), b"\n"].concat());
+    }
+    let parts = [
+        // Asked before the guest runs.
+        b"[ \"$1\" = --version ] && exec ".as_slice(),
+        program.as_bytes(),
+        b" --version\nexec ",
+        program.as_bytes(),
+        b" \"$@\" ",
+        added.as_bytes(),
+        b" -chardev \"socket,id=agent,path=${0%/*}/",
+        SOCKET.as_bytes(),
+        b"\"\n",
+    ];
+    text.extend(parts.concat());
+    OsString::from_vec(text)
+}
+
+fn joined(words: &[OsString]) -> OsString {
+    let words: Vec<OsString> = words.iter().map(|word| quoted(word)).collect();
+    words.join(OsStr::new(" "))
+}
+
+/// One word for a shell. Paths need not be text.
+fn quoted(word: &OsStr) -> OsString {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./,=+:@%".contains(byte);
+    if !word.is_empty() && word.as_bytes().iter().all(plain) {
+        return word.to_owned();
+    }
+    let mut bytes = vec![b'\''];
+    for &byte in word.as_bytes() {
+        match byte {
+            b'\'' => bytes.extend(b"'\\''"),
+            _ => bytes.push(byte),
+        }
+    }
+    bytes.push(b'\'');
+    OsString::from_vec(bytes)
+}
