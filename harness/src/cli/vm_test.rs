@@ -25,7 +25,10 @@ use tramplab::{
     compare,
     host::{self, Cache, CacheError, Qemu, VirtmeNg, apt},
     kernel,
-    run::{self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef, Test},
+    run::{
+        self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, SuiteRef,
+        Test,
+    },
     suite::{self, Clocks, Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, Spec, Vm, accel},
 };

@@ -237,7 +237,8 @@ impl Requirement {
             },
             Detect::Clang => clang(),
             Detect::Pip => {
-                let output = child::run(Command::new("python3").args(["-m", "pip", "--version"]), QUERY_LIMIT);
+                let output =
+                    child::run(Command::new("python3").args(["-m", "pip", "--version"]), QUERY_LIMIT);
                 let output = output.map_err(|_| "no python3 with pip".to_owned())?;
                 Ok(output.stdout.lines().next().unwrap_or_default().to_owned())
             }

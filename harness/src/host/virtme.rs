@@ -27,8 +27,12 @@ const TOO_NEW: (u32, u32) = (2, 0);
 const VNG: &str = "virtme-ng";
 const VIRTIOFSD: &str = "virtiofsd";
 /// Where distributions put it, out of the path.
-const VIRTIOFSD_PLACES: [&str; 4] =
-    ["/usr/libexec/virtiofsd", "/usr/lib/virtiofsd/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd"];
+const VIRTIOFSD_PLACES: [&str; 4] = [
+    "/usr/libexec/virtiofsd",
+    "/usr/lib/virtiofsd/virtiofsd",
+    "/usr/lib/virtiofsd",
+    "/usr/lib/qemu/virtiofsd",
+];
 
 const LIMIT: Duration = Duration::from_secs(60);
 const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -161,15 +165,21 @@ fn first_line(program: &Path) -> Result<String, Unfit> {
 
 fn private_vng(entry: &Path) -> Result<(PathBuf, String), VirtmeError> {
     let program = entry.join("bin/vng");
-    let version = vng_version(&program)
-        .map_err(|why| VirtmeError::PrivateUnfit { what: VNG, entry: entry.to_owned(), why })?;
+    let version = vng_version(&program).map_err(|why| VirtmeError::PrivateUnfit {
+        what: VNG,
+        entry: entry.to_owned(),
+        why,
+    })?;
     Ok((program, version))
 }
 
 fn private_virtiofsd(entry: &Path) -> Result<PathBuf, VirtmeError> {
     let program = entry.join(WRAPPER);
-    is_virtiofsd(&program)
-        .map_err(|why| VirtmeError::PrivateUnfit { what: VIRTIOFSD, entry: entry.to_owned(), why })?;
+    is_virtiofsd(&program).map_err(|why| VirtmeError::PrivateUnfit {
+        what: VIRTIOFSD,
+        entry: entry.to_owned(),
+        why,
+    })?;
     Ok(program)
 }
 
@@ -210,7 +220,15 @@ fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), Virt
     cache.entry(VNG, PINNED, |folder| {
         progress(&format!("installing virtme-ng {PINNED} from PyPI"));
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--target"]);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--target",
+        ]);
         pip.arg(folder.join("python")).arg(format!("{VNG}=={PINNED}"));
         child::run(&mut pip, INSTALL_LIMIT)?;
         let python = python()?;
@@ -284,10 +302,9 @@ mod tests {
     #[test]
     fn the_virtiofsd_of_old_qemus_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        for (line, expected) in [
-            ("virtiofsd 1.13.2", true),
-            ("virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", false),
-        ] {
+        for (line, expected) in
+            [("virtiofsd 1.13.2", true), ("virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", false)]
+        {
             assert_eq!(is_virtiofsd(&answering(folder.path(), line)).is_ok(), expected, "{line}");
         }
     }

@@ -232,7 +232,10 @@ fn virtme_lacks(backend: Backend, parameters: &Parameters, image: &kernel::Image
     }
     let missing = image.not_built_in(&VIRTME_NEEDS);
     if !missing.is_empty() {
-        return Some(format!("virtme-ng's root is a virtiofs, and the kernel has not built in {}", missing.join(", ")));
+        return Some(format!(
+            "virtme-ng's root is a virtiofs, and the kernel has not built in {}",
+            missing.join(", ")
+        ));
     }
     match parameters {
         Parameters::Attach(attach) if attach.clock.exact() => Some(

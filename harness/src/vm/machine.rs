@@ -126,11 +126,17 @@ fn command_line(arch: Arch, append: &[String]) -> String {
         Arch::X86_64 => "ttyS0",
         Arch::Arm64 => "ttyAMA0",
     };
-    format!("console={console} {}", own_words(arch, append))
+    let mut line = format!("console={console} {}", own_words(arch).join(" "));
+    for word in append {
+        // The kernel takes the last of a repeated option, so a suite can undo what stands before.
+        line.push(' ');
+        line.push_str(word);
+    }
+    line
 }
 
-/// What is on every guest's command line but the console, and behind it what was asked for.
-pub fn own_words(arch: Arch, append: &[String]) -> String {
+/// What is on every guest's command line but the console.
+pub fn own_words(arch: Arch) -> [&'static str; 4] {
     let own = match arch {
         // Whether the timer interrupts in time is a question to the host, and on a loaded one the kernel panics at boot for
         // want of an answer.
@@ -142,13 +148,7 @@ pub fn own_words(arch: Arch, append: &[String]) -> String {
     // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
     // stays randomised, as it is elsewhere: all symbols come from the guest. `cryptomgr.notests`: ciphers testing
     // themselves take a sixth of the boot under TCG.
-    let mut line = format!("{own} cryptomgr.notests panic=-1 mitigations=off");
-    for word in append {
-        // The kernel takes the last of a repeated option, so a suite can undo what stands before.
-        line.push(' ');
-        line.push_str(word);
-    }
-    line
+    [own, "cryptomgr.notests", "panic=-1", "mitigations=off"]
 }
 
 /// A comma in an option's value is doubled (QEMU's qemu-option.c). Paths need not be UTF-8.

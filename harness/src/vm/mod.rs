@@ -123,13 +123,13 @@ impl Vm {
             }
             Some(virtme) => {
                 let tail = || console.tail();
-                virtme::start(&spec, virtme, console_guest, started + spec.deadlines.boot).map_err(|error| {
-                    VmError {
+                virtme::start(&spec, virtme, console_guest, started + spec.deadlines.boot).map_err(
+                    |error| VmError {
                         kind: ErrorKind::QemuStart,
                         message: format!("failed to start {}: {error}", virtme.vng.program.display()),
                         console_tail: tail(),
-                    }
-                })?
+                    },
+                )?
             }
         };
         let link = Link::open(link_host, sender).map_err(ours("open the agent's link"))?;

@@ -63,9 +63,10 @@ pub fn start(
     let listener = UnixListener::bind(home.path().join(SOCKET))?;
     listener.set_nonblocking(true)?;
     let mut command = virtme.vng.command(home.path());
-    let agent = virtme.agent.canonicalize().map_err(|error| {
-        io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display()))
-    })?;
+    let agent = virtme
+        .agent
+        .canonicalize()
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display())))?;
     command.args(arguments(spec, home.path(), quoted(agent.as_os_str())));
     let mut qemu = Qemu::start_group(&command, home, output)?;
     loop {
@@ -134,7 +135,9 @@ fn arguments(spec: &Spec, home: &Path, program: OsString) -> Vec<OsString> {
     add(&["--cpus", &spec.cpus.to_string(), "--memory", &format!("{}M", spec.memory_mib)]);
     // Without it the console goes nowhere.
     add(&["--verbose"]);
-    for word in machine::own_words(spec.arch, &spec.append).split(' ').chain([PROGRAM_WORD]) {
+    let own = machine::own_words(spec.arch);
+    let asked = spec.append.iter().map(String::as_str);
+    for word in own.into_iter().chain(asked).chain([PROGRAM_WORD]) {
         add(&["--append", &shell_words::quote(word)]);
     }
     argv.extend(["--run".into(), home.join("kernel").into(), "--qemu".into(), home.join("qemu").into()]);
@@ -200,4 +203,84 @@ fn quoted(word: &OsStr) -> OsString {
     }
     bytes.push(b'\'');
     OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        run::{Arch, Clock},
+        vm::{Deadlines, QemuProgram},
+    };
+
+    fn spec(accel: Accel, qemu: QemuProgram) -> Spec {
+        Spec {
+            qemu,
+            arch: Arch::X86_64,
+            accel,
+            clock: Clock::Free,
+            kernel: "k".into(),
+            initrd: "i".into(),
+            virtme: None,
+            cpus: 2,
+            memory_mib: 512,
+            append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
+            plugin: (accel == Accel::Tcg).then(|| "it's/x,y.so".into()),
+            dir: "runs/a b".into(),
+            deadlines: Deadlines::default(),
+        }
+    }
+
+    fn plain() -> QemuProgram {
+        QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] }
+    }
+
+    #[test]
+    fn the_command_line_of_vng() {
+        for (accel, kvm) in [(Accel::Tcg, " --disable-kvm"), (Accel::Kvm, "")] {
+            let words = arguments(&spec(accel, plain()), Path::new("/tmp/home"), "/a/agent".into());
+            let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+            assert_eq!(
+                text,
+                format!(
+                    "--skip-modules --disable-microvm{kvm} --cpus 2 --memory 512M --verbose --append no_timer_check \
+                     --append cryptomgr.notests --append 'panic=-1' --append 'mitigations=off' --append 'mitigations=auto' \
+                     --append 'dyndbg=a b' --append 'tramplab.agent=program' --run /tmp/home/kernel \
+                     --qemu /tmp/home/qemu -- /a/agent"
+                )
+            );
+        }
+    }
+
+    /// Through the shell that will read it, with a program for QEMU that tells its arguments.
+    #[test]
+    fn the_script_adds_to_what_vng_asks_for_and_nothing_is_lost_in_quoting() {
+        let folder = tempfile::tempdir().unwrap();
+        let tell = "printf '%s|' \"$MODULES\" \"$@\"".into();
+        let qemu = QemuProgram {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), tell, "q e'mu".into(), "-L".into(), "da ta".into()],
+            environment: vec![("MODULES".into(), "a b".into())],
+        };
+        let path = folder.path().join("qemu");
+        fs::write(&path, script(&spec(Accel::Tcg, qemu)).as_bytes()).unwrap();
+        let told = |arguments: &[&str]| {
+            let output = Command::new("/bin/sh").arg(&path).args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(told(&["--version"]), "a b|-L|da ta|--version|");
+        let ran = told(&["-m", "1 G"]);
+        assert!(ran.starts_with("a b|-L|da ta|-m|1 G|-nodefaults|"), "{ran}");
+        for part in [
+            "|-machine|q35,usb=off,vmport=off,sata=off,smbus=off,accel=tcg|-cpu|max|",
+            "|-device|virtserialport,bus=tramplab.0,chardev=agent,name=tramplab.agent|",
+            "|-plugin|file=it's/x,,y.so,dir=runs/a b|",
+        ] {
+            assert!(ran.contains(part), "{part:?} is missing in {ran}");
+        }
+        assert!(
+            ran.ends_with(&format!("|-chardev|socket,id=agent,path={}/agent|", folder.path().display())),
+            "{ran}"
+        );
+    }
 }
