@@ -21,7 +21,7 @@ use tramplab::{
     suite::Suite,
 };
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct SeriesArgs {
     /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a quilt series, a
     /// message-id (needs b4), or a name in kernels/patches/

@@ -10,13 +10,14 @@ use super::{
     nextest::{Cells, End, Event, Selection},
     progress::Progress,
     report::{self, Look},
-    repository,
+    repository, shell,
 };
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::{self, IsTerminal},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -74,6 +75,9 @@ pub struct Args {
     /// Name the selected cells, run none
     #[arg(long)]
     list: bool,
+    /// When a cell did not pass, boot its guest again with a shell: its kernel, its machine, its command line; needs a terminal
+    #[arg(long, conflicts_with = "list")]
+    keep: bool,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -167,12 +171,21 @@ pub enum Measured {
 
 pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
-        Measured::Cells(run, run_dir) => finish(&run, &run_dir, &args.look),
+        Measured::Cells(run, run_dir) => {
+            let code = finish(&run, &run_dir, &args.look)?;
+            shell::look_into(&run, &run_dir, args.keep)?;
+            Ok(code)
+        }
         Measured::Nothing(code) => Ok(code),
     }
 }
 
 pub fn measure(args: &Args) -> Result<Measured> {
+    if args.keep && !io::stdin().is_terminal() {
+        let message =
+            "--keep gives you a shell at the terminal, and the standard input is none; leave it out";
+        return Err(UsageError(message.to_owned()).into());
+    }
     let suite_file = suite_file(&args.suite)?;
     let suite = overridden(suite::load(&suite_file)?, args)?;
     let asked = Asked {
@@ -546,7 +559,7 @@ fn compares_nothing(run: &Run) -> bool {
     run.series.iter().any(|series| compare::whole(run, series, None).is_empty())
 }
 
-fn suite_file(name: &str) -> Result<PathBuf> {
+pub fn suite_file(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.extension().is_some() || name.contains('/') {
         return Ok(path.to_owned());

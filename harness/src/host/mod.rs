@@ -2,6 +2,7 @@
 //! What the host has and what it lacks: the cache, Debian's registry without root, QEMU, and their check-up.
 
 pub mod apt;
+pub mod busybox;
 pub mod cache;
 pub mod child;
 pub mod doctor;

@@ -223,7 +223,7 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
 }
 
 /// What the host's userspace takes of a kernel: its root is a virtiofs, and there is no initramfs with modules.
-const VIRTME_NEEDS: [&str; 3] = ["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"];
+pub const VIRTME_NEEDS: [&str; 3] = ["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"];
 
 /// Why a cell cannot be run under virtme-ng.
 fn virtme_lacks(backend: Backend, parameters: &Parameters, image: &kernel::Image) -> Option<String> {

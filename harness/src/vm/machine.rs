@@ -47,21 +47,35 @@ pub struct Spec {
 
 /// QEMU's arguments; the sockets are inherited under their numbers.
 pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
-    let Spec {
-        qemu: _,
-        arch,
-        accel,
-        clock,
-        kernel,
-        initrd,
-        virtme: _,
-        cpus,
-        memory_mib,
-        append,
-        plugin,
-        dir,
-        deadlines: _,
-    } = spec;
+    let mut argv = bare(spec);
+    let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
+    // The console: the kernel's log, and nothing else. Pipe and socket are inherited: neither has a name that could be left
+    // behind.
+    add(&["-chardev", &format!("file,id=console,path=/dev/fd/{}", console.as_raw_fd())]);
+    add(&["-serial", "chardev:console"]);
+    // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
+    add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
+    // The guest's notifications are handled at once, on the vCPU's thread: handled beside it, their effects would come at
+    // any time.
+    let ioeventfd = if spec.clock == Clock::Exact { ",ioeventfd=off" } else { "" };
+    add(&["-device", &format!("virtio-serial-pci{ioeventfd}")]);
+    add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
+    argv.extend(boot(spec, &spec.initrd, &command_line(spec.arch, &spec.append)));
+    if let Some(plugin) = &spec.plugin {
+        argv.extend(["-plugin".into(), plugin_option(plugin, &spec.dir)]);
+    }
+    argv
+}
+
+/// Booted without a disk or a boot loader.
+pub fn boot(spec: &Spec, initrd: &Path, line: &str) -> [OsString; 6] {
+    let kernel = spec.kernel.clone().into();
+    ["-kernel".into(), kernel, "-initrd".into(), initrd.into(), "-append".into(), line.into()]
+}
+
+/// A machine with nothing attached.
+pub fn bare(spec: &Spec) -> Vec<OsString> {
+    let Spec { arch, accel, clock, cpus, memory_mib, .. } = spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.
@@ -77,23 +91,6 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
         add(&["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2000-01-01,clock=vm"]);
     }
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
-    // The console: the kernel's log, and nothing else. Pipe and socket are inherited: neither has a name that could be left
-    // behind.
-    add(&["-chardev", &format!("file,id=console,path=/dev/fd/{}", console.as_raw_fd())]);
-    add(&["-serial", "chardev:console"]);
-    // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
-    add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
-    // The guest's notifications are handled at once, on the vCPU's thread: handled beside it, their effects would come at
-    // any time.
-    let ioeventfd = if *clock == Clock::Exact { ",ioeventfd=off" } else { "" };
-    add(&["-device", &format!("virtio-serial-pci{ioeventfd}")]);
-    add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
-    // Booted without a disk or a boot loader.
-    argv.extend(["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into()]);
-    argv.extend(["-append".into(), command_line(*arch, append).into()]);
-    if let Some(plugin) = plugin {
-        argv.extend(["-plugin".into(), plugin_option(plugin, dir)]);
-    }
     argv
 }
 
@@ -121,7 +118,7 @@ pub fn plugin_option(plugin: &Path, dir: &Path) -> OsString {
     option
 }
 
-fn command_line(arch: Arch, append: &[String]) -> String {
+pub fn command_line(arch: Arch, append: &[String]) -> String {
     let console = match arch {
         Arch::X86_64 => "ttyS0",
         Arch::Arm64 => "ttyAMA0",

@@ -8,6 +8,7 @@ pub mod initramfs;
 mod link;
 mod machine;
 mod process;
+pub mod shell;
 mod virtme;
 
 pub use death::Death;

@@ -56,6 +56,14 @@ enum Owned {
     Group(Option<Group>),
 }
 
+/// Where a group's standard streams go.
+pub enum Streams {
+    /// Nothing comes in, all comes out of one.
+    Output(OwnedFd),
+    /// To the terminal, which is the group's as long as it runs; with its settings, as `stty` writes them.
+    Terminal(String),
+}
+
 /// What virtme-ng starts with, and all that it leaves.
 struct Group {
     /// Where virtiofsd's sockets are, and whatever else.
@@ -64,11 +72,12 @@ struct Group {
     alive: io::PipeWriter,
 }
 
-/// `sh` with this as its program runs its arguments, as the same process, beside a guard that waits for the end of the standard
-/// input. That end comes with the harness, however it dies: PR_SET_PDEATHSIG would reach the first of virtme-ng's processes only.
-/// Then the guard removes virtme-ng's folder and kills the group, itself included.
-const GUARD: &str = "exec 3<&0 </dev/null; { cat <&3; rm -rf -- \"$TMPDIR\"; kill -KILL 0; } >/dev/null 2>&1 & \
-                     exec 3<&- \"$@\"";
+/// `sh` with this as its program runs its arguments, as the same process, beside a guard that waits for the end of a pipe. That
+/// end comes with the harness, however it dies: PR_SET_PDEATHSIG would reach the first of virtme-ng's processes only. Then the
+/// guard removes virtme-ng's folder, puts the terminal in order and kills the group, itself included.
+const GUARD: &str = "guard=$1 terminal=$2; shift 2; { cat <\"/dev/fd/$guard\"; rm -rf -- \"$TMPDIR\"; \
+                     [ -z \"$terminal\" ] || stty \"$terminal\" </dev/tty; kill -KILL 0; } </dev/null >/dev/null 2>&1 & \
+                     exec \"$@\"";
 /// How long killed processes may take to be gone.
 const REAPING: Duration = Duration::from_secs(5);
 /// What virtme-ng ends with when the guest ended and no script did.
@@ -113,27 +122,47 @@ impl Qemu {
         Ok(Qemu { child, owned: Owned::Log(log) })
     }
 
-    /// Runs virtme-ng, which has `home` for its temporary files; what it says goes to `output`.
-    pub fn start_group(command: &Command, home: TempDir, output: OwnedFd) -> io::Result<Qemu> {
+    /// Runs virtme-ng, or another program that starts others, with `home` for all temporary files.
+    pub fn start_group(command: &Command, home: TempDir, streams: Streams) -> io::Result<Qemu> {
         // Whoever loses its parent becomes our child, so that it can be reaped.
         prctl::set_child_subreaper(true)?;
         let (guard, alive) = io::pipe()?;
         let mut guarded = Command::new("/bin/sh");
-        guarded.args(["-c", GUARD, "sh"]).arg(command.get_program()).args(command.get_args());
+        let number = guard.as_raw_fd();
+        let (terminal, is_terminal) = match &streams {
+            Streams::Output(_) => ("", false),
+            Streams::Terminal(settings) => (settings.as_str(), true),
+        };
+        guarded.args(["-c", GUARD, "sh", &number.to_string(), terminal]);
+        guarded.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => guarded.env(name, value),
                 None => guarded.env_remove(name),
             };
         }
-        let child = guarded
-            .current_dir("/")
-            .env("TMPDIR", home.path())
-            .stdin(guard)
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .process_group(0)
-            .spawn()?;
+        if let Some(folder) = command.get_current_dir() {
+            guarded.current_dir(folder);
+        }
+        if let Streams::Output(output) = streams {
+            guarded.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        }
+        // SAFETY: only async-signal-safe calls: fcntl, signal, tcsetpgrp, getpid.
+        unsafe {
+            guarded.pre_exec(move || {
+                if libc::fcntl(number, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                if is_terminal {
+                    // Whoever takes the terminal without having it would be stopped.
+                    libc::signal(libc::SIGTTOU, libc::SIG_IGN);
+                    libc::tcsetpgrp(0, libc::getpid());
+                    libc::signal(libc::SIGTTOU, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
+        let child = guarded.env("TMPDIR", home.path()).process_group(0).spawn()?;
         Ok(Qemu { child, owned: Owned::Group(Some(Group { home, alive })) })
     }
 

@@ -7,7 +7,7 @@
 
 use super::{
     machine::{self, Spec},
-    process::Qemu,
+    process::{Qemu, Streams},
 };
 use crate::run::Accel;
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,8 @@ pub fn start(
     output: OwnedFd,
     deadline: Instant,
 ) -> io::Result<(Qemu, UnixStream)> {
-    let home = home(&virtme.vng, &spec.kernel, &script(spec))?;
+    let home = home(&virtme.vng, &spec.kernel)?;
+    write_script(home.path(), spec, &agent_link(home.path()))?;
     let listener = UnixListener::bind(home.path().join(SOCKET))?;
     listener.set_nonblocking(true)?;
     let mut command = virtme.vng.command(home.path());
@@ -67,8 +68,8 @@ pub fn start(
         .agent
         .canonicalize()
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display())))?;
-    command.args(arguments(spec, home.path(), quoted(agent.as_os_str())));
-    let mut qemu = Qemu::start_group(&command, home, output)?;
+    command.args(arguments(spec, home.path(), Some(quoted(agent.as_os_str())))).current_dir("/");
+    let mut qemu = Qemu::start_group(&command, home, Streams::Output(output))?;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -105,26 +106,29 @@ impl Vng {
     }
 }
 
-/// The folder that virtme-ng has for its own, with all that is handed to it by name. Its path is short: sockets are in it.
-fn home(vng: &Vng, kernel: &Path, qemu: &OsStr) -> io::Result<TempDir> {
+/// A folder of its own for a guest. Its path is short and plain: sockets are in it.
+pub fn short_folder() -> io::Result<TempDir> {
     let temporary = env::temp_dir();
     let fits = temporary.as_os_str().len() < LONGEST && quoted(temporary.as_os_str()) == temporary;
     let temporary = if fits { temporary } else { "/tmp".into() };
-    let home = tempfile::Builder::new().prefix("tramplab-vng-").tempdir_in(temporary)?;
+    tempfile::Builder::new().prefix("tramplab-").tempdir_in(temporary)
+}
+
+/// The folder that virtme-ng has for its own, with all that is handed to it by name.
+pub fn home(vng: &Vng, kernel: &Path) -> io::Result<TempDir> {
+    let home = short_folder()?;
     let at = |name: &str| home.path().join(name);
     fs::create_dir_all(at("bin"))?;
     symlink(&vng.virtiofsd, at("bin/virtiofsd"))?;
     symlink(kernel.canonicalize()?, at("kernel"))?;
-    fs::write(at("qemu"), qemu.as_bytes())?;
-    fs::set_permissions(at("qemu"), fs::Permissions::from_mode(0o755))?;
     // Before the system-wide one.
     fs::create_dir_all(at(".config/virtme-ng"))?;
     fs::write(at(".config/virtme-ng/virtme-ng.conf"), "{}\n")?;
     Ok(home)
 }
 
-/// `vng`'s arguments; `program` is run in the guest by a shell.
-fn arguments(spec: &Spec, home: &Path, program: OsString) -> Vec<OsString> {
+/// `vng`'s arguments; `program` is run in the guest by a shell, and without one there is the terminal.
+pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsString> {
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // Not the kernel's modules: the root is a virtiofs of the host's, which has others.
@@ -133,21 +137,49 @@ fn arguments(spec: &Spec, home: &Path, program: OsString) -> Vec<OsString> {
         add(&["--disable-kvm"]);
     }
     add(&["--cpus", &spec.cpus.to_string(), "--memory", &format!("{}M", spec.memory_mib)]);
-    // Without it the console goes nowhere.
-    add(&["--verbose"]);
+    match program {
+        // Without it the console goes nowhere.
+        Some(_) => add(&["--verbose"]),
+        None => add(&["--user", "root"]),
+    }
     let own = machine::own_words(spec.arch);
     let asked = spec.append.iter().map(String::as_str);
     for word in own.into_iter().chain(asked).chain([PROGRAM_WORD]) {
         add(&["--append", &shell_words::quote(word)]);
     }
     argv.extend(["--run".into(), home.join("kernel").into(), "--qemu".into(), home.join("qemu").into()]);
-    argv.extend(["--".into(), program]);
+    if let Some(program) = program {
+        argv.extend(["--".into(), program]);
+    }
     argv
 }
 
+/// The agent's port, at the other end of which we listen.
+fn agent_link(home: &Path) -> Vec<OsString> {
+    let mut words = vec!["-device".into(), "virtio-serial-pci,id=tramplab".into()];
+    words.extend(port(home, SOCKET, PORT_NAME));
+    words
+}
+
+/// A port of the guest's that is a socket in the home.
+pub fn port(home: &Path, socket: &str, name: &str) -> [OsString; 4] {
+    [
+        "-chardev".into(),
+        format!("socket,id={socket},path={}", home.join(socket).display()).into(),
+        "-device".into(),
+        format!("virtserialport,bus=tramplab.0,chardev={socket},name={name}").into(),
+    ]
+}
+
+pub fn write_script(home: &Path, spec: &Spec, ports: &[OsString]) -> io::Result<()> {
+    let path = home.join("qemu");
+    fs::write(&path, script(spec, ports).as_bytes())?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+}
+
 /// The script that vng takes for QEMU: the same machine as without vng, behind all that vng asks for. QEMU takes the last of what
-/// is said twice. It finds the agent's socket beside itself.
-fn script(spec: &Spec) -> OsString {
+/// is said twice.
+fn script(spec: &Spec, ports: &[OsString]) -> OsString {
     let Spec { qemu, arch, accel, plugin, dir, .. } = spec;
     let mut words: Vec<OsString> = vec![qemu.program.clone().into()];
     words.extend(qemu.arguments.iter().cloned());
@@ -157,8 +189,7 @@ fn script(spec: &Spec) -> OsString {
     add(&["-nodefaults", "-no-user-config", "-no-reboot", "-sandbox", machine::SANDBOX]);
     add(&["-machine", &format!("{},accel={}", machine::board(*arch, *accel), accel.name())]);
     add(&["-cpu", machine::cpu_model(*accel, *arch)]);
-    add(&["-device", "virtio-serial-pci,id=tramplab"]);
-    add(&["-device", &format!("virtserialport,bus=tramplab.0,chardev=agent,name={PORT_NAME}")]);
+    added.extend(ports.iter().cloned());
     if let Some(plugin) = plugin {
         added.extend(["-plugin".into(), machine::plugin_option(plugin, dir)]);
     }
@@ -175,9 +206,7 @@ fn script(spec: &Spec) -> OsString {
         program.as_bytes(),
         b" \"$@\" ",
         added.as_bytes(),
-        b" -chardev \"socket,id=agent,path=${0%/*}/",
-        SOCKET.as_bytes(),
-        b"\"\n",
+        b"\n",
     ];
     text.extend(parts.concat());
     OsString::from_vec(text)
@@ -189,7 +218,7 @@ fn joined(words: &[OsString]) -> OsString {
 }
 
 /// One word for a shell. Paths need not be text.
-fn quoted(word: &OsStr) -> OsString {
+pub fn quoted(word: &OsStr) -> OsString {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./,=+:@%".contains(byte);
     if !word.is_empty() && word.as_bytes().iter().all(plain) {
         return word.to_owned();
@@ -238,7 +267,7 @@ mod tests {
     #[test]
     fn the_command_line_of_vng() {
         for (accel, kvm) in [(Accel::Tcg, " --disable-kvm"), (Accel::Kvm, "")] {
-            let words = arguments(&spec(accel, plain()), Path::new("/tmp/home"), "/a/agent".into());
+            let words = arguments(&spec(accel, plain()), Path::new("/tmp/home"), Some("/a/agent".into()));
             let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
             assert_eq!(
                 text,
@@ -263,7 +292,7 @@ mod tests {
             environment: vec![("MODULES".into(), "a b".into())],
         };
         let path = folder.path().join("qemu");
-        fs::write(&path, script(&spec(Accel::Tcg, qemu)).as_bytes()).unwrap();
+        fs::write(&path, script(&spec(Accel::Tcg, qemu), &agent_link(folder.path())).as_bytes()).unwrap();
         let told = |arguments: &[&str]| {
             let output = Command::new("/bin/sh").arg(&path).args(arguments).output().unwrap();
             String::from_utf8(output.stdout).unwrap()
@@ -273,14 +302,14 @@ mod tests {
         assert!(ran.starts_with("a b|-L|da ta|-m|1 G|-nodefaults|"), "{ran}");
         for part in [
             "|-machine|q35,usb=off,vmport=off,sata=off,smbus=off,accel=tcg|-cpu|max|",
+            &format!(
+                "|-chardev|socket,id=agent,path={}/agent|-device|virtserialport,",
+                folder.path().display()
+            ),
             "|-device|virtserialport,bus=tramplab.0,chardev=agent,name=tramplab.agent|",
-            "|-plugin|file=it's/x,,y.so,dir=runs/a b|",
         ] {
             assert!(ran.contains(part), "{part:?} is missing in {ran}");
         }
-        assert!(
-            ran.ends_with(&format!("|-chardev|socket,id=agent,path={}/agent|", folder.path().display())),
-            "{ran}"
-        );
+        assert!(ran.ends_with("|-plugin|file=it's/x,,y.so,dir=runs/a b|"), "{ran}");
     }
 }
