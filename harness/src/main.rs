@@ -28,6 +28,8 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a test failed, 2 usage or config
 enum Command {
     /// Run a suite in guests and report: the main job
     VmTest(cli::vm_test::Args),
+    /// A guest to look around in: at the terminal, or for one command, whose exit code is then this one's
+    Shell(cli::shell::Args),
     /// Run every test of this repository, real guests included
     Test(cli::test::Args),
     /// Say what this machine has, what is missing and the line that mends it
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     let result = match App::parse().command {
         Command::VmTest(args) => cli::vm_test::vm_test(&args),
         Command::Test(args) => cli::test::test(&args),
+        Command::Shell(args) => cli::shell::shell(&args),
         Command::Doctor => cli::doctor::doctor(),
         Command::Report(args) => cli::report::report(&args),
         Command::Merge(args) => cli::merge::merge(&args),
@@ -97,6 +100,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::SetupError>()
             || cause.is::<host::QemuError>()
             || cause.is::<host::rust::RustError>()
+            || cause.is::<host::VirtmeError>()
             || cause.is::<run::StoreError>()
             || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)

@@ -19,6 +19,9 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Another architecture than this machine's.
+const FOREIGN: &str = if cfg!(target_arch = "x86_64") { "arm64" } else { "x86_64" };
+
 /// A suite that would run one cell.
 const SUITE: &str =
     "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
@@ -69,6 +72,11 @@ fn bad_input_is_named_and_ends_with_2() {
     let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
     assert_ne!(config, without_btf);
     let cases = [
+        with_arguments(
+            "another architecture's guest with this machine's files",
+            &["--vm", "virtme-ng", "--arch", FOREIGN],
+            &["--vm virtme-ng", "this machine's own files"],
+        ),
         with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
         with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
         with_suite("unknown key", &SUITE.replace("tests:", "tets:"), &["suite.yaml:4:1", "tets", "tests"]),

@@ -67,6 +67,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         clock: Clock::Free,
         kernel: "none".into(),
         initrd: "none".into(),
+        virtme: None,
         cpus: 1,
         memory_mib: 1,
         append: vec![],

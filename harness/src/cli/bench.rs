@@ -54,6 +54,7 @@ pub fn bench(args: &Args) -> Result<u8> {
             clock: Clock::Free,
             kernel: image.image.clone(),
             initrd: initrd.clone(),
+            virtme: None,
             cpus: 1,
             memory_mib: 1024,
             append: Vec::new(),

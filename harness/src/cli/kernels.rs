@@ -16,12 +16,12 @@ use tramplab::{
         build::{self, BuildError, Builder, Confinement, Order},
         kconfig, source,
     },
-    run::{self, Arch, Built, ErrorKind, Outcome, RunDir, Step},
+    run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step},
     series::{self, ApplyError, Patch, Series},
     suite::Suite,
 };
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct SeriesArgs {
     /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a quilt series, a
     /// message-id (needs b4), or a name in kernels/patches/
@@ -97,7 +97,12 @@ impl Wanted {
             _ => None,
         });
         let emulators = self.arches().into_iter().map(|arch| (arch, purpose)).collect();
-        host::Wanted { toolchains: toolchains.collect(), arches: self.arches(), emulators }
+        host::Wanted {
+            toolchains: toolchains.collect(),
+            arches: self.arches(),
+            emulators,
+            backend: Backend::Qemu,
+        }
     }
 
     /// Each once.

@@ -13,6 +13,7 @@ pub mod nextest;
 pub mod profile;
 pub mod progress;
 pub mod report;
+pub mod shell;
 pub mod test;
 pub mod vm_test;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use tramplab::{
     host::{self, Cache, Purpose, Qemu, rust::target},
     kernel::{self, Compiler, Toolchain},
-    run::Arch,
+    run::{Arch, Backend},
 };
 use xshell::{Shell, cmd};
 
@@ -40,10 +40,12 @@ pub fn test(args: &Args) -> Result<u8> {
     let progress = Progress::steps();
     if args.setup {
         let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+        // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
         let wanted = host::Wanted {
             toolchains: toolchains.to_vec(),
             arches: Arch::ALL.to_vec(),
             emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
+            backend: Backend::VirtmeNg,
         };
         host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }

@@ -10,24 +10,25 @@ use super::{
     nextest::{Cells, End, Event, Selection},
     progress::Progress,
     report::{self, Look},
-    repository,
+    repository, shell,
 };
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::{self, IsTerminal},
     path::{Path, PathBuf},
     time::Duration,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
     compare,
-    host::{self, Cache, CacheError, Purpose, Qemu, apt},
+    host::{self, Cache, CacheError, Purpose, Qemu, VirtmeNg, apt},
     kernel::{self, build::Confinement},
     run::{
-        self, Accel, Arch, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
-        Test,
+        self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard,
+        SuiteRef, Test,
     },
     suite::{self, Clocks, Emulator, Experiment, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{self, Deadlines, Spec, Vm, accel},
@@ -54,6 +55,9 @@ pub struct Args {
     /// Where builds cannot be confined build nothing, instead of warning
     #[arg(long, conflicts_with = "unconfined")]
     confined: bool,
+    /// What starts the guests: QEMU alone, or virtme-ng, which gives them this machine's own files (read-only) for a userspace
+    #[arg(long, value_enum, default_value_t = BackendArg::Qemu)]
+    vm: BackendArg,
     /// KVM counts only when a guest answered under it
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
@@ -78,6 +82,9 @@ pub struct Args {
     /// Name the selected cells, run none
     #[arg(long)]
     list: bool,
+    /// When a cell did not pass, boot its guest again with a shell: its kernel, its machine, its command line; needs a terminal
+    #[arg(long, conflicts_with = "list")]
+    keep: bool,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -97,6 +104,21 @@ impl AccelArg {
             AccelArg::Auto => accel::Request::Auto,
             AccelArg::Kvm => accel::Request::Only(Accel::Kvm),
             AccelArg::Tcg => accel::Request::Only(Accel::Tcg),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendArg {
+    Qemu,
+    VirtmeNg,
+}
+
+impl From<BackendArg> for Backend {
+    fn from(arg: BackendArg) -> Backend {
+        match arg {
+            BackendArg::Qemu => Backend::Qemu,
+            BackendArg::VirtmeNg => Backend::VirtmeNg,
         }
     }
 }
@@ -149,6 +171,18 @@ fn overridden(mut suite: Suite, args: &Args) -> Result<Suite> {
     Ok(suite.with(clocks, (!explain.is_empty()).then_some(&explain)))
 }
 
+/// The host's files are of use to the host's architecture only.
+pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
+    let foreign = arches.iter().find(|&&arch| Arch::host() != Some(arch));
+    match (backend, foreign) {
+        (Backend::VirtmeNg, Some(arch)) => Err(UsageError(format!(
+            "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; leave --vm out for {arch} guests"
+        ))
+        .into()),
+        _ => Ok(()),
+    }
+}
+
 /// What came of it.
 pub enum Measured {
     Cells(Box<Run>, RunDir),
@@ -158,12 +192,21 @@ pub enum Measured {
 
 pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
-        Measured::Cells(run, run_dir) => finish(&run, &run_dir, &args.look),
+        Measured::Cells(run, run_dir) => {
+            let code = finish(&run, &run_dir, &args.look)?;
+            shell::look_into(&run, &run_dir, args.keep)?;
+            Ok(code)
+        }
         Measured::Nothing(code) => Ok(code),
     }
 }
 
 pub fn measure(args: &Args) -> Result<Measured> {
+    if args.keep && !io::stdin().is_terminal() {
+        let message =
+            "--keep gives you a shell at the terminal, and the standard input is none; leave it out";
+        return Err(UsageError(message.to_owned()).into());
+    }
     let suite_file = suite_file(&args.suite)?;
     let suite = overridden(suite::load(&suite_file)?, args)?;
     let asked = Asked {
@@ -183,8 +226,11 @@ pub fn measure(args: &Args) -> Result<Measured> {
         return Err(UsageError(format!("{}: {misfit}", asked.reference.file)).into());
     }
     let purpose = purpose(&asked.suite);
+    let backend = Backend::from(args.vm);
+    check_backend(backend, &wanted.arches())?;
     if args.setup {
-        host::setup(&cache, &wanted.of_the_host(purpose), &mut |step| progress.step(step))?;
+        let wanted = host::Wanted { backend, ..wanted.of_the_host(purpose) };
+        host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }
     let builds = !wanted.of_the_host(purpose).toolchains.is_empty();
     if args.confined
@@ -193,7 +239,9 @@ pub fn measure(args: &Args) -> Result<Measured> {
     {
         return Err(UsageError(format!("kernels are to be built confined: {reason}")).into());
     }
+    let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
     let lab = Lab::set_up(cache, &wanted.arches(), purpose, args.accel.request(), &progress)?;
+    let lab = Lab { virtme_ng, ..lab };
     let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
@@ -248,6 +296,8 @@ pub struct Lab {
     built: Artifacts,
     cells: Cells,
     accel: accel::Request,
+    /// Where it starts the guests.
+    virtme_ng: Option<VirtmeNg>,
 }
 
 /// A run before its first cell: its kernels are there, and what will boot is known.
@@ -269,7 +319,7 @@ impl Lab {
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
         let built = artifacts::build(&cache, arches)?;
-        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache })
+        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache, virtme_ng: None })
     }
 
     /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
@@ -294,7 +344,8 @@ impl Lab {
             };
             accels.insert(image.arch, accel);
             let undeliverable = self.qemus[&image.arch].undeliverable();
-            guests.push(Guest { image, initrd, accel, undeliverable, budgets_of });
+            let backend = self.backend();
+            guests.push(Guest { image, initrd, accel, backend, undeliverable, budgets_of });
         }
         // Of what was not built nothing boots.
         let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
@@ -317,7 +368,11 @@ impl Lab {
                 .iter()
                 .map(|(&arch, qemu)| {
                     let plugin = (accel_of(arch) == Accel::Tcg).then(|| self.built.plugin.clone());
-                    (arch, Emulator { qemu: qemu.program.clone(), plugin })
+                    let virtme = self.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| {
+                        let agent = self.built.agents[&arch].clone();
+                        vm::Virtme { vng: vng.clone(), agent }
+                    });
+                    (arch, Emulator { qemu: qemu.program.clone(), plugin, virtme })
                 })
                 .collect(),
             jobs: plan::jobs(cells, compared),
@@ -338,6 +393,8 @@ impl Lab {
                 .map(|(&arch, qemu)| {
                     Ok(run::Machine {
                         arch,
+                        vm: self.backend(),
+                        virtme_ng: self.virtme_ng.as_ref().map(|virtme_ng| virtme_ng.version.clone()),
                         qemu: qemu.version.clone(),
                         cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
                         cpus: suite.machine.cpus.get(),
@@ -387,6 +444,10 @@ impl Lab {
         Ok((run, run_dir))
     }
 
+    fn backend(&self) -> Backend {
+        if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
+    }
+
     /// KVM if a guest answered under it, else TCG, visibly.
     fn choose_accel(&self, image: &kernel::Image, initrd: &Path, progress: &Progress) -> Result<Accel> {
         let qemu = &self.qemus[&image.arch].program;
@@ -400,6 +461,8 @@ impl Lab {
                 clock: Clock::Free,
                 kernel: image.image.clone(),
                 initrd: initrd.to_owned(),
+                // Whether KVM works is the same question.
+                virtme: None,
                 cpus: 1,
                 memory_mib: 1024,
                 append: Vec::new(),
@@ -552,7 +615,7 @@ fn compares_nothing(run: &Run) -> bool {
     run.series.iter().any(|series| compare::whole(run, series, None).is_empty())
 }
 
-fn suite_file(name: &str) -> Result<PathBuf> {
+pub fn suite_file(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.extension().is_some() || name.contains('/') {
         return Ok(path.to_owned());

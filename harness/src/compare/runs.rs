@@ -32,6 +32,8 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     };
     differ("they ran under different accelerators", &accels(base), &accels(head));
     differ("their guests had different CPU models", &on_a.cpu, &on_b.cpu);
+    // Another init has other threads and mounts, which time sees.
+    differ("different programs started their guests", on_a.vm.name(), on_b.vm.name());
     // What `-cpu max` is, and so which code the kernel patches in, differs from QEMU to QEMU.
     differ("they ran in different QEMUs", &on_a.qemu, &on_b.qemu);
     if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm)) {

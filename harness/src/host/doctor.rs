@@ -3,19 +3,18 @@
 
 use super::{
     cache::Cache,
-    child,
     kvm::{self, KvmError},
     qemu::{Purpose, Qemu, QemuError, Unfit, variable},
     rust::{RustError, Rustc, target},
     setup::{Need, REQUIREMENTS, install_line},
+    virtme::{VirtmeError, VirtmeNg},
 };
 use crate::{
     kernel::{Compiler, Toolchain, build::toolchain},
     run::Arch,
 };
-use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
-const LIMIT: Duration = Duration::from_secs(20);
 const SETUP: &str = "cargo xtask vm-test --setup";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +88,7 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
     checks.push(kvm_check(kvm::probe()));
     checks.push(lbr_check(host_lbr(), kvm::guest_lbr()));
-    checks.push(vng_check());
+    checks.push(vng_check(VirtmeNg::find(cache)));
     checks.push(Check::ok("bpftool", "not used: the guest agent brings libbpf"));
     checks
 }
@@ -261,16 +260,18 @@ fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
     }
 }
 
-fn vng_check() -> Check {
+fn vng_check(found: Result<VirtmeNg, VirtmeError>) -> Check {
     const NAME: &str = "virtme-ng";
-    match child::run(Command::new("vng").arg("--version"), LIMIT) {
-        Ok(output) => Check::ok(NAME, output.stdout.trim().to_owned()),
-        Err(_) => Check::not(
+    const MEND: &str = "cargo xtask vm-test --setup --vm virtme-ng";
+    match found {
+        Ok(VirtmeNg { vng, version }) => Check::ok(
             NAME,
-            State::Missing,
-            "no vng: not used yet",
-            Some("pipx install virtme-ng".to_owned()),
+            format!("{version} ({}), virtiofsd ({})", vng.program.display(), vng.virtiofsd.display()),
         ),
+        Err(error @ VirtmeError::NotFound { .. }) => {
+            Check::not(NAME, State::Missing, error.to_string(), Some(MEND.to_owned()))
+        }
+        Err(error) => Check::not(NAME, State::Broken, error.to_string(), None),
     }
 }
 

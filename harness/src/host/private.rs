@@ -96,23 +96,24 @@ pub fn unpack(apt: &Apt, packages: &[Package], folder: &Path) -> Result<(), Priv
     Ok(())
 }
 
-/// Writes the script that runs `usr/bin/NAME` as one program. It finds the parts beside itself, since a copy is written in one
+/// Writes the script that runs `program`, a path below the folder, as one program. It finds the parts beside itself, since a copy is written in one
 /// folder and then renamed into its place: `$here` and `$lib` in the lines of `environment` and in `arguments` are those.
 pub fn write_wrapper(
     folder: &Path,
     layout: &Layout,
-    name: &str,
+    program: &str,
     environment: &[&str],
     arguments: &str,
 ) -> Result<(), PrivateError> {
     let Layout { triplet, loader, .. } = layout;
+    let name = program.rsplit('/').next().expect("a path");
     let exports: String = environment.iter().map(|line| format!("export {line}\n")).collect();
     let script = format!(
         "#!/bin/sh\n\
          here=$(cd \"$(dirname \"$(readlink -f \"$0\")\")\" && pwd) || exit 127\n\
          lib=$here/usr/lib/{triplet}\n\
          {exports}\
-         exec \"$lib/{loader}\" --library-path \"$lib\" --argv0 {name} \"$here/usr/bin/{name}\" {arguments} \"$@\"\n"
+         exec \"$lib/{loader}\" --library-path \"$lib\" --argv0 {name} \"$here/{program}\" {arguments} \"$@\"\n"
     );
     let path = folder.join(WRAPPER);
     fs::write(&path, script)

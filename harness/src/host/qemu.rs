@@ -329,7 +329,13 @@ fn fetch(
 fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), PrivateError> {
     let data: Vec<String> = DATA.iter().map(|data| format!("-L \"$here/{data}\"")).collect();
     let environment = ["QEMU_MODULE_DIR=\"$lib/qemu\""];
-    private::write_wrapper(folder, layout, program_name(arch), &environment, &data.join(" "))
+    private::write_wrapper(
+        folder,
+        layout,
+        &format!("usr/bin/{}", program_name(arch)),
+        &environment,
+        &data.join(" "),
+    )
 }
 
 fn private_copies(cache: &Cache, arch: Arch, purpose: Purpose) -> Vec<PathBuf> {

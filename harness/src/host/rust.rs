@@ -137,7 +137,7 @@ fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Pa
             progress(&format!("fetching {RUSTC} {} with its standard library for {arch}", std.version));
             private::unpack(&other, &others, folder).map_err(private)?;
             private::unpack(&own, &packages, folder).map_err(private)?;
-            private::write_wrapper(folder, &layout, "rustc", &[], "--sysroot \"$here/usr\"")
+            private::write_wrapper(folder, &layout, "usr/bin/rustc", &[], "--sysroot \"$here/usr\"")
                 .map_err(private)?;
             // A copy that does not run is none.
             examined(folder, arch).map(|_| ())

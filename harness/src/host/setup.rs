@@ -6,10 +6,11 @@ use super::{
     child::{self, ChildError},
     qemu::{Purpose, Qemu, QemuError},
     rust::{RustError, Rustc, cross_compiler},
+    virtme::{self, VirtmeError, VirtmeNg},
 };
 use crate::{
     kernel::{Toolchain, build::toolchain},
-    run::Arch,
+    run::{Arch, Backend},
 };
 use std::{
     collections::BTreeSet,
@@ -42,6 +43,8 @@ pub enum SetupError {
     Qemu(#[from] QemuError),
     #[error(transparent)]
     Rust(#[from] RustError),
+    #[error(transparent)]
+    Virtme(#[from] VirtmeError),
 }
 
 /// Something that must be on the host.
@@ -62,6 +65,8 @@ pub enum Need {
     Any,
     /// Building kernels from sources.
     Kernels,
+    /// Guests by virtme-ng.
+    Virtme,
     /// Guests of this architecture, where the host's is another.
     Foreign(Arch),
 }
@@ -75,6 +80,8 @@ pub struct Wanted {
     pub arches: Vec<Arch>,
     /// What runs them.
     pub emulators: Vec<(Arch, Purpose)>,
+    /// What starts the guests.
+    pub backend: Backend,
 }
 
 impl Wanted {
@@ -82,6 +89,7 @@ impl Wanted {
         match requirement.need {
             Need::Any => true,
             Need::Kernels => !self.toolchains.is_empty(),
+            Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
         }
     }
@@ -121,11 +129,13 @@ enum Detect {
     /// All of these headers.
     Headers(&'static [&'static str]),
     Clang,
+    /// Python's installer of packages.
+    Pip,
     /// With the C library that the agent is linked with, which comes in a package of its own.
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 10] = [
+pub const REQUIREMENTS: [Requirement; 11] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
@@ -183,6 +193,13 @@ pub const REQUIREMENTS: [Requirement; 10] = [
         detect: Detect::Programs(&["bwrap"]),
     },
     Requirement {
+        name: "Python and pip",
+        why: "fetch virtme-ng and run it, for `--vm virtme-ng`",
+        packages: &["python3", "python3-pip"],
+        need: Need::Virtme,
+        detect: Detect::Pip,
+    },
+    Requirement {
         name: "arm64 compiler",
         why: "links the guest agent for arm64, and builds arm64 kernels",
         packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
@@ -221,6 +238,12 @@ impl Requirement {
                 Some(missing) => Err(format!("no {missing}")),
             },
             Detect::Clang => clang(),
+            Detect::Pip => {
+                let output =
+                    child::run(Command::new("python3").args(["-m", "pip", "--version"]), QUERY_LIMIT);
+                let output = output.map_err(|_| "no python3 with pip".to_owned())?;
+                Ok(output.stdout.lines().next().unwrap_or_default().to_owned())
+            }
             Detect::CrossCompiler(arch) => cross_compiler_with_libc(&cross_compiler(arch)),
         }
     }
@@ -246,6 +269,9 @@ pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> 
     }
     for &arch in &wanted.arches {
         Rustc::provision(cache, arch, progress)?;
+    }
+    if wanted.backend == Backend::VirtmeNg {
+        VirtmeNg::provision(cache, progress)?;
     }
     Ok(())
 }
@@ -426,7 +452,9 @@ mod tests {
     fn a_manifests_toolchain_is_asked_for_by_its_own_packages() {
         let of = |toolchains: &[(&str, Arch)]| {
             let toolchains = toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
-            let missing = Wanted { toolchains, arches: Vec::new(), emulators: Vec::new() }.missing();
+            let missing =
+                Wanted { toolchains, arches: Vec::new(), emulators: Vec::new(), backend: Backend::Qemu }
+                    .missing();
             let packages: BTreeSet<_> = missing.iter().flat_map(|missing| missing.packages.clone()).collect();
             (list(&missing), packages)
         };

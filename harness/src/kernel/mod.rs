@@ -141,6 +141,13 @@ impl Image {
         self.config.as_ref().map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
     }
 
+    /// Which of these options, written without `CONFIG_`, are not built in. Of a kernel whose configuration is unknown: none.
+    pub fn not_built_in(&self, options: &[&'static str]) -> Vec<String> {
+        let Some(config) = &self.config else { return Vec::new() };
+        let missing = config.missing(options);
+        missing.iter().map(ToString::to_string).collect()
+    }
+
     /// Whether the option's module is among those that the guest loads.
     fn brings(&self, option: &str) -> bool {
         let file = format!("-{}.ko", option.to_ascii_lowercase());

@@ -130,9 +130,11 @@ impl Document {
 /// Which one ran the guests; mostly the same version for every architecture.
 fn qemu(run: &Run) -> String {
     match &run.machines[..] {
-        [first, others @ ..] if others.iter().all(|other| other.qemu == first.qemu) => first.qemu.clone(),
+        [first, others @ ..] if others.iter().all(|other| other.programs() == first.programs()) => {
+            first.programs()
+        }
         machines => {
-            let one = |machine: &Machine| format!("{}: {}", machine.arch, machine.qemu);
+            let one = |machine: &Machine| format!("{}: {}", machine.arch, machine.programs());
             machines.iter().map(one).collect::<Vec<_>>().join("; ")
         }
     }

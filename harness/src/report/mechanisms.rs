@@ -62,7 +62,7 @@ pub fn render(run: &Run) -> String {
 }
 
 fn machines(run: &Run) -> String {
-    let one = |machine: &Machine| format!("{} on {}", machine.arch, machine.qemu);
+    let one = |machine: &Machine| format!("{} on {}", machine.arch, machine.programs());
     run.machines.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 

@@ -6,7 +6,7 @@ use crate::{
     branch::{Filter, Model, waste},
     compare::tests::recorded,
     profile::{Phase, Space, Unit},
-    run::{Accel, Built, Clock, Delivered, ErrorKind, Measurement, Outcome, Run, Test},
+    run::{Accel, Backend, Built, Clock, Delivered, ErrorKind, Measurement, Outcome, Run, Test},
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
@@ -203,6 +203,7 @@ fn every_field_and_variant_is_documented() {
     names.extend(Phase::ALL.map(|phase| phase.name().to_owned()));
     names.extend(error_kinds().into_iter().map(variant));
     names.extend([Clock::Free, Clock::Exact].map(variant));
+    names.extend([Backend::Qemu, Backend::VirtmeNg].map(variant));
     names.extend([Explain::Exact, Explain::Sampled].map(variant));
     names.extend(["shard", "partition", "joined", "runs", "expected"].map(str::to_owned));
     names.extend([Unit::Instructions, Unit::Samples, Unit::Nanoseconds].map(variant));

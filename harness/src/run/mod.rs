@@ -91,6 +91,11 @@ pub struct SuiteRef {
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub arch: Arch,
+    #[serde(default)]
+    pub vm: Backend,
+    /// The version, where it starts the guests.
+    #[serde(default)]
+    pub virtme_ng: Option<String>,
     /// First line of QEMU's `--version`.
     pub qemu: String,
     /// QEMU's `-cpu`.
@@ -102,6 +107,16 @@ pub struct Machine {
     pub agent_sha256: String,
     /// None where the records come from hardware.
     pub plugin_sha256: Option<String>,
+}
+
+impl Machine {
+    /// What ran its guests.
+    pub fn programs(&self) -> String {
+        match &self.virtme_ng {
+            Some(version) => format!("virtme-ng {version}, {}", self.qemu),
+            None => self.qemu.clone(),
+        }
+    }
 }
 
 impl Run {
@@ -282,6 +297,26 @@ impl Accel {
         match self {
             Accel::Kvm => "kvm",
             Accel::Tcg => "tcg",
+        }
+    }
+}
+
+/// What starts the guests and gives them a root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// QEMU, with the agent as the only program of an initramfs.
+    #[default]
+    Qemu,
+    /// virtme-ng, with the host's own files.
+    VirtmeNg,
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Qemu => "qemu",
+            Backend::VirtmeNg => "virtme-ng",
         }
     }
 }

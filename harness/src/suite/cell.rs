@@ -254,6 +254,7 @@ fn run(
         clock: task.clock,
         kernel: planned.kernel_image.clone(),
         initrd: initrd.clone(),
+        virtme: emulator.virtme.clone(),
         cpus: planned.cpus,
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),

@@ -5,8 +5,8 @@
 use super::{Budget, Clocks, Experiment, Suite, TestGroup};
 use crate::{
     kernel,
-    run::{Accel, Arch, CellId, Clock, Row, Test},
-    vm::QemuProgram,
+    run::{Accel, Arch, Backend, CellId, Clock, Row, Test},
+    vm::{QemuProgram, Virtme},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -32,6 +32,8 @@ pub struct Emulator {
     pub qemu: QemuProgram,
     /// The TCG plugin; none where the records come from hardware.
     pub plugin: Option<PathBuf>,
+    /// Where virtme-ng starts it.
+    pub virtme: Option<Virtme>,
 }
 
 /// What one process does: a cell, or the cells of one test on several kernels that are compared. These belong together: no filter and no
@@ -46,6 +48,7 @@ pub struct Job {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlannedCell {
     pub id: CellId,
+    pub backend: Backend,
     pub kernel_image: PathBuf,
     pub initrd: PathBuf,
     pub cpus: u32,
@@ -73,7 +76,12 @@ impl PlannedCell {
             Parameters::Attach(attach) => attach.clocks(),
             // Programs are then at the same addresses at every boot: arm64's JIT loads one with more or fewer instructions. With
             // several CPUs there is no exact clock, and the rest repeats without it.
-            Parameters::Trigger { throughput: false, .. } if self.cpus == 1 => vec![Clock::Exact],
+            // Under virtme-ng there is none either, and x86-64's JIT loads addresses alike.
+            Parameters::Trigger { throughput: false, .. }
+                if self.cpus == 1 && self.backend == Backend::Qemu =>
+            {
+                vec![Clock::Exact]
+            }
             _ => vec![Clock::Free],
         }
     }
@@ -117,6 +125,7 @@ pub struct Guest<'a> {
     pub accel: Accel,
     /// Why its emulator can hand it no branch records, if it cannot.
     pub undeliverable: Option<String>,
+    pub backend: Backend,
     /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on.
     pub budgets_of: &'a str,
 }
@@ -125,7 +134,7 @@ pub struct Guest<'a> {
 /// cells have as many boots as statistics need.
 pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for &Guest { image, ref initrd, accel, ref undeliverable, budgets_of } in kernels {
+    for &Guest { image, ref initrd, accel, backend, ref undeliverable, budgets_of } in kernels {
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
         for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
@@ -134,12 +143,14 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             let undeliverable = undeliverable.clone().filter(|_| deliver);
             cells.push(PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
+                backend,
                 kernel_image: image.image.clone(),
                 initrd: initrd.clone(),
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
-                skip: skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image)
+                skip: virtme_lacks(backend, &parameters, image)
+                    .or_else(|| skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image))
                     .or(undeliverable),
                 parameters,
                 deliver,
@@ -218,6 +229,31 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
         }
+    }
+}
+
+/// What the host's userspace takes of a kernel: its root is a virtiofs, and there is no initramfs with modules.
+pub const VIRTME_NEEDS: [&str; 3] = ["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"];
+
+/// Why a cell cannot be run under virtme-ng.
+fn virtme_lacks(backend: Backend, parameters: &Parameters, image: &kernel::Image) -> Option<String> {
+    if backend == Backend::Qemu {
+        return None;
+    }
+    let missing = image.not_built_in(&VIRTME_NEEDS);
+    if !missing.is_empty() {
+        return Some(format!(
+            "virtme-ng's root is a virtiofs, and the kernel has not built in {}",
+            missing.join(", ")
+        ));
+    }
+    match parameters {
+        Parameters::Attach(attach) if attach.clock.exact() => Some(
+            "the exact clock needs a guest that nothing reaches from outside while it measures, and virtme-ng's root comes from \
+             the host when the host has the time; use --clock free, or --vm qemu"
+                .to_owned(),
+        ),
+        _ => None,
     }
 }
 
@@ -360,8 +396,15 @@ mod tests {
     }
 
     fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
-        let guest =
-            |image| Guest { image, initrd: "initrd".into(), accel, undeliverable: None, budgets_of: "a" };
+        let backend = Backend::Qemu;
+        let guest = |image| Guest {
+            image,
+            initrd: "initrd".into(),
+            accel,
+            backend,
+            undeliverable: None,
+            budgets_of: "a",
+        };
         images.iter().map(guest).collect()
     }
 

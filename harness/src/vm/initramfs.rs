@@ -15,7 +15,15 @@ use tramplab_protocol::message::{Command, ORDERS};
 
 /// Writes a newc archive; the same files give the same bytes. `modules` are for the agent to load, in this order.
 pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
-    let agent = read(agent)?;
+    pack(&read(agent)?, None, modules, out)
+}
+
+/// The root of a guest to look around in: `init` is a script for this busybox, which is static.
+pub fn build_shell(init: &str, busybox: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
+    pack(init.as_bytes(), Some(&read(busybox)?), modules, out)
+}
+
+fn pack(init: &[u8], busybox: Option<&[u8]>, modules: &[PathBuf], out: &Path) -> io::Result<()> {
     let mut archive = Vec::new();
     let mut inode = 0;
     let mut add = |name: &str, kind: ModeFileType, mode: u32, device: (u32, u32), bytes: &[u8]| {
@@ -37,7 +45,11 @@ pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
     }
     // The kernel opens it for /init before anything is mounted.
     add("dev/console", ModeFileType::Char, 0o600, (5, 1), &[])?;
-    add("init", ModeFileType::Regular, 0o755, (0, 0), &agent)?;
+    add("init", ModeFileType::Regular, 0o755, (0, 0), init)?;
+    if let Some(busybox) = busybox {
+        add("bin", ModeFileType::Directory, 0o755, (0, 0), &[])?;
+        add("bin/busybox", ModeFileType::Regular, 0o755, (0, 0), busybox)?;
+    }
     for (index, module) in modules.iter().enumerate() {
         let file = module.file_name().unwrap_or_default().to_string_lossy();
         // The agent loads them by name.

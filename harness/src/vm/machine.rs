@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QEMU's command line.
 
-use super::Deadlines;
+use super::{Deadlines, virtme::Virtme};
 use crate::run::{Accel, Arch, Clock};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -32,6 +32,8 @@ pub struct Spec {
     pub clock: Clock,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
+    /// Boots the host's own userspace instead of the initramfs.
+    pub virtme: Option<Virtme>,
     pub cpus: u32,
     pub memory_mib: u32,
     /// Added to the kernel's command line.
@@ -45,44 +47,8 @@ pub struct Spec {
 
 /// QEMU's arguments; the sockets are inherited under their numbers.
 pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
-    let Spec {
-        qemu: _,
-        arch,
-        accel,
-        clock,
-        kernel,
-        initrd,
-        cpus,
-        memory_mib,
-        append,
-        plugin,
-        dir,
-        deadlines: _,
-    } = spec;
-    let mut argv: Vec<OsString> = Vec::new();
+    let mut argv = bare(spec);
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-    // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.
-    add(&["-nodefaults", "-no-user-config", "-display", "none", "-nic", "none"]);
-    // A panic reboots (`panic=-1`); that must be the end of QEMU, and is the kernel's last word.
-    add(&["-no-reboot"]);
-    // QEMU runs what we boot, which may be anything: it may start no process and gain no rights.
-    add(&["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
-    match (arch, accel) {
-        // The least that still has PCIe and ACPI power-off: `microvm` boots nothing under TCG. The ports of VMware, a USB
-        // and an SMBus controller would only be probed; a disk controller moreover answers the firmware from a thread of
-        // its own, and no two boots would be the same even with the exact clock.
-        (Arch::X86_64, _) => add(&["-machine", "q35,usb=off,vmport=off,sata=off,smbus=off"]),
-        (Arch::Arm64, Accel::Tcg) => add(&["-machine", "virt,gic-version=3"]),
-        // What the host has.
-        (Arch::Arm64, Accel::Kvm) => add(&["-machine", "virt,gic-version=host"]),
-    }
-    add(&["-accel", accel.name(), "-cpu", cpu_model(*accel, *arch)]);
-    if *clock == Clock::Exact {
-        // Guest time is counted in instructions, 1 ns each; an idle guest jumps to its next timer. What else is random
-        // or comes from the host's clock is fixed.
-        add(&["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2000-01-01,clock=vm"]);
-    }
-    add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
     // The console: the kernel's log, and nothing else. Pipe and socket are inherited: neither has a name that could be left
     // behind.
     add(&["-chardev", &format!("file,id=console,path=/dev/fd/{}", console.as_raw_fd())]);
@@ -91,35 +57,73 @@ pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString
     add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
     // The guest's notifications are handled at once, on the vCPU's thread: handled beside it, their effects would come at
     // any time.
-    let ioeventfd = if *clock == Clock::Exact { ",ioeventfd=off" } else { "" };
+    let ioeventfd = if spec.clock == Clock::Exact { ",ioeventfd=off" } else { "" };
     add(&["-device", &format!("virtio-serial-pci{ioeventfd}")]);
     add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
-    // Booted without a disk or a boot loader.
-    argv.extend(["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into()]);
-    argv.extend(["-append".into(), command_line(*arch, append).into()]);
-    if let Some(plugin) = plugin {
-        let mut option = OsString::from("file=");
-        option.push(escaped(plugin));
-        option.push(",dir=");
-        option.push(escaped(dir));
-        argv.extend(["-plugin".into(), option]);
+    argv.extend(boot(spec, &spec.initrd, &command_line(spec.arch, &spec.append)));
+    if let Some(plugin) = &spec.plugin {
+        argv.extend(["-plugin".into(), plugin_option(plugin, &spec.dir)]);
     }
     argv
 }
 
-fn command_line(arch: Arch, append: &[String]) -> String {
-    let (console, own) = match arch {
-        // Whether the timer interrupts in time is a question to the host, and on a loaded one the kernel panics at boot for
-        // want of an answer.
-        Arch::X86_64 => ("ttyS0", "no_timer_check"),
-        // Where the stack begins in a system call would be random, and as copies align themselves to it, so would the branches.
-        Arch::Arm64 => ("ttyAMA0", "randomize_kstack_offset=off"),
+/// Booted without a disk or a boot loader.
+pub fn boot(spec: &Spec, initrd: &Path, line: &str) -> [OsString; 6] {
+    let kernel = spec.kernel.clone().into();
+    ["-kernel".into(), kernel, "-initrd".into(), initrd.into(), "-append".into(), line.into()]
+}
+
+/// A machine with nothing attached.
+pub fn bare(spec: &Spec) -> Vec<OsString> {
+    let Spec { arch, accel, clock, cpus, memory_mib, .. } = spec;
+    let mut argv: Vec<OsString> = Vec::new();
+    let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
+    // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.
+    add(&["-nodefaults", "-no-user-config", "-display", "none", "-nic", "none"]);
+    // A panic reboots (`panic=-1`); that must be the end of QEMU, and is the kernel's last word.
+    add(&["-no-reboot"]);
+    add(&["-sandbox", SANDBOX]);
+    add(&["-machine", board(*arch, *accel)]);
+    add(&["-accel", accel.name(), "-cpu", cpu_model(*accel, *arch)]);
+    if *clock == Clock::Exact {
+        // Guest time is counted in instructions, 1 ns each; an idle guest jumps to its next timer. What else is random
+        // or comes from the host's clock is fixed.
+        add(&["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2000-01-01,clock=vm"]);
+    }
+    add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
+    argv
+}
+
+/// QEMU runs what we boot, which may be anything: it may start no process and gain no rights.
+pub const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
+
+/// QEMU's `-machine`.
+pub fn board(arch: Arch, accel: Accel) -> &'static str {
+    match (arch, accel) {
+        // The least that still has PCIe and ACPI power-off: `microvm` boots nothing under TCG. The ports of VMware, a USB
+        // and an SMBus controller would only be probed; a disk controller moreover answers the firmware from a thread of
+        // its own, and no two boots would be the same even with the exact clock.
+        (Arch::X86_64, _) => "q35,usb=off,vmport=off,sata=off,smbus=off",
+        (Arch::Arm64, Accel::Tcg) => "virt,gic-version=3",
+        // What the host has.
+        (Arch::Arm64, Accel::Kvm) => "virt,gic-version=host",
+    }
+}
+
+pub fn plugin_option(plugin: &Path, dir: &Path) -> OsString {
+    let mut option = OsString::from("file=");
+    option.push(escaped(plugin));
+    option.push(",dir=");
+    option.push(escaped(dir));
+    option
+}
+
+pub fn command_line(arch: Arch, append: &[String]) -> String {
+    let console = match arch {
+        Arch::X86_64 => "ttyS0",
+        Arch::Arm64 => "ttyAMA0",
     };
-    // `panic=-1`: reboot at once. An oops must not become a panic: it has a verdict of its own. `mitigations=off`:
-    // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
-    // stays randomised, as it is elsewhere: all symbols come from the guest. `cryptomgr.notests`: ciphers testing
-    // themselves take a sixth of the boot under TCG.
-    let mut line = format!("console={console} {own} cryptomgr.notests panic=-1 mitigations=off");
+    let mut line = format!("console={console} {}", own_words(arch).join(" "));
     for word in append {
         // The kernel takes the last of a repeated option, so a suite can undo what stands before.
         line.push(' ');
@@ -128,8 +132,24 @@ fn command_line(arch: Arch, append: &[String]) -> String {
     line
 }
 
+/// What is on every guest's command line but the console.
+pub fn own_words(arch: Arch) -> [&'static str; 4] {
+    let own = match arch {
+        // Whether the timer interrupts in time is a question to the host, and on a loaded one the kernel panics at boot for
+        // want of an answer.
+        Arch::X86_64 => "no_timer_check",
+        // Where the stack begins in a system call would be random, and as copies align themselves to it, so would the branches.
+        Arch::Arm64 => "randomize_kstack_offset=off",
+    };
+    // `panic=-1`: reboot at once. An oops must not become a panic: it has a verdict of its own. `mitigations=off`:
+    // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
+    // stays randomised, as it is elsewhere: all symbols come from the guest. `cryptomgr.notests`: ciphers testing
+    // themselves take a sixth of the boot under TCG.
+    [own, "cryptomgr.notests", "panic=-1", "mitigations=off"]
+}
+
 /// A comma in an option's value is doubled (QEMU's qemu-option.c). Paths need not be UTF-8.
-fn escaped(path: &Path) -> OsString {
+pub fn escaped(path: &Path) -> OsString {
     let mut bytes = Vec::new();
     for &byte in path.as_os_str().as_bytes() {
         bytes.push(byte);
@@ -166,6 +186,7 @@ mod tests {
             clock: Clock::Free,
             kernel: "k".into(),
             initrd: "i".into(),
+            virtme: None,
             cpus: 2,
             memory_mib: 512,
             append: vec!["mitigations=auto".to_owned(), "quiet".to_owned()],

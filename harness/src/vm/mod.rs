@@ -8,9 +8,12 @@ pub mod initramfs;
 mod link;
 mod machine;
 mod process;
+pub mod shell;
+mod virtme;
 
 pub use death::Death;
 pub use machine::{QemuProgram, Spec, cpu_model};
+pub use virtme::{Virtme, Vng};
 
 use crate::run::ErrorKind;
 use console::Console;
@@ -100,21 +103,36 @@ impl Vm {
         let ours = |action: &str| failed(ErrorKind::Harness, action);
         let (sender, signals) = mpsc::sync_channel(link::QUEUE);
         let (console_host, console_guest) = process::pipe().map_err(ours("create the console's pipe"))?;
-        let (link_host, link_guest) =
-            process::socket_pair().map_err(ours("create the agent's socket pair"))?;
         let create = |name| {
             let path = spec.dir.join(name);
             let file = fs::File::create(&path).map_err(ours(&format!("create {}", path.display())))?;
             Ok((path, file))
         };
         let (_, console_log) = create("console.log")?;
-        let qemu_log = create("qemu.log")?;
-        let argv = machine::arguments(&spec, &console_guest, &link_guest);
-        let program = spec.qemu.program.display();
-        let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, [console_guest, link_guest])
-            .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
         let console =
             Console::watch(console_host, console_log, sender.clone()).map_err(ours("watch the console"))?;
+        let (qemu, link_host) = match &spec.virtme {
+            None => {
+                let (link_host, link_guest) =
+                    process::socket_pair().map_err(ours("create the agent's socket pair"))?;
+                let qemu_log = create("qemu.log")?;
+                let argv = machine::arguments(&spec, &console_guest, &link_guest);
+                let program = spec.qemu.program.display();
+                let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, [console_guest, link_guest])
+                    .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
+                (qemu, link_host)
+            }
+            Some(virtme) => {
+                let tail = || console.tail();
+                virtme::start(&spec, virtme, console_guest, started + spec.deadlines.boot).map_err(
+                    |error| VmError {
+                        kind: ErrorKind::QemuStart,
+                        message: format!("failed to start {}: {error}", virtme.vng.program.display()),
+                        console_tail: tail(),
+                    },
+                )?
+            }
+        };
         let link = Link::open(link_host, sender).map_err(ours("open the agent's link"))?;
         let mut vm = Vm {
             qemu,
@@ -207,7 +225,7 @@ impl Vm {
             if let Some(status) = self.qemu.exited() {
                 return match self.death_on_the_way() {
                     Some(death) => Err(self.died(death)),
-                    None if status.success() => Ok(()),
+                    None if self.qemu.is_good_end(&status) => Ok(()),
                     None => Err(self.qemu_exited(&status)),
                 };
             }
@@ -254,7 +272,8 @@ impl Vm {
 
     /// The link is gone: because the kernel died, because QEMU ended, or for no better reason than its own.
     fn link_failed(&mut self, kind: ErrorKind, message: &str) -> VmError {
-        let until = Instant::now() + LAST_WORDS;
+        // virtme-ng ends after QEMU has.
+        let until = Instant::now() + if self.qemu.has_log() { LAST_WORDS } else { LAST_WORDS * 6 };
         while Instant::now() < until {
             match self.signals.recv_timeout(TICK) {
                 Ok(Signal::Death(death)) => return self.died(death),
@@ -283,11 +302,16 @@ impl Vm {
         if let Some(death) = self.death_on_the_way() {
             return self.died(death);
         }
-        let said = self.qemu.last_words();
-        let never_ran = self.boot_time.is_zero() && self.console.tail().is_empty() && !status.success();
+        let tail = self.console.tail();
+        // What virtme-ng, QEMU and virtiofsd say themselves goes the way of the console there.
+        let said = self.qemu.last_words().unwrap_or_else(|| {
+            tail.iter().rev().find(|line| !line.trim().is_empty()).cloned().unwrap_or_default()
+        });
+        let kernel_ran = tail.iter().any(|line| self.qemu.has_log() || line.starts_with('['));
+        let never_ran = self.boot_time.is_zero() && !kernel_ran && !status.success();
         let kind = if never_ran { ErrorKind::QemuStart } else { ErrorKind::QemuExit };
         let said = if said.is_empty() { "it said nothing".to_owned() } else { said };
-        self.dead(kind, format!("QEMU ended with {status}: {said}"))
+        self.dead(kind, format!("{} ended with {status}: {said}", self.qemu.name()))
     }
 
     fn died(&mut self, death: Death) -> VmError {

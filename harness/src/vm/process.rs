@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU as a child: it dies with the thread that started it, and is reaped with its owner.
+//! QEMU as a child: it dies with the thread that started it, and is reaped with its owner. So is virtme-ng, which starts QEMU
+//! and virtiofsd itself, with all that it started.
 
 use super::machine::QemuProgram;
 use nix::{
@@ -7,6 +8,7 @@ use nix::{
         prctl,
         signal::{self, Signal},
         socket::{AddressFamily, SockFlag, SockType, socketpair},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
     },
     unistd::Pid,
 };
@@ -19,7 +21,10 @@ use std::{
     },
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
+use tempfile::TempDir;
 
 /// The host's end, and the end that QEMU inherits. No name in the file system, so nothing is left behind.
 pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
@@ -41,8 +46,42 @@ pub fn pipe() -> io::Result<(io::PipeReader, OwnedFd)> {
 
 pub struct Qemu {
     child: Child,
-    log: PathBuf,
+    owned: Owned,
 }
+
+/// What there is beside the child.
+enum Owned {
+    Log(PathBuf),
+    /// Its process group has others in it.
+    Group(Option<Group>),
+}
+
+/// Where a group's standard streams go.
+pub enum Streams {
+    /// Nothing comes in, all comes out of one.
+    Output(OwnedFd),
+    /// To the terminal, which is the group's as long as it runs; with its settings, as `stty` writes them.
+    Terminal(String),
+}
+
+/// What virtme-ng starts with, and all that it leaves.
+struct Group {
+    /// Where virtiofsd's sockets are, and whatever else.
+    home: TempDir,
+    /// Its guard (see [`GUARD`]) reads the other end.
+    alive: io::PipeWriter,
+}
+
+/// `sh` with this as its program runs its arguments, as the same process, beside a guard that waits for the end of a pipe. That
+/// end comes with the harness, however it dies: PR_SET_PDEATHSIG would reach the first of virtme-ng's processes only. Then the
+/// guard removes virtme-ng's folder, puts the terminal in order and kills the group, itself included.
+const GUARD: &str = "guard=$1 terminal=$2; shift 2; { cat <\"/dev/fd/$guard\"; rm -rf -- \"$TMPDIR\"; \
+                     [ -z \"$terminal\" ] || stty \"$terminal\" </dev/tty; kill -KILL 0; } </dev/null >/dev/null 2>&1 & \
+                     exec \"$@\"";
+/// How long killed processes may take to be gone.
+const REAPING: Duration = Duration::from_secs(5);
+/// What virtme-ng ends with when the guest ended and no script did.
+const NO_SCRIPT: i32 = 255;
 
 impl Qemu {
     /// `inherited` keep their numbers in the child and are closed here.
@@ -80,7 +119,51 @@ impl Qemu {
             });
         }
         let child = command.spawn()?;
-        Ok(Qemu { child, log })
+        Ok(Qemu { child, owned: Owned::Log(log) })
+    }
+
+    /// Runs virtme-ng, or another program that starts others, with `home` for all temporary files.
+    pub fn start_group(command: &Command, home: TempDir, streams: Streams) -> io::Result<Qemu> {
+        // Whoever loses its parent becomes our child, so that it can be reaped.
+        prctl::set_child_subreaper(true)?;
+        let (guard, alive) = io::pipe()?;
+        let mut guarded = Command::new("/bin/sh");
+        let number = guard.as_raw_fd();
+        let (terminal, is_terminal) = match &streams {
+            Streams::Output(_) => ("", false),
+            Streams::Terminal(settings) => (settings.as_str(), true),
+        };
+        guarded.args(["-c", GUARD, "sh", &number.to_string(), terminal]);
+        guarded.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => guarded.env(name, value),
+                None => guarded.env_remove(name),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            guarded.current_dir(folder);
+        }
+        if let Streams::Output(output) = streams {
+            guarded.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        }
+        // SAFETY: only async-signal-safe calls: fcntl, signal, tcsetpgrp, getpid.
+        unsafe {
+            guarded.pre_exec(move || {
+                if libc::fcntl(number, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                if is_terminal {
+                    // Whoever takes the terminal without having it would be stopped.
+                    libc::signal(libc::SIGTTOU, libc::SIG_IGN);
+                    libc::tcsetpgrp(0, libc::getpid());
+                    libc::signal(libc::SIGTTOU, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
+        let child = guarded.env("TMPDIR", home.path()).process_group(0).spawn()?;
+        Ok(Qemu { child, owned: Owned::Group(Some(Group { home, alive })) })
     }
 
     pub fn id(&self) -> u32 {
@@ -91,14 +174,38 @@ impl Qemu {
         self.child.try_wait().ok().flatten()
     }
 
-    /// The last line it wrote itself.
-    pub fn last_words(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
+    pub fn name(&self) -> &'static str {
+        if self.has_log() { "QEMU" } else { "virtme-ng" }
+    }
+
+    /// Whether what it says itself is apart from the console.
+    pub fn has_log(&self) -> bool {
+        matches!(self.owned, Owned::Log(_))
+    }
+
+    /// Whether that is how it ends when its guest was switched off.
+    pub fn is_good_end(&self, status: &ExitStatus) -> bool {
+        status.success() || (!self.has_log() && status.code() == Some(NO_SCRIPT))
+    }
+
+    /// The last line it wrote itself, where that is known.
+    pub fn last_words(&self) -> Option<String> {
+        let Owned::Log(log) = &self.owned else { return None };
+        let text = fs::read(log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
+        Some(text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned())
     }
 
     pub fn kill(&mut self) {
+        if let Owned::Group(group) = &mut self.owned {
+            // While the guard lives the group's number is ours, also when its first process has ended.
+            if let Some(Group { home, alive }) = group.take() {
+                end_group(Pid::from_raw(self.child.id() as i32), &mut self.child);
+                drop(home);
+                drop(alive);
+            }
+            return;
+        }
         if self.exited().is_some() {
             return;
         }
@@ -111,5 +218,20 @@ impl Qemu {
 impl Drop for Qemu {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Kills a process group and reaps who is in it.
+fn end_group(group: Pid, first: &mut Child) {
+    let _ = signal::killpg(group, Signal::SIGKILL);
+    let _ = first.wait();
+    let until = Instant::now() + REAPING;
+    while Instant::now() < until {
+        match waitpid(Pid::from_raw(-group.as_raw()), Some(WaitPidFlag::WNOHANG)) {
+            // Killed, and not gone yet: or, where it has no parent but us, still on the way here.
+            Ok(WaitStatus::StillAlive) => thread::sleep(Duration::from_millis(5)),
+            Ok(_) => {}
+            Err(_) => return,
+        }
     }
 }

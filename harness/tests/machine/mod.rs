@@ -42,6 +42,7 @@ pub fn spec(arch: Arch, dir: &Path) -> Spec {
         clock: Clock::Free,
         kernel: of(arch, "TEST_KERNEL"),
         initrd,
+        virtme: None,
         cpus: 1,
         memory_mib: 1024,
         append: vec![],

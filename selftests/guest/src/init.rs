@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What falls to the first process of a machine: file systems, sysctls, limits, modules, and switching off.
+//! What falls to the first process of a machine: file systems, sysctls, limits, modules, and switching off. Where there is
+//! another, all but its console, its orphans and the modules, which that one has seen to.
 
+use crate::Role;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -58,14 +60,14 @@ pub enum InitError {
 }
 
 /// Makes the machine ready to measure.
-pub fn prepare() -> Result<(), InitError> {
+pub fn prepare(role: Role) -> Result<(), InitError> {
     for entry in &MOUNTS {
         // Fails where it exists, or where its parent is a kernel file system; the mount then tells.
         let _ = fs::create_dir_all(entry.target);
         let mounted =
             mount(Some(entry.source), entry.target, Some(entry.kind), MsFlags::empty(), None::<&str>);
         match mounted {
-            // devtmpfs may have been mounted by the kernel.
+            // devtmpfs may have been mounted by the kernel, and all of them by another init.
             Ok(()) | Err(Errno::EBUSY) => {}
             Err(errno) if entry.needed => {
                 return Err(InitError::Mount { kind: entry.kind, target: entry.target, errno });
@@ -73,7 +75,9 @@ pub fn prepare() -> Result<(), InitError> {
             Err(errno) => eprintln!("tramplab-agent: no {}: {errno}", entry.kind),
         }
     }
-    open_console();
+    if role == Role::Init {
+        open_console();
+    }
     for (name, value) in SYSCTLS {
         match fs::write(format!("/proc/sys/{name}"), value) {
             Ok(()) => {}
@@ -87,6 +91,9 @@ pub fn prepare() -> Result<(), InitError> {
         if let Err(errno) = setrlimit(resource, limit, limit) {
             eprintln!("tramplab-agent: failed to raise {resource:?}: {errno}");
         }
+    }
+    if role == Role::Program {
+        return Ok(());
     }
     // Orphans become children of the first process; the kernel reaps those of one that ignores SIGCHLD.
     // SAFETY: ignoring a signal installs no handler.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's first process: makes the machine ready, then does what the host asks, one request at a time.
+//! The guest's first process, or a program of a guest whose init is another: makes the machine ready, then does what the host asks, one request at a time.
 
 mod attach;
 mod beside;
@@ -37,7 +37,7 @@ use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{
-    AGENT_NAME, AttachRequest, Command, Event, GuestError, Request, Response, VERSION,
+    AGENT_NAME, AttachRequest, Command, Event, GuestError, PROGRAM_WORD, Request, Response, VERSION,
 };
 
 /// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
@@ -46,7 +46,8 @@ const MEASURING_CPU: usize = 0;
 #[derive(Debug, thiserror::Error)]
 enum AgentError {
     #[error(
-        "the agent is the guest's /init: it mounts, powers off and measures a whole machine, so it runs as process 1 only"
+        "the agent mounts, powers off and measures a whole machine, so it runs as process 1 only, or where the kernel's command \
+         line has {PROGRAM_WORD}"
     )]
     NotInit,
     #[error(transparent)]
@@ -60,19 +61,38 @@ enum AgentError {
 }
 
 fn main() {
-    if std::process::id() != 1 {
+    let Some(role) = Role::of_this_process() else {
         eprintln!("tramplab-agent: {}", AgentError::NotInit);
         std::process::exit(2);
-    }
-    let Err(error) = run();
+    };
+    let Err(error) = run(role);
     // The console is all that is left to speak through; the host reads its end when QEMU has gone.
     eprintln!("tramplab-agent: {error}");
     init::power_off();
 }
 
+/// What the agent is in its guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// The first process: the whole root is the host's making.
+    Init,
+    /// Started by another init, on a root that has files of its own.
+    Program,
+}
+
+impl Role {
+    fn of_this_process() -> Option<Role> {
+        if std::process::id() == 1 {
+            return Some(Role::Init);
+        }
+        let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        line.split_ascii_whitespace().any(|word| word == PROGRAM_WORD).then_some(Role::Program)
+    }
+}
+
 /// Never returns but for an error.
-fn run() -> Result<std::convert::Infallible, AgentError> {
-    init::prepare()?;
+fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
+    init::prepare(role)?;
     libbpf_log::install();
     // The kernel named it after its file, `init`.
     if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
@@ -80,7 +100,12 @@ fn run() -> Result<std::convert::Infallible, AgentError> {
     }
     let mut agent = Agent { btf: None, attached: None, prepared: None, names: None, left: 0, line: None };
     let mut answers = Answers::default();
-    for command in orders::read()? {
+    let orders = match role {
+        Role::Init => orders::read()?,
+        // What lies in such a root is not for us.
+        Role::Program => Vec::new(),
+    };
+    for command in orders {
         pin_or_say();
         let result = guarded(|| agent.execute(command.clone())).and_then(|outcome| match outcome {
             Outcome::Reply(response) => Ok(*response),

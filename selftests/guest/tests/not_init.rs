@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Started by hand, the agent must refuse: as process 1 it would mount over, unbind and power off the machine.
+//! Started by hand, the agent must refuse: it would mount over, unbind and power off the machine.
 
 use std::process::Command;
 
@@ -9,4 +9,11 @@ fn refuses_to_run_as_anything_but_init() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("process 1 only"), "{text}");
+    // The word that lets it run elsewhere is taken from the kernel's command line, and from nowhere else.
+    let output = Command::new(env!("CARGO_BIN_EXE_tramplab-agent"))
+        .arg("tramplab.agent=program")
+        .env("tramplab.agent", "program")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }

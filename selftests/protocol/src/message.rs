@@ -12,6 +12,9 @@ pub const PORT_NAME: &str = "tramplab.agent";
 pub const AGENT_NAME: &str = "tramplab-agent";
 /// It is the first process.
 pub const AGENT_PID: u32 = 1;
+/// On the kernel's command line where the agent is not: there another init starts it as a program. Nobody's own machine has this
+/// word, so that the agent, which mounts and powers off, still refuses to run on one.
+pub const PROGRAM_WORD: &str = "tramplab.agent=program";
 /// The agent beats at least this often (milliseconds of guest time), also while it measures.
 pub const HEARTBEAT_MS: u64 = 500;
 

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debian's static busybox, for the root of guests to look around in.
+
+use super::{
+    apt::{Apt, AptError},
+    cache::{Cache, CacheError},
+    private::{self, PrivateError, SUITE},
+};
+use crate::{kernel, run::Arch};
+use std::path::PathBuf;
+
+const KIND: &str = "busybox";
+const PACKAGE: &str = "busybox-static";
+/// `/bin` is a link in newer packages.
+const PLACES: [&str; 2] = ["usr/bin/busybox", "bin/busybox"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum BusyboxError {
+    #[error("failed to find busybox in Debian's package {PACKAGE}: expected one of {}", PLACES.join(", "))]
+    Layout,
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// For guests of an architecture; fetched once.
+pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, BusyboxError> {
+    let prefix = format!("{arch}=");
+    let of_it =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
+    if let Some(entry) = cache.list(KIND).into_iter().rfind(of_it) {
+        return program(entry);
+    }
+    let apt = Apt::open(cache, kernel::debian_architecture(arch), progress)?;
+    let fetch = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, BusyboxError> {
+        let mut packages = apt.closure(SUITE, PACKAGE)?;
+        // Static: it needs none of the others.
+        packages.retain(|package| package.name == PACKAGE);
+        let Some(package) = packages.first() else { return Err(apt.not_found(PACKAGE).into()) };
+        let key = format!("{prefix}{}", package.version);
+        let entry = cache.entry(KIND, &key, |folder| {
+            progress(&format!("fetching {PACKAGE} {}", package.version));
+            private::unpack(&apt, &packages, folder)?;
+            program(folder.to_owned()).map(drop)
+        })?;
+        program(entry)
+    };
+    match fetch(progress) {
+        Err(
+            BusyboxError::Apt(AptError::NotFound { .. } | AptError::Child(_))
+            | BusyboxError::Private(PrivateError::Apt(AptError::NotFound { .. } | AptError::Child(_))),
+        ) if !apt.is_fresh() => {
+            apt.refresh(progress)?;
+            fetch(progress)
+        }
+        result => result,
+    }
+}
+
+fn program(entry: PathBuf) -> Result<PathBuf, BusyboxError> {
+    PLACES.map(|place| entry.join(place)).into_iter().find(|path| path.is_file()).ok_or(BusyboxError::Layout)
+}
