@@ -175,7 +175,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         return Err(UsageError(format!("kernels are to be built confined: {reason}")).into());
     }
     let lab = Lab::set_up(cache, &wanted.arches(), args.accel.request(), &progress)?;
-    let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
+    let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")), "")?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
         suite: &asked.suite,
@@ -208,6 +208,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
 }
 
 /// A suite, and what a run says of where it is from.
+#[derive(Clone)]
 pub struct Asked {
     pub suite: Suite,
     pub reference: SuiteRef,
@@ -227,6 +228,12 @@ pub struct Planned {
     plan: Plan,
     run: Run,
     run_dir: RunDir,
+}
+
+impl Planned {
+    pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
+        self.run.machine(arch)
+    }
 }
 
 impl Lab {
@@ -593,11 +600,12 @@ fn host_facts() -> run::Host {
     }
 }
 
-pub fn new_run_dir(runs: &Path) -> Result<RunDir> {
+/// A folder named after the moment, with `prefix` before it.
+pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .expect("a date is formattable");
-    let id = format!("{stamp}-{:04x}", std::process::id() & 0xffff);
+    let id = format!("{prefix}{stamp}-{:04x}", std::process::id() & 0xffff);
     let path = runs.join(id);
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
