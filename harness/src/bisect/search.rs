@@ -2,8 +2,8 @@
 //! The search is git's own: `git bisect`, in a bare repository that has no objects but somebody else's.
 //!
 //! Merges, skipped commits, and a good end that is no ancestor of the bad one are so what git makes of them. The user's
-//! repository is only read: neither its checkout nor a bisection that is going on there is touched. Nothing is kept between two
-//! questions but the verdicts: git is told all of them each time, and does the same with the same.
+//! repository is only read: neither its checkout nor a bisection that is going on there is touched. What is kept is the verdicts:
+//! git is told them in their order, and then asks the same again.
 
 use crate::host::{
     ChildError,
@@ -48,6 +48,16 @@ pub enum Mark {
     Skip,
 }
 
+impl Mark {
+    fn name(self) -> &'static str {
+        match self {
+            Mark::Good => "good",
+            Mark::Bad => "bad",
+            Mark::Skip => "skip",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     Test {
@@ -77,6 +87,8 @@ pub struct History {
     folder: PathBuf,
     /// For messages.
     what: String,
+    /// The ends and the verdicts that git has been told: only what is new need be told.
+    told: Option<([String; 2], Vec<(String, Mark)>)>,
 }
 
 impl History {
@@ -128,26 +140,36 @@ impl History {
 
     fn empty(folder: &Path, what: String) -> Result<History, SearchError> {
         fs::create_dir_all(folder).map_err(io_error("make", folder))?;
-        let history = History { folder: folder.to_owned(), what };
+        let history = History { folder: folder.to_owned(), what, told: None };
         history.run(history.git().args(["init", "--bare", "--quiet", "--template="]))?;
         fs::create_dir_all(folder.join("objects/info")).map_err(io_error("make", folder))?;
         Ok(history)
     }
 
     /// What git would test next, after these verdicts.
-    pub fn next(&self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next, SearchError> {
-        let marked = |wanted: Mark| {
-            verdicts.iter().filter(move |(_, mark)| *mark == wanted).map(|(commit, _)| commit.as_str())
+    pub fn next(&mut self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next, SearchError> {
+        let ends = [good, bad].map(str::to_owned);
+        let mut words = String::new();
+        let mut tell = |history: &History, arguments: &[&str]| -> Result<(), SearchError> {
+            let (_, output) = history.finish(history.git().arg("bisect").args(arguments))?;
+            words = format!("{}{}", output.stdout, output.stderr);
+            Ok(())
         };
-        self.run(self.git().args(["update-ref", "--no-deref", "HEAD", bad]))?;
-        // Where it goes on from depends on what is known, not on the order in which it became known.
-        let mut start = self.git();
-        start.args(["bisect", "start", "--no-checkout", marked(Mark::Bad).next_back().unwrap_or(bad), good]);
-        let (_, mut output) = self.finish(start.args(marked(Mark::Good)))?;
-        let skipped: Vec<&str> = marked(Mark::Skip).collect();
-        if !skipped.is_empty() {
-            output = self.finish(self.git().args(["bisect", "skip"]).args(skipped))?.1;
+        let told = match self.told.take() {
+            Some((of, told)) if of == ends && verdicts.starts_with(&told) && verdicts.len() > told.len() => {
+                told.len()
+            }
+            _ => {
+                self.run(self.git().args(["update-ref", "--no-deref", "HEAD", bad]))?;
+                tell(self, &["start", "--no-checkout", bad, good])?;
+                0
+            }
+        };
+        // One after the other, as they were given: what git asks next depends on what it had asked before.
+        for (commit, mark) in &verdicts[told..] {
+            tell(self, &[mark.name(), commit])?;
         }
+        self.told = Some((ends, verdicts.to_vec()));
         let log = self.folder.join("BISECT_LOG");
         let said = fs::read_to_string(&log).unwrap_or_default();
         let ids = |comment: &str| -> Vec<String> {
@@ -165,7 +187,6 @@ impl History {
         }
         let (status, next) =
             self.finish(self.git().args(["rev-parse", "--verify", "--quiet", "BISECT_HEAD"]))?;
-        let words = format!("{}{}", output.stdout, output.stderr);
         let commit = next.stdout.trim();
         // A merge base that is bad is tested no further, and git says why.
         let is_known = verdicts.iter().any(|(known, _)| known == commit) || [good, bad].contains(&commit);
@@ -312,12 +333,12 @@ mod tests {
         /// Answers git until it is done: the commits tested, in order, and the end.
         fn search(&self, good: &str, bad: &str, answer: impl Fn(&str) -> Mark) -> (Vec<&'static str>, Next) {
             let scratch = tempfile::tempdir().unwrap();
-            let history = History::of_repository(self.dir.path(), &scratch.path().join("git")).unwrap();
+            let mut history = History::of_repository(self.dir.path(), &scratch.path().join("git")).unwrap();
             let mut verdicts = Vec::new();
             loop {
                 match history.next(&self.id(good), &self.id(bad), &verdicts).unwrap() {
                     Next::Test { commit, left } => {
-                        assert!(left.contains("left to test"), "{left}");
+                        assert!(left.contains("left to test") || left.contains("merge base"), "{left}");
                         verdicts.push((commit.clone(), answer(self.name(&commit))));
                     }
                     end => return (verdicts.iter().map(|(id, _)| self.name(id)).collect(), end),
@@ -391,6 +412,24 @@ mod tests {
         assert!(said.contains(&format!("{found} is the first bad commit")), "{said}");
     }
 
+    /// After an interruption git is told everything at once, and asks what it would have asked.
+    #[test]
+    fn a_search_that_is_taken_up_again_asks_the_same() {
+        let made = Made::new();
+        let (tested, _) = made.search("a", "f", after("s"));
+        let verdicts: Vec<_> = tested.iter().map(|name| (made.id(name), after("s")(name))).collect();
+        for known in 0..=tested.len() {
+            let scratch = tempfile::tempdir().unwrap();
+            let mut history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+            let next = history.next(&made.id("a"), &made.id("f"), &verdicts[..known]).unwrap();
+            match (next, tested.get(known)) {
+                (Next::Test { commit, .. }, Some(name)) => assert_eq!(made.name(&commit), *name),
+                (Next::Found(commit), None) => assert_eq!(commit, made.id("s")),
+                (next, _) => panic!("after {known}: {next:?}"),
+            }
+        }
+    }
+
     #[test]
     fn the_users_repository_is_only_read() {
         let made = Made::new();
@@ -414,7 +453,7 @@ mod tests {
     fn ends_the_wrong_way_round_are_gits_to_refuse() {
         let made = Made::new();
         let scratch = tempfile::tempdir().unwrap();
-        let history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+        let mut history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
         let error = history.next(&made.id("f"), &made.id("a"), &[]).unwrap_err();
         assert!(error.is_usage(), "{error}");
         // Two branches: what they have in common is tested first, and one that is bad is the end.
@@ -452,7 +491,7 @@ mod tests {
     fn a_series_is_a_history_of_its_own() {
         let scratch = tempfile::tempdir().unwrap();
         let subjects: Vec<String> = (1..=5).map(|n| format!("bpf: Change {n}")).collect();
-        let (history, commits) = History::of_series("s", &subjects, &scratch.path().join("git")).unwrap();
+        let (mut history, commits) = History::of_series("s", &subjects, &scratch.path().join("git")).unwrap();
         assert_eq!(commits.len(), 6);
         assert_eq!(history.commit(&commits[3]).unwrap().subject, "bpf: Change 3");
         let mut verdicts = Vec::new();

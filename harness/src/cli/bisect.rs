@@ -128,7 +128,8 @@ fn of_tree(args: &Args, tree: &Path) -> Result<u8> {
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };
-    let bisection = Bisection::new(&args.metric, &setting, &lab, place.clone(), history, &reproduce, &mut make)?;
+    let bisection =
+        Bisection::new(&args.metric, &setting, &lab, place.clone(), history, &reproduce, &mut make)?;
     match chosen {
         Some(commit) => bisection.answer_for(&commit),
         None => bisection.search(),
