@@ -88,7 +88,21 @@ pub struct History {
     /// For messages.
     what: String,
     /// The ends and the verdicts that git has been told: only what is new need be told.
-    told: Option<([String; 2], Vec<(String, Mark)>)>,
+    told: Option<Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    /// Good and bad.
+    ends: [String; 2],
+    verdicts: Vec<(String, Mark)>,
+}
+
+impl Told {
+    /// Whether git can be told the rest of these: with nothing new it would say nothing.
+    fn goes_on(&self, ends: &[String; 2], verdicts: &[(String, Mark)]) -> bool {
+        self.ends == *ends && verdicts.starts_with(&self.verdicts) && verdicts.len() > self.verdicts.len()
+    }
 }
 
 impl History {
@@ -156,9 +170,7 @@ impl History {
             Ok(())
         };
         let told = match self.told.take() {
-            Some((of, told)) if of == ends && verdicts.starts_with(&told) && verdicts.len() > told.len() => {
-                told.len()
-            }
+            Some(told) if told.goes_on(&ends, verdicts) => told.verdicts.len(),
             _ => {
                 self.run(self.git().args(["update-ref", "--no-deref", "HEAD", bad]))?;
                 tell(self, &["start", "--no-checkout", bad, good])?;
@@ -169,7 +181,7 @@ impl History {
         for (commit, mark) in &verdicts[told..] {
             tell(self, &[mark.name(), commit])?;
         }
-        self.told = Some((ends, verdicts.to_vec()));
+        self.told = Some(Told { ends, verdicts: verdicts.to_vec() });
         let log = self.folder.join("BISECT_LOG");
         let said = fs::read_to_string(&log).unwrap_or_default();
         let ids = |comment: &str| -> Vec<String> {

@@ -595,3 +595,37 @@ pub struct Place {
     /// From the symbol's start.
     pub offset: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_found_by_its_name() {
+        for name in [
+            "build",
+            "boot",
+            "lbr_waste/kprobe.session",
+            "attach/kprobe.multi/1000",
+            "attach/fentry/all",
+            "trigger/fexit",
+            "trigger/fentry+kprobe.multi+function_tracer",
+            "fault/rcu_stall",
+        ] {
+            let test: Test = name.parse().unwrap();
+            assert_eq!(test.name(), name);
+        }
+        for name in [
+            "",
+            "boots",
+            "boot/x",
+            "lbr_waste",
+            "attach/fentry",
+            "attach/fentry/0",
+            "trigger/fentry+x",
+            "fault/no",
+        ] {
+            assert!(name.parse::<Test>().is_err(), "{name}");
+        }
+    }
+}
