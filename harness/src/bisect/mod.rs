@@ -14,6 +14,6 @@ pub mod search;
 pub mod state;
 
 pub use question::Question;
-pub use reading::{Ends, Reading, Side, Unread};
+pub use reading::{Ending, Ends, Reading, Side, Unread};
 pub use search::{Commit, History, Mark, Next, SearchError};
 pub use state::{Asked, End, Found, State, Step, Verdict};

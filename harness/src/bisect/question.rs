@@ -33,7 +33,7 @@ impl Question {
 
     /// Whether the answer has noise, and needs both ends measured beside each candidate.
     pub fn is_timed(&self) -> bool {
-        matches!(self, Question::Number(Metric::Time { .. } | Metric::Trigger { cost: Cost::Time, .. }))
+        matches!(self, Question::Number(metric) if metric.is_time())
     }
 
     /// Whether nothing need boot.
@@ -59,12 +59,9 @@ impl Question {
         match self.test() {
             Test::LbrWaste { mechanism } => TestGroup::LbrWaste { mechanisms: only(mechanism), hits: HITS },
             Test::Attach { mechanism, functions } => self.attach(mechanism, functions),
-            Test::Trigger { mechanism, beside } => TestGroup::Trigger {
-                mechanisms: only(mechanism),
-                beside,
-                hits: HITS,
-                throughput: self.is_timed(),
-            },
+            Test::Trigger { mechanism, beside } => {
+                TestGroup::Trigger { mechanisms: only(mechanism), beside, hits: HITS, throughput: false }
+            }
             // A kernel is built for it like for any other, and nothing is measured that a suite could not hold.
             Test::Build | Test::Boot => TestGroup::Boot {},
             Test::Fault { fault } => TestGroup::Fault { faults: vec![fault] },
@@ -104,10 +101,13 @@ impl fmt::Display for Question {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{metric}; to ask how a test ends: {test}")]
-pub struct UnknownQuestion {
-    metric: UnknownMetric,
-    test: UnknownTest,
+pub enum UnknownQuestion {
+    #[error("{metric}; to ask how a test ends: {test}")]
+    Name { metric: UnknownMetric, test: UnknownTest },
+    #[error("`{0}` is of one boot, and so judged nowhere: ask for its instructions or branches")]
+    OneBoot(String),
+    #[error("`{0}` makes a guest fail on purpose: that says nothing of its kernel")]
+    Fault(String),
 }
 
 /// A metric, or a test's name.
@@ -116,14 +116,13 @@ impl FromStr for Question {
 
     fn from_str(name: &str) -> Result<Question, UnknownQuestion> {
         match (name.parse(), name.parse()) {
-            (Ok(metric), _) => Ok(Question::Number(metric)),
-            // A guest that is made to fail says nothing of its kernel.
-            (Err(metric), Ok(Test::Fault { .. })) => {
-                let test = "fault".parse::<Test>().expect_err("a fault has a name");
-                Err(UnknownQuestion { metric, test })
+            (Ok(Metric::Trigger { cost: Cost::Time, .. }), _) => {
+                Err(UnknownQuestion::OneBoot(name.to_owned()))
             }
+            (Ok(metric), _) => Ok(Question::Number(metric)),
+            (Err(_), Ok(Test::Fault { .. })) => Err(UnknownQuestion::Fault(name.to_owned())),
             (Err(_), Ok(test)) => Ok(Question::Ending(test)),
-            (Err(metric), Err(test)) => Err(UnknownQuestion { metric, test }),
+            (Err(metric), Err(test)) => Err(UnknownQuestion::Name { metric, test }),
         }
     }
 }
@@ -157,7 +156,6 @@ mod tests {
                 true,
             ),
             ("trigger.fexit.branches", "trigger.fexit.branches", "trigger/fexit", false),
-            ("trigger.fexit.time", "trigger.fexit.time", "trigger/fexit", true),
             ("boot", "boot", "boot", false),
             ("build", "build", "build", false),
             ("attach/kprobe.multi/100", "attach/kprobe.multi/100", "attach/kprobe.multi/100", false),
@@ -176,12 +174,16 @@ mod tests {
             );
             assert_eq!(question.is_timed(), timed, "{name}");
         }
-        for name in ["", "boots", "fault/panic", "lbr_waste/no", "lbr_waste.fentry.all"] {
+        for (name, words) in [
+            ("", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("boots", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("lbr_waste/no", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("lbr_waste.fentry.all", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("fault/panic", ["fault/panic", "on purpose"]),
+            ("trigger.fexit.time", ["one boot", "branches"]),
+        ] {
             let error = name.parse::<Question>().unwrap_err().to_string();
-            assert!(
-                error.contains("lbr_waste.ROW.FILTER") && error.contains("build, boot"),
-                "{name}: {error}"
-            );
+            assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
         }
     }
 
@@ -204,7 +206,6 @@ mod tests {
             ),
             ("attach/fentry/10", "rounds: 1, boots: None, seed: 0, seconds: None, clock: Free, explain: {}"),
             ("trigger.fentry+function_tracer.instructions", "throughput: false"),
-            ("trigger.fentry.time", "throughput: true"),
             ("boot", "Boot"),
             ("build", "Boot"),
         ] {

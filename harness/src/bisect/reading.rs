@@ -20,7 +20,7 @@ pub enum Reading {
         /// Functions that were attached to, where that is not the same for all kernels.
         functions: Option<u32>,
     },
-    /// Boot by boot, in milliseconds, or nanoseconds of a hit.
+    /// Boot by boot, in milliseconds.
     Times(Vec<f64>),
     Ending(Ending),
 }
@@ -78,7 +78,7 @@ impl Reading {
                 Ok(Reading::Exact { number: Some(count), functions: Some(functions) })
             }
             Value::Times(times) => Ok(Reading::Times(times)),
-            Value::PerHit(ns) => Ok(Reading::Times(vec![ns])),
+            Value::PerHit(_) => Err(Unread::Skip("it is of one boot".to_owned())),
             stopped @ Value::Stopped(_) => Err(Unread::Skip(format!("a time budget ended it: {stopped}"))),
         }
     }

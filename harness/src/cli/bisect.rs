@@ -21,7 +21,7 @@ use std::{
 };
 use tramplab::{
     bisect::{
-        Asked, Commit, End, Ends, Found, History, Mark, Next, Question, Reading, State, Step, Unread,
+        Asked, Commit, End, Ending, Ends, Found, History, Mark, Next, Question, Reading, State, Step, Unread,
         Verdict,
         reading::{Interleaved, LOOKS},
         state::{self, Sources},
@@ -412,7 +412,7 @@ impl<'a> Bisection<'a> {
         let mut times = Interleaved::default();
         for look in 1..=LOOKS {
             let run = format!("00-ends-{look}");
-            let (found, _) = self.run(&run, made.to_vec(), true)?;
+            let found = self.run(&run, made.to_vec(), true)?;
             for (ready, all) in made.iter().zip([&mut times.good, &mut times.bad]) {
                 match self.reading(&found, &ready.facts.name)? {
                     Ok(Reading::Times(more)) => all.extend(more),
@@ -463,7 +463,7 @@ impl<'a> Bisection<'a> {
         if ready.image.is_none() {
             let said = not_built(&ready);
             let given = if of_builds {
-                Ok(Reading::Ending(tramplab::bisect::reading::Ending::Error(ErrorKind::Build)))
+                Ok(Reading::Ending(Ending::Error(ErrorKind::Build)))
             } else {
                 Err(format!("it does not build: {}", first_line(&said)))
             };
@@ -471,7 +471,7 @@ impl<'a> Bisection<'a> {
             return Ok(Answer { step, given, known: None });
         }
         if of_builds {
-            let given = Ok(Reading::Ending(tramplab::bisect::reading::Ending::Pass));
+            let given = Ok(Reading::Ending(Ending::Pass));
             return Ok(Answer { step, given, known: None });
         }
         let image = step.image_sha256.as_deref().unwrap_or_default();
@@ -489,7 +489,7 @@ impl<'a> Bisection<'a> {
         if let Some([good, bad]) = self.ends.clone() {
             return self.ask_beside([good, bad], ready, step, &name);
         }
-        let (run, _) = self.run(&name, vec![ready.clone()], false)?;
+        let run = self.run(&name, vec![ready.clone()], false)?;
         step.said = self.cell(&run, &ready.facts.name).and_then(|cell| said(&cell.outcome));
         step.run = Some(name);
         Ok(Answer { given: self.reading(&run, &ready.facts.name)?, step, known: None })
@@ -501,7 +501,7 @@ impl<'a> Bisection<'a> {
         let mut times = Interleaved::default();
         for look in 1..=LOOKS {
             let run = format!("{name}-{look}");
-            let (found, _) = self.run(&run, vec![good.clone(), ready.clone(), bad.clone()], true)?;
+            let found = self.run(&run, vec![good.clone(), ready.clone(), bad.clone()], true)?;
             step.run = Some(run);
             for (of, all) in
                 [(&good, &mut times.good), (&ready, &mut times.candidate), (&bad, &mut times.bad)]
@@ -537,7 +537,7 @@ impl<'a> Bisection<'a> {
     }
 
     /// Runs the cell on these kernels.
-    fn run(&mut self, name: &str, kernels: Vec<Ready>, compared: bool) -> Result<(Run, RunDir)> {
+    fn run(&mut self, name: &str, kernels: Vec<Ready>, compared: bool) -> Result<Run> {
         let Setting { progress, interrupt, .. } = self.setting;
         let dir = self.steps().join(name);
         if dir.exists() {
@@ -563,11 +563,11 @@ impl<'a> Bisection<'a> {
         if interrupt.came() {
             return Err(Interrupted.into());
         }
-        let (run, dir) = progress.aside(|| self.lab.run(planned, &Selection::default()))?;
+        let (run, _) = progress.aside(|| self.lab.run(planned, &Selection::default()))?;
         if run.interrupted || interrupt.came() {
             return Err(Interrupted.into());
         }
-        Ok((run, dir))
+        Ok(run)
     }
 
     fn steps(&self) -> PathBuf {
