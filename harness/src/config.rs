@@ -4,7 +4,7 @@
 //! Unknown keys are errors where the type says `deny_unknown_fields`, which every type read here does.
 
 use miette::{GraphicalReportHandler, GraphicalTheme};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
@@ -73,6 +73,11 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
             snippet: format!("   {source_lines}"),
         }
     })
+}
+
+/// What [`parse`] reads as the same value again.
+pub fn write<T: Serialize>(value: &T) -> String {
+    serde_yaml::to_string(value).expect("plain data has a form in YAML")
 }
 
 /// An error at a value that parsed but makes no sense.

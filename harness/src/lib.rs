@@ -4,6 +4,7 @@
 //! Data flows one way: [`kernel`] manifest → image → [`vm`] → cell ([`suite`]) → [`run`] (JSON, the one source of
 //! truth) → [`report`]. What a number means stands in `docs/definitions.md`.
 
+pub mod bisect;
 pub mod branch;
 pub mod compare;
 pub mod config;

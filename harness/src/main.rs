@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use cli::exit;
 use std::process::ExitCode;
 use tramplab::{
+    bisect::SearchError,
     config, host,
     kernel::{KernelError, build::BuildError},
     profile, run,
@@ -42,6 +43,8 @@ enum Command {
     Compare(cli::compare::Args),
     /// Show where the time of an attach cell went, alone or against another
     Profile(cli::profile::Args),
+    /// Find the commit, or the patch of a series, that changed a metric
+    Bisect(cli::bisect::Args),
     /// Write docs/mechanisms.md anew: every mechanism on every kernel and architecture
     Mechanisms(cli::mechanisms::Args),
     /// Measure tramplab itself: boot with and without the plugin, armed against idle
@@ -52,7 +55,30 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match App::parse().command {
+    if !cli::bisect::is_step(std::env::args_os()) {
+        return run(App::parse(), &ended);
+    }
+    // git takes nearly every code for an answer: of a command line that is wrong, and of a panic, it must see none.
+    let step = |result| match result {
+        Ok(code) => code,
+        Err(error) => match ended(Err(error)) {
+            exit::INTERRUPTED => exit::INTERRUPTED,
+            exit::USAGE => cli::bisect::step::USAGE,
+            _ => cli::bisect::step::NO_ANSWER,
+        },
+    };
+    let answer = std::panic::catch_unwind(|| match App::try_parse() {
+        Ok(app) => run(app, &step),
+        Err(error) => {
+            let _ = error.print();
+            ExitCode::from(cli::bisect::step::USAGE)
+        }
+    });
+    answer.unwrap_or(ExitCode::from(cli::bisect::step::NO_ANSWER))
+}
+
+fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
+    let result = match app.command {
         Command::VmTest(args) => cli::vm_test::vm_test(&args),
         Command::Test(args) => cli::test::test(&args),
         Command::Shell(args) => cli::shell::shell(&args),
@@ -61,6 +87,7 @@ fn main() -> ExitCode {
         Command::Merge(args) => cli::merge::merge(&args),
         Command::Compare(args) => cli::compare::compare(&args),
         Command::Profile(args) => cli::profile::profile(&args),
+        Command::Bisect(args) => cli::bisect::bisect(&args),
         Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),
         Command::Bench(args) => cli::bench::bench(&args),
         Command::DoubleSpawn { program, arguments } => {
@@ -69,16 +96,21 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    ExitCode::from(ended(result))
+}
+
+/// What a caller sees of how a command ended.
+fn ended(result: anyhow::Result<u8>) -> u8 {
     match result {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         // Whoever read our output has seen enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::PASS),
+        Err(error) if is_broken_pipe(&error) => exit::PASS,
         Err(error) => {
             eprintln!("error: {}", told(&error));
             if error.is::<cli::Interrupted>() {
-                return ExitCode::from(exit::INTERRUPTED);
+                return exit::INTERRUPTED;
             }
-            ExitCode::from(if is_usage(&error) { exit::USAGE } else { exit::NO_MEASUREMENT })
+            if is_usage(&error) { exit::USAGE } else { exit::NO_MEASUREMENT }
         }
     }
 }
@@ -106,6 +138,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)
             || cause.downcast_ref::<BuildError>().is_some_and(BuildError::is_usage)
             || cause.downcast_ref::<SeriesError>().is_some_and(SeriesError::is_usage)
+            || cause.downcast_ref::<SearchError>().is_some_and(SearchError::is_usage)
     })
 }
 

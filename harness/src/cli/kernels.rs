@@ -26,7 +26,7 @@ pub struct SeriesArgs {
     /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a quilt series, a
     /// message-id (needs b4), or a name in kernels/patches/
     #[arg(long, value_name = "SERIES")]
-    series: Option<String>,
+    pub series: Option<String>,
     /// Measure after each patch of the series, not only after the last
     #[arg(long, requires = "series")]
     pub each_patch: bool,
@@ -43,6 +43,7 @@ pub struct Prepared {
     pub series: Vec<run::Series>,
 }
 
+#[derive(Clone)]
 pub struct Ready {
     pub facts: run::Kernel,
     /// None of one that could not be built.
@@ -53,6 +54,7 @@ pub struct Ready {
 }
 
 /// How a build went, as a cell tells it.
+#[derive(Clone)]
 pub struct BuildCell {
     pub outcome: Outcome,
     pub taken: Duration,
@@ -88,6 +90,11 @@ impl Wanted {
             return Err(UsageError(message).into());
         }
         Ok(Wanted { manifests, series: Some(series) })
+    }
+
+    /// The kernel that a series is put onto, on the first architecture that was asked for.
+    pub fn of_series(&self) -> Option<(&Manifest, &Series)> {
+        Some((self.manifests.first()?, self.series.as_ref()?))
     }
 
     /// What the host must have for it.
@@ -158,8 +165,38 @@ impl Preparing<'_> {
     /// One kernel from sources, without patches.
     fn built(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Ready> {
         self.build(manifest, recipe, None, |building| {
+            let tried = building.step(0, &manifest.name)?.required()?;
+            building.ready(tried, &manifest.name)
+        })
+    }
+
+    /// One kernel from sources; that they do not build is a result.
+    pub fn tried(&self, manifest: &Manifest) -> Result<Ready> {
+        let Source::Built(recipe) = &manifest.source else { return self.fetched(manifest) };
+        self.build(manifest, recipe, None, |building| {
             let tried = building.step(0, &manifest.name)?;
             building.ready(tried, &manifest.name)
+        })
+    }
+
+    /// Kernels of a series, made by `run` in the order it likes: each has so many of the patches in.
+    pub fn with_patches<T>(
+        &self,
+        manifest: &Manifest,
+        series: &Series,
+        run: impl FnOnce(&mut dyn FnMut(usize) -> Result<Ready>) -> Result<T>,
+    ) -> Result<T> {
+        let Source::Built(recipe) = &manifest.source else {
+            unreachable!("a series is read for a kernel that is built")
+        };
+        self.build(manifest, recipe, Some(series), |building| {
+            building.try_patches()?;
+            run(&mut |patches| {
+                let applied = patches_in(series, patches);
+                let name = building.name(series, applied);
+                let tried = building.step(applied, &name)?;
+                building.ready(tried, &name)
+            })
         })
     }
 
@@ -251,6 +288,16 @@ struct Tried {
     taken: Duration,
 }
 
+impl Tried {
+    /// Of a kernel without which there is nothing to do.
+    fn required(self) -> Result<Tried> {
+        match self.built {
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(self),
+        }
+    }
+}
+
 impl Building<'_> {
     /// Builds with that many patches applied, as `name`. Only what is wrong with the patched sources is a result: all else is
     /// an error of the run.
@@ -272,7 +319,7 @@ impl Building<'_> {
         match built {
             // Whatever failed then: the signal reached its children as well.
             Err(_) if interrupt.came() => Err(Interrupted.into()),
-            Err(error) if !(applied > 0 && error.is_of_sources()) => Err(error.into()),
+            Err(error) if !error.is_of_sources() => Err(error.into()),
             built => {
                 let built = built.map_err(|error| error.of_kernel(name));
                 Ok(Tried { applied, built, taken: started.elapsed() })
@@ -338,24 +385,15 @@ impl Building<'_> {
     /// Base, head, and with `each` what is between. The first that does not build ends it.
     fn walk(&mut self, series: &Series, each: bool) -> Result<(Vec<Ready>, run::Series)> {
         let all = series.patches.len();
-        self.with.progress.step("trying the patches on the sources");
-        // Whether they fit is known before anything is built.
-        let (progress, interrupt) = (self.with.progress, self.with.interrupt);
-        let tried = self.builder.try_patches(&mut |event| {
-            if let build::Event::Stage(text) = event {
-                progress.step(&text);
-            }
-            interrupt.flow()
-        });
-        if interrupt.came() {
-            return Err(Interrupted.into());
-        }
-        tried?;
+        self.try_patches()?;
         let names: Vec<String> = (0..=all).map(|applied| self.name(series, applied)).collect();
         let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
         let mut made: BTreeMap<usize, Ready> = BTreeMap::new();
         for &applied in &applied {
             let mut tried = self.step(applied, &names[applied])?;
+            if applied == 0 {
+                tried = tried.required()?;
+            }
             let failed = tried.built.is_err();
             if failed && !each {
                 tried = self.first_that_fails(tried, all, &names)?;
@@ -384,6 +422,22 @@ impl Building<'_> {
             steps,
         };
         Ok((kernels, series))
+    }
+
+    /// Whether the patches fit is known before anything is built.
+    fn try_patches(&mut self) -> Result<()> {
+        let (progress, interrupt) = (self.with.progress, self.with.interrupt);
+        progress.step("trying the patches on the sources");
+        let tried = self.builder.try_patches(&mut |event| {
+            if let build::Event::Stage(text) = event {
+                progress.step(&text);
+            }
+            interrupt.flow()
+        });
+        if interrupt.came() {
+            return Err(Interrupted.into());
+        }
+        Ok(tried?)
     }
 
     /// All patches together do not build: which is the first that breaks it?

@@ -3,6 +3,7 @@
 
 pub mod artifacts;
 pub mod bench;
+pub mod bisect;
 pub mod compare;
 pub mod doctor;
 pub mod interrupt;

@@ -185,6 +185,21 @@ fn two(base: &[Profile], head: &[Profile], args: &Args) -> Result<()> {
     }
 }
 
+/// The functions that changed most between two exact profiles.
+pub fn changes(base: (&RunDir, &Cell), head: (&RunDir, &Cell), phase: Phase) -> Result<String> {
+    let phases = match phase {
+        Phase::Attach => Phases::Attach,
+        Phase::Detach => Phases::Detach,
+    };
+    let load = |(dir, cell): (&RunDir, &Cell)| profiles(dir, cell, phases, Some(How::Exact));
+    let (base, head) = (load(base)?, load(head)?);
+    let mut tree: Tree<2> = Tree::new(Names::Stable);
+    base.iter().for_each(|profile| tree.add(profile, Of::Task, 0));
+    head.iter().for_each(|profile| tree.add(profile, Of::Task, 1));
+    let [base, head] = [base, head].map(|profiles| Subject::new(&profiles, Of::Task));
+    Ok(terminal::table(&diff::table(&base, &head, &tree)))
+}
+
 /// Streams: folded stacks can be many times what they are made of.
 fn write(args: &Args, render: impl FnOnce(&mut BufWriter<Box<dyn Write>>) -> Result<()>) -> Result<()> {
     let out: Box<dyn Write> = match &args.output {

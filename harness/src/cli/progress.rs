@@ -66,6 +66,14 @@ impl Progress {
         }
     }
 
+    /// Out of the way while something else draws.
+    pub fn aside<T>(&self, run: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(run),
+            None => run(),
+        }
+    }
+
     /// A line that stays.
     pub fn line(&self, text: &str) {
         match &self.bar {

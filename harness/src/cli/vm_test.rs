@@ -242,7 +242,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
     let lab = Lab::set_up(cache, &wanted.arches(), purpose, args.accel.request(), &progress)?;
     let lab = Lab { virtme_ng, ..lab };
-    let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")))?;
+    let run_dir = new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")), "")?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
         suite: &asked.suite,
@@ -284,6 +284,7 @@ pub fn purpose(suite: &Suite) -> Purpose {
 }
 
 /// A suite, and what a run says of where it is from.
+#[derive(Clone)]
 pub struct Asked {
     pub suite: Suite,
     pub reference: SuiteRef,
@@ -305,6 +306,12 @@ pub struct Planned {
     plan: Plan,
     run: Run,
     run_dir: RunDir,
+}
+
+impl Planned {
+    pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
+        self.run.machine(arch)
+    }
 }
 
 impl Lab {
@@ -691,11 +698,12 @@ fn host_facts() -> run::Host {
     }
 }
 
-pub fn new_run_dir(runs: &Path) -> Result<RunDir> {
+/// A folder named after the moment, with `prefix` before it.
+pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .expect("a date is formattable");
-    let id = format!("{stamp}-{:04x}", std::process::id() & 0xffff);
+    let id = format!("{prefix}{stamp}-{:04x}", std::process::id() & 0xffff);
     let path = runs.join(id);
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;

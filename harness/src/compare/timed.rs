@@ -55,7 +55,7 @@ pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -
         return Judged::not("a time is not above 0");
     }
     let logs: Vec<f64> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
-    let ratio = ratio(&logs, ALPHA / among.max(1) as f64);
+    let ratio = Ratio::new(&logs, ALPHA / among.max(1) as f64);
     let verdict = if ratio.low > 1.0 {
         Verdict::Worse
     } else if ratio.high < 1.0 {
@@ -67,17 +67,24 @@ pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -
     Judged { verdict, beyond, ratio: Some(ratio) }
 }
 
-/// Student's t interval of the mean of the logarithms.
-fn ratio(logs: &[f64], alpha: f64) -> Ratio {
-    let n = logs.len() as f64;
-    let mean = logs.iter().sum::<f64>() / n;
-    let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    let t = StudentsT::new(0.0, 1.0, n - 1.0)
-        .expect("at least one degree of freedom")
-        .inverse_cdf(1.0 - alpha / 2.0);
-    let half = t * (variance / n).sqrt();
-    let [mean, low, high] = [mean, mean - half, mean + half].map(f64::exp);
-    Ratio { mean, low, high, n: logs.len() }
+impl Ratio {
+    /// Of the logarithms of pairs; none of fewer than say anything.
+    pub fn of_logs(logs: &[f64], alpha: f64) -> Option<Ratio> {
+        (logs.len() >= FEWEST).then(|| Ratio::new(logs, alpha))
+    }
+
+    /// Student's t interval of the mean of the logarithms.
+    fn new(logs: &[f64], alpha: f64) -> Ratio {
+        let n = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / n;
+        let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        let t = StudentsT::new(0.0, 1.0, n - 1.0)
+            .expect("at least one degree of freedom")
+            .inverse_cdf(1.0 - alpha / 2.0);
+        let half = t * (variance / n).sqrt();
+        let [mean, low, high] = [mean, mean - half, mean + half].map(f64::exp);
+        Ratio { mean, low, high, n: logs.len() }
+    }
 }
 
 #[cfg(test)]
@@ -87,7 +94,7 @@ mod tests {
     #[test]
     fn the_interval_is_the_textbooks() {
         // log ratios 0, 0.1, 0.2, 0.3: mean 0.15, s = 0.129099, t(3, 97.5 %) = 3.182446.
-        let ratio = ratio(&[0.0, 0.1, 0.2, 0.3], 0.05);
+        let ratio = Ratio::new(&[0.0, 0.1, 0.2, 0.3], 0.05);
         let half = 3.182_446 * 0.129_099_4 / 2.0;
         for (value, log) in [(ratio.mean, 0.15), (ratio.low, 0.15 - half), (ratio.high, 0.15 + half)] {
             assert!((value.ln() - log).abs() < 1e-5, "{value} {log}");

@@ -24,6 +24,9 @@ pub fn cell_line(cell: &Cell) -> String {
 
 fn measured(cell: &Cell, measurement: &Measurement) -> String {
     match measurement {
+        Measurement::Boot => {
+            cell.boot_ms.map_or_else(String::new, |ms| format!("boots in {:.1} s", ms as f64 / 1e3))
+        }
         Measurement::LbrWaste(measured) => {
             let model = Model::choose(None, cell.id.arch);
             let points = measured.points.iter().map(|capture| {

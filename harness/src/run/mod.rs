@@ -14,7 +14,7 @@ pub use store::{RunDir, StoreError};
 use crate::profile::Summary;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
-use tramplab_protocol::{BesideSet, Functions, Mechanism, Point, message, trace};
+use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, Point, message, trace};
 
 /// Raised when a field changes its meaning; an older file is then refused with a clear message.
 pub const SCHEMA: u32 = 4;
@@ -350,6 +350,8 @@ pub enum Test {
     },
     /// Building the kernel: no guest is booted.
     Build,
+    /// That the kernel boots, to an agent that says what it runs on.
+    Boot,
     /// A guest made to fail on purpose: proves that the harness notices. Never in a suite that measures.
     Fault {
         fault: message::Fault,
@@ -364,11 +366,52 @@ impl Test {
             Test::Attach { mechanism, functions } => format!("attach/{mechanism}/{functions}"),
             Test::Trigger { mechanism, beside } => format!("trigger/{}", beside.with(*mechanism)),
             Test::Build => "build".to_owned(),
+            Test::Boot => "boot".to_owned(),
             Test::Fault { fault } => {
                 let name = serde_json::to_value(fault).expect("a unit variant serialises to its name");
                 format!("fault/{}", name.as_str().expect("a string"))
             }
         }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown test `{0}`, expected build, boot, lbr_waste/MECHANISM, attach/MECHANISM/FUNCTIONS or trigger/MECHANISM[+BESIDE]"
+)]
+pub struct UnknownTest(String);
+
+/// By [`Test::name`].
+impl FromStr for Test {
+    type Err = UnknownTest;
+
+    fn from_str(name: &str) -> Result<Test, UnknownTest> {
+        let words: Vec<&str> = name.split('/').collect();
+        let mechanism = |name: &str| Mechanism::ALL.into_iter().find(|known| known.name() == name);
+        let found = match words[..] {
+            ["build"] => Some(Test::Build),
+            ["boot"] => Some(Test::Boot),
+            ["lbr_waste", name] => mechanism(name).map(|mechanism| Test::LbrWaste { mechanism }),
+            ["attach", name, functions] => {
+                let functions =
+                    serde_json::from_str(functions).or_else(|_| serde_json::from_value(functions.into()));
+                mechanism(name)
+                    .zip(functions.ok())
+                    .map(|(mechanism, functions)| Test::Attach { mechanism, functions })
+            }
+            ["trigger", what] => {
+                let (name, rest) = what.split_once('+').unwrap_or((what, ""));
+                let beside: Option<BesideSet> = rest
+                    .split('+')
+                    .filter(|name| !name.is_empty())
+                    .map(|name| Beside::all().find(|known| known.name() == name))
+                    .collect();
+                mechanism(name).zip(beside).map(|(mechanism, beside)| Test::Trigger { mechanism, beside })
+            }
+            ["fault", name] => serde_json::from_value(name.into()).ok().map(|fault| Test::Fault { fault }),
+            _ => None,
+        };
+        found.ok_or_else(|| UnknownTest(name.to_owned()))
     }
 }
 
@@ -397,6 +440,8 @@ pub struct Cell {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measurement {
+    /// That it booted is all.
+    Boot,
     LbrWaste(LbrWaste),
     Attach(Attach),
     Trigger(Trigger),
@@ -598,4 +643,38 @@ pub struct Place {
     pub module: Option<String>,
     /// From the symbol's start.
     pub offset: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_found_by_its_name() {
+        for name in [
+            "build",
+            "boot",
+            "lbr_waste/kprobe.session",
+            "attach/kprobe.multi/1000",
+            "attach/fentry/all",
+            "trigger/fexit",
+            "trigger/fentry+kprobe.multi+function_tracer",
+            "fault/rcu_stall",
+        ] {
+            let test: Test = name.parse().unwrap();
+            assert_eq!(test.name(), name);
+        }
+        for name in [
+            "",
+            "boots",
+            "boot/x",
+            "lbr_waste",
+            "attach/fentry",
+            "attach/fentry/0",
+            "trigger/fentry+x",
+            "fault/no",
+        ] {
+            assert!(name.parse::<Test>().is_err(), "{name}");
+        }
+    }
 }

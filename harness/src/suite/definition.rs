@@ -17,7 +17,7 @@ use tramplab_protocol::{
     message::{Explain, Fault},
 };
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
     pub name: String,
@@ -45,7 +45,7 @@ pub enum Experiment {
     DeliverRecords,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
     pub cpus: NonZeroU32,
@@ -62,7 +62,7 @@ impl Default for Machine {
 }
 
 /// Tests that share their parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum TestGroup {
     LbrWaste {
@@ -92,7 +92,7 @@ pub enum TestGroup {
     Trigger {
         mechanisms: Mechanisms,
         /// What else is attached to the function of each.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
         beside: BesideSet,
         /// Triggers recorded per cell.
         #[serde(default = "default_hits")]
@@ -101,6 +101,8 @@ pub enum TestGroup {
         #[serde(default = "yes")]
         throughput: bool,
     },
+    /// One test without parameters.
+    Boot {},
     Fault {
         #[serde(deserialize_with = "filled")]
         faults: Vec<Fault>,
@@ -142,6 +144,12 @@ impl Clocks {
 /// `all`, or a list.
 #[derive(Clone, Debug)]
 pub struct Mechanisms(pub Vec<Mechanism>);
+
+impl Serialize for Mechanisms {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
 
 impl<'de> Deserialize<'de> for Mechanisms {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -207,7 +215,7 @@ impl Suite {
             TestGroup::Trigger { mechanisms, beside, .. } => {
                 mechanisms.0.iter().copied().chain(beside.mechanisms()).collect()
             }
-            TestGroup::Fault { .. } => Vec::new(),
+            TestGroup::Boot {} | TestGroup::Fault { .. } => Vec::new(),
         };
         self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()
     }

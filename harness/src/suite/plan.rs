@@ -94,6 +94,7 @@ pub enum Parameters {
     LbrWaste { hits: u32 },
     Attach(AttachParameters),
     Trigger { hits: u32, throughput: bool },
+    Boot,
     Fault,
 }
 
@@ -226,6 +227,7 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
                 (Test::Trigger { mechanism, beside }, parameters)
             })
             .collect(),
+        TestGroup::Boot {} => vec![(Test::Boot, Parameters::Boot)],
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
         }
@@ -268,7 +270,7 @@ fn skip_reason(
         Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism, .. } => {
             mechanism
         }
-        Test::Fault { .. } | Test::Build => return None,
+        Test::Fault { .. } | Test::Build | Test::Boot => return None,
     };
     if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
         return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
@@ -346,7 +348,7 @@ impl Plan {
         self.cells().any(|cell| match &cell.parameters {
             Parameters::Attach(attach) => attach.clock.free(),
             Parameters::Trigger { throughput, .. } => *throughput,
-            Parameters::LbrWaste { .. } | Parameters::Fault => false,
+            Parameters::LbrWaste { .. } | Parameters::Boot | Parameters::Fault => false,
         })
     }
 
