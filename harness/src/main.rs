@@ -12,6 +12,7 @@ use tramplab::{
     kernel::{KernelError, build::BuildError},
     profile, run,
     series::SeriesError,
+    suite::baseline,
 };
 
 /// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in QEMU.
@@ -98,6 +99,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::QemuError>()
             || cause.is::<host::rust::RustError>()
             || cause.is::<run::StoreError>()
+            || cause.is::<baseline::BaselineError>()
             || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)
             || cause.downcast_ref::<BuildError>().is_some_and(BuildError::is_usage)

@@ -2,6 +2,7 @@
 //! The commands of `cargo xtask`, one file each.
 
 pub mod artifacts;
+pub mod baseline;
 pub mod bench;
 pub mod compare;
 pub mod doctor;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{UsageError, vm_test::exit_code};
+use super::{
+    UsageError, baseline,
+    vm_test::{exit_code, sha256},
+};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
     io::{self, IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 use tramplab::{
     branch::{Branch, Filter, Model},
@@ -24,6 +27,9 @@ pub struct Args {
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Show nothing of the run: write what it measured as budgets into its suite's file, or into SUITE, and show what has changed of it
+    #[arg(long, value_name = "SUITE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["output", "format", "listing", "model"])]
+    update_budgets: Option<Option<PathBuf>>,
 }
 
 /// How a run is shown.
@@ -58,6 +64,9 @@ enum Format {
 
 pub fn report(args: &Args) -> Result<u8> {
     let run = RunDir::load(&args.run)?;
+    if let Some(suite) = &args.update_budgets {
+        return update_budgets(&run, suite.as_deref());
+    }
     check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
     let colour = args.output.is_none() && colour();
     let bytes = render(&run, &args.look, colour)?;
@@ -68,6 +77,18 @@ pub fn report(args: &Args) -> Result<u8> {
         None => print(&bytes)?,
     }
     Ok(exit_code(&run))
+}
+
+fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
+    let suite = named.unwrap_or(Path::new(&run.suite.file));
+    if sha256(suite).is_ok_and(|now| now != run.suite.sha256) {
+        let path = suite.display();
+        eprintln!(
+            "warning: {path} is not as it was when {} ran: what it measures may be another thing",
+            run.id
+        );
+    }
+    baseline::update(run, suite)
 }
 
 /// A modelled CPU that nothing of a run has is a mistake, and not to be passed over.

@@ -4,7 +4,7 @@
 use super::{
     Interrupted, UsageError,
     artifacts::{self, Artifacts},
-    exit,
+    baseline, exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, SeriesArgs, Wanted},
     nextest::{Cells, End, Event, Selection},
@@ -78,6 +78,9 @@ pub struct Args {
     /// Name the selected cells, run none
     #[arg(long)]
     list: bool,
+    /// Write what is measured into the suite's file as budgets, and show what has changed of it
+    #[arg(long, conflicts_with_all = ["list", "series"])]
+    update_budgets: bool,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -158,7 +161,11 @@ pub enum Measured {
 
 pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
-        Measured::Cells(run, run_dir) => finish(&run, &run_dir, &args.look),
+        Measured::Cells(run, run_dir) => {
+            let code = finish(&run, &run_dir, &args.look)?;
+            // A budget that was exceeded is the new one.
+            if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
+        }
         Measured::Nothing(code) => Ok(code),
     }
 }

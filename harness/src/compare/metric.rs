@@ -13,7 +13,7 @@ use tramplab_protocol::{
     message::{AttachRound, Explain, Stopped},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     Wasted {
         row: Row,
@@ -44,7 +44,7 @@ pub enum Metric {
 }
 
 /// Of what a phase executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     /// The attaching thread's, its interrupts left out.
     Thread,
@@ -57,7 +57,7 @@ impl Whose {
 }
 
 /// Of what a hit costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     Instructions,
     Branches,
@@ -94,7 +94,7 @@ impl Cost {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Load,
     Attach,
@@ -314,6 +314,16 @@ fn attach_metric(name: &str) -> Option<Metric> {
         }
         _ => return None,
     })
+}
+
+/// How many functions an attach metric is to be of; none where that is not fixed.
+pub fn asked_for(metric: &Metric) -> Option<u32> {
+    match *metric {
+        Metric::Time { functions: Functions::Count(count), .. }
+        | Metric::ExactTime { functions: Functions::Count(count), .. }
+        | Metric::Instructions { functions: Functions::Count(count), .. } => Some(count.get()),
+        _ => None,
+    }
 }
 
 /// All that a cell measured. `model` is the CPU whose waste it is.

@@ -19,7 +19,7 @@ mod scaling;
 mod spread;
 pub mod terminal;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod throughput;
 
 pub(crate) use clean::plain;
