@@ -7,6 +7,7 @@
 pub mod branch;
 pub mod compare;
 pub mod config;
+pub mod history;
 pub mod host;
 pub mod kernel;
 pub mod profile;

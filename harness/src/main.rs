@@ -39,6 +39,8 @@ enum Command {
     Merge(cli::merge::Args),
     /// Compare two stored runs, base against head
     Compare(cli::compare::Args),
+    /// Show metrics over stored runs, commit by commit where kernels are commits, and where they step
+    History(cli::history::Args),
     /// Show where the time of an attach cell went, alone or against another
     Profile(cli::profile::Args),
     /// Write docs/mechanisms.md anew: every mechanism on every kernel and architecture
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Report(args) => cli::report::report(&args),
         Command::Merge(args) => cli::merge::merge(&args),
         Command::Compare(args) => cli::compare::compare(&args),
+        Command::History(args) => cli::history::history(&args),
         Command::Profile(args) => cli::profile::profile(&args),
         Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),
         Command::Bench(args) => cli::bench::bench(&args),

@@ -6,6 +6,7 @@ pub mod baseline;
 pub mod bench;
 pub mod compare;
 pub mod doctor;
+pub mod history;
 pub mod interrupt;
 pub mod kernels;
 pub mod mechanisms;

@@ -151,6 +151,21 @@ impl Value {
     }
 }
 
+impl Value {
+    /// In the metric's unit; none where there is no number.
+    pub fn number(&self) -> Option<f64> {
+        match *self {
+            Value::Records(records) => records.map(f64::from),
+            Value::Count(count) => Some(f64::from(count)),
+            Value::Times(ref times) => Some(Value::median(times)),
+            Value::PerHit(ns) => Some(ns),
+            Value::ExactTime(ns) => Some(ns as f64 / 1e6),
+            Value::Instructions { count, .. } => Some(count as f64),
+            Value::Stopped(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -176,6 +191,21 @@ impl fmt::Display for Value {
 impl Metric {
     pub fn is_time(&self) -> bool {
         matches!(self, Metric::Time { .. })
+    }
+
+    /// Whether the host's speed is in it.
+    pub fn is_by_hosts_clock(&self) -> bool {
+        matches!(self, Metric::Time { .. } | Metric::Trigger { cost: Cost::Time, .. })
+    }
+
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Metric::Wasted { .. } => "records",
+            Metric::Time { .. } | Metric::ExactTime { .. } => "ms",
+            Metric::Instructions { .. } | Metric::Trigger { cost: Cost::Instructions, .. } => "instructions",
+            Metric::Trigger { cost: Cost::Branches, .. } => "branches",
+            Metric::Trigger { cost: Cost::Time, .. } => "ns",
+        }
     }
 
     /// How much more an exact one may be.

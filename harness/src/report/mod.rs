@@ -10,6 +10,7 @@ mod clean;
 pub mod comparison;
 pub mod content;
 pub mod github;
+pub mod history;
 pub mod junit;
 mod line;
 pub mod mail;
