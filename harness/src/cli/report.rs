@@ -13,7 +13,7 @@ use std::{
 };
 use tramplab::{
     branch::{Branch, Filter, Model},
-    report::{self, View},
+    report::{self, View, kcidb::Origin},
     run::{Arch, Run, RunDir},
 };
 
@@ -46,6 +46,9 @@ pub struct Look {
     /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<Model>,
+    /// Who submits to KCIDB, as agreed with KernelCI: lower-case letters, digits and `_`
+    #[arg(long, value_name = "ORIGIN", default_value_t)]
+    origin: Origin,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -60,6 +63,8 @@ enum Format {
     GithubSummary,
     /// Plain text of at most 75 columns
     Mail,
+    /// KernelCI's, schema 5.3
+    Kcidb,
 }
 
 pub fn report(args: &Args) -> Result<u8> {
@@ -116,6 +121,7 @@ pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
         Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
         Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => serde_json::to_vec_pretty(run)?,
+        Format::Kcidb => report::kcidb::render(run, &look.origin)?,
     })
 }
 

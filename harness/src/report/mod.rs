@@ -12,6 +12,7 @@ pub mod content;
 pub mod github;
 pub mod history;
 pub mod junit;
+pub mod kcidb;
 mod line;
 pub mod mail;
 pub mod markdown;
