@@ -105,7 +105,7 @@ fn what_was_measured_otherwise_is_told() {
     let mut all = runs(&[0, 0, 1, 1]);
     all[2].machines[0].qemu = "QEMU emulator version 10.1.0".to_owned();
     all[2].machines[0].plugin_sha256 = Some("ab".repeat(32));
-    all[3].machines.clone_from(&all[2].machines.clone());
+    all[3].machines = all[2].machines.clone();
     let history = found(&all, "lbr_waste.fexit.any");
     let marked: Vec<usize> = history.rows.iter().map(|row| row.otherwise.len()).collect();
     assert_eq!(marked, [0, 0, 2, 0], "{:?}", history.rows);

@@ -31,11 +31,7 @@ fn of_a_commit() -> Run {
 fn every_stored_run_is_as_the_schema_says() {
     for run in [stored(), recorded(), two_architectures(), of_a_commit()] {
         let report = rendered(&run, "ci_7");
-        let errors: Vec<String> = validator
-            .iter_errors(&report)
-            .map(|error| format!("{}: {error}", error.instance_path()))
-            .collect();
-        assert_eq!(errors, Vec::<String>::new(), "{}", run.id);
+        assert_eq!(errors(&report), Vec::<String>::new(), "{}", run.id);
         let tests = report["tests"].as_array().unwrap();
         assert_eq!(tests.len(), run.cells.iter().filter(|cell| cell.id.test != Test::Build).count());
         // What refers to something refers to what is there, and every id is one thing.
