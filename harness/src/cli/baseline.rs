@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `--update-budgets`: what a run measured becomes its suite's budgets.
 
-use super::{exit, report::print};
+use super::{UsageError, exit, report::print};
 use anyhow::{Context, Result};
 use std::{fs, path::Path};
 use tramplab::{run::Run, suite::baseline};
 
 /// Writes the budgets into the suite's file, and shows what has changed of it.
 pub fn update(run: &Run, suite: &Path) -> Result<u8> {
-    let before = fs::read_to_string(suite).with_context(|| {
-        format!("failed to read {}, the suite whose budgets are to be written", suite.display())
+    let before = fs::read_to_string(suite).map_err(|error| {
+        let path = suite.display();
+        UsageError(format!("failed to read {path}, the suite whose budgets are to be written: {error}; name it: --update-budgets=SUITE"))
     })?;
     let after = match baseline::updated(&before, suite, run) {
         Ok(after) => after,

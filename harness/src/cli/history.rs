@@ -8,7 +8,7 @@ use super::{
 };
 use anyhow::Result;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, btree_map::Entry},
     path::{Path, PathBuf},
 };
 use tramplab::{
@@ -111,9 +111,10 @@ fn told(ancestry: &Ancestry, tree: Option<&Path>, found: &Found) -> Result<Told>
         for (row, step) in history.rows.iter().filter_map(|row| Some((row, row.step.as_ref()?))) {
             let since = &history.rows[step.since].kernel;
             let Some(pair) = since.commit.clone().zip(row.kernel.commit.clone()) else { continue };
-            if !told.between.contains_key(&pair) {
-                let between = ancestry.between(&pair.0, &pair.1)?;
-                told.between.insert(pair, between);
+            if let Entry::Vacant(place) = told.between.entry(pair) {
+                let (older, newer) = place.key();
+                let between = ancestry.between(older, newer)?;
+                place.insert(between);
             }
         }
     }

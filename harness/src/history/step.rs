@@ -103,26 +103,37 @@ fn differs(level: &Value, value: &Value, tolerance: Tolerance) -> Compared {
     }
 }
 
-/// The places where a new level begins, with the ratio of the levels. The likeliest place first, then on either side of it.
+/// The places where a new level begins, with the ratio of the levels before and after.
 fn steps_of_times(times: &[f64], tolerated_percent: f64) -> Vec<(usize, Ratio)> {
-    let places = FEWEST..(times.len() + 1).saturating_sub(FEWEST);
-    let alpha = ALPHA / places.len().max(1) as f64;
     let logs: Vec<f64> = times.iter().map(|time| time.ln()).collect();
-    let splits = places.filter_map(|at| Some((at, levels(&logs[..at], &logs[at..], alpha)?)));
-    let Some((at, split)) = splits.max_by(|(_, a), (_, b)| a.t.abs().total_cmp(&b.t.abs())) else {
-        return Vec::new();
+    let mut places = Vec::new();
+    places_in(&logs, 0, tolerated_percent, &mut places);
+    // A place was found in a stretch that may hold others, which drew it aside: once more, between its neighbours.
+    let bounds = [vec![0], places, vec![logs.len()]].concat();
+    let again = |three: &[usize]| {
+        let (at, ratio) = likeliest(&logs[three[0]..three[2]], tolerated_percent)?;
+        Some((three[0] + at, ratio))
     };
+    bounds.windows(3).filter_map(again).collect()
+}
+
+/// In order; `from` is where the stretch begins.
+fn places_in(logs: &[f64], from: usize, tolerated_percent: f64, places: &mut Vec<usize>) {
+    let Some((at, _)) = likeliest(logs, tolerated_percent) else { return };
+    places_in(&logs[..at], from, tolerated_percent, places);
+    places.push(from + at);
+    places_in(&logs[at..], from + at, tolerated_percent, places);
+}
+
+/// The likeliest place of one step in a stretch, if that is a step.
+fn likeliest(logs: &[f64], tolerated_percent: f64) -> Option<(usize, Ratio)> {
+    let places = FEWEST..(logs.len() + 1).saturating_sub(FEWEST);
+    let alpha = ALPHA / places.len().max(1) as f64;
+    let splits = places.filter_map(|at| Some((at, levels(&logs[..at], &logs[at..], alpha)?)));
+    let (at, split) = splits.max_by(|(_, a), (_, b)| a.t.abs().total_cmp(&b.t.abs()))?;
     let tolerated = 1.0 + tolerated_percent / 100.0;
-    let ratio = split.ratio;
-    if ratio.low <= tolerated && ratio.high >= 1.0 / tolerated {
-        return Vec::new();
-    }
-    let mut steps = steps_of_times(&times[..at], tolerated_percent);
-    steps.push((at, ratio));
-    steps.extend(
-        steps_of_times(&times[at..], tolerated_percent).into_iter().map(|(place, ratio)| (at + place, ratio)),
-    );
-    steps
+    let is_step = split.ratio.low > tolerated || split.ratio.high < 1.0 / tolerated;
+    is_step.then_some((at, split.ratio))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tramplab_protocol::message::AttachRound;
 const KERNELS: [&str; 3] = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
 
 fn commit_of(number: usize) -> String {
-    format!("{:040x}", 0xc0_ffee_0000_u64 + number as u64)
+    format!("{number:08x}{:032x}", 0xc0ffee)
 }
 
 /// The run of one commit, which is one of the recorded kernels.
@@ -78,7 +78,8 @@ fn what_creeps_is_seen() {
     }
     let history = found(&runs, "attach.kprobe_multi.10.attach.instructions");
     let steps: Vec<usize> = (0..7).filter(|&row| history.rows[row].step.is_some()).collect();
-    assert_eq!(steps, [3, 6], "{:?}", shape(&history));
+    assert_eq!(runs[0].tolerance.exact_percent, 0.5);
+    assert_eq!(steps, [2, 4, 6], "{:?}", shape(&history));
 }
 
 #[test]

@@ -77,8 +77,11 @@ pub fn table(history: &History, told: &Told) -> Table {
 
 /// All histories, one line each: those in which something changed.
 pub fn overview(histories: &[History]) -> Table {
-    let changed =
-        |history: &&History| history.rows.iter().any(|row| row.change.is_some_and(|change| change != 0.0));
+    // A time is another one every time: only its steps are worth a line.
+    let changed = |history: &History| {
+        let changed = |row: &Row| row.change.is_some_and(|change| change != 0.0);
+        !history.metric.is_by_hosts_clock() && history.rows.iter().any(changed)
+    };
     let shown: Vec<&History> =
         histories.iter().filter(|history| changed(history) || steps(history) > 0).collect();
     let header = ["metric", "kernel", "arch", "suite", "rows", "first", "last", "change", "steps", "course"];
