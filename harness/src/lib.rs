@@ -8,6 +8,7 @@ pub mod bisect;
 pub mod branch;
 pub mod compare;
 pub mod config;
+pub mod history;
 pub mod host;
 pub mod kernel;
 pub mod profile;

@@ -13,6 +13,7 @@ use tramplab::{
     kernel::{KernelError, build::BuildError},
     profile, run,
     series::SeriesError,
+    suite::baseline,
 };
 
 /// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in QEMU.
@@ -41,6 +42,8 @@ enum Command {
     Merge(cli::merge::Args),
     /// Compare two stored runs, base against head
     Compare(cli::compare::Args),
+    /// Show metrics over stored runs, commit by commit where kernels are commits, and where they step
+    History(cli::history::Args),
     /// Show where the time of an attach cell went, alone or against another
     Profile(cli::profile::Args),
     /// Find the commit, or the patch of a series, that changed a metric
@@ -86,6 +89,7 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::Report(args) => cli::report::report(&args),
         Command::Merge(args) => cli::merge::merge(&args),
         Command::Compare(args) => cli::compare::compare(&args),
+        Command::History(args) => cli::history::history(&args),
         Command::Profile(args) => cli::profile::profile(&args),
         Command::Bisect(args) => cli::bisect::bisect(&args),
         Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),
@@ -134,6 +138,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::rust::RustError>()
             || cause.is::<host::VirtmeError>()
             || cause.is::<run::StoreError>()
+            || cause.is::<baseline::BaselineError>()
             || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)
             || cause.downcast_ref::<BuildError>().is_some_and(BuildError::is_usage)

@@ -101,6 +101,7 @@ fn exact(measurement: &Measurement) -> String {
             let counts = (boot.functions, boot.programs, boot.links, &boot.refused, boot.rounds.len());
             format!("{counts:?} {}", boot.list_sha256)
         }
+        Measurement::Boot => String::new(),
     }
 }
 

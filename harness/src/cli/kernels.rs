@@ -237,7 +237,7 @@ impl Preparing<'_> {
         let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
         let apply = |patch: &Patch, tree: &Path| series::apply(patch, tree, order.reverse);
         let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
-        run(&mut Building { with: self, order: &order, builder })
+        run(&mut Building { with: self, order: &order, commit: sources.commit(), builder })
     }
 
     /// Whatever is built is confined where that is to be had.
@@ -278,6 +278,8 @@ type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), ApplyError>;
 struct Building<'a> {
     with: &'a Preparing<'a>,
     order: &'a Order,
+    /// Of the sources without patches.
+    commit: Option<&'a str>,
     builder: Builder<'a, Checkout<'a>, Apply<'a>>,
 }
 
@@ -346,6 +348,7 @@ impl Building<'_> {
     /// A kernel that cells can run on, or that failed to be.
     fn ready(&self, tried: Tried, name: &str) -> Result<Ready> {
         let arch = self.order.arch;
+        let commit = self.commit.filter(|_| tried.applied == 0).map(str::to_owned);
         let (facts, image, outcome) = match tried.built {
             Ok(built) => {
                 let image = self.image(&built, name, tried.applied)?;
@@ -354,13 +357,14 @@ impl Building<'_> {
                     key: built.record.key.clone(),
                     confined: built.record.confined,
                 };
-                (facts(&image, Some(build))?, Some(image), Outcome::Pass)
+                (run::Kernel { commit, ..facts(&image, Some(build))? }, Some(image), Outcome::Pass)
             }
             Err(error) => {
                 let facts = run::Kernel {
                     name: name.to_owned(),
                     arch,
                     source: self.source(tried.applied),
+                    commit,
                     image_sha256: None,
                     config_sha256: None,
                     build: None,
@@ -503,6 +507,7 @@ fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {
         name: image.name.clone(),
         arch: image.arch,
         source: image.source.clone(),
+        commit: None,
         image_sha256: Some(image.sha256.clone()),
         config_sha256: image.config_file.as_deref().map(sha256).transpose()?,
         build,

@@ -2,10 +2,12 @@
 //! The commands of `cargo xtask`, one file each.
 
 pub mod artifacts;
+pub mod baseline;
 pub mod bench;
 pub mod bisect;
 pub mod compare;
 pub mod doctor;
+pub mod history;
 pub mod interrupt;
 pub mod kernels;
 pub mod mechanisms;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{UsageError, vm_test::exit_code};
+use super::{
+    UsageError, baseline,
+    vm_test::{exit_code, sha256},
+};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
     io::{self, IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 use tramplab::{
     branch::{Branch, Filter, Model},
-    report::{self, View},
+    report::{self, View, kcidb::Origin},
     run::{Arch, Run, RunDir},
 };
 
@@ -24,6 +27,9 @@ pub struct Args {
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Show nothing of the run: write what it measured as budgets into its suite's file, or into SUITE, and show what has changed of it
+    #[arg(long, value_name = "SUITE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["output", "format", "listing", "model"])]
+    update_budgets: Option<Option<PathBuf>>,
 }
 
 /// How a run is shown.
@@ -40,6 +46,9 @@ pub struct Look {
     /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<Model>,
+    /// Who submits to KCIDB, as agreed with KernelCI: lower-case letters, digits and `_`
+    #[arg(long, value_name = "ORIGIN", default_value_t)]
+    origin: Origin,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -54,10 +63,15 @@ enum Format {
     GithubSummary,
     /// Plain text of at most 75 columns
     Mail,
+    /// KernelCI's, schema 5.3
+    Kcidb,
 }
 
 pub fn report(args: &Args) -> Result<u8> {
     let run = RunDir::load(&args.run)?;
+    if let Some(suite) = &args.update_budgets {
+        return update_budgets(&run, suite.as_deref());
+    }
     check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
     let colour = args.output.is_none() && colour();
     let bytes = render(&run, &args.look, colour)?;
@@ -68,6 +82,18 @@ pub fn report(args: &Args) -> Result<u8> {
         None => print(&bytes)?,
     }
     Ok(exit_code(&run))
+}
+
+fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
+    let suite = named.unwrap_or(Path::new(&run.suite.file));
+    if sha256(suite).is_ok_and(|now| now != run.suite.sha256) {
+        let path = suite.display();
+        eprintln!(
+            "warning: {path} is not as it was when {} ran: what it measures may be another thing",
+            run.id
+        );
+    }
+    baseline::update(run, suite)
 }
 
 /// A modelled CPU that nothing of a run has is a mistake, and not to be passed over.
@@ -95,6 +121,7 @@ pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
         Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
         Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => serde_json::to_vec_pretty(run)?,
+        Format::Kcidb => report::kcidb::render(run, &look.origin)?,
     })
 }
 

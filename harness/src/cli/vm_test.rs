@@ -4,7 +4,7 @@
 use super::{
     Interrupted, UsageError,
     artifacts::{self, Artifacts},
-    exit,
+    baseline, exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, SeriesArgs, Wanted},
     nextest::{Cells, End, Event, Selection},
@@ -85,6 +85,9 @@ pub struct Args {
     /// When a cell did not pass, boot its guest again with a shell: its kernel, its machine, its command line; needs a terminal
     #[arg(long, conflicts_with = "list")]
     keep: bool,
+    /// Write what is measured into the suite's file as budgets, and show what has changed of it
+    #[arg(long, conflicts_with_all = ["list", "series"])]
+    update_budgets: bool,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
@@ -195,7 +198,8 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         Measured::Cells(run, run_dir) => {
             let code = finish(&run, &run_dir, &args.look)?;
             shell::look_into(&run, &run_dir, args.keep)?;
-            Ok(code)
+            // A budget that was exceeded is the new one.
+            if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
         }
         Measured::Nothing(code) => Ok(code),
     }

@@ -13,7 +13,7 @@ use tramplab_protocol::{
     message::{AttachRound, Explain, Stopped},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     Wasted {
         row: Row,
@@ -44,7 +44,7 @@ pub enum Metric {
 }
 
 /// Of what a phase executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     /// The attaching thread's, its interrupts left out.
     Thread,
@@ -57,7 +57,7 @@ impl Whose {
 }
 
 /// Of what a hit costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     Instructions,
     Branches,
@@ -94,7 +94,7 @@ impl Cost {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Load,
     Attach,
@@ -151,6 +151,21 @@ impl Value {
     }
 }
 
+impl Value {
+    /// In the metric's unit; none where there is no number.
+    pub fn number(&self) -> Option<f64> {
+        match *self {
+            Value::Records(records) => records.map(f64::from),
+            Value::Count(count) => Some(f64::from(count)),
+            Value::Times(ref times) => Some(Value::median(times)),
+            Value::PerHit(ns) => Some(ns),
+            Value::ExactTime(ns) => Some(ns as f64 / 1e6),
+            Value::Instructions { count, .. } => Some(count as f64),
+            Value::Stopped(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -176,6 +191,21 @@ impl fmt::Display for Value {
 impl Metric {
     pub fn is_time(&self) -> bool {
         matches!(self, Metric::Time { .. })
+    }
+
+    /// Whether the host's speed is in it.
+    pub fn is_by_hosts_clock(&self) -> bool {
+        matches!(self, Metric::Time { .. } | Metric::Trigger { cost: Cost::Time, .. })
+    }
+
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Metric::Wasted { .. } => "records",
+            Metric::Time { .. } | Metric::ExactTime { .. } => "ms",
+            Metric::Instructions { .. } | Metric::Trigger { cost: Cost::Instructions, .. } => "instructions",
+            Metric::Trigger { cost: Cost::Branches, .. } => "branches",
+            Metric::Trigger { cost: Cost::Time, .. } => "ns",
+        }
     }
 
     /// How much more an exact one may be.
@@ -314,6 +344,16 @@ fn attach_metric(name: &str) -> Option<Metric> {
         }
         _ => return None,
     })
+}
+
+/// How many functions an attach metric is to be of; none where that is not fixed.
+pub fn asked_for(metric: &Metric) -> Option<u32> {
+    match *metric {
+        Metric::Time { functions: Functions::Count(count), .. }
+        | Metric::ExactTime { functions: Functions::Count(count), .. }
+        | Metric::Instructions { functions: Functions::Count(count), .. } => Some(count.get()),
+        _ => None,
+    }
 }
 
 /// All that a cell measured. `model` is the CPU whose waste it is.

@@ -14,7 +14,7 @@ mod timed;
 pub use listing::{Listings, Row, Side, Subject};
 pub use metric::{Cost, Metric, Phase, UnknownMetric, Value, Whose};
 use timed::Judged;
-pub use timed::Ratio;
+pub use timed::{Levels, Ratio, levels};
 
 use crate::{
     branch::Model,

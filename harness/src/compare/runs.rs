@@ -15,6 +15,17 @@ pub struct Measured<'a> {
 
 /// What makes the two incomparable, each a sentence; nothing if they are comparable.
 pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
+    let mut found = differences(base, head);
+    for run in [base.run, head.run] {
+        if run.interrupted || run.finished.is_none() {
+            found.push(format!("the run {} did not come to its end", run.id));
+        }
+    }
+    found
+}
+
+/// How they were measured differently, each a sentence: what may make numbers differ and is not the kernels' code.
+pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     let (a, b) = (base.run, head.run);
     if base.kernel.arch != head.kernel.arch {
         let [a, b] = [base, head].map(|measured| measured.kernel.arch);
@@ -56,11 +67,6 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
     if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
         differ("their kernels were built by different toolchains", &a, &b);
-    }
-    for run in [a, b] {
-        if run.interrupted || run.finished.is_none() {
-            found.push(format!("the run {} did not come to its end", run.id));
-        }
     }
     found.extend(configs(base, head));
     found

@@ -87,6 +87,34 @@ impl Ratio {
     }
 }
 
+/// Two levels of times that were not taken in turn, and how far apart they are against their scatter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Levels {
+    /// After over before; `n` counts both.
+    pub ratio: Ratio,
+    pub t: f64,
+}
+
+/// Welch's t interval of the difference of two means, of logarithms; none where it has no sense.
+pub fn levels(before: &[f64], after: &[f64], alpha: f64) -> Option<Levels> {
+    let of = |logs: &[f64]| {
+        let n = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / n;
+        let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+        // The variance of the mean, and its degrees of freedom.
+        (logs.len() > 1).then_some((mean, squares / (n - 1.0) / n, n - 1.0))
+    };
+    let ((a, of_a, free_a), (b, of_b, free_b)) = (of(before)?, of(after)?);
+    let (difference, variance) = (b - a, of_a + of_b);
+    let freedom = variance.powi(2) / (of_a.powi(2) / free_a + of_b.powi(2) / free_b);
+    // Times that do not scatter at all: what differs does.
+    let freedom = if freedom.is_finite() { freedom } else { free_a + free_b };
+    let half = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - alpha / 2.0) * variance.sqrt();
+    let t = if difference == 0.0 { 0.0 } else { difference / variance.sqrt() };
+    let [mean, low, high] = [difference, difference - half, difference + half].map(f64::exp);
+    Some(Levels { ratio: Ratio { mean, low, high, n: before.len() + after.len() }, t })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +127,16 @@ mod tests {
         for (value, log) in [(ratio.mean, 0.15), (ratio.low, 0.15 - half), (ratio.high, 0.15 + half)] {
             assert!((value.ln() - log).abs() < 1e-5, "{value} {log}");
         }
+    }
+
+    #[test]
+    fn the_interval_of_two_levels_is_the_textbooks() {
+        // Means 0.15 and 0.5, variances of the means 0.0166667 / 4 and 0.04 / 5: t = 3.1725, 6.79 degrees of freedom, t(97.5 %) = 2.380.
+        let levels = levels(&[0.0, 0.1, 0.2, 0.3], &[0.3, 0.3, 0.5, 0.7, 0.7], 0.05).unwrap();
+        assert!((levels.t - 3.1725).abs() < 1e-3, "{levels:?}");
+        let half = (levels.ratio.high.ln() - levels.ratio.low.ln()) / 2.0;
+        assert!((half - 2.380 * 0.110_32).abs() < 1e-3, "{half}");
+        assert!((levels.ratio.mean.ln() - 0.35).abs() < 1e-9);
     }
 
     #[test]

@@ -540,7 +540,7 @@ pub(super) fn is_series(text: &str) -> bool {
     text.split_once('.').is_some_and(|(major, minor)| number(major) && number(minor))
 }
 
-pub(super) fn is_name_char(c: char) -> bool {
+pub fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "._+-".contains(c)
 }
 

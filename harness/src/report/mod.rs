@@ -10,7 +10,9 @@ mod clean;
 pub mod comparison;
 pub mod content;
 pub mod github;
+pub mod history;
 pub mod junit;
+pub mod kcidb;
 mod line;
 pub mod mail;
 pub mod markdown;
@@ -19,7 +21,7 @@ mod scaling;
 mod spread;
 pub mod terminal;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod throughput;
 
 pub(crate) use clean::plain;

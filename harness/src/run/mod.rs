@@ -160,6 +160,10 @@ pub struct Kernel {
     pub arch: Arch,
     /// Where it came from, e.g. `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
     pub source: String,
+    /// The commit that was built; none where the sources are no repository's, or patches were put on them. Files of older versions do
+    /// not have it.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// None of a kernel that could not be built.
     pub image_sha256: Option<String>,
     /// Of its configuration, where that is known; the file itself is `kernels/ARCH/NAME.config` in the run's folder.

@@ -141,21 +141,19 @@ impl<'a> Running<'a> {
     }
 
     fn finish(mut self) -> Cell {
-        let measurement = merged(self.measured);
-        self.cell.outcome = match (self.stopped, &measurement) {
+        self.cell.measurement = merged(self.measured);
+        self.cell.outcome = match (self.stopped, &self.cell.measurement) {
             (Some(Stop::Skip(reason)), _) => Outcome::Skip { reason },
             (Some(Stop::Error { kind, message }), _) => Outcome::Error { kind, message },
-            (None, Some(measurement)) => {
-                budget::judge(self.planned.id.arch, measurement, &self.planned.budgets)
-            }
+            (None, Some(_)) => budget::judge(&self.cell, &self.planned.budgets, self.planned.tolerance),
             (None, None) => {
                 let message = "no guest was booted".to_owned();
                 Outcome::Error { kind: ErrorKind::Harness, message }
             }
         };
         // What some boots measured before one failed is no measurement of the cell.
-        if matches!(self.cell.outcome, Outcome::Pass | Outcome::Fail { .. }) {
-            self.cell.measurement = measurement;
+        if !matches!(self.cell.outcome, Outcome::Pass | Outcome::Fail { .. }) {
+            self.cell.measurement = None;
         }
         self.cell
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The suite file, `configs/suites/*.yaml`. Its keys are documented in `docs/suites.md`.
 
+use super::budget::Bounded;
 use crate::{
     branch::Filter,
     config::{self, ConfigError},
@@ -191,7 +192,11 @@ pub struct Budget {
     #[serde(default)]
     pub arch: Option<Vec<Arch>>,
     /// Most records that may be wasted, on the architecture's first modelled CPU: `intel-lbr`, `brbe`.
+    #[serde(default)]
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
+    /// Most instructions or branches, by the metric's name.
+    #[serde(default)]
+    pub most: BTreeMap<Bounded, u64>,
 }
 
 impl Suite {

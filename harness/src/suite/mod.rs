@@ -2,6 +2,7 @@
 //! What runs: a suite (YAML) becomes a plan of cells; each cell is run by a process of its own.
 
 mod attach;
+pub mod baseline;
 pub mod budget;
 pub mod cell;
 mod definition;

@@ -4,8 +4,9 @@
 
 use super::{Budget, Clocks, Experiment, Suite, TestGroup};
 use crate::{
+    compare::Metric,
     kernel,
-    run::{Accel, Arch, Backend, CellId, Clock, Row, Test},
+    run::{Accel, Arch, Backend, CellId, Clock, Row, Test, Tolerance},
     vm::{QemuProgram, Virtme},
 };
 use serde::{Deserialize, Serialize};
@@ -58,12 +59,27 @@ pub struct PlannedCell {
     /// Programs are handed the branch records they ask for.
     #[serde(default)]
     pub deliver: bool,
+    /// Of these, only metrics that the cell is to measure.
     pub budgets: Vec<Budget>,
+    pub tolerance: Tolerance,
     /// Known before anything boots: the cell is not run.
     pub skip: Option<String>,
 }
 
 impl PlannedCell {
+    /// Whether this is one of the numbers it ends with: so it is asked for, and can be had under its accelerator.
+    fn measures(&self, metric: &Metric) -> bool {
+        let counts = self.id.accel == Accel::Tcg;
+        let is_counted = match (metric, &self.parameters) {
+            (Metric::Trigger { .. }, _) => counts,
+            (Metric::Instructions { .. }, Parameters::Attach(AttachParameters { clock, explain, .. })) => {
+                counts && clock.exact() && explain.contains(&Explain::Exact)
+            }
+            _ => true,
+        };
+        is_counted && metric.test() == self.id.test
+    }
+
     /// Guests that the cell takes, one after the other.
     pub fn boots(&self) -> u32 {
         // One that is skipped boots none.
@@ -142,7 +158,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             let deliver = suite.experiments.contains(&Experiment::DeliverRecords)
                 && matches!(test, Test::LbrWaste { .. });
             let undeliverable = undeliverable.clone().filter(|_| deliver);
-            cells.push(PlannedCell {
+            let mut cell = PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 backend,
                 kernel_image: image.image.clone(),
@@ -155,8 +171,15 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                     .or(undeliverable),
                 parameters,
                 deliver,
-                budgets: budgets.clone(),
-            });
+                budgets: Vec::new(),
+                tolerance: suite.tolerance,
+            };
+            let mut budgets = budgets.clone();
+            for budget in &mut budgets {
+                budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
+            }
+            cell.budgets = budgets;
+            cells.push(cell);
         }
     }
     // Two groups may name the same cell; it is measured once.
@@ -337,6 +360,19 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
         }
         for row in budget.wasted.keys().filter(|row: &&Row| !measured.contains(&row.mechanism)) {
             idle.push(format!("a budget names `{row}`, which no lbr_waste test of the suite measures"));
+        }
+        let is_measured = |metric: Metric| cells.iter().any(|cell| cell.measures(&metric));
+        for bounded in budget.most.keys().filter(|bounded| !is_measured(bounded.metric())) {
+            let how = match bounded.metric() {
+                Metric::Instructions { .. } => {
+                    " with `clock: exact` (or both) and `explain: [exact]` under TCG"
+                }
+                _ => " under TCG",
+            };
+            idle.push(format!("a budget names `{bounded}`, which no test of the suite measures{how}"));
+        }
+        if budget.wasted.is_empty() && budget.most.is_empty() {
+            idle.push("a budget bounds nothing: expected `wasted:` or `most:`".to_owned());
         }
     }
     idle

@@ -96,6 +96,13 @@ impl Local {
         }
     }
 
+    /// What git says to a question about commits.
+    pub fn ask<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String, KernelError> {
+        let mut command = git(&self.folder);
+        let output = child::run(command.args(arguments), QUERY_LIMIT).map_err(self.failed("read"))?;
+        Ok(output.stdout)
+    }
+
     pub fn checkout(&self, commit: &str, into: &Path) -> Result<(), KernelError> {
         self.remove_stale();
         // One that cannot be brought up to date (its index was being written when a run died) is made anew.

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `history`, `--update-budgets` and `--format kcidb` from outside, on runs that were recorded.
+
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn tramplab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tramplab")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    // Of commits that do not descend from each other the older one goes first.
+    let date = if arguments.contains(&"bpf: Aside") { "1700000600 +0000" } else { "1700000000 +0000" };
+    command.env("GIT_COMMITTER_DATE", date);
+    command
+        .arg("-C")
+        .arg(folder)
+        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+        .args(arguments);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout).trim().to_owned()
+}
+
+/// The recorded kernel, as the run of a commit.
+fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
+    let mut run: Value = serde_json::from_str(include_str!("../src/compare/testdata/lbr-helpers.json"))
+        .expect("the recorded run");
+    let name = format!("linux-{}", &commit[..12]);
+    run["id"] = json!(format!("run-{number}"));
+    run["started"] = json!(format!("2026-11-{number:02}T10:00:00Z"));
+    run["series"] = json!([]);
+    run["kernels"].as_array_mut().unwrap().retain(|one| one["name"] == kernel);
+    run["kernels"][0]["name"] = json!(name);
+    run["kernels"][0]["commit"] = json!(commit);
+    run["kernels"][0]["source"] = json!(format!("git /src/linux {commit}"));
+    run["cells"].as_array_mut().unwrap().retain(|cell| cell["id"]["kernel"] == kernel);
+    for cell in run["cells"].as_array_mut().unwrap() {
+        cell["id"]["kernel"] = json!(name);
+    }
+    let place = folder.join(format!("ci/{number}"));
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("run.json"), run.to_string()).unwrap();
+    place
+}
+
+/// Measured in another order than they were committed in, on a repository that is one.
+#[test]
+fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("linux");
+    fs::create_dir(&tree).unwrap();
+    git(&tree, &["init", "-q"]);
+    let commits: Vec<String> = (0..6)
+        .map(|number| {
+            git(&tree, &["commit", "-q", "--allow-empty", "-m", &format!("bpf: Change number {number}")]);
+            git(&tree, &["rev-parse", "HEAD"])
+        })
+        .collect();
+    let runs = dir.path().join("runs");
+    let [plain, patched] = ["6.12-source", "6.12-source+lbr-helpers.1"];
+    // Change 4 was measured first; 3 not at all.
+    for (number, commit, kernel) in
+        [(1, 4, patched), (2, 0, plain), (3, 1, plain), (4, 2, plain), (5, 5, patched)]
+    {
+        store(&runs, number, kernel, &commits[commit]);
+    }
+    std::os::unix::fs::symlink("5", runs.join("ci/latest")).unwrap();
+    fs::create_dir_all(runs.join("old")).unwrap();
+    fs::write(runs.join("old/run.json"), r#"{"schema": 3}"#).unwrap();
+    fs::create_dir_all(runs.join("cut")).unwrap();
+    fs::write(runs.join("cut/run.json"), r#"{"schema": 4, "id"#).unwrap();
+    let [runs, tree] = [&runs, &tree].map(|path| path.to_str().unwrap());
+    let metric = "lbr_waste.fexit.any";
+    let asked = ["history", "--runs", runs, "--metric", metric];
+
+    let output = tramplab(&[&asked[..], &["--tree", tree, "--fail-on-step"]].concat());
+    let (said, warned) = (text(&output.stdout), text(&output.stderr));
+    // The newest commit is as the one before: nothing new.
+    assert_eq!(output.status.code(), Some(0), "{said}{warned}");
+    let rows: Vec<&str> = said.lines().filter(|line| line.contains("| bpf: Change number")).collect();
+    let numbers = [0, 1, 2, 4, 5].map(|number| format!("bpf: Change number {number}"));
+    assert!(
+        rows.len() == 5 && rows.iter().zip(numbers).all(|(row, subject)| row.contains(&subject)),
+        "{said}"
+    );
+    let [old, new] = [&commits[2], &commits[4]];
+    let bisect = format!(
+        "worse at {}: 9 -> 10; 2 commits since {}: cargo xtask bisect --tree {tree} --good {old} --bad {new} --arch x86_64 --metric {metric}",
+        &new[..12],
+        &old[..12]
+    );
+    assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
+    assert!(warned.contains("old/run.json has schema 3") && warned.contains("cut/run.json"), "{warned}");
+
+    // By time change 5 comes last and is worse than what was measured before it.
+    let output = tramplab(&[&asked[..], &["--fail-on-step", "--format", "json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = found["histories"][0]["rows"].as_array().unwrap();
+    let shape = |row: &Value| (row["commit"].as_str().unwrap().to_owned(), row["value"].as_f64().unwrap());
+    let expected =
+        [(4, 10.0), (0, 9.0), (1, 9.0), (2, 9.0), (5, 10.0)].map(|(at, value)| (commits[at].clone(), value));
+    assert_eq!(rows.iter().map(shape).collect::<Vec<_>>(), expected);
+    assert_eq!((&rows[4]["step"]["worse"], &rows[4]["change"]), (&json!(true), &json!(1.0)));
+    assert_eq!(found["left_out"].as_array().unwrap().len(), 2);
+
+    // A branch of its own is no ancestor: what is between is no range to look in.
+    git(Path::new(tree), &["checkout", "-q", "-b", "side", &commits[1]]);
+    git(Path::new(tree), &["commit", "-q", "--allow-empty", "-m", "bpf: Aside"]);
+    store(Path::new(runs), 6, plain, &git(Path::new(tree), &["rev-parse", "HEAD"]));
+    let said = text(&tramplab(&[&asked[..], &["--tree", tree, "--format", "markdown"]].concat()).stdout);
+    assert!(
+        said.contains(&format!("not on one line with {}, which has 4 commits", &commits[5][..12])),
+        "{said}"
+    );
+    // Without a metric: one line for each that changed.
+    let said = text(&tramplab(&["history", "--runs", runs]).stdout);
+    assert!(said.contains(metric) && said.contains("did not change"), "{said}");
+}
+
+#[test]
+fn what_history_cannot_show_is_said_and_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let empty = dir.path().join("empty");
+    fs::create_dir_all(empty.join("old")).unwrap();
+    fs::write(empty.join("old/run.json"), r#"{"schema": 3}"#).unwrap();
+    let [run, empty, none] =
+        [&run, &empty, &dir.path().join("none")].map(|path| path.to_str().unwrap().to_owned());
+    for (arguments, words) in [
+        (vec!["--runs", &none], "no run at"),
+        (vec!["--runs", &empty], "schema 3"),
+        (vec!["--runs", &run, "--metric", "lbr_waste.fexit"], "unknown metric"),
+        (vec!["--runs", &run, "--metric", "trigger.fexit.branches"], "they have: lbr_waste.fexit.any"),
+        (
+            vec!["--runs", &run, "--metric", "attach.kprobe_multi.10.load", "--arch", "arm64"],
+            "of its test they have",
+        ),
+        (vec!["--runs", &run, "--kernel", "6.1"], "--kernel"),
+        (vec!["--runs", &run, "--model", "brbe"], "brbe is a CPU of arm64"),
+        (vec!["--runs", &run, "--tree", &empty], "as a git repository"),
+    ] {
+        let output = tramplab(&[&["history"][..], &arguments].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{arguments:?}: {words} in {said}");
+    }
+}
+
+#[test]
+fn a_stored_run_becomes_the_budgets_of_its_suite() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = dir.path().join("suite.yaml");
+    let before = "# mine\nname: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+    fs::write(&suite, before).unwrap();
+    let commit = "a1".repeat(20);
+    let run = store(dir.path(), 1, "6.12-source", &commit);
+    let update = format!("--update-budgets={}", suite.display());
+    let report = |run: &Path, option: &str| tramplab(&["report", run.to_str().unwrap(), option]);
+    let output = report(&run, &update);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let now = fs::read_to_string(&suite).unwrap();
+    let added = now.strip_prefix(before).expect("what was there stays").to_owned();
+    assert!(added.starts_with(&format!("budgets:\n  - kernels: [\"linux-{}\"]\n", &commit[..12])), "{added}");
+    assert!(
+        added.contains("fexit: { any: 9, ")
+            && added.contains("attach.kprobe_multi.10.attach.instructions: 3539800")
+    );
+    // The diff is what was added.
+    let shown = text(&output.stdout);
+    assert!(added.lines().all(|line| shown.contains(&format!("\n+{line}\n"))), "{shown}");
+    let again = report(&run, &update);
+    assert!(again.stdout.is_empty() && text(&again.stderr).contains("already"), "{}", text(&again.stderr));
+    // One that ends in an error leaves it as it is.
+    let json = fs::read_to_string(run.join("run.json")).unwrap();
+    let panic = json.replacen("\"pass\"", r#"{"error":{"kind":"panic","message":"oh"}}"#, 1);
+    fs::write(run.join("run.json"), panic).unwrap();
+    let output = report(&run, &update);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        text(&output.stderr).contains("cells end in an error: x86_64/linux-"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(fs::read_to_string(&suite).unwrap(), now);
+    // The suite that the run names need not be here.
+    fs::write(run.join("run.json"), json).unwrap();
+    let output = report(&run, "--update-budgets");
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--update-budgets=SUITE"));
+}
+
+#[test]
+fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let report = ["report", run.to_str().unwrap(), "--format", "kcidb", "--origin"];
+    let output = tramplab(&[&report[..], &["my_ci"]].concat());
+    let objects: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(objects["checkouts"][0]["git_commit_hash"], "a1".repeat(20));
+    assert!(objects["tests"][0]["id"].as_str().unwrap().starts_with("my_ci:run-1/x86_64/linux-"));
+    assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
+}
