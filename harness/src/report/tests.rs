@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use tramplab_protocol::{Beside, Functions, Mechanism, message::Explain};
 
 /// Recorded with `testdata/stored.yaml` and shortened by `testdata/store.py`, as these say.
-pub fn stored() -> Run {
+pub fn run() -> Run {
     serde_json::from_str(include_str!("testdata/run.json")).expect("the stored run")
 }
 
@@ -27,7 +27,7 @@ fn with_listings() -> View {
 
 #[test]
 fn terminal_text() {
-    insta::assert_snapshot!(terminal::render(&stored(), &View::default(), false));
+    insta::assert_snapshot!(terminal::render(&run(), &View::default(), false));
 }
 
 /// One kernel on two architectures: 7.2, waste of fexit, fexit.multi and kprobe.multi.
@@ -43,20 +43,20 @@ fn terminal_text_of_two_architectures() {
 
 #[test]
 fn terminal_text_with_listings() {
-    insta::assert_snapshot!(terminal::render(&stored(), &with_listings(), false));
+    insta::assert_snapshot!(terminal::render(&run(), &with_listings(), false));
 }
 
 #[test]
 fn colour_adds_escapes_and_nothing_else() {
-    let plain = terminal::render(&stored(), &with_listings(), false);
-    let colour = terminal::render(&stored(), &with_listings(), true);
+    let plain = terminal::render(&run(), &with_listings(), false);
+    let colour = terminal::render(&run(), &with_listings(), true);
     assert!(!plain.contains('\x1b') && colour.contains('\x1b'));
     assert_eq!(strip_ansi_escapes::strip_str(colour), plain);
 }
 
 #[test]
 fn markdown_text() {
-    insta::assert_snapshot!(markdown::render(&stored(), &with_listings()));
+    insta::assert_snapshot!(markdown::render(&run(), &with_listings()));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn records_that_programs_were_handed_are_told() {
 
 #[test]
 fn what_is_attached_beside_has_a_row_of_its_own() {
-    let mut run = stored();
+    let mut run = run();
     let cell = run.cells.iter().find(|cell| cell.id.test.name() == "trigger/fexit").expect("a trigger cell");
     let mut beside = cell.clone();
     let Test::Trigger { beside: set, .. } = &mut beside.id.test else { unreachable!("found by its name") };
@@ -131,13 +131,13 @@ fn a_series_that_breaks_is_told_patch_by_patch() {
 
 #[test]
 fn junit_xml() {
-    insta::assert_snapshot!(String::from_utf8(junit::render(&stored()).unwrap()).unwrap());
+    insta::assert_snapshot!(String::from_utf8(junit::render(&run()).unwrap()).unwrap());
 }
 
 #[test]
 fn stored_counts_are_those_of_the_stored_records() {
     let mut points = 0;
-    for cell in stored().cells {
+    for cell in run().cells {
         let Some(Measurement::LbrWaste(measured)) = cell.measurement else { continue };
         for point in measured.points {
             let counted = waste::table(cell.id.arch, &point.records, &measured.function);
@@ -284,7 +284,7 @@ fn a_hostile_console_stays_xml() {
         ("]]\u{0}>", "]]>"),
     ];
     for (hostile, shown) in table {
-        let mut run = stored();
+        let mut run = run();
         run.cells.truncate(1);
         run.cells[0].console_tail = vec!["first".to_owned(), hostile.to_owned()];
         run.cells[0].outcome = Outcome::Fail { reasons: vec![hostile.to_owned()] };
@@ -297,7 +297,7 @@ fn a_hostile_console_stays_xml() {
 
 #[test]
 fn a_console_that_holds_a_fence_has_a_longer_one_around_it() {
-    let mut run = stored();
+    let mut run = run();
     run.cells.retain(|cell| !cell.console_tail.is_empty());
     run.cells[0].console_tail.push("Code: ``` <b>&amp; 48 8b".to_owned());
     let text = markdown::render(&run, &View::default());
@@ -308,14 +308,14 @@ fn a_console_that_holds_a_fence_has_a_longer_one_around_it() {
 
 #[test]
 fn junit_tells_the_outcomes_apart() {
-    let xml = junit::render(&stored()).unwrap();
+    let xml = junit::render(&run()).unwrap();
     let count = |element| texts(&xml, element).len();
     assert_eq!((count("testcase"), count("failure"), count("error"), count("skipped")), (21, 1, 1, 3));
 }
 
 #[test]
 fn junit_names_stay_apart_when_a_kernel_ran_under_both_accelerators() {
-    let mut run = stored();
+    let mut run = run();
     let mut again = run.cells.clone();
     again.iter_mut().for_each(|cell| cell.id.accel = Accel::Kvm);
     run.cells.extend(again);
@@ -335,14 +335,14 @@ fn junit_names_stay_apart_when_a_kernel_ran_under_both_accelerators() {
 
 #[test]
 fn a_start_that_is_no_time_is_named() {
-    let mut run = stored();
+    let mut run = run();
     run.started = "yesterday".to_owned();
     assert!(junit::render(&run).unwrap_err().to_string().contains("`yesterday`"));
 }
 
 #[test]
 fn an_empty_or_interrupted_run_renders() {
-    let mut run = stored();
+    let mut run = run();
     run.cells.clear();
     run.interrupted = true;
     for text in [terminal::render(&run, &with_listings(), false), markdown::render(&run, &with_listings())] {
@@ -354,7 +354,7 @@ fn an_empty_or_interrupted_run_renders() {
 proptest! {
     #[test]
     fn any_text_of_a_guest_stays_xml_and_prints_no_control_characters(text in any::<String>(), more in "[\\x00-\\xff\u{fffe}>\\]`]{0,40}") {
-        let mut run = stored();
+        let mut run = run();
         run.cells.truncate(2);
         run.cells[0].console_tail = vec![more.clone(), text.clone()];
         run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Oops, message: more.clone() };

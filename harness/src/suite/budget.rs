@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::{
         config,
-        report::tests::stored,
+        report::tests::run as stored,
         run::{Arch, CellId},
     };
     use std::path::Path;

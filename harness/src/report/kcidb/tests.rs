@@ -2,7 +2,7 @@
 //! Against KCIDB's own schema, over every stored run.
 
 use super::*;
-use crate::{compare::tests::recorded, report::tests::stored, run::Built};
+use crate::{compare::tests::recorded, report::tests::run as stored, run::Built};
 
 const SCHEMA: &str = include_str!("../testdata/kcidb-v5.3.schema.json");
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    report::tests::stored,
+    report::tests::run as stored,
     run::{CapturePoint, CellId},
 };
 
