@@ -14,7 +14,7 @@ const HEAD: &str = "\
 
 What every mechanism costs on every kernel that is shipped, on both architectures: branch records wasted, instructions and taken
 branches of a hit of the empty program, time and instructions to attach to 1,000 functions (a link each, or one for all). All of it
-is exact and repeats, but for an instruction or two of a hit on arm64 (branch-records.md says why); the times are those of the clock
+is exact and repeats; the times, and the counts of hits, are those of the clock
 that counts instructions. What the words mean:
 [definitions.md](definitions.md), [branch-records.md](branch-records.md), [attach.md](attach.md).
 

@@ -61,7 +61,7 @@ fn markdown_text() {
 
 #[test]
 fn records_that_programs_were_handed_are_told() {
-    let mut run = stored();
+    let mut run = run();
     let told = |run: &Run| terminal::render(run, &View::default(), false).matches("Experiment: ").count();
     assert_eq!(told(&run), 0);
     for cell in &mut run.cells {
