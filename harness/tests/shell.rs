@@ -100,7 +100,7 @@ fn gdb_is_told_where_to_connect_and_the_guest_waits_for_it() {
         gdb.write_all(format!("+{packet}").as_bytes()).unwrap();
         // The acknowledgement may come alone; an answer ends with its checksum.
         let (mut answer, mut part) = (String::new(), [0; 512]);
-        while !answer.rsplit_once('#').is_some_and(|(_, sum)| sum.len() == 2) {
+        while answer.rsplit_once('#').is_none_or(|(_, sum)| sum.len() != 2) {
             let length = gdb.read(&mut part).unwrap();
             assert_ne!(length, 0, "{answer}");
             answer += &String::from_utf8_lossy(&part[..length]);

@@ -129,7 +129,7 @@ impl Shell<'_> {
                 let console = Console::watch(console_host, nowhere, sender)?;
                 let qemu = Qemu::start_group(&command, home, Streams::Output(console_guest))?;
                 let running = Running { qemu, console, signals, ports: Ports::default() };
-                running.to_the_end(listeners, *within, stop).map_err(io::Error::other)
+                running.await_end(listeners, *within, stop).map_err(io::Error::other)
             }
         }
     }
@@ -230,7 +230,7 @@ struct Ports {
 }
 
 impl Running {
-    fn to_the_end(
+    fn await_end(
         mut self,
         listeners: Vec<UnixListener>,
         within: Duration,
