@@ -136,6 +136,26 @@ impl Apt {
         self.lists_age().is_some_and(|age| age < LISTS_FRESH)
     }
 
+    /// Runs `attempt`, and once more on newer lists where old ones may be why it failed: what they name is gone from the registry, or
+    /// what is wanted is new. `cause` is the error of ours within the attempt's, if there is one.
+    pub fn attempt<T, E: From<AptError>>(
+        &self,
+        progress: &mut dyn FnMut(&str),
+        cause: fn(&E) -> Option<&AptError>,
+        mut attempt: impl FnMut(&mut dyn FnMut(&str)) -> Result<T, E>,
+    ) -> Result<T, E> {
+        match attempt(progress) {
+            Err(error)
+                if !self.is_fresh()
+                    && matches!(cause(&error), Some(AptError::NotFound { .. } | AptError::Child(_))) =>
+            {
+                self.refresh(progress)?;
+                attempt(progress)
+            }
+            result => result,
+        }
+    }
+
     /// Fetches the lists; fails only when no suite at all answers.
     pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), AptError> {
         require_room(&self.cache, LISTS_ROOM)?;

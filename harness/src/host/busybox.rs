@@ -26,6 +26,16 @@ pub enum BusyboxError {
     Cache(#[from] CacheError),
 }
 
+impl BusyboxError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            BusyboxError::Apt(error) => Some(error),
+            BusyboxError::Private(error) => error.apt(),
+            _ => None,
+        }
+    }
+}
+
 /// For guests of an architecture; fetched once.
 pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, BusyboxError> {
     let prefix = format!("{arch}=");
@@ -35,7 +45,7 @@ pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> R
         return program(entry);
     }
     let apt = Apt::open(cache, kernel::debian_architecture(arch), progress)?;
-    let fetch = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, BusyboxError> {
+    apt.attempt(progress, BusyboxError::apt, |progress| {
         let mut packages = apt.closure(SUITE, PACKAGE)?;
         // Static: it needs none of the others.
         packages.retain(|package| package.name == PACKAGE);
@@ -47,17 +57,7 @@ pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> R
             program(folder.to_owned()).map(drop)
         })?;
         program(entry)
-    };
-    match fetch(progress) {
-        Err(
-            BusyboxError::Apt(AptError::NotFound { .. } | AptError::Child(_))
-            | BusyboxError::Private(PrivateError::Apt(AptError::NotFound { .. } | AptError::Child(_))),
-        ) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            fetch(progress)
-        }
-        result => result,
-    }
+    })
 }
 
 fn program(entry: PathBuf) -> Result<PathBuf, BusyboxError> {

@@ -30,6 +30,15 @@ pub enum PrivateError {
     Cache(#[from] CacheError),
 }
 
+impl PrivateError {
+    pub fn apt(&self) -> Option<&AptError> {
+        match self {
+            PrivateError::Apt(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 /// Where Debian puts a program's parts on the host's architecture.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {

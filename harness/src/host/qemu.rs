@@ -95,6 +95,16 @@ pub enum QemuError {
     Cache(#[from] CacheError),
 }
 
+impl QemuError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            QemuError::Apt(error) => Some(error),
+            QemuError::Private(error) => error.apt(),
+            _ => None,
+        }
+    }
+}
+
 /// Why a QEMU that is there does not do.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
@@ -296,7 +306,7 @@ fn fetch(
 ) -> Result<PathBuf, QemuError> {
     let layout = Layout::of_host()?;
     let apt = Apt::open(cache, layout.architecture, progress)?;
-    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, QemuError> {
+    apt.attempt(progress, QemuError::apt, |progress| {
         let package = package_name(arch);
         let packages = apt.closure(purpose.suite(), package)?;
         let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");
@@ -312,18 +322,7 @@ fn fetch(
             // A copy that does not run is none.
             found(folder, arch).map(|_| ())
         })
-    };
-    match attempt(progress) {
-        // What old lists name may be gone from the registry.
-        Err(
-            QemuError::Apt(AptError::NotFound { .. } | AptError::Child(_))
-            | QemuError::Private(PrivateError::Apt(AptError::NotFound { .. } | AptError::Child(_))),
-        ) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            attempt(progress)
-        }
-        result => result,
-    }
+    })
 }
 
 fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), PrivateError> {

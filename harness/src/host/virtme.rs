@@ -57,6 +57,16 @@ pub enum VirtmeError {
     Cache(#[from] CacheError),
 }
 
+impl VirtmeError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            VirtmeError::Apt(error) => Some(error),
+            VirtmeError::Private(error) => error.apt(),
+            _ => None,
+        }
+    }
+}
+
 /// Why one that is there does not do.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
@@ -186,7 +196,7 @@ fn private_virtiofsd(entry: &Path) -> Result<PathBuf, VirtmeError> {
 fn fetch_virtiofsd(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
     let layout = Layout::of_host().map_err(VirtmeError::Private)?;
     let apt = Apt::open(cache, layout.architecture, progress)?;
-    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<(), VirtmeError> {
+    apt.attempt(progress, VirtmeError::apt, |progress| {
         let packages = apt.closure(SUITE, VIRTIOFSD)?;
         let version = packages.iter().find(|found| found.name == VIRTIOFSD).expect("in its own closure");
         let key = format!("{VIRTIOFSD}={}-{}", version.version, private::digest(&packages));
@@ -198,18 +208,7 @@ fn fetch_virtiofsd(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), 
             private_virtiofsd(folder).map(drop)
         })?;
         Ok(())
-    };
-    match attempt(progress) {
-        // What old lists name may be gone from the registry.
-        Err(
-            VirtmeError::Apt(AptError::NotFound { .. } | AptError::Child(_))
-            | VirtmeError::Private(PrivateError::Apt(AptError::NotFound { .. } | AptError::Child(_))),
-        ) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            attempt(progress)
-        }
-        result => result,
-    }
+    })
 }
 
 /// The module and function of each of its programs that runs a guest.

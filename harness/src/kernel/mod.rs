@@ -71,6 +71,13 @@ pub enum KernelError {
 }
 
 impl KernelError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            KernelError::Apt(error) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Whether the user mends it by asking for something else: no host or network is to blame.
     pub fn is_usage(&self) -> bool {
         match self {

@@ -81,14 +81,7 @@ pub fn search<R>(
     mut attempt: impl FnMut(&Apt, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
 ) -> Result<R, KernelError> {
     let apt = Apt::open(cache, architecture, progress)?;
-    match attempt(&apt, progress) {
-        // The registry has moved on since the lists were fetched: what they name is gone, or what is wanted is new.
-        Err(KernelError::Apt(AptError::NotFound { .. } | AptError::Child(_))) if !apt.is_fresh() => {
-            apt.refresh(progress)?;
-            attempt(&apt, progress)
-        }
-        result => result,
-    }
+    apt.attempt(progress, KernelError::apt, |progress| attempt(&apt, progress))
 }
 
 /// A text as the extended regular expression that matches it alone.
