@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
 
-use super::{artifacts, exit, kernels, progress::Progress, vm_test};
+use super::{artifacts, exit, kernels, lab, progress::Progress};
 use anyhow::{Context, Result, bail};
 use std::{
     num::NonZeroU32,
@@ -44,7 +44,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
     let built = artifacts::build(&cache, &[image.arch])?;
-    let initrd = vm_test::initramfs(&cache, &built.agents[&image.arch], &image)?;
+    let initrd = lab::initramfs(&cache, &built.agents[&image.arch], &image)?;
     let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
         let dir = tempfile::tempdir().context("failed to create a folder for logs")?;
         let vm = Vm::boot(Spec {

@@ -5,11 +5,12 @@ use super::{
     Interrupted, UsageError, exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, Ready, SeriesArgs, Wanted},
+    lab::{self, Lab},
     nextest::Selection,
     profile,
     progress::Progress,
     report, repository,
-    vm_test::{self, AccelArg, Lab},
+    vm_test::AccelArg,
 };
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -32,7 +33,7 @@ use tramplab::{
     host::{Cache, Purpose, apt},
     kernel::{Source, source},
     report::{comparison, terminal},
-    run::{Arch, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
+    run::{Arch, Backend, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
 };
 
 #[derive(clap::Args)]
@@ -198,7 +199,7 @@ struct Setting {
 struct Place {
     folder: RunDir,
     state: State,
-    suite: vm_test::Asked,
+    suite: lab::Asked,
 }
 
 impl Setting {
@@ -228,7 +229,7 @@ impl Setting {
                 (folder, state)
             }
             None => {
-                let folder = vm_test::new_run_dir(&runs, state::PREFIX)?;
+                let folder = lab::new_run_dir(&runs, state::PREFIX)?;
                 (folder, State::new(asked.clone()))
             }
         };
@@ -243,10 +244,11 @@ impl Setting {
             Cache::open(true)?,
             arches,
             Purpose::Measuring,
+            Backend::Qemu,
             args.accel.request(),
             &self.progress,
         )?;
-        Ok((lab, Place { folder, state, suite: vm_test::Asked { suite, reference } }))
+        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }))
     }
 
     fn preparing<'a>(&'a self, lab: &'a Lab, place: &'a Place, args: &Args) -> Preparing<'a> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernels of a run: fetched, or built from sources, alone or with a series on them.
 
-use super::{Interrupted, UsageError, interrupt::Interrupt, progress::Progress, repository, vm_test::sha256};
+use super::{Interrupted, UsageError, interrupt::Interrupt, lab::sha256, progress::Progress, repository};
 use anyhow::{Context, Result};
 use std::{
     collections::{BTreeMap, BTreeSet},

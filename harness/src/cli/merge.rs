@@ -2,7 +2,7 @@
 //! `cargo xtask merge RUN RUN…`: the runs of several shards, or of several kernels, as one.
 
 use super::{
-    UsageError,
+    UsageError, lab,
     report::{self as report_cli, Look},
     repository, vm_test,
 };
@@ -43,7 +43,7 @@ pub fn merge(args: &Args) -> Result<u8> {
     report_cli::check_model(args.look.model, kernels)?;
     let run_dir = match &args.into {
         Some(folder) => empty(folder)?,
-        None => vm_test::new_run_dir(&repository().join("runs"), "")?,
+        None => lab::new_run_dir(&repository().join("runs"), "")?,
     };
     let id = run_dir.path().file_name().map_or(run.id.clone(), |name| name.to_string_lossy().into_owned());
     for part in &args.runs {

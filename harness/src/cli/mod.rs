@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod history;
 pub mod interrupt;
 pub mod kernels;
+pub mod lab;
 pub mod mechanisms;
 pub mod merge;
 pub mod nextest;

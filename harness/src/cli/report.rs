@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{
-    UsageError, baseline,
-    vm_test::{exit_code, sha256},
-};
+use super::{UsageError, baseline, lab::sha256, vm_test::exit_code};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,

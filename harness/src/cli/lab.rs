@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What turns a suite and kernels into a run: for `vm-test` one, for a bisection many.
+
+use super::{
+    UsageError,
+    artifacts::{self, Artifacts},
+    exit,
+    kernels::{self, Prepared},
+    nextest::{Cells, End, Event, Selection},
+    progress::Progress,
+};
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
+use tramplab::{
+    compare,
+    host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt},
+    kernel,
+    run::{
+        self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard,
+        SuiteRef, Test,
+    },
+    suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan},
+    vm::{self, Deadlines, Spec, Vm, accel},
+};
+
+/// A suite, and what a run says of where it is from.
+#[derive(Clone)]
+pub struct Asked {
+    pub suite: Suite,
+    pub reference: SuiteRef,
+}
+
+/// What runs cells: found and built once, for however many runs.
+pub struct Lab {
+    pub cache: Cache,
+    qemus: BTreeMap<Arch, Qemu>,
+    built: Artifacts,
+    cells: Cells,
+    accel: accel::Request,
+    /// Where it starts the guests.
+    virtme_ng: Option<VirtmeNg>,
+}
+
+/// A run before its first cell: its kernels are there, and what will boot is known.
+pub struct Planned {
+    plan: Plan,
+    run: Run,
+    run_dir: RunDir,
+}
+
+impl Planned {
+    pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
+        self.run.machine(arch)
+    }
+}
+
+impl Lab {
+    pub fn set_up(
+        cache: Cache,
+        arches: &[Arch],
+        purpose: Purpose,
+        backend: Backend,
+        accel: accel::Request,
+        progress: &Progress,
+    ) -> Result<Lab> {
+        let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
+        let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
+        let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
+        progress.step("building the plugin, the guest agent and the cells");
+        let built = artifacts::build(&cache, arches)?;
+        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache, virtme_ng })
+    }
+
+    /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
+    pub fn plan(
+        &self,
+        asked: &Asked,
+        Prepared { kernels, series }: Prepared,
+        compared: bool,
+        run_dir: RunDir,
+        progress: &Progress,
+    ) -> Result<Planned> {
+        let Asked { suite, reference } = asked;
+        let mut accels = BTreeMap::new();
+        let mut guests = Vec::new();
+        for (image, budgets_of) in
+            kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
+        {
+            let initrd = initramfs(&self.cache, &self.built.agents[&image.arch], image)?;
+            let accel = match accels.get(&image.arch) {
+                Some(&known) => known,
+                None => self.choose_accel(image, &initrd, progress)?,
+            };
+            accels.insert(image.arch, accel);
+            let undeliverable = self.qemus[&image.arch].undeliverable();
+            let backend = self.backend();
+            guests.push(Guest { image, initrd, accel, backend, undeliverable, budgets_of });
+        }
+        // Of what was not built nothing boots.
+        let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
+        if let Some(name) = plan::contradiction(suite) {
+            let message = format!(
+                "{}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once",
+                reference.file
+            );
+            return Err(UsageError(message).into());
+        }
+        let cells = plan::cells(suite, &guests, compared);
+        for warning in plan::idle_budgets(suite, &cells) {
+            progress.line(&format!("warning: {}: {warning}", reference.file));
+        }
+
+        let plan = Plan {
+            run_dir: run_dir.path().to_owned(),
+            emulators: self
+                .qemus
+                .iter()
+                .map(|(&arch, qemu)| {
+                    let plugin = (accel_of(arch) == Accel::Tcg).then(|| self.built.plugin.clone());
+                    let virtme = self.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| {
+                        let agent = self.built.agents[&arch].clone();
+                        vm::Virtme { vng: vng.clone(), agent }
+                    });
+                    (arch, Emulator { qemu: qemu.program.clone(), plugin, virtme })
+                })
+                .collect(),
+            jobs: plan::jobs(cells, compared),
+        };
+        plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+        let run = Run {
+            schema: SCHEMA,
+            id: run_dir.id(),
+            started: now(),
+            finished: None,
+            tramplab: env!("CARGO_PKG_VERSION").to_owned(),
+            command: std::env::args().collect(),
+            host: host_facts(),
+            suite: reference.clone(),
+            machines: self
+                .qemus
+                .iter()
+                .map(|(&arch, qemu)| {
+                    Ok(run::Machine {
+                        arch,
+                        vm: self.backend(),
+                        virtme_ng: self.virtme_ng.as_ref().map(|virtme_ng| virtme_ng.version.clone()),
+                        qemu: qemu.version.clone(),
+                        cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
+                        cpus: suite.machine.cpus.get(),
+                        memory_mib: suite.machine.memory_mib.get(),
+                        append: suite.machine.append.clone(),
+                        agent_sha256: sha256(&self.built.agents[&arch])?,
+                        plugin_sha256: plan.emulators[&arch].plugin.as_deref().map(sha256).transpose()?,
+                    })
+                })
+                .collect::<Result<_>>()?,
+            tolerance: suite.tolerance,
+            kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
+            series,
+            cells: kernels
+                .iter()
+                .filter_map(|kernel| build_cell(kernel, accel_of(kernel.facts.arch)))
+                .collect(),
+            interrupted: false,
+            shard: None,
+            joined: None,
+        };
+        keep_configs(&kernels, &run_dir)?;
+        Ok(Planned { plan, run, run_dir })
+    }
+
+    /// Names the selected cells; the exit code.
+    pub fn list(&self, planned: &Planned, selection: &Selection) -> Result<u8> {
+        let Planned { plan, run, run_dir } = planned;
+        let listed = self.cells.run(plan, selection, true, |_| ());
+        listed.inspect_err(|_| discard(run_dir))?;
+        if run.kernels.iter().any(|kernel| kernel.image_sha256.is_none()) {
+            eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
+            return Ok(exit::NO_MEASUREMENT);
+        }
+        discard(run_dir);
+        Ok(exit::PASS)
+    }
+
+    /// Runs the selected cells and judges them.
+    pub fn run(&self, planned: Planned, selection: &Selection) -> Result<(Run, RunDir)> {
+        let Planned { plan, run, run_dir } = planned;
+        let run = run_cells(&self.cells, selection, &plan, &run_dir, run).inspect_err(|error| {
+            if error.is::<UsageError>() {
+                discard(&run_dir);
+            }
+        })?;
+        Ok((run, run_dir))
+    }
+
+    fn backend(&self) -> Backend {
+        if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
+    }
+
+    /// KVM if a guest answered under it, else TCG, visibly.
+    fn choose_accel(&self, image: &kernel::Image, initrd: &Path, progress: &Progress) -> Result<Accel> {
+        let qemu = &self.qemus[&image.arch].program;
+        let probe = || {
+            progress.step("trying KVM with a guest");
+            let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+            let vm = Vm::boot(Spec {
+                qemu: qemu.clone(),
+                arch: image.arch,
+                accel: Accel::Kvm,
+                clock: Clock::Free,
+                kernel: image.image.clone(),
+                initrd: initrd.to_owned(),
+                // Whether KVM works is the same question.
+                virtme: None,
+                cpus: 1,
+                memory_mib: 1024,
+                append: Vec::new(),
+                plugin: None,
+                dir: dir.path().to_owned(),
+                deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
+            });
+            vm.map(drop).map_err(|e| e.to_string())
+        };
+        let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+        let choice = accel::choose(
+            self.accel,
+            Arch::host() != Some(image.arch),
+            &memory,
+            &accel::Circumstances::of(qemu),
+            probe,
+        )?;
+        if let Some(reason) = choice.fallback {
+            progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
+        }
+        Ok(choice.accel)
+    }
+}
+
+/// Runs the cells, saving the run after each, so that nothing measured is lost.
+fn run_cells(
+    cells: &Cells,
+    selection: &Selection,
+    plan: &Plan,
+    run_dir: &RunDir,
+    mut run: Run,
+) -> Result<Run> {
+    let mut progress = Progress::cells(plan.cells().count() as u64);
+    run_dir.save(&run)?;
+    let (mut failed, mut cancelled) = (None, false);
+    let mut end = End::Done;
+    if !plan.jobs.is_empty() {
+        end = cells.run(plan, selection, false, |event| match event {
+            Event::Shard { partition, jobs } => {
+                let cells =
+                    plan.jobs.iter().filter(|job| jobs.contains(&job.name)).flat_map(|job| &job.cells);
+                run.shard = Some(Shard { partition, cells: cells.map(|cell| cell.id.clone()).collect() });
+            }
+            Event::Started { job } => progress.started(job),
+            Event::Slow { job, elapsed, will_terminate } => {
+                let what = if will_terminate { "is terminated after" } else { "is slow:" };
+                progress.line(&format!("{job} {what} {} s", elapsed.as_secs()));
+            }
+            Event::Cancelled => {
+                cancelled = true;
+                progress.line("interrupted: stopping the guests; what was measured is kept");
+            }
+            Event::Finished { job: name, how, timed_out, taken } => {
+                progress.ended(name);
+                let Some(job) = plan.jobs.iter().find(|job| job.name == name) else { return };
+                for planned in &job.cells {
+                    let result = match run_dir.load_cell(&planned.id) {
+                        Ok(Some(result)) => result,
+                        // Stopped by the interrupt: as good as not begun.
+                        Ok(None) if cancelled => {
+                            progress.finished(&format!("stop  {}", planned.id.name()));
+                            continue;
+                        }
+                        Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
+                        Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
+                    };
+                    progress.finished(&tramplab::report::cell_line(&result));
+                    run.cells.push(result);
+                }
+                if let Err(error) = run_dir.save(&run) {
+                    failed.get_or_insert(error);
+                }
+                point_latest_at(run_dir);
+            }
+        })?;
+    } else {
+        point_latest_at(run_dir);
+    }
+    drop(progress);
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    run.interrupted = matches!(end, End::Interrupted);
+    run.finished = Some(now());
+    // Cells end in the order of the machine's mood; the suite's order reads better and is the same every time.
+    // Builds, which are not in the plan, come first.
+    run.cells.sort_by_key(|cell| plan.cells().position(|planned| planned.id == cell.id));
+    compare::judge(&mut run);
+    run_dir.save(&run)?;
+    Ok(run)
+}
+
+/// The build of a kernel, as a cell.
+fn build_cell(kernel: &kernels::Ready, accel: Accel) -> Option<Cell> {
+    let build = kernel.build.as_ref()?;
+    Some(Cell {
+        id: CellId { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, accel, test: Test::Build },
+        outcome: build.outcome.clone(),
+        duration_ms: build.taken.as_millis() as u64,
+        boot_ms: None,
+        guest: None,
+        measurement: None,
+        console_tail: Vec::new(),
+    })
+}
+
+/// A cell whose process ended before it could say how.
+fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64) -> Cell {
+    let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
+    Cell {
+        id: planned.id.clone(),
+        outcome: Outcome::Error { kind, message: format!("the cell's process left no result: {how}") },
+        duration_ms,
+        boot_ms: None,
+        guest: None,
+        measurement: None,
+        console_tail: Vec::new(),
+    }
+}
+
+/// The configurations stay with the run: they tell whether it can be compared with another.
+fn keep_configs(kernels: &[kernels::Ready], run_dir: &RunDir) -> Result<()> {
+    for kernel in kernels {
+        let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else { continue };
+        let to = run_dir.config(kernel.facts.arch, &kernel.facts.name);
+        let copy =
+            fs::create_dir_all(to.parent().expect("in the run's folder")).and_then(|()| fs::copy(from, &to));
+        copy.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
+    }
+    Ok(())
+}
+
+/// The guest's root for this agent and kernel.
+pub fn initramfs(cache: &Cache, agent: &Path, image: &kernel::Image) -> Result<PathBuf> {
+    let mut key = sha256(agent)?;
+    for module in &image.modules {
+        key = apt::hex(&Sha256::digest(format!("{key} {}", sha256(module)?)));
+    }
+    let entry = cache.entry("initramfs", &key, |dir| {
+        vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS)).map_err(InitramfsError::Write)
+    })?;
+    Ok(entry.join(INITRAMFS))
+}
+
+const INITRAMFS: &str = "initramfs.cpio";
+
+#[derive(Debug, thiserror::Error)]
+pub enum InitramfsError {
+    #[error("failed to write the initramfs: {0}")]
+    Write(std::io::Error),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
+const KVM_PROBE: Duration = Duration::from_secs(10);
+
+fn host_facts() -> run::Host {
+    let field = |file: &str, key: &str| -> Option<String> {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line[key.len()..].trim_start_matches([' ', '\t', ':', '=']).trim_matches('"').to_owned())
+    };
+    run::Host {
+        os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
+        cpu: field("/proc/cpuinfo", "model name")
+            .or_else(|| {
+                // arm64 has no name for it.
+                let numbers = ["CPU implementer", "CPU variant", "CPU part", "CPU revision"];
+                let numbers =
+                    numbers.iter().map(|key| field("/proc/cpuinfo", key)).collect::<Option<Vec<_>>>()?;
+                Some(format!("{} {}", std::env::consts::ARCH, numbers.join(" ")))
+            })
+            .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// A folder named after the moment, with `prefix` before it.
+pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
+    let stamp = OffsetDateTime::now_utc()
+        .format(format_description!("[year][month][day]-[hour][minute][second]"))
+        .expect("a date is formattable");
+    let id = format!("{prefix}{stamp}-{:04x}", std::process::id() & 0xffff);
+    let path = runs.join(id);
+    fs::create_dir_all(&path)
+        .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
+    Ok(RunDir::new(fs::canonicalize(path)?))
+}
+
+/// For a run that did not begin.
+pub fn discard(run_dir: &RunDir) {
+    // What cannot be removed is an empty run, and says so.
+    let _ = fs::remove_dir_all(run_dir.path());
+}
+
+/// `runs/latest`: a convenience, which a file system without symlinks does without.
+fn point_latest_at(run_dir: &RunDir) {
+    let (Some(runs), Some(id)) = (run_dir.path().parent(), run_dir.path().file_name()) else { return };
+    let latest = runs.join("latest");
+    let _ = fs::remove_file(&latest);
+    let _ = std::os::unix::fs::symlink(id, &latest);
+}
+
+fn now() -> String {
+    OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .expect("0 is valid")
+        .format(&Rfc3339)
+        .expect("formattable")
+}
+
+pub fn sha256(path: &Path) -> Result<String> {
+    apt::sha256(path).with_context(|| format!("failed to read {}", path.display()))
+}
