@@ -50,6 +50,8 @@ enum Command {
     Bisect(cli::bisect::Args),
     /// Write docs/mechanisms.md anew: every mechanism on every kernel and architecture
     Mechanisms(cli::mechanisms::Args),
+    /// List what is kept between runs, or remove what was not used for longest
+    Cache(cli::cache::Args),
     /// Measure tramplab itself: boot with and without the plugin, armed against idle
     Bench(cli::bench::Args),
     /// nextest starts tests through this
@@ -93,6 +95,7 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::Profile(args) => cli::profile::profile(&args),
         Command::Bisect(args) => cli::bisect::bisect(&args),
         Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),
+        Command::Cache(args) => cli::cache::cache(&args),
         Command::Bench(args) => cli::bench::bench(&args),
         Command::DoubleSpawn { program, arguments } => {
             let (error, code) = cli::nextest::double_spawn(&program, &arguments);

@@ -97,7 +97,7 @@ fn calls_are_those_that_the_kernels_own_tracer_sees_on_arm64() {
 fn calls_are_those_that_the_kernels_own_tracer_sees(arch: Arch) {
     const TIMES: u32 = 20;
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(spec(arch, dir.path(), Clock::Free, &[])).unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Free, &[])).unwrap();
     let Response::Calls(reply) = request(&mut vm, Command::Calls(CallsRequest { times: TIMES })) else {
         panic!()
     };
@@ -123,7 +123,7 @@ fn two_cpus_are_one_profile() {
     // arm64 changes code without the other CPUs' help.
     let arch = Arch::X86_64;
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(Spec { cpus: 2, ..spec(arch, dir.path(), Clock::Free, &[]) }).unwrap();
+    let mut vm = Vm::boot(&Spec { cpus: 2, ..spec(arch, dir.path(), Clock::Free, &[]) }).unwrap();
     // The other CPU is idle but for what it must know of patched code.
     let command = explain(attach(Mechanism::KprobeMulti, 100, 1), Explain::Exact);
     let Response::Explain(_) = request(&mut vm, command) else { panic!() };
@@ -225,7 +225,7 @@ fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(arch: A
     let orders = [Command::Facts, Command::Attach(request_of.clone()), explain(request_of, Explain::Exact)];
     let boot = || {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::boot(spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
         let answers: Vec<Response> = orders.iter().map(|command| request(&mut vm, command.clone())).collect();
         let profiles: Vec<(Counts, Profile)> =
             (0..4).map(|number| (counts(dir.path(), number), profile(&mut vm, dir.path(), number))).collect();

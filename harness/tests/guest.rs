@@ -12,12 +12,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tramplab::{
     branch::{self, Branch, Filter, Model},
     run::{Arch, ErrorKind, LbrWaste, TriggerCost},
-    vm::{Spec, Vm, VmError},
+    vm::{Snapshots, Spec, Vm, VmError},
 };
 use tramplab_protocol::{
     Beside, BesideSet, Functions, Mechanism,
@@ -73,7 +73,7 @@ fn waste_repeats_bit_for_bit_and_across_boots(arch: Arch) {
     // Twice in one boot, and once in another.
     for rounds in [2, 1] {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
         let mut number = 0;
         for _round in 0..rounds {
             let mut digests = vec![];
@@ -89,13 +89,81 @@ fn waste_repeats_bit_for_bit_and_across_boots(arch: Arch) {
     assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
+#[test]
+fn a_restored_guest_measures_what_a_booted_one_does_on_x86_64() {
+    a_restored_guest_measures_what_a_booted_one_does(Arch::X86_64);
+}
+
+#[test]
+fn a_restored_guest_measures_what_a_booted_one_does_on_arm64() {
+    a_restored_guest_measures_what_a_booted_one_does(Arch::Arm64);
+}
+
+fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
+    let cache = tempfile::tempdir().unwrap();
+    let mut seen = BTreeSet::new();
+    let mut random = BTreeSet::new();
+    let mut state = None;
+    for start in
+        ["boots and is kept", "restored", "restored again", "the snapshot is damaged", "restored at last"]
+    {
+        let restored = start.starts_with("restored");
+        let dir = tempfile::tempdir().unwrap();
+        let snapshots = Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() };
+        let spec = Spec { snapshots: Some(snapshots), ..spec(arch, dir.path()) };
+        if start == "the snapshot is damaged" {
+            flip_a_bit(state.as_deref().unwrap());
+        }
+        let (mut vm, facts) = Vm::start(&spec).unwrap();
+        assert_eq!(
+            vm.restored(),
+            restored,
+            "{start}: {:?}",
+            fs::read_to_string(dir.path().join("snapshot.log"))
+        );
+        let mut digests = vec![];
+        for (number, mechanism) in (0..).zip([Mechanism::Fexit, Mechanism::Kretprobe]) {
+            let waste = waste(arch, &mut vm, dir.path(), number, mechanism);
+            digests.extend(waste.points.into_iter().map(|point| point.digest));
+        }
+        seen.insert(digests);
+        let Response::Moment(moment) = vm.request(Command::Moment, LIMIT).unwrap().unwrap() else { panic!() };
+        assert!(facts.btf_bytes > 0, "{start}: {facts:?}");
+        // The wall clock is right again, to the second or two that the guest takes.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(
+            now.abs_diff(Duration::from_nanos(moment.realtime_ns)) < LIMIT,
+            "{start}: {now:?} {moment:?}"
+        );
+        assert!(random.insert(moment.random), "{start}: {random:?}");
+        vm.power_off(LIMIT).unwrap();
+        let log = fs::read_to_string(dir.path().join("console.log")).unwrap();
+        assert!(log.contains("Linux version"), "{start}: {log}");
+        assert!(!dir.path().join("snapshot.log").exists(), "{start}");
+        let kept: Vec<_> =
+            fs::read_dir(cache.path().join("snapshot")).unwrap().map(|e| e.unwrap().path()).collect();
+        let entry = kept.iter().find(|path| path.join("state").exists()).unwrap();
+        state = Some(entry.join("state"));
+    }
+    assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+fn flip_a_bit(file: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(file).unwrap();
+    let at = file.metadata().unwrap().len() - 1000;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
 /// The program's own view against the trace, by the model that the plugin knows as two sets of kinds.
 #[test]
 fn programs_are_handed_the_records_of_the_trace() {
     let arch = Arch::X86_64;
     let dir = tempfile::tempdir().unwrap();
     let delivering = machine::delivering(arch, dir.path());
-    let mut vm = Vm::boot(delivering).unwrap();
+    let mut vm = Vm::boot(&delivering).unwrap();
     let mut number = 0;
     let mut hit = |mechanism, deliver| {
         let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 3, warmup: 3, deliver });
@@ -210,7 +278,7 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
         Arch::Arm64 => "el0t_64_sync",
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
 
     let reply = explain(&mut vm, rounds_of(Mechanism::Fentry, count(10), 2));
     assert_eq!((reply.functions, reply.links), (10, 10));
@@ -269,7 +337,7 @@ fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long_on_arm
 
 fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
 
     let reply = attach(&mut vm, rounds_of(Mechanism::KprobeMulti, Functions::All, 1)).unwrap();
     assert!(reply.functions.len() > 35_000, "{} functions", reply.functions.len());
@@ -316,7 +384,7 @@ fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(arch: Ar
     let mut seen = BTreeSet::new();
     for _boot in 0..2 {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
         let cost = |(number, mechanism)| -> TriggerCost {
             hit(&mut vm, dir.path(), number, mechanism, BesideSet::default())
         };
@@ -404,7 +472,7 @@ type Way<'a> = (Mechanism, &'a [Beside], &'a [&'a str], &'a [&'a str]);
 
 fn each_way_through_ftrace_is_seen(arch: Arch, ways: &[Way]) {
     let dir = tempfile::tempdir().unwrap();
-    let mut vm = Vm::boot(spec(arch, dir.path())).unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
     for (number, &(mechanism, beside, through, past)) in (0..).zip(ways) {
         let beside: BesideSet = beside.iter().copied().collect();
         let cost = hit(&mut vm, dir.path(), number, mechanism, beside);
@@ -576,7 +644,7 @@ fn check(arch: Arch, failure: &Failure) {
     let mut spec = spec(arch, dir.path());
     (failure.spec)(&mut spec);
     let mut process = None;
-    let error = match (Vm::boot(spec), failure.then) {
+    let error = match (Vm::boot(&spec), failure.then) {
         (Err(error), None) => error,
         (Ok(mut vm), Some(then)) => {
             process = Some(vm.process_id());

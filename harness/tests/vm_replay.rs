@@ -72,6 +72,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         memory_mib: 1,
         append: vec![],
         plugin: None,
+        snapshots: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: LIMIT, silence: Duration::from_secs(2) },
     }
@@ -91,25 +92,25 @@ fn ask(vm: &mut Vm) -> Result<(), VmError> {
 
 /// Asks, and powers off.
 fn whole(spec: Spec) -> Result<(), VmError> {
-    let mut vm = Vm::boot(spec)?;
+    let mut vm = Vm::boot(&spec)?;
     ask(&mut vm)?;
     vm.power_off(LIMIT)
 }
 
 fn asked(spec: Spec) -> Result<(), VmError> {
-    ask(&mut Vm::boot(spec)?)
+    ask(&mut Vm::boot(&spec)?)
 }
 
 /// A request larger than what a socket holds.
 fn asked_much(spec: Spec) -> Result<(), VmError> {
     let addresses = vec![u64::MAX; 1 << 18];
-    Vm::boot(spec)?.request(Command::Resolve { addresses }, LIMIT).map(drop)
+    Vm::boot(&spec)?.request(Command::Resolve { addresses }, LIMIT).map(drop)
 }
 
 /// A busy host: the guest has said all it wants before it is asked.
 fn asked_late(spec: Spec) -> Result<(), VmError> {
     let said = spec.dir.join("said");
-    let mut vm = Vm::boot(spec)?;
+    let mut vm = Vm::boot(&spec)?;
     wait_for(&said);
     ask(&mut vm)
 }
@@ -145,7 +146,7 @@ const CASES: &[Case] = &[
         name: "a guest that stays",
         guest: "say ready; hear; say done-1; hear; say done-2; exec sleep 1000",
         host: |spec| {
-            let mut vm = Vm::boot(spec)?;
+            let mut vm = Vm::boot(&spec)?;
             ask(&mut vm)?;
             vm.power_off(Duration::from_secs(1))
         },
@@ -184,7 +185,7 @@ const CASES: &[Case] = &[
     Case {
         name: "heartbeats alone are no answer",
         guest: "say ready; while sleep 0.1; do say beats; done",
-        host: |spec| Vm::boot(spec)?.request(Command::Facts, Duration::from_secs(1)).map(drop),
+        host: |spec| Vm::boot(&spec)?.request(Command::Facts, Duration::from_secs(1)).map(drop),
         ends: Err((ErrorKind::Timeout, "did not come within")),
     },
     Case {
@@ -289,7 +290,7 @@ fn wrong(case: &Case) -> Option<String> {
 fn a_console_without_end_fills_no_disk() {
     let dir = tempfile::tempdir().unwrap();
     let guest = "say ready; for i in {1..20}; do print lines; done; echo last >&$console; touch said; exec sleep 1000";
-    let vm = Vm::boot(spec(dir.path(), guest)).unwrap();
+    let vm = Vm::boot(&spec(dir.path(), guest)).unwrap();
     wait_for(&dir.path().join("said"));
     let started = Instant::now();
     while vm.console_tail().last().is_none_or(|line| line != "last") {
@@ -304,7 +305,7 @@ fn a_console_without_end_fills_no_disk() {
 #[test]
 fn what_qemu_started_ends_with_it() {
     let dir = tempfile::tempdir().unwrap();
-    let vm = Vm::boot(spec(dir.path(), "say ready; sleep 1000 & echo $! > new; mv new said; wait")).unwrap();
+    let vm = Vm::boot(&spec(dir.path(), "say ready; sleep 1000 & echo $! > new; mv new said; wait")).unwrap();
     wait_for(&dir.path().join("said"));
     let wrapped = fs::read_to_string(dir.path().join("said")).unwrap();
     let (wrapper, wrapped) = (vm.process_id(), format!("/proc/{}", wrapped.trim()));

@@ -47,7 +47,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     let initrd = lab::initramfs(&cache, &built.agents[&image.arch], &image)?;
     let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
         let dir = tempfile::tempdir().context("failed to create a folder for logs")?;
-        let vm = Vm::boot(Spec {
+        let vm = Vm::boot(&Spec {
             qemu: qemu.program.clone(),
             arch: image.arch,
             accel: Accel::Tcg,
@@ -59,6 +59,7 @@ pub fn bench(args: &Args) -> Result<u8> {
             memory_mib: 1024,
             append: Vec::new(),
             plugin: plugin.map(PathBuf::from),
+            snapshots: None,
             dir: dir.path().to_owned(),
             deadlines: Deadlines::default(),
         })?;

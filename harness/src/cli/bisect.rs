@@ -5,7 +5,7 @@ use super::{
     Interrupted, UsageError, exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, Ready, SeriesArgs, Wanted},
-    lab::{self, Lab},
+    lab::{self, Guests, Lab},
     nextest::Selection,
     profile,
     progress::Progress,
@@ -246,6 +246,8 @@ impl Setting {
             Purpose::Measuring,
             Backend::Qemu,
             args.accel.request(),
+            // Each kernel boots once.
+            Guests::Cold,
             &self.progress,
         )?;
         Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }))

@@ -27,7 +27,7 @@ use tramplab::{
         SuiteRef, Test,
     },
     suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan},
-    vm::{self, Deadlines, Spec, Vm, accel},
+    vm::{self, Deadlines, Snapshots, Spec, Vm, accel},
 };
 
 /// A suite, and what a run says of where it is from.
@@ -46,6 +46,16 @@ pub struct Lab {
     accel: accel::Request,
     /// Where it starts the guests.
     virtme_ng: Option<VirtmeNg>,
+    guests: Guests,
+}
+
+/// Where a cell's guest comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guests {
+    /// From a snapshot, where there is one.
+    Restored,
+    /// Each boots.
+    Cold,
 }
 
 /// A run before its first cell: its kernels are there, and what will boot is known.
@@ -68,6 +78,7 @@ impl Lab {
         purpose: Purpose,
         backend: Backend,
         accel: accel::Request,
+        guests: Guests,
         progress: &Progress,
     ) -> Result<Lab> {
         let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
@@ -75,7 +86,7 @@ impl Lab {
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
         let built = artifacts::build(&cache, arches)?;
-        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache, virtme_ng })
+        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache, virtme_ng, guests })
     }
 
     /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
@@ -101,7 +112,9 @@ impl Lab {
             accels.insert(image.arch, accel);
             let undeliverable = self.qemus[&image.arch].undeliverable();
             let backend = self.backend();
-            guests.push(Guest { image, initrd, accel, backend, undeliverable, budgets_of });
+            let snapshots = (self.guests == Guests::Restored).then(|| self.snapshots(image, &initrd));
+            let snapshots = snapshots.transpose()?;
+            guests.push(Guest { image, initrd, snapshots, accel, backend, undeliverable, budgets_of });
         }
         // Of what was not built nothing boots.
         let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
@@ -200,6 +213,12 @@ impl Lab {
         Ok((run, run_dir))
     }
 
+    fn snapshots(&self, image: &kernel::Image, initrd: &Path) -> Result<Snapshots> {
+        let qemu = self.qemus[&image.arch].digest()?;
+        let contents = format!("{qemu} {} {}", image.sha256, sha256(initrd)?);
+        Ok(Snapshots { cache: self.cache.root().to_owned(), contents })
+    }
+
     fn backend(&self) -> Backend {
         if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
     }
@@ -210,7 +229,7 @@ impl Lab {
         let probe = || {
             progress.step("trying KVM with a guest");
             let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-            let vm = Vm::boot(Spec {
+            let vm = Vm::boot(&Spec {
                 qemu: qemu.clone(),
                 arch: image.arch,
                 accel: Accel::Kvm,
@@ -223,6 +242,7 @@ impl Lab {
                 memory_mib: 1024,
                 append: Vec::new(),
                 plugin: None,
+                snapshots: None,
                 dir: dir.path().to_owned(),
                 deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
             });
@@ -319,6 +339,7 @@ fn build_cell(kernel: &kernels::Ready, accel: Accel) -> Option<Cell> {
         outcome: build.outcome.clone(),
         duration_ms: build.taken.as_millis() as u64,
         boot_ms: None,
+        restored: false,
         guest: None,
         measurement: None,
         console_tail: Vec::new(),
@@ -333,6 +354,7 @@ fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64
         outcome: Outcome::Error { kind, message: format!("the cell's process left no result: {how}") },
         duration_ms,
         boot_ms: None,
+        restored: false,
         guest: None,
         measurement: None,
         console_tail: Vec::new(),

@@ -5,6 +5,7 @@ pub mod artifacts;
 pub mod baseline;
 pub mod bench;
 pub mod bisect;
+pub mod cache;
 pub mod compare;
 pub mod doctor;
 pub mod history;

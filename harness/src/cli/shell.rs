@@ -111,6 +111,7 @@ pub fn shell(args: &Args) -> Result<u8> {
         memory_mib: args.memory,
         append: args.append.clone(),
         plugin: None,
+        snapshots: None,
         dir: "none".into(),
         deadlines: Deadlines::default(),
     };

@@ -2,10 +2,10 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    Interrupted, UsageError, baseline, exit,
+    Interrupted, UsageError, baseline, cache, exit,
     interrupt::Interrupt,
     kernels::{Preparing, SeriesArgs, Wanted},
-    lab::{self, Asked, Lab, sha256},
+    lab::{self, Asked, Guests, Lab, sha256},
     nextest::Selection,
     progress::Progress,
     report::{self, Look},
@@ -69,6 +69,9 @@ pub struct Args {
     /// Fetch and build everything anew
     #[arg(long)]
     no_cache: bool,
+    /// Boot every guest, instead of restoring it from a snapshot of one that has booted
+    #[arg(long)]
+    cold: bool,
     /// Where runs are kept [default: runs/ of the repository]
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
@@ -214,6 +217,8 @@ pub fn measure(args: &Args) -> Result<Measured> {
         },
         suite,
     };
+    // Read early, so that no run ends with a complaint about it.
+    cache::limit()?;
     let cache = Cache::open(!args.no_cache)?;
     let progress = Progress::steps();
     let arches: BTreeSet<Arch> = args.arches.iter().copied().collect();
@@ -236,7 +241,9 @@ pub fn measure(args: &Args) -> Result<Measured> {
     {
         return Err(UsageError(format!("kernels are to be built confined: {reason}")).into());
     }
-    let lab = Lab::set_up(cache, &wanted.arches(), purpose, backend, args.accel.request(), &progress)?;
+    let guests = if args.cold || args.no_cache { Guests::Cold } else { Guests::Restored };
+    let lab =
+        Lab::set_up(cache, &wanted.arches(), purpose, backend, args.accel.request(), guests, &progress)?;
     let run_dir = lab::new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")), "")?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
@@ -266,6 +273,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         return lab.list(&planned, &args.selection).map(Measured::Nothing);
     }
     let (run, run_dir) = lab.run(planned, &args.selection)?;
+    cache::keep_within_limit(&lab.cache);
     Ok(Measured::Cells(Box::new(run), run_dir))
 }
 

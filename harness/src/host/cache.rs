@@ -5,6 +5,7 @@
 //! ROOT/KIND/KEY/             a complete entry: it has a `.complete`
 //! ROOT/KIND/.KEY.unfinished  being filled by whoever holds the lock, else left by a run that died
 //! ROOT/KIND/.KEY.lock        flock(2), so it ends with its holder
+//! ROOT/.users.lock           shared by all who use it; exclusive for who takes things away
 //! ```
 
 use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
@@ -16,12 +17,13 @@ use std::{
     path::{Path, PathBuf},
     sync::Mutex,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-const MARKER: &str = ".complete";
+pub(super) const MARKER: &str = ".complete";
 const UNFINISHED: &str = ".unfinished";
 const LOCK: &str = ".lock";
+const USERS: &str = ".users.lock";
 
 /// Longer than any fill (a series of kernels is one): whoever holds a lock for so long hangs.
 const LOCK_LIMIT: Duration = Duration::from_secs(12 * 3600);
@@ -63,6 +65,8 @@ pub struct Cache {
     reuse: bool,
     /// Filled by this object: without `reuse` an entry is made anew once, not at every use.
     filled: Mutex<HashSet<PathBuf>>,
+    /// Shared by all who use it, so that nothing is taken away from under them. None where it cannot be written.
+    users: Option<Mutex<Flock<fs::File>>>,
 }
 
 /// Held until dropped, or until the process ends however it ends.
@@ -78,14 +82,34 @@ impl Cache {
             .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("tramplab")))
             .or_else(|| Some(folder("HOME")?.join(".cache/tramplab")))
             .ok_or(CacheError::NoHome)?;
-        Ok(Cache::at(root, reuse))
+        let mut cache = Cache::at(root, reuse);
+        // Waits for who is just taking things away, for the moment that it takes.
+        let users = fs::create_dir_all(&cache.root).and_then(|()| lock_file(&cache.root.join(USERS)));
+        let users = users.ok().and_then(|file| Flock::lock(file, FlockArg::LockShared).ok());
+        cache.users = users.map(Mutex::new);
+        Ok(cache)
+    }
+
+    /// Does what may be done only while nobody else uses the cache; none where somebody does, or where it cannot be written.
+    pub fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let users = self.users.as_ref()?.lock().expect("not poisoned: no panic while it is held");
+        users.relock(FlockArg::LockExclusiveNonblock).ok()?;
+        let done = work();
+        // Fails never: what is held is only shared again.
+        let _ = users.relock(FlockArg::LockShared);
+        Some(done)
+    }
+
+    /// Whether something was made.
+    pub fn has_grown(&self) -> bool {
+        !self.filled.lock().expect("not poisoned").is_empty()
     }
 
     pub fn at(root: impl Into<PathBuf>, reuse: bool) -> Cache {
         let root = root.into();
         // apt's configuration holds paths.
         let root = std::path::absolute(&root).unwrap_or(root);
-        Cache { root, reuse, filled: Mutex::default() }
+        Cache { root, reuse, filled: Mutex::default(), users: None }
     }
 
     pub fn reuses(&self) -> bool {
@@ -104,7 +128,12 @@ impl Cache {
     /// An entry that is there; nothing is written, so a read-only cache serves as well.
     pub fn get(&self, kind: &str, key: &str) -> Option<PathBuf> {
         let path = self.path(kind, key);
-        (self.is_current(&path)).then_some(path)
+        self.is_current(&path).then(|| used(path))
+    }
+
+    /// Gives up an entry that turned out to be broken. Whoever is reading it goes on with what it has open.
+    pub fn discard(&self, kind: &str, key: &str) -> io::Result<()> {
+        discard(&self.path(kind, key))
     }
 
     /// All complete entries of a kind.
@@ -128,29 +157,63 @@ impl Cache {
     {
         let path = self.path(kind, key);
         if self.is_current(&path) {
-            return Ok(path);
+            return Ok(used(path));
         }
-        let name = file_name(key);
-        let folder = self.root.join(kind);
-        let _lock = self.lock_in(&folder, &name)?;
+        let _lock = self.lock_in(&self.root.join(kind), &file_name(key), LOCK_LIMIT)?;
         // Someone else may have filled it while this run waited.
         if self.is_current(&path) {
-            return Ok(path);
+            return Ok(used(path));
         }
+        self.fill(kind, key, Durability::Synced, fill)?;
+        Ok(path)
+    }
+
+    /// As [`entry`](Cache::entry), for what is checked whenever it is used, so that it need not be on the disk, and is made only in passing: where
+    /// another run is at it, none is made.
+    pub fn entry_in_passing<E>(
+        &self,
+        kind: &str,
+        key: &str,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        E: Error + Send + Sync + 'static + From<CacheError>,
+    {
+        let path = self.path(kind, key);
+        match self.lock_in(&self.root.join(kind), &file_name(key), Duration::ZERO) {
+            Err(CacheError::Locked { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_lock) if self.is_current(&path) => Ok(()),
+            Ok(_lock) => self.fill(kind, key, Durability::Checked, fill),
+        }
+    }
+
+    /// With the lock held.
+    fn fill<E>(
+        &self,
+        kind: &str,
+        key: &str,
+        durability: Durability,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        E: Error + Send + Sync + 'static + From<CacheError>,
+    {
+        let (folder, name, path) = (self.root.join(kind), file_name(key), self.path(kind, key));
         sweep(&folder);
         let unfinished = Unfinished(folder.join(format!(".{name}{UNFINISHED}")));
         // With the lock held, what lies there is a dead run's.
         let fresh = remove(&unfinished.0).and_then(|()| fs::create_dir(&unfinished.0));
         fresh.map_err(|source| self.write_error(source))?;
         fill(&unfinished.0).map_err(|error| self.explain(error))?;
-        complete(&unfinished.0, &path, key).map_err(|source| self.write_error(source))?;
-        self.filled.lock().expect("not poisoned: no panic while it is held").insert(path.clone());
-        Ok(path)
+        complete(&unfinished.0, &path, key, durability).map_err(|source| self.write_error(source))?;
+        self.filled.lock().expect("not poisoned: no panic while it is held").insert(path);
+        Ok(())
     }
 
     /// A lock of the caller's own, for a folder that changes in place.
     pub fn lock(&self, name: &str) -> Result<Lock, CacheError> {
-        self.lock_in(&self.root, name)
+        self.lock_in(&self.root, name, LOCK_LIMIT)
     }
 
     /// Makes a folder that is no entry.
@@ -170,14 +233,14 @@ impl Cache {
             && (self.reuse || self.filled.lock().expect("not poisoned").contains(path))
     }
 
-    fn lock_in(&self, folder: &Path, name: &str) -> Result<Lock, CacheError> {
+    fn lock_in(&self, folder: &Path, name: &str, limit: Duration) -> Result<Lock, CacheError> {
         let path = folder.join(format!(".{name}{LOCK}"));
         let open = || {
             fs::create_dir_all(folder)?;
-            fs::OpenOptions::new().create(true).truncate(false).write(true).read(true).open(&path)
+            lock_file(&path)
         };
         let mut file = open().map_err(|source| self.write_error(source))?;
-        let end = Instant::now() + LOCK_LIMIT;
+        let end = Instant::now() + limit;
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(mut lock) => {
@@ -217,6 +280,26 @@ impl Cache {
     }
 }
 
+fn lock_file(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().create(true).truncate(false).write(true).read(true).open(path)
+}
+
+/// Marks when an entry was last of use, so that what is not can go. A read-only cache is not pruned.
+fn used(path: PathBuf) -> PathBuf {
+    if let Ok(marker) = fs::File::options().write(true).open(path.join(MARKER)) {
+        let _ = marker.set_modified(SystemTime::now());
+    }
+    path
+}
+
+/// It is no entry before it is less than whole.
+pub(super) fn discard(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path.join(MARKER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => remove(path),
+    }
+}
+
 /// Writes a file, whole or not at all, also when the power fails.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().expect("a file in a folder");
@@ -253,9 +336,20 @@ fn file_name(key: &str) -> String {
     key.chars().map(|c| if c.is_ascii_alphanumeric() || "._+~=-".contains(c) { c } else { '_' }).collect()
 }
 
-fn complete(unfinished: &Path, path: &Path, key: &str) -> io::Result<()> {
-    // On disk before it counts: after a power cut a marker must not vouch for empty files.
-    nix::unistd::syncfs(fs::File::open(unfinished)?)?;
+/// What a complete entry is known by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// It is on the disk.
+    Synced,
+    /// Its reader sees whether it is what was written.
+    Checked,
+}
+
+fn complete(unfinished: &Path, path: &Path, key: &str, durability: Durability) -> io::Result<()> {
+    if durability == Durability::Synced {
+        // On disk before it counts: after a power cut a marker must not vouch for empty files.
+        nix::unistd::syncfs(fs::File::open(unfinished)?)?;
+    }
     fs::write(unfinished.join(MARKER), format!("{key}\n"))?;
     if !path.exists() {
         return fs::rename(unfinished, path);
@@ -421,7 +515,7 @@ mod tests {
         }
         // Also a folder that was never completed is not an entry.
         fs::create_dir_all(kind.join("key")).unwrap();
-        let _live = cache.lock_in(&kind, "live").unwrap();
+        let _live = cache.lock_in(&kind, "live", LOCK_LIMIT).unwrap();
         cache.entry("kind", "key", fill("whole")).unwrap();
         assert_eq!(
             names(&kind),

@@ -8,6 +8,7 @@ pub mod child;
 pub mod doctor;
 mod kvm;
 mod private;
+pub mod prune;
 pub mod qemu;
 pub mod rust;
 pub mod setup;

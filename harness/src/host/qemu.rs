@@ -5,7 +5,7 @@
 //! release, since trixie's cannot.
 
 use super::{
-    apt::{Apt, AptError},
+    apt::{self, Apt, AptError},
     cache::{Cache, CacheError},
     child::{self, ChildError},
     private::{self, Layout, PrivateError, WRAPPER},
@@ -16,7 +16,7 @@ use semver::Version;
 use std::{
     env,
     ffi::OsString,
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -156,6 +156,18 @@ pub struct Qemu {
 }
 
 impl Qemu {
+    /// What it is, whatever its name: its version, and a checksum of the program (and, of a private copy, of its loader).
+    pub fn digest(&self) -> io::Result<String> {
+        let program = std::iter::once(&self.program.program);
+        let files = self.program.arguments.iter().map(Path::new).filter(|file| file.is_file());
+        let mut digest = self.version.clone();
+        for file in program.map(PathBuf::as_path).chain(files) {
+            digest.push(' ');
+            digest.push_str(&apt::sha256(file)?);
+        }
+        Ok(digest)
+    }
+
     /// The QEMU to use; nothing is fetched. One that is named is taken for every purpose.
     pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
         if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {

@@ -115,6 +115,7 @@ fn missing(id: &CellId) -> Cell {
         outcome: Outcome::Error { kind: ErrorKind::Harness, message },
         duration_ms: 0,
         boot_ms: None,
+        restored: false,
         guest: None,
         measurement: None,
         console_tail: Vec::new(),

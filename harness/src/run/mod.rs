@@ -435,6 +435,9 @@ pub struct Cell {
     pub duration_ms: u64,
     /// From starting QEMU to the agent's ready message (milliseconds); none if it never came.
     pub boot_ms: Option<u64>,
+    /// That was from a snapshot of a guest of the kind, and not through the kernel's boot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
     pub guest: Option<message::Facts>,
     pub measurement: Option<Measurement>,
     /// The last lines of the console, when the cell did not pass.

@@ -102,6 +102,7 @@ impl<'a> Running<'a> {
             outcome: Outcome::Pass,
             duration_ms: 0,
             boot_ms: None,
+            restored: false,
             guest: None,
             measurement: None,
             console_tail: Vec::new(),
@@ -245,7 +246,7 @@ fn run(
             .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
         deadlines.boot += task.silence;
     }
-    let vm = Vm::boot(Spec {
+    let spec = Spec {
         qemu: emulator.qemu.clone(),
         arch,
         accel: planned.id.accel,
@@ -257,22 +258,25 @@ fn run(
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),
         plugin: emulator.plugin.clone(),
+        snapshots: planned.snapshots.clone(),
         dir: folders.guest.to_owned(),
         deadlines,
-    });
+    };
+    let vm = Vm::start(&spec);
     if task.clock == Clock::Exact {
         // It holds nothing that is not kept elsewhere. Failing only leaves it there.
         let _ = fs::remove_file(&initrd);
     }
-    let mut vm = vm.map_err(|error| {
+    let (mut vm, facts) = vm.map_err(|error| {
         cell.console_tail.clone_from(&error.console_tail);
         Stop::from(error)
     })?;
     // The guest that has orders is up when it has done them.
     if task.clock == Clock::Free {
         cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
+        cell.restored = vm.restored();
     }
-    let result = measure(&mut vm, planned, &task, folders, cell);
+    let result = measure(&mut vm, facts, planned, &task, folders, cell);
     if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
     }
@@ -289,12 +293,12 @@ fn run(
 
 fn measure(
     vm: &mut Vm,
+    facts: Facts,
     planned: &PlannedCell,
     task: &Task,
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
-    let facts = facts(vm)?;
     if facts.btf_bytes == 0 && planned.id.test != Test::Boot {
         return Err(Stop::Error {
             kind: ErrorKind::Guest,
@@ -324,13 +328,6 @@ fn measure(
         (test, parameters, _) => {
             Err(Stop::harness(format!("{} does not go with {parameters:?}", test.name())))
         }
-    }
-}
-
-fn facts(vm: &mut Vm) -> Result<Facts, Stop> {
-    match vm.request(Command::Facts, QUICK)?? {
-        Response::Facts(facts) => Ok(facts),
-        other => Err(unexpected(&other)),
     }
 }
 

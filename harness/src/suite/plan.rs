@@ -7,7 +7,7 @@ use crate::{
     compare::Metric,
     kernel,
     run::{Accel, Arch, Backend, CellId, Clock, Row, Test, Tolerance},
-    vm::{QemuProgram, Virtme},
+    vm::{QemuProgram, Snapshots, Virtme},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -52,6 +52,9 @@ pub struct PlannedCell {
     pub backend: Backend,
     pub kernel_image: PathBuf,
     pub initrd: PathBuf,
+    /// Where its guests may be restored from, and are kept.
+    #[serde(default)]
+    pub snapshots: Option<Snapshots>,
     pub cpus: u32,
     pub memory_mib: u32,
     pub append: Vec<String>,
@@ -139,6 +142,7 @@ impl AttachParameters {
 pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
+    pub snapshots: Option<Snapshots>,
     pub accel: Accel,
     /// Why its emulator can hand it no branch records, if it cannot.
     pub undeliverable: Option<String>,
@@ -151,7 +155,8 @@ pub struct Guest<'a> {
 /// cells have as many boots as statistics need.
 pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for &Guest { image, ref initrd, accel, backend, ref undeliverable, budgets_of } in kernels {
+    for &Guest { image, ref initrd, ref snapshots, accel, backend, ref undeliverable, budgets_of } in kernels
+    {
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
         for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
@@ -163,6 +168,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 backend,
                 kernel_image: image.image.clone(),
                 initrd: initrd.clone(),
+                snapshots: snapshots.clone(),
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
@@ -179,6 +185,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
             }
             cell.budgets = budgets;
+            cell.snapshots = cell.snapshots.filter(|_| may_restore(&cell.parameters));
             cells.push(cell);
         }
     }
@@ -186,6 +193,16 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
     let mut seen = BTreeSet::new();
     cells.retain(|cell| seen.insert(cell.id.clone()));
     cells
+}
+
+/// Whether the measurement is that of a guest that has booted. Whether it boots is not; and several guests are asked for where each is to have
+/// its addresses at random, which those that are restored from one have in common.
+fn may_restore(parameters: &Parameters) -> bool {
+    match parameters {
+        Parameters::Attach(attach) => attach.boots == 1,
+        Parameters::LbrWaste { .. } | Parameters::Trigger { .. } | Parameters::Fault => true,
+        Parameters::Boot => false,
+    }
 }
 
 /// One process per cell, or where kernels are compared per test.
@@ -437,6 +454,7 @@ mod tests {
         let backend = Backend::Qemu;
         let guest = |image| Guest {
             image,
+            snapshots: None,
             initrd: "initrd".into(),
             accel,
             backend,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QEMU's command line.
 
-use super::{Deadlines, virtme::Virtme};
+use super::{Deadlines, snapshot::Snapshots, virtme::Virtme};
 use crate::run::{Accel, Arch, Clock};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -40,30 +40,60 @@ pub struct Spec {
     pub append: Vec<String>,
     /// The TCG plugin.
     pub plugin: Option<PathBuf>,
+    /// Where guests are kept that have booted, for the next one of the kind.
+    pub snapshots: Option<Snapshots>,
     /// Where `console.log`, `qemu.log` and the plugin's traces go; exists.
     pub dir: PathBuf,
     pub deadlines: Deadlines,
 }
 
-/// QEMU's arguments; the sockets are inherited under their numbers.
-pub fn arguments(spec: &Spec, console: &OwnedFd, link: &OwnedFd) -> Vec<OsString> {
+/// The ends of pipes and sockets that QEMU inherits, under their numbers: none has a name that could be left behind.
+pub struct Ends<'a> {
+    pub console: &'a OwnedFd,
+    pub link: &'a OwnedFd,
+    pub monitor: Option<&'a OwnedFd>,
+}
+
+/// How a guest begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    Boot,
+    /// With the state of another, which the monitor says where to find. QEMU wants the rest of the command line to be the same.
+    Restore,
+}
+
+/// QEMU's arguments.
+pub fn arguments(spec: &Spec, ends: &Ends, start: Start) -> Vec<OsString> {
+    let mut argv = guest(spec);
+    argv.extend(boot(spec, &spec.initrd, &command_line(spec.arch, &spec.append)));
+    let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
+    add(&["-chardev", &format!("file,id=console,path=/dev/fd/{}", ends.console.as_raw_fd())]);
+    add(&["-chardev", &format!("socket,id=agent,fd={}", ends.link.as_raw_fd())]);
+    if let Some(monitor) = ends.monitor {
+        add(&["-chardev", &format!("socket,id=monitor,fd={}", monitor.as_raw_fd())]);
+        add(&["-mon", "chardev=monitor,mode=control"]);
+    }
+    if start == Start::Restore {
+        add(&["-incoming", "defer"]);
+    }
+    if let Some(plugin) = &spec.plugin {
+        argv.extend(["-plugin".into(), plugin_option(plugin, &spec.dir)]);
+    }
+    argv
+}
+
+/// The machine and what is attached to it: all that a guest sees, but for the kernel and the agent.
+pub fn guest(spec: &Spec) -> Vec<OsString> {
     let mut argv = bare(spec);
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-    // The console: the kernel's log, and nothing else. Pipe and socket are inherited: neither has a name that could be left
-    // behind.
-    add(&["-chardev", &format!("file,id=console,path=/dev/fd/{}", console.as_raw_fd())]);
+    // The console: the kernel's log, and nothing else.
     add(&["-serial", "chardev:console"]);
     // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
-    add(&["-chardev", &format!("socket,id=agent,fd={}", link.as_raw_fd())]);
     // The guest's notifications are handled at once, on the vCPU's thread: handled beside it, their effects would come at
     // any time.
     let ioeventfd = if spec.clock == Clock::Exact { ",ioeventfd=off" } else { "" };
     add(&["-device", &format!("virtio-serial-pci{ioeventfd}")]);
     add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
-    argv.extend(boot(spec, &spec.initrd, &command_line(spec.arch, &spec.append)));
-    if let Some(plugin) = &spec.plugin {
-        argv.extend(["-plugin".into(), plugin_option(plugin, &spec.dir)]);
-    }
     argv
 }
 
@@ -191,12 +221,14 @@ mod tests {
             memory_mib: 512,
             append: vec!["mitigations=auto".to_owned(), "quiet".to_owned()],
             plugin: plugin.map(PathBuf::from),
+            snapshots: None,
             dir: "runs/a,b".into(),
             deadlines: Deadlines::default(),
         };
         let (_, console) = crate::vm::process::pipe().unwrap();
         let (_, link) = crate::vm::process::socket_pair().unwrap();
-        let words = arguments(&spec, &console, &link);
+        let ends = Ends { console: &console, link: &link, monitor: None };
+        let words = arguments(&spec, &ends, Start::Boot);
         let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         text.replace(&format!("/dev/fd/{}", console.as_raw_fd()), "/dev/fd/CONSOLE")
             .replace(&format!("fd={}", link.as_raw_fd()), "fd=LINK")
@@ -215,8 +247,8 @@ mod tests {
                 "-nodefaults -no-user-config -display none -nic none -no-reboot",
                 "-sandbox on,",
                 "-smp 2 -m 512M",
-                "-chardev file,id=console,path=/dev/fd/CONSOLE -serial chardev:console",
-                "-chardev socket,id=agent,fd=LINK -device virtio-serial-pci",
+                "-chardev file,id=console,path=/dev/fd/CONSOLE -chardev socket,id=agent,fd=LINK",
+                "-serial chardev:console -device virtio-serial-pci",
                 "-device virtserialport,chardev=agent,name=tramplab.agent",
                 "-kernel k -initrd i",
             ] {
@@ -224,7 +256,7 @@ mod tests {
             }
             assert!(!argv.contains("-plugin"), "{argv}");
             // What the suite appends comes last, and so wins.
-            assert!(argv.ends_with("panic=-1 mitigations=off mitigations=auto quiet"), "{argv}");
+            assert!(argv.contains("panic=-1 mitigations=off mitigations=auto quiet -chardev"), "{argv}");
         }
     }
 

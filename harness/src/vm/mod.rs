@@ -7,27 +7,36 @@ mod death;
 pub mod initramfs;
 mod link;
 mod machine;
+mod monitor;
 mod process;
 pub mod shell;
+pub mod snapshot;
 mod virtme;
 
 pub use death::Death;
 pub use machine::{QemuProgram, Spec, cpu_model};
+pub use snapshot::Snapshots;
 pub use virtme::{Virtme, Vng};
 
 use crate::run::ErrorKind;
 use console::Console;
 use link::Link;
+use machine::{Ends, Start};
+use monitor::Monitor;
 use process::Qemu;
+use serde::{Deserialize, Serialize};
+use snapshot::{Saved, SnapshotError};
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Write},
+    os::fd::OwnedFd,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tramplab_protocol::{
     frame::FrameError,
-    message::{self, Command, Event, GuestError, Request, Response},
+    message::{self, Command, Event, Facts, GuestError, Request, Response},
 };
 
 /// How long each silence may last, on the host's clock.
@@ -48,6 +57,10 @@ impl Default for Deadlines {
 
 /// After the first sign of death: the kernel goes on to print registers and the call trace.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// For a guest to look at itself.
+const FACTS: Duration = Duration::from_secs(60);
+/// From a guest's memory on disk to the agent's answer.
+const RESTORE: Duration = Duration::from_secs(30);
 /// How often a waiting host looks whether QEMU still lives.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -69,10 +82,29 @@ enum Signal {
 }
 
 /// What a guest says first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ready {
     pub release: String,
     pub uptime: Duration,
+}
+
+const CONSOLE_LOG: &str = "console.log";
+/// What happened around snapshots; there when something went wrong.
+const SNAPSHOT_LOG: &str = "snapshot.log";
+
+/// For whoever looks into the guest's folder. It is no part of the verdict, so a failure to write it is none either.
+fn note(spec: &Spec, text: &str) {
+    let log = fs::File::options().create(true).append(true).open(spec.dir.join(SNAPSHOT_LOG));
+    let _ = log.and_then(|mut log| writeln!(log, "{text}"));
+}
+
+fn failed(kind: ErrorKind, action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
+    let action = action.to_owned();
+    move |error| VmError { kind, message: format!("failed to {action}: {error}"), console_tail: Vec::new() }
+}
+
+fn harness(action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
+    failed(ErrorKind::Harness, action)
 }
 
 /// A running guest. Dropping it kills QEMU and reaps it.
@@ -85,46 +117,132 @@ pub struct Vm {
     silence: Duration,
     next_id: u64,
     boot_time: Duration,
+    restored: bool,
     ready: Ready,
 }
 
 impl Vm {
-    /// Starts QEMU and waits for the agent. The calling thread must outlive the guest: QEMU is told to die with it.
-    pub fn boot(spec: Spec) -> Result<Vm, VmError> {
-        let started = Instant::now();
-        let failed = |kind, action: &str| {
-            let action = action.to_owned();
-            move |error: io::Error| VmError {
-                kind,
-                message: format!("failed to {action}: {error}"),
-                console_tail: Vec::new(),
-            }
+    /// A guest that has said what it is: restored where one of the kind was kept, else booted, and kept for the next. The calling thread
+    /// must outlive the guest: QEMU is told to die with it.
+    pub fn start(spec: &Spec) -> Result<(Vm, Facts), VmError> {
+        let Some(snapshots) = Snapshots::of(spec) else {
+            let mut vm = Vm::boot(spec)?;
+            let facts = vm.facts()?;
+            return Ok((vm, facts));
         };
-        let ours = |action: &str| failed(ErrorKind::Harness, action);
+        if let Some(saved) = snapshots.find(spec) {
+            match Vm::restore(spec, &saved) {
+                Ok(vm) => return Ok((vm, saved.facts)),
+                // Whatever it is, a guest that boots owes nothing to it.
+                Err(error) => {
+                    snapshots.discard(spec);
+                    note(spec, &format!("a snapshot was of no use, and is given up: {error}"));
+                }
+            }
+        }
+        let started = Instant::now();
+        let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
+        let mut vm = Vm::begin(spec, None, Some(theirs), started)?;
+        vm.hear(spec, started)?;
+        // Asked first in any case; what the agent had to read for it, those that are restored need not read again.
+        let facts = vm.facts()?;
+        let kept = Monitor::open(ours).map_err(SnapshotError::from).and_then(|mut monitor| {
+            snapshots.keep(spec, &mut monitor, (&vm.ready, &facts), &spec.dir.join(CONSOLE_LOG))
+        });
+        if let Err(error) = kept {
+            note(spec, &format!("no snapshot was kept: {error}"));
+        }
+        Ok((vm, facts))
+    }
+
+    fn facts(&mut self) -> Result<Facts, VmError> {
+        match self.request(Command::Facts, FACTS)? {
+            Ok(Response::Facts(facts)) => Ok(facts),
+            Ok(other) => {
+                Err(self.dead(ErrorKind::Protocol, format!("the agent said what it is by {other:?}")))
+            }
+            Err(error) => Err(self.dead(ErrorKind::Guest, error.to_string())),
+        }
+    }
+
+    /// Starts QEMU and waits for the agent. The calling thread must outlive the guest.
+    pub fn boot(spec: &Spec) -> Result<Vm, VmError> {
+        let started = Instant::now();
+        let mut vm = Vm::begin(spec, None, None, started)?;
+        vm.hear(spec, started)?;
+        Ok(vm)
+    }
+
+    /// Starts QEMU with a saved guest's state, and tells the guest what it cannot know.
+    fn restore(spec: &Spec, saved: &Saved) -> Result<Vm, VmError> {
+        let started = Instant::now();
+        let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
+        let mut vm = Vm::begin(spec, Some(saved), Some(theirs), started)?;
+        vm.silence = RESTORE;
+        vm.ready = saved.ready.clone();
+        let restored = Monitor::open(ours).and_then(|mut monitor| monitor.restore(&saved.state));
+        if let Err(error) = restored {
+            return Err(match vm.qemu.exited() {
+                Some(status) => vm.qemu_exited(&status),
+                None => vm.dead(ErrorKind::QemuStart, error.to_string()),
+            });
+        }
+        let mut seed = [0; 32];
+        fs::File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut seed))
+            .map_err(harness("read random numbers"))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let awake = Command::Awake { realtime_ns: now.as_nanos() as u64, seed };
+        vm.request(awake, RESTORE)?.map_err(|error| vm.dead(ErrorKind::Guest, error.to_string()))?;
+        vm.restored = true;
+        vm.boot_time = started.elapsed();
+        vm.silence = spec.deadlines.silence;
+        Ok(vm)
+    }
+
+    /// A guest that has said nothing yet.
+    fn begin(
+        spec: &Spec,
+        saved: Option<&Saved>,
+        monitor: Option<OwnedFd>,
+        started: Instant,
+    ) -> Result<Vm, VmError> {
         let (sender, signals) = mpsc::sync_channel(link::QUEUE);
-        let (console_host, console_guest) = process::pipe().map_err(ours("create the console's pipe"))?;
+        let (console_host, console_guest) = process::pipe().map_err(harness("create the console's pipe"))?;
         let create = |name| {
             let path = spec.dir.join(name);
-            let file = fs::File::create(&path).map_err(ours(&format!("create {}", path.display())))?;
+            let file = fs::File::create(&path).map_err(harness(&format!("create {}", path.display())))?;
             Ok((path, file))
         };
-        let (_, console_log) = create("console.log")?;
-        let console =
-            Console::watch(console_host, console_log, sender.clone()).map_err(ours("watch the console"))?;
+        let (_, mut console_log) = create(CONSOLE_LOG)?;
+        let start = match saved {
+            None => Start::Boot,
+            Some(saved) => {
+                // What it had printed is not printed again. A full disk must not matter here.
+                let _ = fs::File::open(&saved.console)
+                    .and_then(|mut printed| io::copy(&mut printed, &mut console_log))
+                    .and_then(|_| writeln!(console_log, "-- restored from a snapshot --"));
+                Start::Restore
+            }
+        };
+        let console = Console::watch(console_host, console_log, sender.clone())
+            .map_err(harness("watch the console"))?;
         let (qemu, link_host) = match &spec.virtme {
             None => {
                 let (link_host, link_guest) =
-                    process::socket_pair().map_err(ours("create the agent's socket pair"))?;
+                    process::socket_pair().map_err(harness("create the agent's socket pair"))?;
                 let qemu_log = create("qemu.log")?;
-                let argv = machine::arguments(&spec, &console_guest, &link_guest);
+                let ends = Ends { console: &console_guest, link: &link_guest, monitor: monitor.as_ref() };
+                let argv = machine::arguments(spec, &ends, start);
                 let program = spec.qemu.program.display();
-                let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, [console_guest, link_guest])
+                let inherited = [console_guest, link_guest].into_iter().chain(monitor).collect();
+                let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, inherited)
                     .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
                 (qemu, link_host)
             }
             Some(virtme) => {
                 let tail = || console.tail();
-                virtme::start(&spec, virtme, console_guest, started + spec.deadlines.boot).map_err(
+                virtme::start(spec, virtme, console_guest, started + spec.deadlines.boot).map_err(
                     |error| VmError {
                         kind: ErrorKind::QemuStart,
                         message: format!("failed to start {}: {error}", virtme.vng.program.display()),
@@ -133,8 +251,8 @@ impl Vm {
                 )?
             }
         };
-        let link = Link::open(link_host, sender).map_err(ours("open the agent's link"))?;
-        let mut vm = Vm {
+        let link = Link::open(link_host, sender).map_err(harness("open the agent's link"))?;
+        Ok(Vm {
             qemu,
             console,
             link,
@@ -142,26 +260,31 @@ impl Vm {
             silence: spec.deadlines.boot,
             next_id: 1,
             boot_time: Duration::ZERO,
-            ready: Ready { release: String::new(), uptime: Duration::ZERO },
-        };
+            restored: false,
+            ready: Ready::default(),
+        })
+    }
+
+    /// Waits for the agent's first word.
+    fn hear(&mut self, spec: &Spec, started: Instant) -> Result<(), VmError> {
         let event =
-            vm.next_event(started + spec.deadlines.boot, ErrorKind::BootTimeout, "the agent's first word")?;
+            self.next_event(started + spec.deadlines.boot, ErrorKind::BootTimeout, "the agent's first word")?;
         match event {
             Event::Ready { version: message::VERSION, release, uptime_ns } => {
-                vm.ready = Ready { release, uptime: Duration::from_nanos(uptime_ns) };
+                self.ready = Ready { release, uptime: Duration::from_nanos(uptime_ns) };
             }
             Event::Ready { version, .. } => {
                 let ours = message::VERSION;
-                return Err(vm.dead(
+                return Err(self.dead(
                     ErrorKind::Protocol,
                     format!("the agent speaks protocol {version}, the host {ours}: the initramfs is from another build"),
                 ));
             }
-            other => return Err(vm.dead(ErrorKind::Protocol, format!("the agent began with {other:?}"))),
+            other => return Err(self.dead(ErrorKind::Protocol, format!("the agent began with {other:?}"))),
         }
-        vm.boot_time = started.elapsed();
-        vm.silence = spec.deadlines.silence;
-        Ok(vm)
+        self.boot_time = started.elapsed();
+        self.silence = spec.deadlines.silence;
+        Ok(())
     }
 
     pub fn ready(&self) -> &Ready {
@@ -171,6 +294,11 @@ impl Vm {
     /// From starting QEMU to the agent's first word.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
+    }
+
+    /// Whether that was from a snapshot.
+    pub fn restored(&self) -> bool {
+        self.restored
     }
 
     /// The console's last lines.

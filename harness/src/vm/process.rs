@@ -89,9 +89,9 @@ impl Qemu {
         qemu: &QemuProgram,
         arguments: &[OsString],
         (log, output): (PathBuf, fs::File),
-        inherited: [OwnedFd; 2],
+        inherited: Vec<OwnedFd>,
     ) -> io::Result<Qemu> {
-        let numbers: [RawFd; 2] = inherited.each_ref().map(AsRawFd::as_raw_fd);
+        let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         let parent = std::process::id();
         let mut command = Command::new(&qemu.program);
         command
@@ -110,7 +110,7 @@ impl Qemu {
                 if nix::unistd::getppid().as_raw() as u32 != parent {
                     return Err(io::Error::other("the harness is gone"));
                 }
-                for number in numbers {
+                for &number in &numbers {
                     if libc::fcntl(number, libc::F_SETFD, 0) < 0 {
                         return Err(io::Error::last_os_error());
                     }

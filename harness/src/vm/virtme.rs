@@ -255,6 +255,7 @@ mod tests {
             memory_mib: 512,
             append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
             plugin: (accel == Accel::Tcg).then(|| "it's/x,y.so".into()),
+            snapshots: None,
             dir: "runs/a b".into(),
             deadlines: Deadlines::default(),
         }

@@ -2,6 +2,7 @@
 //! The guest's first process, or a program of a guest whose init is another: makes the machine ready, then does what the host asks, one request at a time.
 
 mod attach;
+mod awake;
 mod beside;
 mod bpf;
 mod budget;
@@ -251,6 +252,12 @@ impl Agent {
                     inject::After::FallSilent => return Ok(Outcome::Silence),
                 }
             }
+            Command::Awake { realtime_ns, seed } => {
+                awake::set_clock(realtime_ns)?;
+                awake::seed(&seed)?;
+                Response::Done
+            }
+            Command::Moment => Response::Moment(awake::moment()?),
             Command::PowerOff => Response::Done,
         };
         Ok(Outcome::Reply(Box::new(response)))

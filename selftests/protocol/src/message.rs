@@ -5,7 +5,7 @@ use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// What the agent's threads that measure call themselves.
@@ -54,6 +54,15 @@ pub enum Command {
     Calls(CallsRequest),
     /// Makes the guest fail in a chosen way: how the harness' own tests prove that it notices.
     Inject(Fault),
+    /// What a guest that was restored from a snapshot cannot know: what time it is, and what no other guest that was
+    /// restored from it has.
+    Awake {
+        /// Since 1970.
+        realtime_ns: u64,
+        seed: [u8; 32],
+    },
+    /// What it is then: how the harness' own tests prove the one above.
+    Moment,
     /// Powers the guest off; answered before it happens.
     PowerOff,
 }
@@ -164,7 +173,17 @@ pub enum Response {
     Explain(ExplainReply),
     Trigger(TriggerReply),
     Calls(CallsReply),
+    Moment(Moment),
     Done,
+}
+
+/// What no two guests have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Since 1970.
+    pub realtime_ns: u64,
+    /// Drawn from the kernel.
+    pub random: u64,
 }
 
 /// Why the guest did not measure.

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! After a restore: the clock stands where it stood when the guest was saved, and every guest that is restored from the same
+//! snapshot would draw the same random numbers.
+
+use nix::{
+    sys::time::TimeSpec,
+    time::{ClockId, clock_gettime, clock_settime},
+};
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::AsRawFd,
+    time::Duration,
+};
+use tramplab_protocol::message::{GuestError, Moment};
+
+/// The wall clock; what measures is the monotonic one, which goes on from where it was.
+pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
+    let now = TimeSpec::from_duration(Duration::from_nanos(realtime_ns));
+    clock_settime(ClockId::CLOCK_REALTIME, now)
+        .map_err(|errno| GuestError::Failed(format!("failed to set the clock: {errno}")))
+}
+
+pub fn moment() -> Result<Moment, GuestError> {
+    let failed = |error: io::Error| GuestError::Failed(format!("failed to say what the moment is: {error}"));
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_err(|errno| failed(errno.into()))?;
+    let mut random = [0; 8];
+    File::open(RANDOM).and_then(|mut device| device.read_exact(&mut random)).map_err(failed)?;
+    Ok(Moment { realtime_ns: Duration::from(now).as_nanos() as u64, random: u64::from_ne_bytes(random) })
+}
+
+const RANDOM: &str = "/dev/urandom";
+const SEED: usize = 32;
+
+/// `struct rand_pool_info` (include/uapi/linux/random.h) with its bytes.
+#[repr(C)]
+struct Pool {
+    entropy_bits: libc::c_int,
+    bytes: libc::c_int,
+    buffer: [u8; SEED],
+}
+
+// random(4): RNDADDENTROPY is `_IOW('R', 0x03, int[2])`, RNDRESEEDCRNG `_IO('R', 0x07)`.
+nix::ioctl_write_ptr_bad!(
+    add_entropy,
+    nix::request_code_write!(b'R', 0x03, size_of::<[libc::c_int; 2]>()),
+    Pool
+);
+nix::ioctl_none!(reseed, b'R', 0x07);
+
+/// Mixes it into the kernel's random numbers and has them begin anew from it.
+pub fn seed(seed: &[u8; SEED]) -> Result<(), GuestError> {
+    let failed = |error: io::Error| GuestError::Failed(format!("failed to seed the random numbers: {error}"));
+    let device = File::options().write(true).open(RANDOM).map_err(failed)?;
+    let pool = Pool { entropy_bits: 8 * SEED as libc::c_int, bytes: SEED as libc::c_int, buffer: *seed };
+    // SAFETY: the descriptor is open, and the structure as long as it says.
+    unsafe { add_entropy(device.as_raw_fd(), &pool) }.map_err(|errno| failed(errno.into()))?;
+    // SAFETY: it takes no argument.
+    unsafe { reseed(device.as_raw_fd()) }.map_err(|errno| failed(errno.into()))?;
+    Ok(())
+}
