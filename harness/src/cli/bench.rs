@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab::{
-    host::{Cache, Purpose, Qemu},
+    host::{Cache, Purpose, Qemu, VirtmeNg, busybox},
     kernel,
     run::{Accel, Arch, Clock},
-    vm::{Deadlines, Spec, Vm},
+    vm::{Deadlines, Snapshots, Spec, Vm, yardstick},
 };
 use tramplab_protocol::{
     Functions, Mechanism,
@@ -21,6 +21,7 @@ use tramplab_protocol::{
 
 /// Triggers of the armed and of the idle workload.
 const HITS: u32 = 2_000_000;
+const LIMIT: Duration = Duration::from_secs(120);
 /// Functions that the profiled workload and the idle one attach to by one link.
 const FUNCTIONS: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
@@ -45,9 +46,12 @@ pub fn bench(args: &Args) -> Result<u8> {
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
     let built = artifacts::build(&cache, &[image.arch])?;
     let initrd = lab::initramfs(&cache, &built.agents[&image.arch], &image)?;
-    let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
-        let dir = tempfile::tempdir().context("failed to create a folder for logs")?;
-        let vm = Vm::boot(&Spec {
+    let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
+    let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
+    let machine = |plugin: Option<&Path>| -> Result<(Spec, tempfile::TempDir)> {
+        let dir = tempfile::Builder::new().prefix("tramplab-").tempdir();
+        let dir = dir.context("failed to create a folder for logs")?;
+        let spec = Spec {
             qemu: qemu.program.clone(),
             arch: image.arch,
             accel: Accel::Tcg,
@@ -62,14 +66,41 @@ pub fn bench(args: &Args) -> Result<u8> {
             snapshots: None,
             dir: dir.path().to_owned(),
             deadlines: Deadlines::default(),
-        })?;
-        Ok((vm, dir))
+        };
+        Ok((spec, dir))
     };
+    let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
+        let (spec, dir) = machine(plugin)?;
+        Ok((Vm::boot(&spec)?, dir))
+    };
+    // Kept by the first round, which is not counted.
+    let kept = tempfile::Builder::new().prefix("tramplab-").tempdir().context("failed to create a folder")?;
+    let snapshots = Snapshots { cache: kept.path().to_owned(), contents: "this bench".to_owned() };
+    let whole = |snapshots: Option<Snapshots>| -> Result<Duration> {
+        let (spec, _dir) = machine(Some(&built.plugin))?;
+        let started = Instant::now();
+        let mut vm = match snapshots {
+            None => Vm::boot(&spec)?,
+            Some(_) => Vm::start(&Spec { snapshots, ..spec })?.0,
+        };
+        vm.request(Command::Release, LIMIT)??;
+        vm.power_off(LIMIT)?;
+        Ok(started.elapsed())
+    };
+    whole(Some(snapshots.clone()))?;
 
+    let (mut floor, mut cold, mut restored, mut theirs) = (vec![], vec![], vec![], vec![]);
     let (mut plain, mut idle, mut idle_work, mut armed_work) = (vec![], vec![], vec![], vec![]);
     let (mut idle_rounds, mut profiled_rounds) = (vec![], vec![]);
     for round in 1..=args.rounds {
         progress.step(&format!("round {round} of {}", args.rounds));
+        let (spec, _dir) = machine(None)?;
+        floor.push(yardstick::bare(&spec, &busybox, LIMIT).context("the bare guest")?);
+        cold.push(whole(None)?);
+        restored.push(whole(Some(snapshots.clone()))?);
+        if let Some(VirtmeNg { vng, .. }) = &others {
+            theirs.push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
+        }
         let (vm, _dir) = boot(None)?;
         plain.push(vm.boot_time());
         drop(vm);
@@ -90,6 +121,13 @@ pub fn bench(args: &Args) -> Result<u8> {
         args.kernel, image.arch, qemu.version, args.rounds
     );
     println!("{:<34}{:>9}{:>9}{:>9}{:>8}", "", "median", "min", "max", "ratio");
+    row("bare QEMU, to its end", &mut floor, None);
+    row("a guest, a request, its end: cold", &mut cold, Some(median(&mut floor)));
+    row("the same, restored", &mut restored, Some(median(&mut floor)));
+    if let Some(VirtmeNg { version, .. }) = &others {
+        row(&format!("virtme-ng {version}, `true`"), &mut theirs, Some(median(&mut floor)));
+        row("restored, against virtme-ng", &mut restored, Some(median(&mut theirs)));
+    }
     row("boot, no plugin", &mut plain, None);
     row("boot, plugin idle", &mut idle, Some(median(&mut plain)));
     row(&format!("{HITS} fentry triggers, idle"), &mut idle_work, None);

@@ -250,3 +250,20 @@ where
     }
     Ok(list)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use std::path::Path;
+
+    /// Whoever writes a suite begins with it.
+    #[test]
+    fn the_suite_in_the_docs_is_one_and_has_every_key() {
+        let page = include_str!("../../../docs/suites.md");
+        let example = page.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+        let suite: Suite = config::parse(example, Path::new("docs/suites.md")).unwrap();
+        assert!(!suite.experiments.is_empty());
+        assert!(suite.budgets.iter().any(|budget| !budget.most.is_empty()));
+    }
+}

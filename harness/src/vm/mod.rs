@@ -12,6 +12,7 @@ mod process;
 pub mod shell;
 pub mod snapshot;
 mod virtme;
+pub mod yardstick;
 
 pub use death::Death;
 pub use machine::{QemuProgram, Spec, cpu_model};
