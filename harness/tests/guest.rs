@@ -31,7 +31,13 @@ use tramplab_protocol::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
-    let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 8, warmup: 3, deliver: None });
+    let request = Command::LbrWaste(LbrWasteRequest {
+        mechanism,
+        hits: 8,
+        warmup: 3,
+        deliver: None,
+        hardware: Vec::new(),
+    });
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
     let (trace, symbols) = recorded(vm, dir, number);
     branch::lbr_waste(arch, &trace, &symbols.into_iter().collect(), &reply).unwrap()
@@ -98,7 +104,13 @@ fn programs_are_handed_the_records_of_the_trace() {
     let mut vm = Vm::boot(delivering).unwrap();
     let mut number = 0;
     let mut hit = |mechanism, deliver| {
-        let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 3, warmup: 3, deliver });
+        let request = Command::LbrWaste(LbrWasteRequest {
+            mechanism,
+            hits: 3,
+            warmup: 3,
+            deliver,
+            hardware: Vec::new(),
+        });
         let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
         let (trace, symbols) = recorded(&mut vm, dir.path(), number);
         number += 1;

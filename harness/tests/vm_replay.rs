@@ -72,6 +72,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         memory_mib: 1,
         append: vec![],
         plugin: None,
+        lbr: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: LIMIT, silence: Duration::from_secs(2) },
     }

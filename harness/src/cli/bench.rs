@@ -59,6 +59,7 @@ pub fn bench(args: &Args) -> Result<u8> {
             memory_mib: 1024,
             append: Vec::new(),
             plugin: plugin.map(PathBuf::from),
+            lbr: None,
             dir: dir.path().to_owned(),
             deadlines: Deadlines::default(),
         })?;
@@ -104,7 +105,8 @@ pub fn bench(args: &Args) -> Result<u8> {
 
 fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
     let started = Instant::now();
-    let request = LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None };
+    let request =
+        LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None, hardware: Vec::new() };
     match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
         Response::LbrWaste(_) => Ok(started.elapsed()),
         other => bail!("the guest's answer does not fit: {other:?}"),

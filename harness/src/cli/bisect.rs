@@ -34,6 +34,7 @@ use tramplab::{
     kernel::{Source, source},
     report::{comparison, terminal},
     run::{Arch, Backend, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
+    vm::branches,
 };
 
 #[derive(clap::Args)]
@@ -246,6 +247,8 @@ impl Setting {
             Purpose::Measuring,
             Backend::Qemu,
             args.accel.request(),
+            // What differs by one record must repeat.
+            branches::Request::Virtual,
             &self.progress,
         )?;
         Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }))

@@ -47,6 +47,7 @@ pub fn spec(arch: Arch, dir: &Path) -> Spec {
         memory_mib: 1024,
         append: vec![],
         plugin: Some(from_env("TRAMPLAB_PLUGIN")),
+        lbr: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(60), silence: Duration::from_secs(15) },
     }

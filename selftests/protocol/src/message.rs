@@ -5,7 +5,7 @@ use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// What the agent's threads that measure call themselves.
@@ -67,6 +67,8 @@ pub struct LbrWasteRequest {
     pub warmup: u32,
     /// The plugin hands the program the records such a CPU would.
     pub deliver: Option<Cpu>,
+    /// perf's `branch_sample_type`s under which the hits are repeated, one event after the other, for the CPU's own records.
+    pub hardware: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -226,6 +228,37 @@ pub struct LbrWasteReply {
     pub snapshot_result: i64,
     /// The records it returned, newest first, when there are any: the CPU's or delivered ones (`snapshot_result` > 0).
     pub snapshot: Vec<(u64, u64)>,
+    #[serde(default)]
+    pub pmu: Pmu,
+    /// In the order of the request; none where the kernel opens no such event.
+    #[serde(default)]
+    pub hardware: Vec<CpuRecords>,
+}
+
+/// What the guest's kernel says of its CPU's branch records: without both, whatever a program was given is not the CPU's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pmu {
+    /// Records that it keeps (`caps/branches` of the PMU).
+    pub depth: Option<u32>,
+    /// Why it refuses an event with a branch stack, if it does.
+    pub refused: Option<String>,
+}
+
+/// Hits under one event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuRecords {
+    pub branch_sample_type: u64,
+    /// Hit by hit, and of each hit point by point.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// What `bpf_get_branch_snapshot` gave a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Bytes, or a negative errno.
+    pub result: i64,
+    /// `from`, `to` and flags of each `struct perf_branch_entry`, newest first, as they are.
+    pub entries: Vec<(u64, u64, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
