@@ -13,7 +13,10 @@ use crate::{
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use std::collections::BTreeSet;
-use tramplab_protocol::{Beside, Functions, Mechanism, message::Explain};
+use tramplab_protocol::{
+    Beside, Functions, Mechanism,
+    message::{Counter, Explain},
+};
 
 /// Recorded with `testdata/stored.yaml` and shortened by `testdata/store.py`, as these say.
 pub fn run() -> Run {
@@ -449,4 +452,28 @@ fn what_the_cpu_kept_under_a_filter_is_what_is_listed_of_it() {
         "{text}"
     );
     assert!(!listed("any").contains("seen_by_the_cpu_alone"));
+}
+
+#[test]
+fn what_a_pmu_counted_has_a_table_and_what_the_kernel_counts_has_none() {
+    let counter = |event: &str, count, estimated| Counter { event: event.to_owned(), count, estimated };
+    let with = |counters: &[Counter]| {
+        let mut run = run();
+        for cell in &mut run.cells {
+            if let Some(Measurement::Attach(attach)) = &mut cell.measurement {
+                attach.explained.iter_mut().for_each(|summary| summary.counters = counters.to_vec());
+            }
+        }
+        terminal::render(&run, &View::default(), false)
+    };
+    let table = "What the guest's PMU counted of the attaching thread";
+    let own = [counter("task-clock", 5_000_000, false), counter("context-switches", 7, false)];
+    assert!(!with(&own).contains(table));
+    let pmu = [counter("cycles", 2000, false), counter("instructions", 3000, true), own[0].clone()];
+    let text = with(&pmu);
+    let rest = text.split_once(table).expect(&text).1;
+    let row = rest.lines().find(|line| line.contains("attach |")).unwrap();
+    let fields: Vec<&str> = row.split('|').map(str::trim).collect();
+    assert_eq!(fields[3..], ["2000", "~3000", "-", "-", "1.50"], "{row}");
+    assert!(rest.contains("~: counted for a part"), "{rest}");
 }

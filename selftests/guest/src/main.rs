@@ -23,6 +23,7 @@ mod orders;
 mod ring;
 mod rounds;
 mod sampling;
+mod stat;
 mod targets;
 mod trigger;
 mod trigger_cost;

@@ -328,6 +328,20 @@ pub struct PhaseReply {
     /// Times off the CPU, by kernel stack, longest first; being ready to run, behind another thread, is part of them.
     pub waits: Vec<Wait>,
     pub samples: Option<Samples>,
+    /// Of the thread, where it was sampled: what this guest can count.
+    pub counters: Vec<Counter>,
+}
+
+/// What an event of perf's counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counter {
+    /// By perf's name: `cycles`, `context-switches`. Times are nanoseconds.
+    pub event: String,
+    pub count: u64,
+    /// Counted for a part of the time only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
