@@ -169,7 +169,7 @@ fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestError
 fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
     let request = ExplainRequest { attach, how: Explain::Sampled };
     match vm.request(Command::Explain(request), LONG).unwrap().unwrap() {
-        Response::Explain(reply) => reply,
+        Response::Explain(reply) => *reply,
         other => panic!("{other:?}"),
     }
 }

@@ -179,7 +179,7 @@ fn this_machine_is_asked_once_and_answers_the_same() {
     let output = command.args(["--branches", "hardware"]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains(&format!("error: {reason}")), "{reason:?} is missing in {said}");
+    assert!(said.contains(&format!("--branches hardware asks: {reason}")), "{reason:?} is missing in {said}");
     assert!(!runs.exists());
 }
 

@@ -78,7 +78,10 @@ impl Lab {
         let accel = match branches {
             branches::Request::Hardware => {
                 let facts = lbr::Facts::probe();
-                arches.iter().try_for_each(|&arch| lbr::decide(&facts, arch).map(drop))?;
+                let able = arches.iter().try_for_each(|&arch| lbr::decide(&facts, arch).map(drop));
+                able.context(
+                    "guests cannot have this machine's own branch records, as --branches hardware asks",
+                )?;
                 accel::Request::Only(Accel::Kvm)
             }
             branches::Request::Auto | branches::Request::Virtual => accel,
@@ -101,32 +104,33 @@ impl Lab {
         progress: &Progress,
     ) -> Result<Planned> {
         let Asked { suite, reference } = asked;
-        let mut accels = BTreeMap::new();
-        let mut sources: BTreeMap<Arch, Source> = BTreeMap::new();
+        let mut chosen: BTreeMap<Arch, (Accel, Source)> = BTreeMap::new();
         let counts_records = suite.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }));
         let mut guests = Vec::new();
         for (image, budgets_of) in
             kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
         {
             let initrd = initramfs(&self.cache, &self.built.agents[&image.arch], image)?;
-            if !accels.contains_key(&image.arch) {
-                let choice = self.choose_accel(image, &initrd, progress)?;
-                let source = match counts_records {
-                    true => self.choose_branches(image.arch, &choice, progress)?,
-                    false => Source::Virtual,
-                };
-                accels.insert(image.arch, choice.accel);
-                sources.insert(image.arch, source);
-            }
-            let (accel, branches) = (accels[&image.arch], sources[&image.arch].clone());
+            let (accel, branches) = match chosen.get(&image.arch) {
+                Some(known) => known.clone(),
+                None => {
+                    let choice = self.choose_accel(image, &initrd, progress)?;
+                    let source = match counts_records {
+                        true => self.choose_branches(image.arch, &choice, progress)?,
+                        false => Source::Virtual,
+                    };
+                    (choice.accel, source)
+                }
+            };
+            chosen.insert(image.arch, (accel, branches.clone()));
             let undeliverable = self.qemus[&image.arch].undeliverable();
             let backend = self.backend();
             guests.push(Guest { image, initrd, accel, branches, backend, undeliverable, budgets_of });
         }
         // Of what was not built nothing boots.
-        let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
-        let lbr_of = |arch: Arch| match sources.get(&arch) {
-            Some(&Source::Hardware(format)) => Some(format),
+        let accel_of = |arch: Arch| chosen.get(&arch).map_or(Accel::Tcg, |(accel, _)| *accel);
+        let lbr_of = |arch: Arch| match chosen.get(&arch) {
+            Some(&(_, Source::Hardware(format))) => Some(format),
             _ => None,
         };
         if let Some(name) = plan::contradiction(suite) {

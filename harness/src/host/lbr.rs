@@ -239,6 +239,14 @@ mod tests {
         }
     }
 
+    /// As `doctor --json` printed it.
+    fn here() -> Facts {
+        let text = r#"{"arch": "x86_64", "vendor": "GenuineIntel", "cpu": "Intel(R) Xeon(R) Processor", "model": "6/207/2", "is_guest": true,
+            "has_arch_lbr": false, "kernel": "6.18.44", "depth": null, "kvm_failure": "it ended", "offer": {"perf_capabilities": 0,
+            "pmu_version": 0, "arch_lbr": false, "amd_extended": 0}, "enable_pmu": false, "enable_mediated_pmu": null, "perf_event_paranoid": 2}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
     /// Every row of `facts/branch-records.md`, section 4, and what else there is: all but the last reason is of hosts that cannot.
     #[test]
     fn every_kind_of_host_is_decided_by_its_facts() {
@@ -291,6 +299,17 @@ mod tests {
             ("Zen 5, should KVM not mask it", amd("26/2/1", 3), Err(Amd)),
             ("Zen 2", amd("23/49/0", 0), Err(Amd)),
             ("AMD without KVM", Facts { kvm_failure: Some("x".into()), ..amd("25/17/1", 0) }, Err(Amd)),
+            (
+                "the machine that this was written on: Sapphire Rapids, nested, its flags hidden",
+                here(),
+                Err(Kvm("it ended".into())),
+            ),
+            ("the same, should its KVM run guests", Facts { kvm_failure: None, ..here() }, Err(PmuOff)),
+            (
+                "the same with a PMU",
+                Facts { kvm_failure: None, enable_pmu: Some(true), ..here() },
+                Err(Nested),
+            ),
             (
                 "another vendor",
                 Facts { vendor: Some("CentaurHauls".into()), ..able() },

@@ -228,7 +228,7 @@ impl Agent {
                     |prepared: &mut Prepared, btf: &KernelBtf| explain::explain(&request, prepared, btf);
                 let (reply, names) = self.rounds(&request.attach, explained)?;
                 self.names = Some(names);
-                Response::Explain(reply)
+                Response::Explain(Box::new(reply))
             }
             Command::Trigger(request) => {
                 self.release();

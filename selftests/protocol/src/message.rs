@@ -163,7 +163,7 @@ pub enum Response {
     LbrWaste(LbrWasteReply),
     Resolve { symbols: Vec<Option<Symbol>> },
     Attach(AttachReply),
-    Explain(ExplainReply),
+    Explain(Box<ExplainReply>),
     Trigger(TriggerReply),
     Calls(CallsReply),
     Done,
