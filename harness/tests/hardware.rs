@@ -14,7 +14,7 @@ use std::{
 use tramplab::{
     branch::{self, Branch, Filter, HardwareError, Model},
     host::lbr::LbrFormat,
-    run::{Accel, Arch, BranchSource},
+    run::{Accel, Arch},
     vm::{Vm, cpu_model},
 };
 use tramplab_protocol::{
@@ -181,26 +181,4 @@ fn this_machine_is_asked_once_and_answers_the_same() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains(&format!("--branches hardware asks: {reason}")), "{reason:?} is missing in {said}");
     assert!(!runs.exists());
-}
-
-/// Whatever the machine can, these are the plugin's.
-#[test]
-fn virtual_ones_are_as_they_were() {
-    let dir = tempfile::tempdir().unwrap();
-    let runs = dir.path().join("runs");
-    let mut command = tramplab();
-    command.arg("vm-test").arg("--suite").arg(suite(dir.path(), "lbr_waste")).arg("--runs").arg(&runs);
-    let kernel = from_env("TRAMPLAB_TEST_KERNEL_X86_64");
-    let output = command
-        .args(["--branches", "virtual", "--accel", "tcg", "--arch", "x86_64", "--kernel"])
-        .arg(kernel)
-        .output()
-        .unwrap();
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(!said.contains("branch records are virtual ones"), "{said}");
-    let run = tramplab::run::RunDir::load(&runs.join("latest")).unwrap();
-    let sources: Vec<_> = run.cells.iter().filter_map(|cell| cell.branch_source()).collect();
-    assert_eq!(sources, [BranchSource::Virtual]);
-    assert_eq!((run.machines[0].cpu.as_str(), run.machines[0].plugin_sha256.is_some()), ("max", true));
 }
