@@ -35,7 +35,7 @@ enum Command {
     /// Run every test of this repository, real guests included
     Test(cli::test::Args),
     /// Say what this machine has, what is missing and the line that mends it
-    Doctor,
+    Doctor(cli::doctor::Args),
     /// Render a stored run again
     Report(cli::report::Args),
     /// Put the runs of several shards together to one
@@ -87,7 +87,7 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::VmTest(args) => cli::vm_test::vm_test(&args),
         Command::Test(args) => cli::test::test(&args),
         Command::Shell(args) => cli::shell::shell(&args),
-        Command::Doctor => cli::doctor::doctor(),
+        Command::Doctor(args) => cli::doctor::doctor(&args),
         Command::Report(args) => cli::report::report(&args),
         Command::Merge(args) => cli::merge::merge(&args),
         Command::Compare(args) => cli::compare::compare(&args),

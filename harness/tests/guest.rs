@@ -31,7 +31,13 @@ use tramplab_protocol::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
-    let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 8, warmup: 3, deliver: None });
+    let request = Command::LbrWaste(LbrWasteRequest {
+        mechanism,
+        hits: 8,
+        warmup: 3,
+        deliver: None,
+        hardware: Vec::new(),
+    });
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
     let (trace, symbols) = recorded(vm, dir, number);
     branch::lbr_waste(arch, &trace, &symbols.into_iter().collect(), &reply).unwrap()
@@ -166,7 +172,13 @@ fn programs_are_handed_the_records_of_the_trace() {
     let mut vm = Vm::boot(&delivering).unwrap();
     let mut number = 0;
     let mut hit = |mechanism, deliver| {
-        let request = Command::LbrWaste(LbrWasteRequest { mechanism, hits: 3, warmup: 3, deliver });
+        let request = Command::LbrWaste(LbrWasteRequest {
+            mechanism,
+            hits: 3,
+            warmup: 3,
+            deliver,
+            hardware: Vec::new(),
+        });
         let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
         let (trace, symbols) = recorded(&mut vm, dir.path(), number);
         number += 1;
@@ -225,7 +237,7 @@ fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestError
 fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
     let request = ExplainRequest { attach, how: Explain::Sampled };
     match vm.request(Command::Explain(request), LONG).unwrap().unwrap() {
-        Response::Explain(reply) => reply,
+        Response::Explain(reply) => *reply,
         other => panic!("{other:?}"),
     }
 }
@@ -288,6 +300,11 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
     let waits: Vec<(Vec<String>, u64)> =
         reply.detach.waits.iter().map(|wait| (names(&mut vm, &wait.stack), wait.count)).collect();
     let (stack, times) = &waits[0];
+    // As `perf stat` counts: each of these is a switch, and without a PMU there are no cycles.
+    let counted =
+        |event: &str| reply.detach.counters.iter().find(|one| one.event == event).map(|one| one.count);
+    assert!(counted("context-switches") >= Some(*times), "{:?}", reply.detach.counters);
+    assert!(counted("task-clock") > Some(0) && counted("cycles").is_none(), "{:?}", reply.detach.counters);
     assert_eq!(stack[0], "__schedule");
     assert!(stack.iter().any(|name| name == "synchronize_rcu_tasks"), "{waits:#?}");
     assert!(*times >= 20, "{waits:#?}");

@@ -64,7 +64,7 @@ fn a_private_qemu_runs_and_so_does_its_wrapper() {
     let output = std::process::Command::new(qemu.single_program()).arg("--version").output().unwrap();
     let first = String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned();
     assert_eq!(first, qemu.version);
-    let checks = doctor::checks(&cache);
+    let checks = doctor::checkup(&cache).checks;
     let found = checks.iter().find(|check| check.name == "QEMU for x86-64").unwrap();
     assert_eq!(found.state, doctor::State::Ok, "{}", doctor::render(&checks));
     assert!(found.detail.contains(&qemu.version), "{found:?}");

@@ -13,7 +13,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use tramplab::run::{Arch, Clock, ErrorKind, Measurement, Outcome, Run, RunDir};
+use tramplab::run::{Arch, BranchSource, Cell, Clock, ErrorKind, Measurement, Outcome, Run, RunDir};
 use tramplab_protocol::message::Explain;
 
 fn vm_test(dir: &Path, suite: &str) -> Command {
@@ -74,7 +74,7 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
         "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, fentry, fsession] }}\n  - fault: {{ faults: [panic] }}\n\
          budgets:\n  - wasted: {{ fexit: {{ any: 1 }}, fentry: {{ any: 1000 }} }}\n"
     );
-    let output = vm_test(dir.path(), &suite).arg("--listing").output().unwrap();
+    let output = vm_test(dir.path(), &suite).args(["--listing", "--branches", "virtual"]).output().unwrap();
     let said = text(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     for words in ["budget 1", "sysrq triggered crash", "BPF_TRACE_FSESSION", "bpf_fentry_test1+0x", "[#00] "]
@@ -95,6 +95,8 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
         ),
         "{outcomes:#?}"
     );
+    let sources: Vec<_> = run.cells.iter().filter_map(Cell::branch_source).collect();
+    assert_eq!(sources, [BranchSource::Virtual; 2]);
     assert!(!run.interrupted);
     // The same run, rendered again, says the same; without the failed cell it would be an error, not a pass.
     let report = |format: &str| {

@@ -73,6 +73,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         append: vec![],
         plugin: None,
         snapshots: None,
+        lbr: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: LIMIT, silence: Duration::from_secs(2) },
     }

@@ -8,6 +8,7 @@ use super::{
     waste,
 };
 use crate::run::{Arch, BranchSource, CapturePoint, LbrWaste, NamedRecord, Place};
+use std::collections::BTreeMap;
 use tramplab_protocol::{
     Point,
     message::{LbrWasteReply, Symbol},
@@ -58,6 +59,7 @@ pub fn lbr_waste(
         wasted: waste::table(arch, &capture.records, &reply.function),
         digest: digest(&capture.records),
         records: capture.records.clone(),
+        by_filter: BTreeMap::new(),
     });
     Ok(LbrWaste {
         source: BranchSource::Virtual,
@@ -68,6 +70,7 @@ pub fn lbr_waste(
         hits: reply.hits,
         interrupted_hits: (hits.len() - clean.len()) as u32,
         agreeing_hits: canonical.len() as u32,
+        depth: None,
         points: points.collect(),
     })
 }
@@ -199,9 +202,12 @@ fn is_helper(symbol: &Symbol) -> bool {
 /// A PMU driver's function, such as `intel_pmu_snapshot_arch_branch_stack` or `amd_pmu_v2_snapshot_branch_stack`, or
 /// the stand-in. The stand-in has other callers, programs only this one.
 fn is_snapshot(symbol: &Symbol) -> bool {
-    let driver = symbol.name.contains("_snapshot_") && symbol.name.ends_with("branch_stack");
+    symbol.name == NO_DRIVER || is_driver(&symbol.name)
+}
+
+pub(super) fn is_driver(name: &str) -> bool {
     // `__SCT__perf_snapshot_branch_stack` is the static call's trampoline, a step on the way.
-    symbol.name == NO_DRIVER || driver && !symbol.name.starts_with("__SC")
+    name.contains("_snapshot_") && name.ends_with("branch_stack") && !name.starts_with("__SC")
 }
 
 /// The index of the system call that triggered the hit: the newest between the last hit and this one, or where that
@@ -249,7 +255,7 @@ mod tests {
         *,
     };
     use Kind::*;
-    use tramplab_protocol::Mechanism;
+    use tramplab_protocol::{Mechanism, message::Pmu};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
     /// Name, module; each is 0x1000 long, in this order from `BASE`.
@@ -343,6 +349,8 @@ mod tests {
             points,
             snapshot_result: -2,
             snapshot: vec![],
+            pmu: Pmu::default(),
+            hardware: Vec::new(),
         }
     }
 

@@ -83,7 +83,7 @@ mod tests {
     use crate::branch::Branch;
     use tramplab_protocol::{
         Mechanism, Point,
-        message::Symbol,
+        message::{Pmu, Symbol},
         trace::{Kind, Record},
     };
 
@@ -130,6 +130,8 @@ mod tests {
             runs: 2,
             snapshot_result: snapshot.len() as i64 * ENTRY_BYTES,
             snapshot: snapshot.to_vec(),
+            pmu: Pmu::default(),
+            hardware: Vec::new(),
         }
     }
 

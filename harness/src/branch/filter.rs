@@ -39,6 +39,19 @@ impl Branch {
             Branch::Call => "call",
         }
     }
+
+    /// Of the kernel's `enum perf_branch_sample_type`.
+    pub fn perf_bit(self) -> u64 {
+        1 << match self {
+            Branch::Any => 3,
+            Branch::AnyCall => 4,
+            Branch::AnyReturn => 5,
+            Branch::IndCall => 6,
+            Branch::Cond => 10,
+            Branch::IndJump => 12,
+            Branch::Call => 13,
+        }
+    }
 }
 
 /// One or more [`Branch`]es: `any_call|cond` asks for what either selects.

@@ -21,7 +21,7 @@ pub struct Line {
 
 /// Newest first, up to the newest record that touches the function; if none does, everything that was recorded.
 pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> Vec<Line> {
-    let seen: Vec<Seen> = model.snapshot(filter, None, &point.records).collect();
+    let seen: Vec<Seen> = waste::seen(point, model, filter);
     let shown =
         seen.iter().position(|seen| waste::touches(seen, function)).map_or(seen.len(), |index| index + 1);
     let line = |(index, seen): (usize, &Seen)| Line {
@@ -39,7 +39,7 @@ pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filt
 pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> String {
     let lines = lines(point, function, model, filter);
     let mut out = String::new();
-    if waste::count(model, filter, &point.records, function).wasted.is_none() {
+    if waste::count_at(model, filter, point, function).wasted.is_none() {
         let what = match lines.len() {
             0 => "nor was any other recorded".to_owned(),
             all => format!("all {all} that were recorded follow"),
@@ -127,7 +127,13 @@ mod tests {
             record(Kind::Call, place("caller", Some("some_module"), 0x10), place("traced", None, 0)),
             record(Kind::Syscall, unknown(0x40_1000), place("entry_SYSCALL_64", None, 0)),
         ];
-        CapturePoint { point: Point::Entry, records, digest: String::new(), wasted: BTreeMap::new() }
+        CapturePoint {
+            point: Point::Entry,
+            records,
+            by_filter: BTreeMap::new(),
+            digest: String::new(),
+            wasted: BTreeMap::new(),
+        }
     }
 
     fn traced() -> Symbol {

@@ -8,6 +8,7 @@
 pub mod capture;
 pub mod delivered;
 pub mod filter;
+pub mod hardware;
 mod hit;
 pub mod listing;
 pub mod model;
@@ -23,6 +24,7 @@ pub mod waste;
 pub use capture::{CaptureError, lbr_waste};
 pub use delivered::{DeliveryError, delivered};
 pub use filter::{Branch, Filter, UnknownFilter};
+pub use hardware::{HardwareError, hardware_waste};
 pub use hit::is_asynchronous;
 pub use listing::{listing, trigger_listing};
 pub use model::{Model, UnknownModel};

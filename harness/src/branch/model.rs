@@ -76,6 +76,13 @@ pub struct Seen<'a> {
     pub record: &'a NamedRecord,
 }
 
+impl<'a> Seen<'a> {
+    /// Nothing is hidden.
+    pub fn whole(record: &'a NamedRecord) -> Seen<'a> {
+        Seen { from: Some(&record.from), to: Some(&record.to), record }
+    }
+}
+
 impl Model {
     pub const ALL: [Model; 4] = [Model::IntelLbr, Model::ArchLbr, Model::AmdLbrV2, Model::Brbe];
 

@@ -10,9 +10,12 @@ pub fn is_kernel(address: u64) -> bool {
     address >> 63 == 1
 }
 
+/// How the kernel names JITed programs.
+pub const PROGRAM: &str = "bpf_prog_";
+
 /// JITed program text. Trampolines and dispatchers are of module `bpf` as well; they call programs, not the snapshot.
 pub fn is_program(symbol: &Symbol) -> bool {
-    symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with("bpf_prog_")
+    symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with(PROGRAM)
 }
 
 /// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.

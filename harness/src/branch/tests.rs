@@ -4,11 +4,13 @@
 //! nothing with the plugin; those of arm64 by the plugin.
 //! `__softirqentry_text_end` in 6.12's is the retpoline thunk, by a name that stands at the same address.
 
-use super::{CaptureError, Filter, Model, Symbols, lbr_waste, listing};
-use crate::run::{Arch, LbrWaste};
+use super::{
+    Branch, CaptureError, Filter, HardwareError, Model, Symbols, hardware, hardware_waste, lbr_waste, listing,
+};
+use crate::run::{Arch, BranchSource, LbrWaste, NamedRecord};
 use serde::Deserialize;
 use tramplab_protocol::{
-    message::{LbrWasteReply, Symbol},
+    message::{CpuRecords, LbrWasteReply, Pmu, Snapshot, Symbol},
     trace::{Kind, Record, Trace, VcpuTrace},
 };
 
@@ -209,4 +211,219 @@ fn a_moved_kernel_gives_the_same_digest() {
             assert_eq!((&a.digest, &a.wasted), (&b.digest, &b.wasted), "{name}");
         }
     }
+}
+
+const DEPTH: u32 = 32;
+
+/// What is behind the records that the driver kept: copies of the last that it moved up, or nothing.
+#[derive(Clone, Copy, Debug)]
+enum Tail {
+    Copies,
+    Zeroes,
+}
+
+/// `type` of `struct perf_branch_entry` as x86 fills it in, behind a prediction and some cycles.
+fn flags(kind: Kind) -> u64 {
+    let perf_type = match kind {
+        Kind::Int => 0,
+        Kind::Cond => 1,
+        Kind::Jump => 2,
+        Kind::IndJump => 3,
+        Kind::Call => 4,
+        Kind::IndCall => 5,
+        Kind::Ret => 6,
+        Kind::Syscall => 7,
+        Kind::Sysret => 8,
+        Kind::Iret => 11,
+        Kind::Interrupt => 12,
+    };
+    0b10 | 0x123 << 4 | perf_type << 20
+}
+
+/// The trace as a CPU with a ring of `DEPTH` and its driver would have handed it to the guest's program, hit by hit.
+fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply, Symbols) {
+    let waste = recorded.measure().unwrap();
+    let hardware = Branch::ALL.into_iter().zip(hardware::events()).map(|(branch, branch_sample_type)| {
+        let snapshots: Vec<Snapshot> = waste
+            .points
+            .iter()
+            .map(|point| {
+                let kept = Model::IntelLbr.snapshot(Filter::of(branch), Some(DEPTH), &point.records);
+                let mut entries: Vec<_> = kept
+                    .map(|seen| (seen.record.from.address, seen.record.to.address, flags(seen.record.kind)))
+                    .collect();
+                let end = match (tail, entries.last()) {
+                    (Tail::Copies, Some(&last)) => last,
+                    _ => (0, 0, 0),
+                };
+                entries.resize(DEPTH as usize, end);
+                Snapshot { result: i64::from(DEPTH) * 24, entries }
+            })
+            .collect();
+        CpuRecords { branch_sample_type, snapshots: [&snapshots[..], &snapshots].concat() }
+    });
+    let hardware: Vec<CpuRecords> = hardware.collect();
+    let last = hardware[0].snapshots.last().unwrap();
+    let reply = LbrWasteReply {
+        hits: 2,
+        snapshot_result: last.result,
+        snapshot: last.entries.iter().map(|&(from, to, _)| (from, to)).collect(),
+        pmu: Pmu { depth: Some(DEPTH), refused: None },
+        hardware,
+        ..recorded.reply.clone()
+    };
+    // A driver instead of what stands in for it.
+    let driver = |symbol: &Symbol| match symbol.name.as_str() {
+        "__static_call_return0" => {
+            Symbol { name: "intel_pmu_snapshot_branch_stack".to_owned(), ..symbol.clone() }
+        }
+        _ => symbol.clone(),
+    };
+    (waste, reply, recorded.symbols.iter().map(driver).collect())
+}
+
+/// Those with a call for a snapshot: before 6.10 there is none without a driver.
+const OF_A_DRIVER: [&str; 6] =
+    ["6.12-fentry", "6.12-fexit", "6.12-kprobe.multi", "6.12-kretprobe.multi", "7.2-fexit", "7.2-fsession"];
+
+#[test]
+fn what_a_cpu_hands_over_counts_as_its_trace_does_as_far_as_the_ring_goes() {
+    for name in OF_A_DRIVER {
+        for tail in [Tail::Copies, Tail::Zeroes] {
+            let recorded = Recorded::read(name);
+            let (trace, reply, symbols) = as_the_cpu_would(&recorded, tail);
+            let found = hardware_waste(&reply, &symbols).unwrap();
+            assert_eq!((found.source, found.depth), (BranchSource::Hardware, Some(DEPTH)));
+            assert_eq!((found.hits, found.agreeing_hits, found.interrupted_hits), (2, 2, 0), "{name}");
+            for (point, of_trace) in found.points.iter().zip(&trace.points) {
+                let seen = &point.wasted["intel-lbr"];
+                assert_eq!((point.point, point.wasted.len(), seen.len()), (of_trace.point, 1, 7));
+                for branch in Branch::ALL {
+                    let (seen, full) = (seen[branch.name()], of_trace.wasted["intel-lbr"][branch.name()]);
+                    let held = Model::IntelLbr
+                        .snapshot(Filter::of(branch), Some(DEPTH), &of_trace.records)
+                        .count() as u32;
+                    let within = |wasted: Option<u32>| wasted.filter(|&wasted| wasted < held);
+                    assert_eq!(seen.wasted, within(full.wasted), "{name} {} {tail:?}", branch.name());
+                    assert_eq!(
+                        seen.wasted_selftest,
+                        within(full.wasted_selftest),
+                        "{name} {}",
+                        branch.name()
+                    );
+                }
+                let held = point.records.len();
+                let bare = |records: &[NamedRecord]| -> Vec<_> {
+                    records.iter().map(|r| (r.from.address, r.to.address, r.kind)).collect()
+                };
+                assert_eq!(bare(&point.records), bare(&of_trace.records[..held]), "{name} {tail:?}");
+                assert_eq!(point.by_filter.len(), Branch::ALL.len() - 1);
+                assert_eq!(hardware::of_the_driver(&point.records), Some(0));
+            }
+        }
+    }
+}
+
+/// Whatever makes a guest's records not the CPU's is seen before one is counted.
+#[test]
+fn records_that_are_not_the_cpus_are_refused() {
+    let (_, good, symbols) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Copies);
+    assert!(hardware_waste(&good, &symbols).is_ok());
+    type Change = fn(&mut LbrWasteReply);
+    let any = Filter::of(Branch::Any);
+    let table: [(&str, Change, HardwareError); 9] = [
+        (
+            "records come, but the kernel knows of no PMU: the plugin's delivery",
+            |reply| reply.pmu = Pmu { depth: None, refused: Some("ENOENT".to_owned()) },
+            HardwareError::Refused("ENOENT".to_owned()),
+        ),
+        ("an event, and no depth", |reply| reply.pmu.depth = None, HardwareError::NoDepth),
+        ("no driver", |reply| reply.snapshot_result = -2, HardwareError::Result { result: -2 }),
+        (
+            "nothing but zeroes",
+            |reply| reply.snapshot.iter_mut().for_each(|entry| *entry = (0, 0)),
+            HardwareError::Result { result: 768 },
+        ),
+        (
+            "more than there are slots",
+            |reply| reply.pmu.depth = Some(16),
+            HardwareError::Entries { entries: 32, depth: 16 },
+        ),
+        (
+            "a hit is missing",
+            |reply| drop(reply.hardware[0].snapshots.pop()),
+            HardwareError::Count { filter: any, found: 1, expected: 2 },
+        ),
+        (
+            "a filter is missing",
+            |reply| drop(reply.hardware.pop()),
+            HardwareError::Count { filter: Filter::of(Branch::Call), found: 0, expected: 2 },
+        ),
+        (
+            "a hit that failed",
+            |reply| reply.hardware[3].snapshots[1].result = -22,
+            HardwareError::Result { result: -22 },
+        ),
+        (
+            "somebody else has the LBR",
+            |reply| reply.hardware[0].snapshots.iter_mut().for_each(|snapshot| snapshot.entries.clear()),
+            HardwareError::Empty(2, any),
+        ),
+    ];
+    for (what, change, error) in table {
+        let mut reply = good.clone();
+        change(&mut reply);
+        assert_eq!(hardware_waste(&reply, &symbols).unwrap_err(), error, "{what}");
+    }
+    // The stand-in was called: whoever made the records, it was no driver.
+    let symbols: Symbols = Recorded::read("6.12-fexit").symbols.into_iter().collect();
+    assert_eq!(hardware_waste(&good, &symbols).unwrap_err(), HardwareError::Elsewhere);
+}
+
+#[test]
+fn the_most_frequent_form_of_the_cpus_hits_counts() {
+    let (_, mut reply, symbols) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Copies);
+    let usual = hardware_waste(&reply, &symbols).unwrap();
+    reply.hits = 3;
+    for one in &mut reply.hardware {
+        let mut odd = one.snapshots[0].clone();
+        // Something else ran in between.
+        odd.entries.insert(1, (odd.entries[0].0, odd.entries[0].0, flags(Kind::Cond)));
+        one.snapshots.insert(0, odd);
+    }
+    let found = hardware_waste(&reply, &symbols).unwrap();
+    assert_eq!((found.hits, found.agreeing_hits), (3, 2));
+    assert_eq!(found.points, usual.points);
+    // One that an interrupt from user space fell into is set aside.
+    let vector = Symbol {
+        name: "asm_sysvec_apic_timer_interrupt".to_owned(),
+        module: None,
+        start: u64::MAX - 16,
+        end: u64::MAX,
+    };
+    let symbols: Symbols = Recorded::read("6.12-fexit")
+        .symbols
+        .into_iter()
+        .map(|symbol| match symbol.name.as_str() {
+            "__static_call_return0" => {
+                Symbol { name: "intel_pmu_snapshot_branch_stack".to_owned(), ..symbol }
+            }
+            _ => symbol,
+        })
+        .chain([vector])
+        .collect();
+    for snapshot in &mut reply.hardware[0].snapshots[1..] {
+        snapshot.entries[20] = (0x40_1000, u64::MAX - 16, flags(Kind::Interrupt));
+    }
+    let found = hardware_waste(&reply, &symbols).unwrap();
+    assert_eq!((found.interrupted_hits, found.agreeing_hits), (2, 1));
+    assert_ne!(found.points[0].digest, usual.points[0].digest);
+}
+
+#[test]
+fn what_is_resolved_is_every_kernel_address_once() {
+    let (_, reply, _) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Zeroes);
+    let addresses = hardware::addresses(&reply);
+    assert!(addresses.is_sorted_by(|a, b| a < b) && addresses.iter().all(|address| address >> 63 == 1));
+    assert!(reply.snapshot.iter().all(|(from, _)| *from >> 63 == 0 || addresses.contains(from)));
 }

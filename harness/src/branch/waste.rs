@@ -2,17 +2,33 @@
 //! How many records stand between a snapshot and the traced function.
 
 use super::{Branch, Filter, Model, model::Seen};
-use crate::run::{Arch, NamedRecord, Place, WasteCount};
+use crate::run::{Arch, CapturePoint, NamedRecord, Place, WasteCount};
 use std::collections::BTreeMap;
 use tramplab_protocol::message::Symbol;
 
 /// Counts in the whole recorded trace, newest first: a small ring may hold less than is wasted.
 pub fn count(model: Model, filter: Filter, records: &[NamedRecord], function: &Symbol) -> WasteCount {
+    count_of(&model.snapshot(filter, None, records).collect::<Vec<_>>(), function)
+}
+
+/// The same of a capture point: where the CPU itself was asked, in what it returned.
+pub fn count_at(model: Model, filter: Filter, point: &CapturePoint, function: &Symbol) -> WasteCount {
+    count_of(&seen(point, model, filter), function)
+}
+
+/// What a snapshot at a capture point returned, newest first: the CPU's own answer, or what the model makes of the trace. Of several filters at
+/// once the CPU was not asked: they are computed, from its records of `any`.
+pub(super) fn seen(point: &CapturePoint, model: Model, filter: Filter) -> Vec<Seen<'_>> {
+    match point.by_filter.get(&filter.to_string()) {
+        Some(records) => records.iter().map(Seen::whole).collect(),
+        None => model.snapshot(filter, None, &point.records).collect(),
+    }
+}
+
+pub(super) fn count_of(snapshot: &[Seen], function: &Symbol) -> WasteCount {
     let index_of = |rule: fn(&Seen, &Symbol) -> bool| {
-        model
-            .snapshot(filter, None, records)
-            .position(|seen| rule(&seen, function))
-            .map(|index| u32::try_from(index).expect("a trace is much shorter"))
+        let index = snapshot.iter().position(|seen| rule(seen, function));
+        index.map(|index| u32::try_from(index).expect("a trace is much shorter"))
     };
     WasteCount { wasted: index_of(touches), wasted_selftest: index_of(is_within) }
 }

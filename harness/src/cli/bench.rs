@@ -64,6 +64,7 @@ pub fn bench(args: &Args) -> Result<u8> {
             append: Vec::new(),
             plugin: plugin.map(PathBuf::from),
             snapshots: None,
+            lbr: None,
             dir: dir.path().to_owned(),
             deadlines: Deadlines::default(),
         };
@@ -143,7 +144,8 @@ pub fn bench(args: &Args) -> Result<u8> {
 
 fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
     let started = Instant::now();
-    let request = LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None };
+    let request =
+        LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None, hardware: Vec::new() };
     match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
         Response::LbrWaste(_) => Ok(started.elapsed()),
         other => bail!("the guest's answer does not fit: {other:?}"),

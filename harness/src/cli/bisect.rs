@@ -5,7 +5,7 @@ use super::{
     Interrupted, UsageError, exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, Ready, SeriesArgs, Wanted},
-    lab::{self, Guests, Lab},
+    lab::{self, Guests, Lab, Wanting},
     nextest::Selection,
     profile,
     progress::Progress,
@@ -34,6 +34,7 @@ use tramplab::{
     kernel::{Source, source},
     report::{comparison, terminal},
     run::{Arch, Backend, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
+    vm::branches,
 };
 
 #[derive(clap::Args)]
@@ -243,11 +244,15 @@ impl Setting {
         let lab = Lab::set_up(
             Cache::open(true)?,
             arches,
-            Purpose::Measuring,
-            Backend::Qemu,
-            args.accel.request(),
-            // Each kernel boots once.
-            Guests::Cold,
+            Wanting {
+                purpose: Purpose::Measuring,
+                backend: Backend::Qemu,
+                accel: args.accel.request(),
+                // What differs by one record must repeat.
+                branches: branches::Request::Virtual,
+                // Each kernel boots once.
+                guests: Guests::Cold,
+            },
             &self.progress,
         )?;
         Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }))

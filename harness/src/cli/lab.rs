@@ -20,14 +20,17 @@ use std::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
     compare,
-    host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt},
+    host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt, lbr},
     kernel,
     run::{
         self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard,
         SuiteRef, Test,
     },
-    suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan},
-    vm::{self, Deadlines, Snapshots, Spec, Vm, accel},
+    suite::{Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
+    vm::{
+        self, Deadlines, Snapshots, Spec, Vm, accel,
+        branches::{self, Source},
+    },
 };
 
 /// A suite, and what a run says of where it is from.
@@ -44,9 +47,19 @@ pub struct Lab {
     built: Artifacts,
     cells: Cells,
     accel: accel::Request,
+    branches: branches::Request,
     /// Where it starts the guests.
     virtme_ng: Option<VirtmeNg>,
     guests: Guests,
+}
+
+/// What its guests are to be.
+pub struct Wanting {
+    pub purpose: Purpose,
+    pub backend: Backend,
+    pub accel: accel::Request,
+    pub branches: branches::Request,
+    pub guests: Guests,
 }
 
 /// Where a cell's guest comes from.
@@ -75,18 +88,26 @@ impl Lab {
     pub fn set_up(
         cache: Cache,
         arches: &[Arch],
-        purpose: Purpose,
-        backend: Backend,
-        accel: accel::Request,
-        guests: Guests,
+        Wanting { purpose, backend, accel, branches, guests }: Wanting,
         progress: &Progress,
     ) -> Result<Lab> {
+        let accel = match branches {
+            branches::Request::Hardware => {
+                let facts = lbr::Facts::probe();
+                let able = arches.iter().try_for_each(|&arch| lbr::decide(&facts, arch).map(drop));
+                able.context(
+                    "guests cannot have this machine's own branch records, as --branches hardware asks",
+                )?;
+                accel::Request::Only(Accel::Kvm)
+            }
+            branches::Request::Auto | branches::Request::Virtual => accel,
+        };
         let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
         let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
         let built = artifacts::build(&cache, arches)?;
-        Ok(Lab { qemus, built, cells: Cells::build()?, accel, cache, virtme_ng, guests })
+        Ok(Lab { qemus, built, cells: Cells::build()?, accel, branches, cache, virtme_ng, guests })
     }
 
     /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
@@ -99,25 +120,46 @@ impl Lab {
         progress: &Progress,
     ) -> Result<Planned> {
         let Asked { suite, reference } = asked;
-        let mut accels = BTreeMap::new();
+        let mut chosen: BTreeMap<Arch, (Accel, Source)> = BTreeMap::new();
+        let counts_records = suite.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }));
         let mut guests = Vec::new();
         for (image, budgets_of) in
             kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
         {
             let initrd = initramfs(&self.cache, &self.built.agents[&image.arch], image)?;
-            let accel = match accels.get(&image.arch) {
-                Some(&known) => known,
-                None => self.choose_accel(image, &initrd, progress)?,
+            let (accel, branches) = match chosen.get(&image.arch) {
+                Some(known) => known.clone(),
+                None => {
+                    let choice = self.choose_accel(image, &initrd, progress)?;
+                    let source = match counts_records {
+                        true => self.choose_branches(image.arch, &choice, progress)?,
+                        false => Source::Virtual,
+                    };
+                    (choice.accel, source)
+                }
             };
-            accels.insert(image.arch, accel);
+            chosen.insert(image.arch, (accel, branches.clone()));
             let undeliverable = self.qemus[&image.arch].undeliverable();
             let backend = self.backend();
             let snapshots = (self.guests == Guests::Restored).then(|| self.snapshots(image, &initrd));
             let snapshots = snapshots.transpose()?;
-            guests.push(Guest { image, initrd, snapshots, accel, backend, undeliverable, budgets_of });
+            guests.push(Guest {
+                image,
+                initrd,
+                snapshots,
+                accel,
+                branches,
+                backend,
+                undeliverable,
+                budgets_of,
+            });
         }
         // Of what was not built nothing boots.
-        let accel_of = |arch: Arch| accels.get(&arch).copied().unwrap_or(Accel::Tcg);
+        let accel_of = |arch: Arch| chosen.get(&arch).map_or(Accel::Tcg, |(accel, _)| *accel);
+        let lbr_of = |arch: Arch| match chosen.get(&arch) {
+            Some(&(_, Source::Hardware(format))) => Some(format),
+            _ => None,
+        };
         if let Some(name) = plan::contradiction(suite) {
             let message = format!(
                 "{}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once",
@@ -130,18 +172,37 @@ impl Lab {
             progress.line(&format!("warning: {}: {warning}", reference.file));
         }
 
+        if cells.iter().any(PlannedCell::is_hardware)
+            && suite.budgets.iter().any(|budget| !budget.wasted.is_empty())
+        {
+            progress
+                .line("budgets of waste are of virtual branch records; the CPU's own are not judged by them");
+        }
+        let is_mixed = |arch: Arch| {
+            let runs = |accel| cells.iter().any(|cell| (cell.id.arch, cell.id.accel) == (arch, accel));
+            runs(Accel::Kvm) && runs(Accel::Tcg)
+        };
+        let cpu = |arch: Arch| {
+            let own = vm::cpu_model(accel_of(arch), arch, lbr_of(arch));
+            match is_mixed(arch) {
+                true => format!("{own}; of virtual branch records {}", vm::cpu_model(Accel::Tcg, arch, None)),
+                false => own,
+            }
+        };
+        let machine_cpus: BTreeMap<Arch, String> = self.qemus.keys().map(|&arch| (arch, cpu(arch))).collect();
         let plan = Plan {
             run_dir: run_dir.path().to_owned(),
             emulators: self
                 .qemus
                 .iter()
                 .map(|(&arch, qemu)| {
-                    let plugin = (accel_of(arch) == Accel::Tcg).then(|| self.built.plugin.clone());
+                    let plugin =
+                        (accel_of(arch) == Accel::Tcg || is_mixed(arch)).then(|| self.built.plugin.clone());
                     let virtme = self.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| {
                         let agent = self.built.agents[&arch].clone();
                         vm::Virtme { vng: vng.clone(), agent }
                     });
-                    (arch, Emulator { qemu: qemu.program.clone(), plugin, virtme })
+                    (arch, Emulator { qemu: qemu.program.clone(), plugin, lbr: lbr_of(arch), virtme })
                 })
                 .collect(),
             jobs: plan::jobs(cells, compared),
@@ -165,7 +226,7 @@ impl Lab {
                         vm: self.backend(),
                         virtme_ng: self.virtme_ng.as_ref().map(|virtme_ng| virtme_ng.version.clone()),
                         qemu: qemu.version.clone(),
-                        cpu: vm::cpu_model(accel_of(arch), arch).to_owned(),
+                        cpu: machine_cpus[&arch].clone(),
                         cpus: suite.machine.cpus.get(),
                         memory_mib: suite.machine.memory_mib.get(),
                         append: suite.machine.append.clone(),
@@ -223,8 +284,24 @@ impl Lab {
         if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
     }
 
+    /// The CPU's own branch records where they can be had, else virtual ones, visibly.
+    fn choose_branches(&self, arch: Arch, accel: &accel::Choice, progress: &Progress) -> Result<Source> {
+        let named = self.accel != accel::Request::Auto;
+        let decide = || lbr::decide(&lbr::Facts::gather(accel.fallback.clone()), arch);
+        let choice = branches::choose(self.branches, accel.accel, named, decide)?;
+        if let Some(reason) = choice.fallback.filter(|_| Arch::host() == Some(arch)) {
+            progress.line(&format!("branch records are virtual ones: {reason}"));
+        }
+        Ok(choice.source)
+    }
+
     /// KVM if a guest answered under it, else TCG, visibly.
-    fn choose_accel(&self, image: &kernel::Image, initrd: &Path, progress: &Progress) -> Result<Accel> {
+    fn choose_accel(
+        &self,
+        image: &kernel::Image,
+        initrd: &Path,
+        progress: &Progress,
+    ) -> Result<accel::Choice> {
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
             progress.step("trying KVM with a guest");
@@ -243,6 +320,7 @@ impl Lab {
                 append: Vec::new(),
                 plugin: None,
                 snapshots: None,
+                lbr: None,
                 dir: dir.path().to_owned(),
                 deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
             });
@@ -256,10 +334,10 @@ impl Lab {
             &accel::Circumstances::of(qemu),
             probe,
         )?;
-        if let Some(reason) = choice.fallback {
+        if let Some(reason) = &choice.fallback {
             progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
         }
-        Ok(choice.accel)
+        Ok(choice)
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tramplab::{
-    host::{self, Cache, Purpose, Qemu, VirtmeNg, busybox},
+    host::{self, Cache, Purpose, Qemu, VirtmeNg, busybox, lbr},
     kernel::Image,
     run::{Accel, Arch, Backend, Clock, Outcome, Run, RunDir, Test},
     suite::{self, Plan},
@@ -112,6 +112,7 @@ pub fn shell(args: &Args) -> Result<u8> {
         append: args.append.clone(),
         plugin: None,
         snapshots: None,
+        lbr: None,
         dir: "none".into(),
         deadlines: Deadlines::default(),
     };
@@ -130,6 +131,9 @@ pub fn shell(args: &Args) -> Result<u8> {
     let circumstances = accel::Circumstances::of(&qemu.program);
     let choice = accel::choose(args.accel.request(), foreign, &memory, &circumstances, probe)?;
     spec.accel = choice.accel;
+    if spec.accel == Accel::Kvm {
+        spec.lbr = lbr::decide(&lbr::Facts::gather(None), spec.arch).ok();
+    }
     if args.gdb {
         // A debugger knows symbols where they were linked to be.
         spec.append.insert(0, "nokaslr".to_owned());

@@ -5,7 +5,7 @@ use super::{
     Interrupted, UsageError, baseline, cache, exit,
     interrupt::Interrupt,
     kernels::{Preparing, SeriesArgs, Wanted},
-    lab::{self, Asked, Guests, Lab, sha256},
+    lab::{self, Asked, Guests, Lab, Wanting, sha256},
     nextest::Selection,
     progress::Progress,
     report::{self, Look},
@@ -24,7 +24,7 @@ use tramplab::{
     kernel::build::Confinement,
     run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test},
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
-    vm::accel,
+    vm::{accel, branches},
 };
 use tramplab_protocol::message::Explain;
 
@@ -54,6 +54,10 @@ pub struct Args {
     /// KVM counts only when a guest answered under it
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
+    /// Whose branch records are counted: the CPU's own (KVM on Intel's Haswell to Ice Lake) or the plugin's, which are exact everywhere; `auto`
+    /// takes the CPU's where guests can have them
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t = BranchesArg::Auto)]
+    branches: BranchesArg,
     /// The clock of attach tests, instead of the suite's: the host's, or one that counts the guest's instructions and so repeats
     /// (`-icount`), or one guest with each
     #[arg(long, value_enum, value_name = "CLOCK")]
@@ -103,6 +107,39 @@ impl AccelArg {
             AccelArg::Auto => accel::Request::Auto,
             AccelArg::Kvm => accel::Request::Only(Accel::Kvm),
             AccelArg::Tcg => accel::Request::Only(Accel::Tcg),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BranchesArg {
+    Auto,
+    Hardware,
+    Virtual,
+}
+
+impl Args {
+    /// Where branch records are to come from, if what was asked for goes together.
+    fn branches(&self, suite: &Suite) -> Result<branches::Request> {
+        let refused = |why: &str| Err(UsageError(why.to_owned()).into());
+        let counts = suite.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }));
+        let delivers = suite.experiments.contains(&Experiment::DeliverRecords);
+        match self.branches {
+            BranchesArg::Auto | BranchesArg::Virtual if delivers => Ok(branches::Request::Virtual),
+            BranchesArg::Auto => Ok(branches::Request::Auto),
+            _ if !counts => Err(UsageError(format!(
+                "--branches is of lbr_waste tests, and the suite `{}` has none",
+                suite.name
+            ))
+            .into()),
+            BranchesArg::Virtual => Ok(branches::Request::Virtual),
+            BranchesArg::Hardware if delivers => refused(
+                "deliver-records hands out virtual branch records, and --branches hardware wants the CPU's own",
+            ),
+            BranchesArg::Hardware if matches!(self.accel, AccelArg::Tcg) => {
+                refused("--branches hardware takes KVM, and --accel tcg was asked for")
+            }
+            BranchesArg::Hardware => Ok(branches::Request::Hardware),
         }
     }
 }
@@ -228,6 +265,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         return Err(UsageError(format!("{}: {misfit}", asked.reference.file)).into());
     }
     let purpose = purpose(&asked.suite);
+    let branches = args.branches(&asked.suite)?;
     let backend = Backend::from(args.vm);
     check_backend(backend, &wanted.arches())?;
     if args.setup {
@@ -242,8 +280,8 @@ pub fn measure(args: &Args) -> Result<Measured> {
         return Err(UsageError(format!("kernels are to be built confined: {reason}")).into());
     }
     let guests = if args.cold || args.no_cache { Guests::Cold } else { Guests::Restored };
-    let lab =
-        Lab::set_up(cache, &wanted.arches(), purpose, backend, args.accel.request(), guests, &progress)?;
+    let wanting = Wanting { purpose, backend, accel: args.accel.request(), branches, guests };
+    let lab = Lab::set_up(cache, &wanted.arches(), wanting, &progress)?;
     let run_dir = lab::new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")), "")?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {

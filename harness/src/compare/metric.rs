@@ -3,7 +3,7 @@
 
 use super::{Pair, Unmatched};
 use crate::{
-    branch::{Branch, Model},
+    branch::{Branch, Model, hardware},
     profile,
     run::{Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
 };
@@ -434,6 +434,7 @@ fn ending(cell: &Cell) -> String {
 }
 
 fn wasted(waste: &LbrWaste, model: Model) -> Vec<(Metric, Value)> {
+    let model = hardware::model(waste, model);
     let mut metrics = Vec::new();
     for point in &waste.points {
         let row = Row { mechanism: waste.mechanism, point: point.point };

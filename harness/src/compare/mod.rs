@@ -18,7 +18,7 @@ pub use timed::{Levels, Ratio, levels};
 
 use crate::{
     branch::Model,
-    run::{Arch, Cell, Outcome, Run, Series, Step, Test, Tolerance},
+    run::{Arch, BranchSource, Cell, Outcome, Run, Series, Step, Test, Tolerance},
 };
 use std::{cmp::Ordering, fmt};
 
@@ -36,6 +36,8 @@ pub struct Comparison {
     pub base: String,
     pub head: String,
     pub model: Model,
+    /// Whose records were counted.
+    pub records: BranchSource,
     pub metrics: Vec<Compared>,
     /// Cells of which one side has no measurement.
     pub unmatched: Vec<Unmatched>,
@@ -99,6 +101,13 @@ pub enum Timing {
     Apart,
 }
 
+/// Of one comparison all are alike: of other pairs it does not come to one, or it is said that they are not.
+fn records(pairs: &[Pair]) -> BranchSource {
+    let cells = pairs.iter().flat_map(|pair| std::iter::once(pair.base).chain(pair.head));
+    let is_hardware = |cell: &Cell| cell.branch_source() == Some(BranchSource::Hardware);
+    if cells.into_iter().any(is_hardware) { BranchSource::Hardware } else { BranchSource::Virtual }
+}
+
 /// Compares two kernels' cells. `model` is the CPU whose counts are compared.
 pub fn compare(
     base: &str,
@@ -132,7 +141,7 @@ pub fn compare(
         })
         .collect();
     let [base, head] = [base, head].map(str::to_owned);
-    Comparison { base, head, model, metrics, unmatched, other_functions, listings }
+    Comparison { base, head, model, records: records(pairs), metrics, unmatched, other_functions, listings }
 }
 
 /// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.

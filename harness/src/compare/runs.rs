@@ -3,7 +3,7 @@
 
 use crate::{
     kernel::Kconfig,
-    run::{Accel, Cell, Kernel, Machine, Run},
+    run::{Accel, BranchSource, Cell, Kernel, Machine, Run},
 };
 
 /// One side: a run and one of its kernels, with the configuration kept beside the run.
@@ -42,6 +42,10 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         }
     };
     differ("they ran under different accelerators", &accels(base), &accels(head));
+    // Neither the driver's own branches nor the ring's end are in virtual ones.
+    if let [Some(a), Some(b)] = [sources(base), sources(head)] {
+        differ("they counted branch records of different sources", &a, &b);
+    }
     differ("their guests had different CPU models", &on_a.cpu, &on_b.cpu);
     // Another init has other threads and mounts, which time sees.
     differ("different programs started their guests", on_a.vm.name(), on_b.vm.name());
@@ -84,6 +88,15 @@ fn accels(measured: &Measured) -> String {
     names.sort_unstable();
     names.dedup();
     names.join(", ")
+}
+
+/// None where no waste was measured.
+fn sources(measured: &Measured) -> Option<String> {
+    let mut names: Vec<&str> =
+        measured.cells().filter_map(Cell::branch_source).map(BranchSource::name).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// Enough of a hash to tell two apart.

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     branch::{Branch, Filter, waste},
     kernel::Kconfig,
-    run::{Arch, Attach, ErrorKind, LbrWaste, Measurement, Test, TriggerCost},
+    run::{Arch, Attach, BranchSource, ErrorKind, LbrWaste, Measurement, Test, TriggerCost},
 };
 use runs::{Measured, obstacles};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message::Stopped};
@@ -279,7 +279,7 @@ fn incomparable_runs_are_told_by_what_makes_them_so() {
     };
     assert_eq!(side(&base), Vec::<String>::new());
     type Change = fn(&mut Run);
-    let table: [(&str, Change); 9] = [
+    let table: [(&str, Change); 10] = [
         ("CPU models: max and host", |run| run.machines[0].cpu = "host".to_owned()),
         ("different QEMUs", |run| run.machines[0].qemu = "QEMU 11".to_owned()),
         ("machines: 1 CPUs with 1024 MiB and 2 CPUs", |run| run.machines[0].cpus = 2),
@@ -290,6 +290,13 @@ fn incomparable_runs_are_told_by_what_makes_them_so() {
         ("plugins", |run| run.machines[0].plugin_sha256 = None),
         ("suites", |run| run.suite.sha256 = "0".repeat(64)),
         ("architectures: x86_64 and arm64", |run| run.kernels[0].arch = Arch::Arm64),
+        ("different sources: virtual and hardware", |run| {
+            for cell in &mut run.cells {
+                if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+                    waste.source = BranchSource::Hardware;
+                }
+            }
+        }),
         ("accelerators: tcg and kvm", |run| {
             run.cells.iter_mut().for_each(|cell| cell.id.accel = crate::run::Accel::Kvm);
         }),

@@ -4,6 +4,7 @@
 use super::{
     cache::Cache,
     kvm::{self, KvmError},
+    lbr::{self, Facts, LbrFormat},
     qemu::{Purpose, Qemu, QemuError, Unfit, variable},
     rust::{RustError, Rustc, target},
     setup::{Need, REQUIREMENTS, install_line},
@@ -13,11 +14,13 @@ use crate::{
     kernel::{Compiler, Toolchain, build::toolchain},
     run::Arch,
 };
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use serde::Serialize;
+use std::{collections::BTreeSet, fs};
 
 const SETUP: &str = "cargo xtask vm-test --setup";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum State {
     Ok,
     Missing,
@@ -36,7 +39,7 @@ impl State {
 }
 
 /// One thing looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub state: State,
@@ -62,8 +65,39 @@ impl Check {
     }
 }
 
+/// All that was looked at, and what of the machine decides whether guests have its branch records.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checkup {
+    pub tramplab: &'static str,
+    pub checks: Vec<Check>,
+    pub host: Facts,
+    pub branches: Branches,
+}
+
+/// Whose branch records guests of the machine's own architecture have.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Branches {
+    /// Of this format.
+    Hardware(LbrFormat),
+    /// For this reason.
+    Virtual(String),
+}
+
 /// Looks at everything. Takes seconds: it starts QEMU and a KVM guest.
-pub fn checks(cache: &Cache) -> Vec<Check> {
+pub fn checkup(cache: &Cache) -> Checkup {
+    let probe = kvm::probe();
+    let host = Facts::gather(probe.as_ref().err().map(ToString::to_string));
+    let arch = Arch::host().unwrap_or(Arch::X86_64);
+    let branches = match lbr::decide(&host, arch) {
+        Ok(format) => Branches::Hardware(format),
+        Err(reason) => Branches::Virtual(reason.to_string()),
+    };
+    let checks = checks(cache, probe, lbr_check(host.depth, &branches));
+    Checkup { tramplab: env!("CARGO_PKG_VERSION"), checks, host, branches }
+}
+
+fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check> {
     let mut checks = vec![cache_check(cache)];
     let own = Arch::host().unwrap_or(Arch::X86_64);
     checks.extend(qemu_checks(own, Qemu::find(cache, own, Purpose::Measuring)));
@@ -86,8 +120,8 @@ pub fn checks(cache: &Cache) -> Vec<Check> {
         checks.push(rust_check(arch, Rustc::find(cache, arch)));
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
-    checks.push(kvm_check(kvm::probe()));
-    checks.push(lbr_check(host_lbr(), kvm::guest_lbr()));
+    checks.push(kvm_check(probe));
+    checks.push(lbr);
     checks.push(vng_check(VirtmeNg::find(cache)));
     checks.push(Check::ok("bpftool", "not used: the guest agent brings libbpf"));
     checks
@@ -212,30 +246,21 @@ fn clang_check(missing: &[toolchain::Need]) -> Check {
     Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
 }
 
-/// `host` is how many records perf on this host gets, `guest` the format that KVM offers to guests.
-fn lbr_check(host: Option<u32>, guest: Option<u64>) -> Check {
+/// `depth` is how many records perf on this host gets.
+fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
     const NAME: &str = "LBR";
-    let host_part = match host {
+    let host = match depth {
         Some(depth) => format!("the host's has {depth} records"),
-        None => "the host has none".to_owned(),
+        None => "perf on the host has none".to_owned(),
     };
-    match guest {
-        Some(format) => Check::ok(NAME, format!("{host_part}; KVM offers it to guests (format {format:#x})")),
-        None => Check::not(
-            NAME,
-            State::Missing,
-            format!("{host_part}; KVM offers none to guests: the virtual one is used"),
-            None,
-        ),
+    match branches {
+        Branches::Hardware(format) => {
+            Check::ok(NAME, format!("{host}; KVM offers it to guests (format {format})"))
+        }
+        Branches::Virtual(reason) => {
+            Check::not(NAME, State::Missing, format!("{host}; the virtual one is used: {reason}"), None)
+        }
     }
-}
-
-fn host_lbr() -> Option<u32> {
-    // `cpu`, or `cpu_core` and `cpu_atom` where cores differ.
-    let depth = |folder: PathBuf| fs::read_to_string(folder.join("caps/branches")).ok()?.trim().parse().ok();
-    let devices = fs::read_dir("/sys/devices").ok()?.flatten();
-    let cpus = devices.filter(|entry| entry.file_name().to_string_lossy().starts_with("cpu"));
-    cpus.filter_map(|entry| depth(entry.path())).max()
 }
 
 /// Of guests of another architecture than the host's.
@@ -279,6 +304,7 @@ fn vng_check(found: Result<VirtmeNg, VirtmeError>) -> Check {
 mod tests {
     use super::*;
     use semver::Version;
+    use std::path::PathBuf;
 
     #[test]
     fn the_checkup_is_aligned_and_each_lack_has_its_line() {
@@ -389,8 +415,12 @@ mod tests {
 
     #[test]
     fn lbr_counts_when_guests_are_offered_it() {
-        assert_eq!(lbr_check(Some(32), Some(0x3d)).state, State::Ok);
-        assert_eq!(lbr_check(Some(32), None).state, State::Missing);
-        assert_eq!(lbr_check(None, None).state, State::Missing);
+        let offered = Branches::Hardware(serde_json::from_str("5").unwrap());
+        let check = lbr_check(Some(32), &offered);
+        assert_eq!((check.state, check.required), (State::Ok, false));
+        assert!(check.detail.contains("32 records") && check.detail.contains("format 0x5"), "{check:?}");
+        let check = lbr_check(None, &Branches::Virtual("it is too old".to_owned()));
+        assert_eq!((check.state, check.required), (State::Missing, false));
+        assert!(check.detail.ends_with("it is too old"), "{check:?}");
     }
 }

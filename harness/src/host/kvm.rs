@@ -4,8 +4,23 @@
 //! The guest is in long mode and adds in an SSE register, which takes a CPU: a KVM that only has its own instruction
 //! emulator (it exists: nested, in software) runs real mode well enough, and then fails every kernel.
 
+use serde::{Deserialize, Serialize};
+
 #[cfg(target_arch = "x86_64")]
-pub use x86::{guest_lbr, probe};
+pub use x86::{offer, probe};
+
+/// What of branch records KVM says it gives to guests; whether it runs one is another question.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// `IA32_PERF_CAPABILITIES` (MSR 0x345), if it is among the MSRs by which KVM describes its guests' CPUs. Bits 0 to 5 are the format of the
+    /// LBR, 0 without one.
+    pub perf_capabilities: Option<u64>,
+    /// Of the CPUID it supports: the version of the PMU (leaf 0xa; 0 without one), Arch LBR (leaf 7), and what is left of AMD's extended monitoring
+    /// (leaf 0x80000022, bit 1 is LbrExtV2).
+    pub pmu_version: u8,
+    pub arch_lbr: bool,
+    pub amd_extended: u32,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum KvmError {
@@ -38,13 +53,13 @@ pub fn probe() -> Result<i32, KvmError> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub fn guest_lbr() -> Option<u64> {
+pub fn offer() -> Option<Offer> {
     None
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::KvmError;
+    use super::{KvmError, Offer};
     use kvm_bindings::{
         KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_segment, kvm_sregs, kvm_userspace_memory_region,
     };
@@ -150,19 +165,28 @@ mod x86 {
         special.efer = EFER_LME_LMA;
     }
 
-    /// The LBR format that KVM offers to guests (`IA32_PERF_CAPABILITIES`, bits 0 to 5), if it offers any.
-    pub fn guest_lbr() -> Option<u64> {
+    /// None where KVM cannot be asked.
+    pub fn offer() -> Option<Offer> {
         let kvm = Kvm::new().ok()?;
+        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).ok()?;
+        let leaf =
+            |function| cpuid.as_slice().iter().find(|entry| (entry.function, entry.index) == (function, 0));
+        Some(Offer {
+            perf_capabilities: perf_capabilities(&kvm),
+            pmu_version: leaf(0xa).map_or(0, |entry| entry.eax as u8),
+            arch_lbr: leaf(7).is_some_and(|entry| entry.edx & 1 << 19 != 0),
+            amd_extended: leaf(0x8000_0022).map_or(0, |entry| entry.eax),
+        })
+    }
+
+    fn perf_capabilities(kvm: &Kvm) -> Option<u64> {
         let known = kvm.get_msr_feature_index_list().ok()?;
         if !known.as_slice().contains(&MSR_IA32_PERF_CAPABILITIES) {
             return None;
         }
         let entry = kvm_msr_entry { index: MSR_IA32_PERF_CAPABILITIES, ..Default::default() };
         let mut values = Msrs::from_entries(&[entry]).ok()?;
-        if kvm.get_msrs(&mut values).ok()? != 1 {
-            return None;
-        }
-        Some(values.as_slice()[0].data & 0x3f).filter(|&format| format != 0)
+        (kvm.get_msrs(&mut values).ok()? == 1).then(|| values.as_slice()[0].data)
     }
 
     /// The pages that the guest sees.

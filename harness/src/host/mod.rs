@@ -7,6 +7,7 @@ pub mod cache;
 pub mod child;
 pub mod doctor;
 mod kvm;
+pub mod lbr;
 mod private;
 pub mod prune;
 pub mod qemu;

@@ -24,7 +24,7 @@ pub use view::{Of, Subject};
 
 use crate::run::Clock;
 use serde::{Deserialize, Serialize};
-use tramplab_protocol::message::{AGENT_NAME, AGENT_PID, Explain};
+use tramplab_protocol::message::{AGENT_NAME, AGENT_PID, Counter, Explain};
 
 /// Raised when a field of the file changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -140,6 +140,9 @@ pub struct Summary {
     pub waits: Vec<Waited>,
     /// All times off the CPU.
     pub waited_ns: u64,
+    /// What `perf stat` would count of the attaching thread, where it was sampled: cycles and their like take a guest with a PMU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<Counter>,
     /// The whole profile, in the cell's folder.
     pub file: String,
 }

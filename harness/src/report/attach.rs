@@ -23,6 +23,7 @@ pub fn tables(cells: &[&Cell]) -> Vec<Table> {
     tables.extend(times(cells));
     tables.extend(growth(cells));
     tables.extend(time_explained(cells));
+    tables.extend(counted(cells));
     tables.extend(waits(cells));
     tables.extend(instructions(cells));
     tables.extend(functions(cells));
@@ -236,6 +237,44 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
              period that detaching would have waited for may end meanwhile."
                 .to_owned(),
         ],
+    })
+}
+
+/// Of what takes a PMU; the rest is in the times.
+const COUNTED: [&str; 4] = ["cycles", "instructions", "branches", "branch-misses"];
+
+/// As `perf stat` has it, where the guest has a PMU.
+fn counted(cells: &[&Cell]) -> Option<Table> {
+    let mut rows = Vec::new();
+    let mut estimated = false;
+    for (name, summary) in explained(cells, Explain::Sampled) {
+        let count = |event: &str| summary.counters.iter().find(|counter| counter.event == event);
+        if COUNTED.iter().all(|event| count(event).is_none()) {
+            continue;
+        }
+        estimated |= COUNTED.iter().filter_map(|event| count(event)).any(|counter| counter.estimated);
+        let shown = |event| match count(event) {
+            Some(counter) => format!("{}{}", if counter.estimated { "~" } else { "" }, counter.count),
+            None => "-".to_owned(),
+        };
+        let per_cycle = match (count("instructions"), count("cycles")) {
+            (Some(instructions), Some(cycles)) if cycles.count > 0 => {
+                format!("{:.2}", instructions.count as f64 / cycles.count as f64)
+            }
+            _ => "-".to_owned(),
+        };
+        let head = [name, summary.phase.name().to_owned(), summary.rounds.to_string()];
+        rows.push(
+            head.into_iter().chain(COUNTED.iter().map(|event| shown(event))).chain([per_cycle]).collect(),
+        );
+    }
+    let header = ["cell", "phase", "rounds"].into_iter().chain(COUNTED).chain(["per cycle"]);
+    let note = "~: counted for a part of the time, and taken for the whole.";
+    (!rows.is_empty()).then(|| Table {
+        caption: "What the guest's PMU counted of the attaching thread, all rounds together".to_owned(),
+        header: header.map(str::to_owned).collect(),
+        rows,
+        notes: estimated.then(|| note.to_owned()).into_iter().collect(),
     })
 }
 

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     branch::{Branch, Model},
     compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
-    run::{Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
+    run::{BranchSource, Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::{BesideSet, Mechanism};
@@ -115,6 +115,14 @@ fn change(compared: &Compared) -> String {
     }
 }
 
+/// The modelled CPU, or that it was none.
+fn whose(comparison: &Comparison) -> &'static str {
+    match comparison.records {
+        BranchSource::Hardware => BranchSource::Hardware.name(),
+        BranchSource::Virtual => comparison.model.name(),
+    }
+}
+
 /// Every waste, a row per mechanism and point, a column per filter.
 fn wasted(comparison: &Comparison) -> Option<Table> {
     let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
@@ -130,7 +138,7 @@ fn wasted(comparison: &Comparison) -> Option<Table> {
     let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
     let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
     (!rows.is_empty()).then(|| Table {
-        caption: format!("Wasted branch records, base -> head ({})", comparison.model),
+        caption: format!("Wasted branch records, base -> head ({})", whose(comparison)),
         header: header.map(str::to_owned).collect(),
         rows,
         notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
@@ -234,7 +242,7 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
     let caption = match listings.subject {
         Subject::Waste(row) => format!(
             "{row}, any ({}): base | head; - went, + came, ~ from or to another function",
-            comparison.model
+            whose(comparison)
         ),
         trigger @ Subject::Trigger(..) => format!(
             "{trigger}: base | head, instructions before each; - went, + came, ~ another function or count"

@@ -9,11 +9,11 @@ use super::{
     throughput,
 };
 use crate::{
-    branch::{Branch, Filter, Model, listing, trigger_listing, waste},
+    branch::{Branch, Filter, Model, hardware, listing, trigger_listing, waste},
     profile::{Phase, Summary},
     run::{
-        Accel, Arch, Cell, CellId, Delivered, LbrWaste, Machine, Measurement, Outcome, Run, Test, Trigger,
-        TriggerCost, WasteCount,
+        Accel, Arch, BranchSource, Cell, CellId, Delivered, LbrWaste, Machine, Measurement, Outcome, Run,
+        Test, Trigger, TriggerCost, WasteCount,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,9 @@ fn depths(model: Model) -> &'static [u32] {
     }
 }
 
+/// The heading of where they come from, where it is not the plugin.
+pub const BRANCH_RECORDS: &str = "branches";
+
 impl Document {
     pub fn new(run: &Run, view: &View) -> Document {
         let groups = groups(run);
@@ -103,6 +106,9 @@ impl Document {
             ("QEMU", qemu(run)),
             ("tramplab", run.tramplab.clone()),
         ];
+        if run.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware)) {
+            about.push((BRANCH_RECORDS, "hardware: the CPU's own LBR, passed through by KVM".to_owned()));
+        }
         // The same on every architecture.
         if let Some(series) = run.series.first() {
             about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
@@ -244,7 +250,12 @@ struct Measured<'a> {
 
 impl Measured<'_> {
     fn count(&self, model: Model, branch: Branch) -> Option<WasteCount> {
+        let model = hardware::model(self.waste, model);
         self.waste.points[self.point].wasted.get(model.name())?.get(branch.name()).copied()
+    }
+
+    fn is_hardware(&self) -> bool {
+        self.waste.source == BranchSource::Hardware
     }
 
     fn wasted(&self, model: Model, branch: Branch) -> Option<u32> {
@@ -277,27 +288,40 @@ fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
     };
     let measured: Vec<(&str, Measured)> =
         rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
+    // Under one accelerator all are of one source, and on one machine of one depth.
+    let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
+    let depths = ring.as_ref().map_or_else(|| depths(model), std::slice::from_ref);
+    let whose = whose(is_hardware(group), model);
     let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let useful = |m: &Measured, branch| {
         m.wasted(model, branch).map_or_else(
             || "-".to_owned(),
-            |wasted| slashed(depths(model).iter().map(|&depth| waste::useful(depth, wasted))),
+            |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted))),
         )
     };
     vec![
         Table {
-            caption: format!("Wasted branch records ({model})"),
+            caption: format!("Wasted branch records ({whose})"),
             header: header("mechanism"),
             rows: body(&|m, branch| dash(m.wasted(model, branch))),
             notes: waste_notes(group.arch, model, &measured),
         },
         Table {
-            caption: format!("Useful branch records of {} ({model})", slashed(depths(model).iter().copied())),
+            caption: format!("Useful branch records of {} ({whose})", slashed(depths.iter().copied())),
             header: header("mechanism"),
             rows: body(&useful),
             notes: Vec::new(),
         },
     ]
+}
+
+fn is_hardware(group: &Group) -> bool {
+    group.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware))
+}
+
+/// The modelled CPU, or that it was none.
+fn whose(is_hardware: bool, model: Model) -> &'static str {
+    if is_hardware { BranchSource::Hardware.name() } else { model.name() }
 }
 
 /// `16 / 32`.
@@ -309,6 +333,11 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
     let mut notes = Vec::new();
     if rows.iter().any(|(_, m)| Branch::ALL.iter().any(|&b| m.wasted(model, b).is_none())) {
         notes.push("-: no record of this filter touches the traced function.".to_owned());
+    }
+    if rows.iter().any(|(_, m)| m.is_hardware()) {
+        notes.extend(hardware_notes(rows));
+        notes.extend(disagreeing(rows));
+        return notes;
     }
     let same = |other: &Model| {
         rows.iter().all(|(_, m)| Branch::ALL.iter().all(|&b| m.wasted(model, b) == m.wasted(*other, b)))
@@ -334,11 +363,36 @@ fn waste_notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<Strin
         });
     }
     notes.extend(delivered(rows));
+    notes.extend(disagreeing(rows));
+    notes
+}
+
+fn disagreeing(rows: &[(&str, Measured)]) -> Vec<String> {
+    let mut notes = Vec::new();
     for (name, Measured { waste, .. }) in rows {
         let clean = waste.hits.saturating_sub(waste.interrupted_hits);
         if waste.agreeing_hits < clean {
             notes.push(format!("{name}: only {} of {clean} undisturbed hits agree.", waste.agreeing_hits));
         }
+    }
+    notes
+}
+
+/// What is otherwise than with virtual records.
+fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
+    let depth = rows.iter().find_map(|(_, m)| m.waste.depth).unwrap_or_default();
+    let mut notes = vec![format!(
+        "Read from the CPU's own LBR of {depth} records: not to be compared with virtual records, and nothing older than the ring is seen."
+    )];
+    let drivers: BTreeSet<usize> =
+        rows.iter().filter_map(|(_, m)| hardware::of_the_driver(&m.waste.points[m.point].records)).collect();
+    if let (Some(least), Some(most)) = (drivers.first(), drivers.last())
+        && *most > 0
+    {
+        let count = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        notes.push(format!(
+            "In any, {count} of the wasted are the driver's own, from before it stopped the LBR; virtual records have none of these."
+        ));
     }
     notes
 }
@@ -513,7 +567,8 @@ fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     };
     let wasted = wasted.into_iter().map(|((_, name), values)| [vec![name], values].concat()).collect();
     let mut models: Vec<&str> = Vec::new();
-    for model in groups.iter().map(|group| group.model(view).name()) {
+    for group in groups.iter().filter(|group| group.cells.iter().any(|cell| cell.branch_source().is_some())) {
+        let model = whose(is_hardware(group), group.model(view));
         if !models.contains(&model) {
             models.push(model);
         }
@@ -555,12 +610,18 @@ fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {
     let mut listings = Vec::new();
     for WasteRow { name, measured, .. } in waste_rows(group) {
         let Ok(Measured { waste, point }) = measured else { continue };
+        let is_hardware = waste.source == BranchSource::Hardware;
+        let model = hardware::model(waste, model);
         for &filter in filters {
             let point = &waste.points[point];
-            let count = waste::count(model, filter, &point.records, &waste.function);
+            let count = waste::count_at(model, filter, point, &waste.function);
             let wasted = count.wasted.map_or_else(String::new, |n| format!(", {n} wasted"));
             listings.push(Listing {
-                caption: format!("{name} of {}, {filter} ({model}){wasted}", waste.function.name),
+                caption: format!(
+                    "{name} of {}, {filter} ({}){wasted}",
+                    waste.function.name,
+                    whose(is_hardware, model)
+                ),
                 text: plain(&listing(point, &waste.function, model, filter)),
             });
         }

@@ -5,6 +5,7 @@ use super::{clean::plain, content::Table};
 use crate::{
     compare::{Metric, Value},
     history::{Found, History, Measurement, Row, Step, ancestry::Between},
+    run::Accel,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -61,12 +62,17 @@ pub fn table(history: &History, told: &Told) -> Table {
         notes.push(sentence(metric, rows, at, step, told, line.arch.name()));
     }
     notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, plain(why))));
+    // Under KVM the records are the CPU's own.
+    let accel = match (metric, line.accel) {
+        (Metric::Wasted { .. }, Accel::Kvm) => format!("{}, hardware", line.accel.name()),
+        _ => line.accel.name().to_owned(),
+    };
     Table {
         caption: format!(
             "{metric} of {} ({}, {}; suite {})",
             line.kernel,
             line.arch,
-            line.accel.name(),
+            accel,
             plain(&line.suite)
         ),
         header: header.collect(),

@@ -2,7 +2,7 @@
 //! The report as JUnit XML: a suite per kernel, a case per cell.
 
 use super::clean::{cdata, plain};
-use crate::run::{Accel, Arch, Cell, Outcome, Run};
+use crate::run::{Accel, Arch, BranchSource, Cell, Outcome, Run};
 use junit_report::{Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder};
 use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;
@@ -44,6 +44,9 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     Ok(xml)
 }
 
+/// What else would be taken for the virtual ones of other runs.
+const HARDWARE: &str = "branch records: hardware (the CPU's own LBR)";
+
 fn case(cell: &Cell, class: &str) -> TestCase {
     let name = plain(&cell.id.test.name());
     let time = Duration::milliseconds(i64::try_from(cell.duration_ms).unwrap_or(i64::MAX));
@@ -64,8 +67,10 @@ fn case(cell: &Cell, class: &str) -> TestCase {
         Outcome::Skip { reason } => TestCaseBuilder::skipped_with_cause(&name, "unsupported", &plain(reason)),
     };
     case.set_classname(&plain(class));
-    if !cell.console_tail.is_empty() {
-        case.set_system_out(&cdata(&cell.console_tail.join("\n")));
+    let mark = (cell.branch_source() == Some(BranchSource::Hardware)).then(|| HARDWARE.to_owned());
+    let out: Vec<String> = mark.into_iter().chain(cell.console_tail.iter().cloned()).collect();
+    if !out.is_empty() {
+        case.set_system_out(&cdata(&out.join("\n")));
     }
     case.build()
 }

@@ -6,7 +6,7 @@ use super::clean::plain;
 use crate::{
     branch::Model,
     compare::{Value, metric},
-    run::{Arch, Cell, ErrorKind, Kernel, Outcome, Run, Test},
+    run::{Arch, BranchSource, Cell, ErrorKind, Kernel, Outcome, Run, Test},
 };
 use serde::Serialize;
 use serde_json::{Map, json};
@@ -241,6 +241,11 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
         Outcome::Error { kind, message } => format!("{kind}: {message}"),
         Outcome::Skip { reason } => reason.clone(),
     };
+    let model = match cell.branch_source() {
+        // Of the host's CPU, which the environment names.
+        Some(source @ BranchSource::Hardware) => source.name(),
+        _ => Model::choose(None, id.arch).name(),
+    };
     let console = (!cell.console_tail.is_empty()).then(|| excerpt(&cell.console_tail.join("\n")));
     TestRun {
         id: format!("{origin}:{}/{}", run.id, id.name()),
@@ -256,7 +261,7 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
             "run": run.id,
             "suite": run.suite.name,
             "cell": id.name(),
-            "model": Model::choose(None, id.arch).name(),
+            "model": model,
             "metrics": metrics(cell),
         }}),
     }

@@ -4,7 +4,7 @@
 use super::{clean::plain, spread::Spread, throughput};
 use crate::{
     branch::{Branch, Filter, Model, waste},
-    run::{Cell, Measurement, Outcome, Row},
+    run::{BranchSource, Cell, Measurement, Outcome, Row},
 };
 use tramplab_protocol::message::Stopped;
 
@@ -32,13 +32,14 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
             let points = measured.points.iter().map(|capture| {
                 let row = Row { mechanism: measured.mechanism, point: capture.point };
                 let counts = [Branch::Any, Branch::AnyReturn].map(|branch| {
-                    let count = waste::count(model, Filter::of(branch), &capture.records, &measured.function);
+                    let count = waste::count_at(model, Filter::of(branch), capture, &measured.function);
                     let wasted = count.wasted.map_or("-".to_owned(), |n| n.to_string());
                     format!("{} {wasted}", branch.name())
                 });
                 format!("{row} wastes {}", counts.join(", "))
             });
-            points.collect::<Vec<_>>().join("; ")
+            let mark = if measured.source == BranchSource::Hardware { " (hardware)" } else { "" };
+            points.collect::<Vec<_>>().join("; ") + mark
         }
         Measurement::Attach(attach) => {
             let ms = |of: fn(&tramplab_protocol::message::AttachRound) -> u64| {

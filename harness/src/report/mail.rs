@@ -3,7 +3,7 @@
 
 use super::{
     comparison,
-    content::{Document, View},
+    content::{BRANCH_RECORDS, Document, View},
 };
 use crate::run::Run;
 
@@ -42,8 +42,10 @@ pub fn render(run: &Run, view: &View) -> String {
     for kernel in &run.kernels {
         out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
     }
-    for (name, value) in
-        document.about.iter().filter(|(name, _)| ["suite", "host", "QEMU", "tramplab"].contains(name))
+    for (name, value) in document
+        .about
+        .iter()
+        .filter(|(name, _)| ["suite", "host", "QEMU", BRANCH_RECORDS, "tramplab"].contains(name))
     {
         out += &paragraph(&format!("{name}: {value}"), "");
     }

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every form of the report, over one stored run.
 
-use super::{content::View, junit, markdown, terminal};
+use super::{cell_line, content::View, github, junit, kcidb, mail, markdown, terminal};
 use crate::{
     branch::{Filter, Model, waste},
     compare::tests::recorded,
     profile::{Phase, Space, Unit},
-    run::{Accel, Backend, Built, Clock, Delivered, ErrorKind, Measurement, Outcome, Run, Test},
+    run::{
+        Accel, Backend, BranchSource, Built, Clock, Delivered, ErrorKind, Measurement, Outcome, Run, Test,
+    },
 };
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use std::collections::BTreeSet;
-use tramplab_protocol::{Beside, Functions, Mechanism, message::Explain};
+use tramplab_protocol::{
+    Beside, Functions, Mechanism,
+    message::{Counter, Explain},
+};
 
 /// Recorded with `testdata/stored.yaml` and shortened by `testdata/store.py`, as these say.
 pub fn run() -> Run {
@@ -365,4 +370,110 @@ proptest! {
             prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
         }
     }
+}
+
+/// The stored run as the CPU's own LBR would have given it, with two records of the driver's before it stopped the ring.
+pub fn hardware() -> Run {
+    let mut run = run();
+    for cell in &mut run.cells {
+        cell.id.accel = Accel::Kvm;
+        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
+        waste.source = BranchSource::Hardware;
+        waste.depth = Some(32);
+        for point in &mut waste.points {
+            point.wasted.retain(|model, _| model == Model::IntelLbr.name());
+            let entry = &mut point.records[0];
+            entry.to.symbol = Some("intel_pmu_snapshot_branch_stack".to_owned());
+            entry.to.offset = 0;
+            let own = entry.clone();
+            point.records.splice(0..0, [own.clone(), own]);
+            for record in &mut point.records[..2] {
+                record.to.offset = 8;
+            }
+        }
+    }
+    run
+}
+
+#[test]
+fn records_of_hardware_are_marked_in_every_form() {
+    let (run, plain) = (hardware(), run());
+    // As if a modelled CPU were asked for that is not the one.
+    let view = with_listings();
+    let forms = |run: &Run| {
+        [
+            ("terminal", terminal::render(run, &view, false)),
+            ("markdown", markdown::render(run, &view)),
+            ("mail", mail::render(run, &view)),
+            ("JUnit", String::from_utf8(junit::render(run).unwrap()).unwrap()),
+            ("GitHub", github::summary(run, &view, github::SUMMARY)),
+            ("KCIDB", String::from_utf8(kcidb::render(run, &kcidb::Origin::default()).unwrap()).unwrap()),
+            ("JSON", serde_json::to_string(run).unwrap()),
+            ("lines", run.cells.iter().map(cell_line).collect()),
+        ]
+    };
+    for ((form, marked), (_, unmarked)) in forms(&run).into_iter().zip(forms(&plain)) {
+        assert!(marked.contains("hardware"), "{form}: {marked}");
+        assert!(!unmarked.contains("hardware"), "{form}: {unmarked}");
+    }
+    let text = terminal::render(&run, &View::default(), false);
+    for words in [
+        "Wasted branch records (hardware)",
+        "Useful branch records of 32 (hardware)",
+        "not to be compared with virtual records",
+        "In any, 2 of the wasted are the driver's own",
+        "by kernel (any; hardware)",
+    ] {
+        assert!(text.contains(words), "{words:?} is missing in {text}");
+    }
+    // No model was asked.
+    for words in ["intel-lbr", "The same on", "Different on", "amd-lbrv2"] {
+        assert!(!text.contains(words), "{words:?} in {text}");
+    }
+    assert!(!terminal::render(&run, &view, false).contains("amd-lbrv2"));
+}
+
+#[test]
+fn what_the_cpu_kept_under_a_filter_is_what_is_listed_of_it() {
+    let mut run = hardware();
+    let cell = run.cells.iter_mut().find(|cell| cell.branch_source().is_some()).unwrap();
+    let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { unreachable!() };
+    let mut own = waste.points[0].records[0].clone();
+    own.from.symbol = Some("seen_by_the_cpu_alone".to_owned());
+    own.from.address = waste.function.start;
+    waste.points[0].by_filter.insert("any_return".to_owned(), vec![own]);
+    let listed = |filter: &str| {
+        let view = View { model: None, listings: vec![filter.parse().unwrap()] };
+        terminal::render(&run, &view, false)
+    };
+    let text = listed("any_return");
+    assert!(
+        text.contains("seen_by_the_cpu_alone") && text.contains("any_return (hardware), 0 wasted"),
+        "{text}"
+    );
+    assert!(!listed("any").contains("seen_by_the_cpu_alone"));
+}
+
+#[test]
+fn what_a_pmu_counted_has_a_table_and_what_the_kernel_counts_has_none() {
+    let counter = |event: &str, count, estimated| Counter { event: event.to_owned(), count, estimated };
+    let with = |counters: &[Counter]| {
+        let mut run = run();
+        for cell in &mut run.cells {
+            if let Some(Measurement::Attach(attach)) = &mut cell.measurement {
+                attach.explained.iter_mut().for_each(|summary| summary.counters = counters.to_vec());
+            }
+        }
+        terminal::render(&run, &View::default(), false)
+    };
+    let table = "What the guest's PMU counted of the attaching thread";
+    let own = [counter("task-clock", 5_000_000, false), counter("context-switches", 7, false)];
+    assert!(!with(&own).contains(table));
+    let pmu = [counter("cycles", 2000, false), counter("instructions", 3000, true), own[0].clone()];
+    let text = with(&pmu);
+    let rest = text.split_once(table).expect(&text).1;
+    let row = rest.lines().find(|line| line.contains("attach |")).unwrap();
+    let fields: Vec<&str> = row.split('|').map(str::trim).collect();
+    assert_eq!(fields[3..], ["2000", "~3000", "-", "-", "1.50"], "{row}");
+    assert!(rest.contains("~: counted for a part"), "{rest}");
 }

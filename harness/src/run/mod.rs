@@ -444,6 +444,16 @@ pub struct Cell {
     pub console_tail: Vec<String>,
 }
 
+impl Cell {
+    /// Where the records come from that it counted, if it did.
+    pub fn branch_source(&self) -> Option<BranchSource> {
+        match &self.measurement {
+            Some(Measurement::LbrWaste(waste)) => Some(waste.source),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measurement {
@@ -510,8 +520,18 @@ impl Attach {
 pub enum BranchSource {
     /// The TCG plugin.
     Virtual,
-    /// The CPU's LBR, passed through.
+    /// The CPU's LBR, passed through: what the guest's own `bpf_get_branch_snapshot` returned. Not comparable with virtual ones: the
+    /// driver's own branches are among them, and they reach no further back than the ring.
     Hardware,
+}
+
+impl BranchSource {
+    pub fn name(self) -> &'static str {
+        match self {
+            BranchSource::Virtual => "virtual",
+            BranchSource::Hardware => "hardware",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -529,6 +549,9 @@ pub struct LbrWaste {
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,
+    /// Records that the CPU keeps, where they are the CPU's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
     pub points: Vec<CapturePoint>,
 }
 
@@ -548,8 +571,12 @@ pub struct Delivered {
 #[serde(deny_unknown_fields)]
 pub struct CapturePoint {
     pub point: Point,
-    /// Newest first; `[0]` is the transfer into the snapshot. Unfiltered: every filter, model and depth is computed from these.
+    /// Newest first; `[0]` is the transfer into the snapshot. Unfiltered: every filter, model and depth is computed from these. The CPU's
+    /// own are those of `any`, as its driver returned them.
     pub records: Vec<NamedRecord>,
+    /// What the CPU kept under each other filter, which was asked of it in hits of their own; empty of virtual ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_filter: BTreeMap<String, Vec<NamedRecord>>,
     /// SHA-256 over the records in symbolic form: equal digests, equal traces, whatever KASLR did.
     pub digest: String,
     /// Wasted records by modelled CPU and filter; filters are named as perf does.

@@ -159,6 +159,7 @@ impl Made<'_> {
             functions,
             waits: Vec::new(),
             waited_ns: 0,
+            counters: reply.counters.clone(),
             file,
         }
     }

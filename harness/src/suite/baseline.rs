@@ -12,7 +12,7 @@ use crate::{
     branch::{Branch, Filter, Model, waste},
     compare::{Value, metric},
     config::{self, ConfigError, Spanned},
-    run::{Arch, Cell, Clock, Measurement, Outcome, Row, Run, Trigger},
+    run::{Arch, BranchSource, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Run, Trigger},
 };
 use serde::Deserialize;
 use std::{
@@ -103,9 +103,17 @@ fn check(run: &Run, suite: &Suite, path: &Path) -> Result<(), BaselineError> {
     Ok(())
 }
 
+/// What budgets are of: the CPU's own records are other ones, and those of another CPU others again.
+fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
+    match &cell.measurement {
+        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => Some(measured),
+        _ => None,
+    }
+}
+
 /// Of every row and filter whose trace has the function.
 fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
-    let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return BTreeMap::new() };
+    let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
     let rows = measured.points.iter().map(|point| Row { mechanism: measured.mechanism, point: point.point });
     rows.map(|row| {
         let filters = Branch::ALL.into_iter().map(Filter::of);
@@ -117,11 +125,11 @@ fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
 
 /// None where the cell does not measure the row; `Some(None)` where no record touches the function.
 fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
-    let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return None };
+    let measured = virtual_waste(cell)?;
     let is_it = |mechanism, point| Row { mechanism, point } == row;
     let point = measured.points.iter().find(|point| is_it(measured.mechanism, point.point))?;
     let model = Model::choose(None, cell.id.arch);
-    Some(waste::count(model, filter, &point.records, &measured.function).wasted)
+    Some(waste::count_at(model, filter, point, &measured.function).wasted)
 }
 
 /// Instructions and branches that are the same in the next run.

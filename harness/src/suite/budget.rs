@@ -106,7 +106,7 @@ fn over_waste(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String>
     for capture in &measured.points {
         let row = Row { mechanism: measured.mechanism, point: capture.point };
         for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
-            match waste::count(model, filter, &capture.records, &measured.function).wasted {
+            match waste::count_at(model, filter, capture, &measured.function).wasted {
                 Some(n) if n <= most => {}
                 Some(n) => reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}")),
                 None => reasons.push(format!(

@@ -6,7 +6,7 @@ use super::{
     plan::{AttachParameters, Job, Parameters},
 };
 use crate::{
-    branch::{self, Branch, DeliveryError, Filter, Model, Symbols},
+    branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, Symbols},
     run::{Accel, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test, Trigger},
     vm::{self, Deadlines, Spec, Vm, VmError},
 };
@@ -257,8 +257,9 @@ fn run(
         cpus: planned.cpus,
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),
-        plugin: emulator.plugin.clone(),
         snapshots: planned.snapshots.clone(),
+        plugin: emulator.plugin.clone().filter(|_| planned.id.accel == Accel::Tcg),
+        lbr: emulator.lbr,
         dir: folders.guest.to_owned(),
         deadlines,
     };
@@ -342,15 +343,23 @@ fn lbr_waste(
     let model = Model::choose(None, arch);
     let (filter, depth) = (Filter::of(Branch::Any), model.depth());
     let deliver = planned.deliver.then(|| model.delivered(filter, depth));
-    let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP, deliver };
+    let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
+    let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP, deliver, hardware };
     let reply = match vm.request(Command::LbrWaste(request), QUICK)?? {
         Response::LbrWaste(reply) => reply,
         other => return Err(unexpected(&other)),
     };
+    let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
+    if planned.is_hardware() {
+        let error = |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
+        branch::hardware::depth(&reply).map_err(error)?;
+        let symbols = resolve_addresses(vm, branch::hardware::addresses(&reply))?;
+        vm.request(Command::Release, QUICK)??;
+        return branch::hardware_waste(&reply, &symbols).map_err(error);
+    }
     let trace = read_trace(folder)?;
     let symbols = resolve(vm, &trace)?;
     vm.request(Command::Release, QUICK)??;
-    let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
     let mut waste =
         branch::lbr_waste(arch, &trace, &symbols, &reply).map_err(|error| stop(error.to_string()))?;
     if planned.deliver {

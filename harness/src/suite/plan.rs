@@ -5,9 +5,10 @@
 use super::{Budget, Clocks, Experiment, Suite, TestGroup};
 use crate::{
     compare::Metric,
+    host::lbr::LbrFormat,
     kernel,
     run::{Accel, Arch, Backend, CellId, Clock, Row, Test, Tolerance},
-    vm::{QemuProgram, Snapshots, Virtme},
+    vm::{QemuProgram, Snapshots, Virtme, branches::Source},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -31,8 +32,11 @@ pub struct Plan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Emulator {
     pub qemu: QemuProgram,
-    /// The TCG plugin; none where the records come from hardware.
+    /// The TCG plugin; none where no guest runs under TCG.
     pub plugin: Option<PathBuf>,
+    /// The CPU's own branch records, for guests under KVM.
+    #[serde(default)]
+    pub lbr: Option<LbrFormat>,
     /// Where virtme-ng starts it.
     pub virtme: Option<Virtme>,
 }
@@ -70,6 +74,11 @@ pub struct PlannedCell {
 }
 
 impl PlannedCell {
+    /// Whether it counts the CPU's own branch records: under KVM there are no others.
+    pub fn is_hardware(&self) -> bool {
+        matches!(self.id.test, Test::LbrWaste { .. }) && self.id.accel == Accel::Kvm
+    }
+
     /// Whether this is one of the numbers it ends with: so it is asked for, and can be had under its accelerator.
     fn measures(&self, metric: &Metric) -> bool {
         let counts = self.id.accel == Accel::Tcg;
@@ -144,6 +153,8 @@ pub struct Guest<'a> {
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
     pub accel: Accel,
+    /// Whose branch records are counted.
+    pub branches: Source,
     /// Why its emulator can hand it no branch records, if it cannot.
     pub undeliverable: Option<String>,
     pub backend: Backend,
@@ -155,14 +166,30 @@ pub struct Guest<'a> {
 /// cells have as many boots as statistics need.
 pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let mut cells = Vec::new();
-    for &Guest { image, ref initrd, ref snapshots, accel, backend, ref undeliverable, budgets_of } in kernels
-    {
+    for guest in kernels {
+        let &Guest {
+            image,
+            ref initrd,
+            ref snapshots,
+            accel,
+            ref branches,
+            backend,
+            ref undeliverable,
+            budgets_of,
+        } = guest;
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
         for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
             let deliver = suite.experiments.contains(&Experiment::DeliverRecords)
                 && matches!(test, Test::LbrWaste { .. });
             let undeliverable = undeliverable.clone().filter(|_| deliver);
+            // The plugin's records are of guests under TCG, whatever the others run under.
+            let is_waste = matches!(test, Test::LbrWaste { .. });
+            let accel = if is_waste && *branches == Source::Virtual { Accel::Tcg } else { accel };
+            let recordless = match branches {
+                Source::None(reason) if is_waste => Some(reason.clone()),
+                _ => None,
+            };
             let mut cell = PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 backend,
@@ -174,6 +201,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 append: suite.machine.append.clone(),
                 skip: virtme_lacks(backend, &parameters, image)
                     .or_else(|| skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image))
+                    .or(recordless)
                     .or(undeliverable),
                 parameters,
                 deliver,
@@ -183,6 +211,10 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             let mut budgets = budgets.clone();
             for budget in &mut budgets {
                 budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
+                // Budgets of waste are of virtual records: the CPU's are other ones.
+                if cell.is_hardware() {
+                    budget.wasted.clear();
+                }
             }
             cell.budgets = budgets;
             cell.snapshots = cell.snapshots.filter(|_| may_restore(&cell.parameters));
@@ -312,9 +344,6 @@ fn skip_reason(
         }
         Test::Fault { .. } | Test::Build | Test::Boot => return None,
     };
-    if matches!(test, Test::LbrWaste { .. }) && accel == Accel::Kvm {
-        return Some("branch records under KVM need a passed-through LBR, which this version does not read yet; use --accel tcg".to_owned());
-    }
     if matches!(parameters, Parameters::Trigger { throughput: false, .. }) && accel == Accel::Kvm {
         return Some("instructions of a hit are counted by the plugin, which only TCG has; use --accel tcg, or time hits with `throughput: true`".to_owned());
     }
@@ -457,6 +486,11 @@ mod tests {
             snapshots: None,
             initrd: "initrd".into(),
             accel,
+            branches: if accel == Accel::Kvm {
+                Source::None("no LBR here".to_owned())
+            } else {
+                Source::Virtual
+            },
             backend,
             undeliverable: None,
             budgets_of: "a",
@@ -598,11 +632,34 @@ mod tests {
         let fprobe = Some("the kernel is built without CONFIG_FPROBE".to_owned());
         assert_eq!(reasons(Accel::Tcg), [fprobe.clone(), None, fprobe.clone(), fprobe.clone(), None]);
         let [waste, raw_tp, attach, trigger, timed] = &reasons(Accel::Kvm)[..] else { panic!() };
-        assert!(waste.as_ref().is_some_and(|reason| reason.contains("LBR")));
+        assert_eq!(waste, &fprobe);
         assert!(raw_tp.as_ref().is_some_and(|reason| reason.contains("LBR")));
         assert_eq!((attach, trigger), (&fprobe, &fprobe));
         // Under KVM there is still the clock.
         assert_eq!(*timed, None);
+    }
+
+    #[test]
+    fn waste_runs_where_its_records_come_from() {
+        let suite = suite(
+            "tests:\n  - lbr_waste: { mechanisms: [fentry] }\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n\
+             budgets:\n  - { wasted: { fentry: { any: 5 } } }\n",
+        );
+        let images = [image("a", None)];
+        let with = |branches: Source| {
+            let guests = vec![Guest { branches, ..guests(&images, Accel::Kvm).remove(0) }];
+            let [waste, attach]: [PlannedCell; 2] = super::cells(&suite, &guests, false).try_into().unwrap();
+            assert_eq!((attach.id.accel, attach.is_hardware(), attach.skip), (Accel::Kvm, false, None));
+            let judged = waste.budgets.iter().any(|budget| !budget.wasted.is_empty());
+            (waste.id.accel, waste.is_hardware(), judged, waste.skip)
+        };
+        let format = serde_json::from_str("5").unwrap();
+        // The plugin's take TCG, whatever the rest runs under.
+        assert_eq!(with(Source::Virtual), (Accel::Tcg, false, true, None));
+        // The CPU's are not judged by budgets, which are of virtual ones.
+        assert_eq!(with(Source::Hardware(format)), (Accel::Kvm, true, false, None));
+        let (accel, _, _, skip) = with(Source::None("no LBR".to_owned()));
+        assert_eq!((accel, skip.as_deref()), (Accel::Kvm, Some("no LBR")));
     }
 
     #[test]

@@ -2,7 +2,10 @@
 //! QEMU's command line.
 
 use super::{Deadlines, snapshot::Snapshots, virtme::Virtme};
-use crate::run::{Accel, Arch, Clock};
+use crate::{
+    host::lbr::LbrFormat,
+    run::{Accel, Arch, Clock},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
@@ -42,6 +45,8 @@ pub struct Spec {
     pub plugin: Option<PathBuf>,
     /// Where guests are kept that have booted, for the next one of the kind.
     pub snapshots: Option<Snapshots>,
+    /// The CPU's own branch records for a guest under KVM.
+    pub lbr: Option<LbrFormat>,
     /// Where `console.log`, `qemu.log` and the plugin's traces go; exists.
     pub dir: PathBuf,
     pub deadlines: Deadlines,
@@ -105,7 +110,7 @@ pub fn boot(spec: &Spec, initrd: &Path, line: &str) -> [OsString; 6] {
 
 /// A machine with nothing attached.
 pub fn bare(spec: &Spec) -> Vec<OsString> {
-    let Spec { arch, accel, clock, cpus, memory_mib, .. } = spec;
+    let Spec { arch, accel, clock, cpus, memory_mib, lbr, .. } = spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.
@@ -114,7 +119,7 @@ pub fn bare(spec: &Spec) -> Vec<OsString> {
     add(&["-no-reboot"]);
     add(&["-sandbox", SANDBOX]);
     add(&["-machine", board(*arch, *accel)]);
-    add(&["-accel", accel.name(), "-cpu", cpu_model(*accel, *arch)]);
+    add(&["-accel", accel.name(), "-cpu", &cpu_model(*accel, *arch, *lbr)]);
     if *clock == Clock::Exact {
         // Guest time is counted in instructions, 1 ns each; an idle guest jumps to its next timer. What else is random
         // or comes from the host's clock is fixed.
@@ -191,8 +196,8 @@ pub fn escaped(path: &Path) -> OsString {
 }
 
 /// QEMU's `-cpu`.
-pub fn cpu_model(accel: Accel, arch: Arch) -> &'static str {
-    match (accel, arch) {
+pub fn cpu_model(accel: Accel, arch: Arch, lbr: Option<LbrFormat>) -> String {
+    let model = match (accel, arch) {
         // All that TCG can do: the same on every host, and boots as fast as any. To the kernel it is an AMD CPU that needs
         // no return thunks and no page-table isolation. Models named after real CPUs have features that TCG lacks, and
         // bring those CPUs' mitigations, which add branches.
@@ -201,6 +206,11 @@ pub fn cpu_model(accel: Accel, arch: Arch) -> &'static str {
         (Accel::Tcg, Arch::Arm64) => "max,pauth-impdef=on",
         // A measurement is of this machine's CPU.
         (Accel::Kvm, _) => "host",
+    };
+    match lbr.filter(|_| accel == Accel::Kvm) {
+        // QEMU takes no other format than KVM's, and KVM lets no guest have it whose CPU is another model than the host's.
+        Some(format) => format!("{model},pmu=on,lbr-fmt={format}"),
+        None => model.to_owned(),
     }
 }
 
@@ -222,6 +232,7 @@ mod tests {
             append: vec!["mitigations=auto".to_owned(), "quiet".to_owned()],
             plugin: plugin.map(PathBuf::from),
             snapshots: None,
+            lbr: None,
             dir: "runs/a,b".into(),
             deadlines: Deadlines::default(),
         };
@@ -273,6 +284,14 @@ mod tests {
                 assert!(argv.contains(part), "{part:?} is missing in {argv}");
             }
         }
+    }
+
+    #[test]
+    fn branch_records_of_the_cpu_are_for_guests_under_kvm() {
+        let format: Option<LbrFormat> = serde_json::from_str("5").unwrap();
+        assert_eq!(cpu_model(Accel::Kvm, Arch::X86_64, format), "host,pmu=on,lbr-fmt=0x5");
+        assert_eq!(cpu_model(Accel::Kvm, Arch::X86_64, None), "host");
+        assert_eq!(cpu_model(Accel::Tcg, Arch::X86_64, format), "max");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! One guest: started, spoken to, watched for every way to die, and gone when its owner is.
 
 pub mod accel;
+pub mod branches;
 mod console;
 mod death;
 pub mod initramfs;

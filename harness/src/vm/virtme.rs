@@ -180,7 +180,7 @@ pub fn write_script(home: &Path, spec: &Spec, ports: &[OsString]) -> io::Result<
 /// The script that vng takes for QEMU: the same machine as without vng, behind all that vng asks for. QEMU takes the last of what
 /// is said twice.
 fn script(spec: &Spec, ports: &[OsString]) -> OsString {
-    let Spec { qemu, arch, accel, plugin, dir, .. } = spec;
+    let Spec { qemu, arch, accel, plugin, lbr, dir, .. } = spec;
     let mut words: Vec<OsString> = vec![qemu.program.clone().into()];
     words.extend(qemu.arguments.iter().cloned());
     let program = joined(&words);
@@ -188,7 +188,7 @@ fn script(spec: &Spec, ports: &[OsString]) -> OsString {
     let mut add = |words: &[&str]| added.extend(words.iter().map(OsString::from));
     add(&["-nodefaults", "-no-user-config", "-no-reboot", "-sandbox", machine::SANDBOX]);
     add(&["-machine", &format!("{},accel={}", machine::board(*arch, *accel), accel.name())]);
-    add(&["-cpu", machine::cpu_model(*accel, *arch)]);
+    add(&["-cpu", &machine::cpu_model(*accel, *arch, *lbr)]);
     added.extend(ports.iter().cloned());
     if let Some(plugin) = plugin {
         added.extend(["-plugin".into(), machine::plugin_option(plugin, dir)]);
@@ -256,6 +256,7 @@ mod tests {
             append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
             plugin: (accel == Accel::Tcg).then(|| "it's/x,y.so".into()),
             snapshots: None,
+            lbr: None,
             dir: "runs/a b".into(),
             deadlines: Deadlines::default(),
         }

@@ -48,6 +48,7 @@ pub fn spec(arch: Arch, dir: &Path) -> Spec {
         append: vec![],
         plugin: Some(from_env("TRAMPLAB_PLUGIN")),
         snapshots: None,
+        lbr: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(60), silence: Duration::from_secs(15) },
     }

@@ -326,16 +326,18 @@ pub fn switch_event(event: BorrowedFd<'_>, on: bool) -> Result<(), BpfError> {
     if result < 0 { Err(BpfError::last("switch a perf event")) } else { Ok(()) }
 }
 
-/// Turns the branch records of a CPU on, kernel branches of all kinds, while the event is open.
-pub fn record_branches(cpu: i32) -> Result<OwnedFd, BpfError> {
+/// The kernel's branches of all kinds.
+pub const ALL_BRANCHES: u64 =
+    (libbpf_sys::PERF_SAMPLE_BRANCH_KERNEL | libbpf_sys::PERF_SAMPLE_BRANCH_ANY) as u64;
+
+/// Turns the branch records of a CPU on while the event is open.
+pub fn record_branches(cpu: i32, branch_sample_type: u64) -> Result<OwnedFd, BpfError> {
     let attr = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_HARDWARE,
         size: size_of::<libbpf_sys::perf_event_attr>() as u32,
         config: u64::from(libbpf_sys::PERF_COUNT_HW_CPU_CYCLES),
         sample_type: u64::from(libbpf_sys::PERF_SAMPLE_BRANCH_STACK),
-        branch_sample_type: u64::from(
-            libbpf_sys::PERF_SAMPLE_BRANCH_KERNEL | libbpf_sys::PERF_SAMPLE_BRANCH_ANY,
-        ),
+        branch_sample_type,
         ..Default::default()
     };
     perf_event_open(&attr, -1, cpu)

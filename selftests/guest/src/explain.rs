@@ -8,6 +8,7 @@ use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::rounds::{Phase, Prepared, Watch};
 use crate::sampling::{Sampler, Tally};
+use crate::stat::Stat;
 use crate::waiting::Waiting;
 use nix::time::{ClockId, clock_gettime};
 use tramplab_protocol::message::{
@@ -118,11 +119,17 @@ struct Sampled {
 }
 
 /// What was seen of a phase, of all rounds.
-#[derive(Debug, Default)]
 struct Phased {
     wall_ns: u64,
     cpu_ns: u64,
     tally: Tally,
+    stat: Stat,
+}
+
+impl Phased {
+    fn new() -> Phased {
+        Phased { wall_ns: 0, cpu_ns: 0, tally: Tally::default(), stat: Stat::open() }
+    }
 }
 
 /// The program's number of a phase.
@@ -140,8 +147,8 @@ impl Sampled {
             thread,
             waiting: Waiting::attach(thread)?,
             sampler: Sampler::open(MEASURING_CPU as i32)?,
-            attach: Phased::default(),
-            detach: Phased::default(),
+            attach: Phased::new(),
+            detach: Phased::new(),
         })
     }
 
@@ -152,9 +159,11 @@ impl Sampled {
         };
         self.sampler.start()?;
         self.waiting.start(number(phase));
+        phased.stat.switch(true)?;
         let (wall, cpu) = (now_ns(), cpu_ns());
         work();
         let (cpu, wall) = (cpu_ns() - cpu, now_ns() - wall);
+        phased.stat.switch(false)?;
         self.waiting.stop();
         self.sampler.stop()?;
         phased.wall_ns += wall;
@@ -165,12 +174,13 @@ impl Sampled {
     /// Of attaching and detaching.
     fn finish(self, scheduler: Option<&std::ops::Range<u64>>) -> Result<[PhaseReply; 2], GuestError> {
         let Sampled { thread, waiting, sampler, attach, detach } = self;
-        let reply = |phase, Phased { wall_ns, cpu_ns, tally }| {
+        let reply = |phase, Phased { wall_ns, cpu_ns, tally, mut stat }| {
             Ok::<_, GuestError>(PhaseReply {
                 wall_ns,
                 cpu_ns,
                 waits: waiting.of_phase(number(phase), scheduler)?,
                 samples: Some(sampler.finish(tally, thread)),
+                counters: stat.read()?,
             })
         };
         Ok([reply(Phase::Attach, attach)?, reply(Phase::Detach, detach)?])

@@ -24,6 +24,7 @@ mod orders;
 mod ring;
 mod rounds;
 mod sampling;
+mod stat;
 mod targets;
 mod trigger;
 mod trigger_cost;
@@ -228,7 +229,7 @@ impl Agent {
                     |prepared: &mut Prepared, btf: &KernelBtf| explain::explain(&request, prepared, btf);
                 let (reply, names) = self.rounds(&request.attach, explained)?;
                 self.names = Some(names);
-                Response::Explain(reply)
+                Response::Explain(Box::new(reply))
             }
             Command::Trigger(request) => {
                 self.release();

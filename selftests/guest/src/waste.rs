@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The LBR-waste measurement: attaches a capturing program and hits it while the recorder is armed.
 
+use crate::MEASURING_CPU;
 use crate::bpf::{self, Link};
 use crate::delivering::Delivering;
 use crate::kallsyms::Kallsyms;
@@ -8,11 +9,12 @@ use crate::kernel_btf::KernelBtf;
 use crate::libbpf_log;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
-use crate::trigger::{Hit, Traced};
+use crate::trigger::{Hit, Traced, Trigger};
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use std::fs;
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
-use tramplab_protocol::message::{GuestError, LbrWasteReply, LbrWasteRequest};
+use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu, Snapshot};
 
 const CAPTURE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
 
@@ -20,10 +22,10 @@ const CAPTURE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")
 #[repr(C)]
 struct State {
     runs: u64,
-    result: i64,
     cpu: u32,
     reserved: u32,
-    records: [[Record; RECORDS]; CPUS],
+    results: [i64; RUNS],
+    records: [[Record; RECORDS]; RUNS],
 }
 
 #[repr(C)]
@@ -34,7 +36,8 @@ struct Record {
     flags: u64,
 }
 
-const CPUS: usize = 64;
+/// The newest that are kept.
+const RUNS: usize = 2;
 const RECORDS: usize = 64;
 
 /// A capturing program and its link: dropped, they are detached and gone from kallsyms.
@@ -63,7 +66,8 @@ pub fn measure(
         method.link(program.as_fd(), &traced.target)?
     };
     // Only a machine with branch records has such an event, and only then is the snapshot more than an error.
-    let _branches = bpf::record_branches(0).ok();
+    let branches = bpf::record_branches(MEASURING_CPU as i32, bpf::ALL_BRANCHES);
+    let pmu = Pmu { depth: depth(), refused: branches.as_ref().err().map(ToString::to_string) };
 
     let delivering = match request.deliver {
         Some(cpu) => Some(Delivering::new(&Kallsyms::read().map_err(failed)?, cpu)?),
@@ -73,14 +77,28 @@ pub fn measure(
     write_state(&state, &State::zeroed())?;
     traced.trigger.record(request.hits, heartbeat, delivering.as_ref())?;
     let after = read_state(&state)?;
+    // Of two events that want other branches the kernel serves one.
+    let hardware = match branches {
+        Ok(branches) => {
+            drop(branches);
+            let each = |&kinds: &u64| hits_under(kinds, &traced.trigger, request, &state);
+            request.hardware.iter().map(each).collect::<Result<_, _>>()?
+        }
+        Err(_) => Vec::new(),
+    };
+    let newest = newest(&after, 1).pop();
     let reply = LbrWasteReply {
         mechanism,
         function,
         points: mechanism.points().to_vec(),
         hits: request.hits,
         runs: after.runs,
-        snapshot_result: after.result,
-        snapshot: snapshot(&after),
+        snapshot_result: newest.as_ref().map_or(0, |snapshot| snapshot.result),
+        snapshot: newest
+            .map(|snapshot| snapshot.entries.into_iter().map(|(from, to, _)| (from, to)).collect())
+            .unwrap_or_default(),
+        pmu,
+        hardware,
     };
     Ok((reply, Attached { _link: link, _object: object }))
 }
@@ -162,11 +180,51 @@ fn read_state(map: &MapHandle) -> Result<Box<State>, GuestError> {
     Ok(state)
 }
 
-/// The records of the last run; none where the snapshot failed.
-fn snapshot(state: &State) -> Vec<(u64, u64)> {
-    let kept = usize::try_from(state.result).unwrap_or(0) / size_of::<Record>();
-    let records = &state.records[state.cpu as usize % CPUS];
-    records.iter().take(kept).map(|record| (record.from, record.to)).collect()
+/// What the CPU's own records hold of each hit. The event is a new one each time, so that the ring begins empty.
+fn hits_under(
+    branch_sample_type: u64,
+    trigger: &Trigger,
+    request: &LbrWasteRequest,
+    state: &MapHandle,
+) -> Result<CpuRecords, GuestError> {
+    let points = request.mechanism.points().len();
+    let _branches = bpf::record_branches(MEASURING_CPU as i32, branch_sample_type)?;
+    trigger.pull_all(request.warmup)?;
+    let mut snapshots = Vec::new();
+    for _hit in 0..request.hits {
+        write_state(state, &State::zeroed())?;
+        trigger.pull()?;
+        let after = read_state(state)?;
+        if after.runs != points as u64 {
+            return Err(failed(format!("a hit ran the program {} times, not {points}", after.runs)));
+        }
+        if after.cpu as usize != MEASURING_CPU {
+            return Err(failed(format!("a hit was on CPU {}, not {MEASURING_CPU}", after.cpu)));
+        }
+        snapshots.extend(newest(&after, points));
+    }
+    Ok(CpuRecords { branch_sample_type, snapshots })
+}
+
+/// By the PMU that keeps most: cores may differ.
+fn depth() -> Option<u32> {
+    let devices = fs::read_dir("/sys/bus/event_source/devices").ok()?.flatten();
+    let cpus = devices.filter(|device| device.file_name().to_string_lossy().starts_with("cpu"));
+    cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("caps/branches")).ok()?.trim().parse().ok())
+        .max()
+}
+
+/// The snapshots of the last runs, the oldest first.
+fn newest(state: &State, runs: usize) -> Vec<Snapshot> {
+    let first = state.runs.saturating_sub(runs.min(RUNS) as u64);
+    let snapshot = |run: u64| {
+        let slot = run as usize % RUNS;
+        let result = state.results[slot];
+        let kept = usize::try_from(result).unwrap_or(0) / size_of::<Record>();
+        let entries = state.records[slot].iter().take(kept).map(|r| (r.from, r.to, r.flags)).collect();
+        Snapshot { result, entries }
+    };
+    (first..state.runs).map(snapshot).collect()
 }
 
 /// The reference target of a mechanism, for others that need one known to work.
@@ -194,15 +252,37 @@ mod tests {
     #[test]
     fn a_snapshot_is_as_long_as_its_result_says() {
         let mut state = State::zeroed();
-        state.cpu = 1;
-        state.records[1][0] = Record { from: 1, to: 2, flags: 0 };
+        assert_eq!(newest(&state, 1), []);
+        state.runs = 4;
+        state.records[1][0] = Record { from: 1, to: 2, flags: 5 };
         state.records[1][1] = Record { from: 3, to: 4, flags: 0 };
-        for (result, expected) in [(-2, vec![]), (0, vec![]), (24, vec![(1, 2)]), (48, vec![(1, 2), (3, 4)])]
-        {
-            state.result = result;
-            assert_eq!(snapshot(&state), expected, "result {result}");
+        let all = [(1, 2, 5), (3, 4, 0)];
+        for (result, expected) in [(-2, 0), (0, 0), (24, 1), (48, 2)] {
+            state.results[1] = result;
+            assert_eq!(newest(&state, 1), [Snapshot { result, entries: all[..expected].to_vec() }]);
         }
-        state.result = i64::MAX;
-        assert_eq!(snapshot(&state).len(), RECORDS);
+        state.results[1] = i64::MAX;
+        assert_eq!(newest(&state, 1)[0].entries.len(), RECORDS);
+    }
+
+    #[test]
+    fn of_a_session_the_entry_comes_before_the_exit() {
+        let mut state = State::zeroed();
+        state.results = [24, 48];
+        let lengths = |state: &State, runs| -> Vec<usize> {
+            newest(state, runs).iter().map(|snapshot| snapshot.entries.len()).collect()
+        };
+        for (done, runs, expected) in [
+            (1, 1, vec![1]),
+            (1, 2, vec![1]),
+            (2, 1, vec![2]),
+            (2, 2, vec![1, 2]),
+            // Of more than are kept, the last.
+            (5, 2, vec![2, 1]),
+            (5, 9, vec![2, 1]),
+        ] {
+            state.runs = done;
+            assert_eq!(lengths(&state, runs), expected, "{runs} of {done}");
+        }
     }
 }

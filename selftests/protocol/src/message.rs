@@ -76,6 +76,8 @@ pub struct LbrWasteRequest {
     pub warmup: u32,
     /// The plugin hands the program the records such a CPU would.
     pub deliver: Option<Cpu>,
+    /// perf's `branch_sample_type`s under which the hits are repeated, one event after the other, for the CPU's own records.
+    pub hardware: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -170,7 +172,7 @@ pub enum Response {
     LbrWaste(LbrWasteReply),
     Resolve { symbols: Vec<Option<Symbol>> },
     Attach(AttachReply),
-    Explain(ExplainReply),
+    Explain(Box<ExplainReply>),
     Trigger(TriggerReply),
     Calls(CallsReply),
     Moment(Moment),
@@ -245,6 +247,37 @@ pub struct LbrWasteReply {
     pub snapshot_result: i64,
     /// The records it returned, newest first, when there are any: the CPU's or delivered ones (`snapshot_result` > 0).
     pub snapshot: Vec<(u64, u64)>,
+    #[serde(default)]
+    pub pmu: Pmu,
+    /// In the order of the request; none where the kernel opens no such event.
+    #[serde(default)]
+    pub hardware: Vec<CpuRecords>,
+}
+
+/// What the guest's kernel says of its CPU's branch records: without both, whatever a program was given is not the CPU's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pmu {
+    /// Records that it keeps (`caps/branches` of the PMU).
+    pub depth: Option<u32>,
+    /// Why it refuses an event with a branch stack, if it does.
+    pub refused: Option<String>,
+}
+
+/// Hits under one event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuRecords {
+    pub branch_sample_type: u64,
+    /// Hit by hit, and of each hit point by point.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// What `bpf_get_branch_snapshot` gave a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Bytes, or a negative errno.
+    pub result: i64,
+    /// `from`, `to` and flags of each `struct perf_branch_entry`, newest first, as they are.
+    pub entries: Vec<(u64, u64, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -314,6 +347,20 @@ pub struct PhaseReply {
     /// Times off the CPU, by kernel stack, longest first; being ready to run, behind another thread, is part of them.
     pub waits: Vec<Wait>,
     pub samples: Option<Samples>,
+    /// Of the thread, where it was sampled: what this guest can count.
+    pub counters: Vec<Counter>,
+}
+
+/// What an event of perf's counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counter {
+    /// By perf's name: `cycles`, `context-switches`. Times are nanoseconds.
+    pub event: String,
+    pub count: u64,
+    /// Counted for a part of the time only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

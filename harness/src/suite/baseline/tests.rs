@@ -185,3 +185,16 @@ fn what_does_not_repeat_is_no_budget() {
     let text = "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n";
     assert!(update(text, &run).unwrap().contains("trigger.fexit.instructions: 190"));
 }
+
+#[test]
+fn the_cpus_own_records_become_no_budgets() {
+    let mut run = run();
+    let is_waste = |cell: &Cell| matches!(cell.measurement, Some(Measurement::LbrWaste(_)));
+    run.cells.retain(is_waste);
+    assert!(update(SUITE, &run).unwrap().contains("fexit"));
+    for cell in &mut run.cells {
+        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { unreachable!() };
+        waste.source = BranchSource::Hardware;
+    }
+    assert!(update(SUITE, &run).unwrap_err().contains("measured nothing that repeats"));
+}

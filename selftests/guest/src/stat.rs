@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `perf stat` counts of the measuring thread: cycles and their like where the guest has a PMU, and what the kernel counts itself everywhere.
+
+use crate::bpf::{self, BpfError};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use tramplab_protocol::message::{Counter, GuestError};
+
+struct Event {
+    name: &'static str,
+    kind: u32,
+    config: u32,
+}
+
+const fn hardware(name: &'static str, config: u32) -> Event {
+    Event { name, kind: libbpf_sys::PERF_TYPE_HARDWARE, config }
+}
+
+const fn software(name: &'static str, config: u32) -> Event {
+    Event { name, kind: libbpf_sys::PERF_TYPE_SOFTWARE, config }
+}
+
+/// By perf's names. Four need a PMU, which is as many as every one counts at once.
+const EVENTS: [Event; 6] = [
+    hardware("cycles", libbpf_sys::PERF_COUNT_HW_CPU_CYCLES),
+    hardware("instructions", libbpf_sys::PERF_COUNT_HW_INSTRUCTIONS),
+    hardware("branches", libbpf_sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
+    hardware("branch-misses", libbpf_sys::PERF_COUNT_HW_BRANCH_MISSES),
+    software("task-clock", libbpf_sys::PERF_COUNT_SW_TASK_CLOCK),
+    software("context-switches", libbpf_sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
+];
+
+/// Events of the calling thread, off until they are started; what they counted adds up.
+pub struct Stat(Vec<(&'static str, File)>);
+
+impl Stat {
+    /// Those that this kernel has.
+    pub fn open() -> Stat {
+        let open = |event: &Event| {
+            let mut attr = libbpf_sys::perf_event_attr {
+                type_: event.kind,
+                size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+                config: u64::from(event.config),
+                read_format: u64::from(
+                    libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
+                ),
+                ..Default::default()
+            };
+            attr.set_disabled(1);
+            let opened: OwnedFd = bpf::perf_event_open(&attr, 0, -1).ok()?;
+            Some((event.name, File::from(opened)))
+        };
+        Stat(EVENTS.iter().filter_map(open).collect())
+    }
+
+    pub fn switch(&self, on: bool) -> Result<(), BpfError> {
+        self.0.iter().try_for_each(|(_, event)| bpf::switch_event(event.as_fd(), on))
+    }
+
+    pub fn read(&mut self) -> Result<Vec<Counter>, GuestError> {
+        let mut counters = Vec::new();
+        for (name, event) in &mut self.0 {
+            let mut bytes = [0; 24];
+            event.read_exact(&mut bytes).map_err(|error| {
+                GuestError::Failed(format!("failed to read what {name} counted: {error}"))
+            })?;
+            let [count, enabled, running] =
+                [0, 8, 16].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+            counters.extend(scaled(name, count, enabled, running));
+        }
+        Ok(counters)
+    }
+}
+
+/// An event that shared its counter with others counted for a part of the time; perf takes the rest to be alike. None of one that never had it.
+fn scaled(name: &str, count: u64, enabled: u64, running: u64) -> Option<Counter> {
+    let whole = u128::from(count) * u128::from(enabled) / u128::from((running > 0).then_some(running)?);
+    Some(Counter { event: name.to_owned(), count: whole.try_into().ok()?, estimated: running < enabled })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_a_part_of_the_time_is_an_estimate_of_the_whole() {
+        let counter = |count, estimated| Some(Counter { event: "cycles".to_owned(), count, estimated });
+        assert_eq!(scaled("cycles", 1000, 50, 50), counter(1000, false));
+        assert_eq!(scaled("cycles", 1000, 50, 20), counter(2500, true));
+        assert_eq!(scaled("cycles", u64::MAX, 1 << 40, 1 << 40), counter(u64::MAX, false));
+        assert_eq!(scaled("cycles", 0, 50, 0), None);
+        assert_eq!(scaled("cycles", u64::MAX, 2, 1), None);
+    }
+}
