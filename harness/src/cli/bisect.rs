@@ -380,7 +380,7 @@ impl<'a> Bisection<'a> {
         } else {
             for (commit, verdict) in [(&good, Verdict::Good), (&bad, Verdict::Bad)] {
                 if self.place.state.step(commit).is_none() {
-                    let Answer { step, given, .. } = self.ask(commit)?;
+                    let Answer { step, given, .. } = self.ask(commit, None)?;
                     self.keep_end(step, given, verdict)?;
                 }
             }
@@ -465,8 +465,8 @@ impl<'a> Bisection<'a> {
         })
     }
 
-    /// Makes a commit's kernel, and asks it if nobody has asked the same image before.
-    fn ask(&mut self, commit: &str) -> Result<Answer> {
+    /// Makes a commit's kernel, and asks it if nobody has asked the same image before. Of an end itself there are no `ends` yet.
+    fn ask(&mut self, commit: &str, ends: Option<&Ends>) -> Result<Answer> {
         let ready = (self.make)(commit)?;
         let mut step = self.blank(commit, &ready)?;
         let of_builds = self.question.is_of_builds();
@@ -496,8 +496,8 @@ impl<'a> Bisection<'a> {
             return Ok(Answer { step, given, known: Some(verdict) });
         }
         let name = format!("{:02}-{}", self.place.state.steps.len() + 1, short(commit));
-        if let Some([good, bad]) = self.ends.clone() {
-            return self.ask_beside([good, bad], ready, step, &name);
+        if let (Some(made), Some(ends)) = (self.ends.clone(), ends) {
+            return self.ask_beside(made, ends, ready, step, &name);
         }
         let run = self.run(&name, vec![ready.clone()], false)?;
         step.said = self.cell(&run, &ready.facts.name).and_then(|cell| said(&cell.outcome));
@@ -506,8 +506,14 @@ impl<'a> Bisection<'a> {
     }
 
     /// Beside both ends, again and again until it is sure on which side it is.
-    fn ask_beside(&mut self, ends: [Ready; 2], ready: Ready, mut step: Step, name: &str) -> Result<Answer> {
-        let [good, bad] = ends;
+    fn ask_beside(
+        &mut self,
+        [good, bad]: [Ready; 2],
+        ends: &Ends,
+        ready: Ready,
+        mut step: Step,
+        name: &str,
+    ) -> Result<Answer> {
         let mut times = Interleaved::default();
         for look in 1..=LOOKS {
             let run = format!("{name}-{look}");
@@ -527,7 +533,7 @@ impl<'a> Bisection<'a> {
                     }
                 }
             }
-            if let Some(side) = times.side() {
+            if let Some(side) = ends.side_beside(&times) {
                 let given = Ok(Reading::Times(times.candidate));
                 return Ok(Answer { step, given, known: Some(Ok(side).into()) });
             }
@@ -538,7 +544,7 @@ impl<'a> Bisection<'a> {
     }
 
     fn test(&mut self, commit: &str, ends: &Ends) -> Result<Step> {
-        let Answer { step, given, known } = self.ask(commit)?;
+        let Answer { step, given, known } = self.ask(commit, Some(ends))?;
         let verdict = known.unwrap_or_else(|| match &given {
             Ok(reading) => ends.side(reading).into(),
             Err(why) => Verdict::Skip(why.clone()),
