@@ -14,7 +14,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tramplab::bisect::{End, Found, State, Step, Verdict, state::PREFIX};
+use tramplab::{
+    bisect::{End, Found, State, Step, Verdict, state::PREFIX},
+    run::RunDir,
+};
 
 fn tramplab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
@@ -126,6 +129,9 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     {
         assert!(report.contains(words), "{words}: {report}");
     }
+    // Its runs are told from those of any other bisection.
+    let run = RunDir::load(&folder.join("steps").join(culprit.run.as_ref().unwrap())).unwrap();
+    assert!(run.id.starts_with(folder.file_name().unwrap().to_str().unwrap()), "{}", run.id);
     // The record that came, in the listings side by side.
     let came = |line: &str| line.starts_with('+') && line.contains("-> __bpf_prog_enter_recur");
     assert!(report.lines().any(came), "{report}");

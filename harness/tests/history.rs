@@ -209,3 +209,26 @@ fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
     assert!(objects["tests"][0]["id"].as_str().unwrap().starts_with("my_ci:run-1/x86_64/linux-"));
     assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
 }
+
+/// As CI puts a commit's shards together, each time into a folder of the same name.
+#[test]
+fn runs_that_were_put_together_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let commits = ["1", "2"].map(|digit| digit.repeat(40));
+    let mut ids = Vec::new();
+    for (number, commit) in [1, 2].into_iter().zip(&commits) {
+        let part = store(&dir.path().join("parts"), number, "6.12-source", commit);
+        let into = dir.path().join(format!("artifacts/{number}/merged"));
+        let place = [&part, &into].map(|path| path.to_str().unwrap());
+        let output = tramplab(&["merge", "--into", place[1], place[0]]);
+        assert!(into.join("report.md").is_file(), "{}", text(&output.stderr));
+        let run: Value = serde_json::from_slice(&fs::read(into.join("run.json")).unwrap()).unwrap();
+        ids.push(run["id"].as_str().unwrap().to_owned());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let artifacts = dir.path().join("artifacts");
+    let metric = ["--metric", "lbr_waste.fexit.any", "--format", "json"];
+    let output = tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
+}

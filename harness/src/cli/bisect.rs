@@ -563,6 +563,8 @@ impl<'a> Bisection<'a> {
         fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
         let prepared = Prepared { kernels, series: Vec::new() };
         let planned = self.lab.plan(&self.place.suite, prepared, compared, RunDir::new(dir), progress)?;
+        // Other bisections have steps of the same names.
+        let planned = planned.with_id(format!("{}-{name}", self.place.folder.id()));
         let machine = planned.machine(self.place.state.asked.arch).cloned();
         match &self.place.state.machine {
             None => self.place.state.machine = machine,

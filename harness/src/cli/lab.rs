@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs,
+    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -68,6 +69,12 @@ pub struct Planned {
 impl Planned {
     pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
         self.run.machine(arch)
+    }
+
+    /// For a run whose folder is named by its place among others.
+    pub fn with_id(mut self, id: String) -> Planned {
+        self.run.id = id;
+        self
     }
 }
 
@@ -419,13 +426,19 @@ fn host_facts() -> run::Host {
     }
 }
 
-/// A folder named after the moment, with `prefix` before it.
-pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
+/// No other run has it, wherever it was made: the moment, and a number that shards which start in the same second do not share.
+pub fn new_id() -> String {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .expect("a date is formattable");
-    let id = format!("{prefix}{stamp}-{:04x}", std::process::id() & 0xffff);
-    let path = runs.join(id);
+    // Seeded by the system, anew each time.
+    let number = RandomState::new().hash_one(std::process::id());
+    format!("{stamp}-{:08x}", number as u32)
+}
+
+/// A folder of its own for a run, with `prefix` before the run's id.
+pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
+    let path = runs.join(format!("{prefix}{}", new_id()));
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
     Ok(RunDir::new(fs::canonicalize(path)?))

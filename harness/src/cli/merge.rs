@@ -45,7 +45,8 @@ pub fn merge(args: &Args) -> Result<u8> {
         Some(folder) => empty(folder)?,
         None => lab::new_run_dir(&repository().join("runs"), "")?,
     };
-    let id = run_dir.path().file_name().map_or(run.id.clone(), |name| name.to_string_lossy().into_owned());
+    // A folder that was given has the same name each time.
+    let id = if args.into.is_some() { lab::new_id() } else { run_dir.id() };
     for part in &args.runs {
         // Consoles, profiles, configurations: what the cells refer to.
         bring(RunDir::at(part).path(), run_dir.path())?;
