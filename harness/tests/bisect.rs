@@ -16,6 +16,7 @@ use std::{
 };
 use tramplab::{
     bisect::{End, Found, State, Step, Verdict, state::PREFIX},
+    kernel::build::Means,
     run::RunDir,
 };
 
@@ -103,6 +104,23 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     let (folder, before) = stored(&runs).unwrap();
     assert!(before.end.is_none() && before.steps.len() >= 3, "{before:?}");
+
+    // With another compiler than it was begun with, or other lines of a configuration, it does not go on.
+    type Change = fn(&mut Means);
+    let changes: [(&str, Change); 2] = [
+        ("another toolchain (gcc 1; ld 1, now gcc", |means| means.toolchain = "gcc 1; ld 1".to_owned()),
+        ("another kernel configuration", |means| means.config_sha256 = "0".repeat(64)),
+    ];
+    for (words, change) in changes {
+        let mut other = before.clone();
+        change(other.means.as_mut().unwrap());
+        other.save(&folder).unwrap();
+        let output = bisect(&runs, &arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+        assert_eq!(stored(&runs).unwrap().1, other);
+    }
+    before.save(&folder).unwrap();
 
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

@@ -408,7 +408,7 @@ impl<'a> Bisection<'a> {
 
     /// The ends take turns until they differ for sure. Their kernels are needed again beside each commit.
     fn timed_ends(&mut self, good: &str, bad: &str) -> Result<()> {
-        let made = [(self.make)(good)?, (self.make)(bad)?];
+        let made = [self.made(good)?, self.made(bad)?];
         for (ready, end) in made.iter().zip(["good", "bad"]) {
             if ready.image.is_none() {
                 let message = format!("the {end} end does not build: {}", first_line(&not_built(ready)));
@@ -465,9 +465,38 @@ impl<'a> Bisection<'a> {
         })
     }
 
+    /// A commit's kernel, made as all others are.
+    fn made(&mut self, commit: &str) -> Result<Ready> {
+        let ready = (self.make)(commit)?;
+        let means = ready.build.as_ref().map(|build| build.means.clone());
+        match (&self.place.state.means, means) {
+            (Some(known), Some(means)) if *known != means => {
+                let what = match known.toolchain == means.toolchain {
+                    true => "another kernel configuration".to_owned(),
+                    false => format!("another toolchain ({}, now {})", known.toolchain, means.toolchain),
+                };
+                Err(self.begun_with(&what))
+            }
+            (None, Some(means)) => {
+                self.place.state.means = Some(means);
+                Ok(ready)
+            }
+            _ => Ok(ready),
+        }
+    }
+
+    fn begun_with(&self, what: &str) -> anyhow::Error {
+        let message = format!(
+            "{} was begun with {what}: what they measure cannot be laid beside each other; \
+             move the folder away to begin anew",
+            self.place.folder.path().display()
+        );
+        UsageError(message).into()
+    }
+
     /// Makes a commit's kernel, and asks it if nobody has asked the same image before. Of an end itself there are no `ends` yet.
     fn ask(&mut self, commit: &str, ends: Option<&Ends>) -> Result<Answer> {
-        let ready = (self.make)(commit)?;
+        let ready = self.made(commit)?;
         let mut step = self.blank(commit, &ready)?;
         let of_builds = self.question.is_of_builds();
         if ready.image.is_none() {
@@ -569,14 +598,7 @@ impl<'a> Bisection<'a> {
         match &self.place.state.machine {
             None => self.place.state.machine = machine,
             known if *known == machine => {}
-            _ => {
-                let message = format!(
-                    "{} was begun with another QEMU, plugin or guest agent: what they measure cannot be laid beside each other; \
-                     move the folder away to begin anew",
-                    self.place.folder.path().display()
-                );
-                return Err(UsageError(message).into());
-            }
+            _ => return Err(self.begun_with("another QEMU, plugin or guest agent")),
         }
         if interrupt.came() {
             return Err(Interrupted.into());
