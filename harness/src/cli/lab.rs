@@ -16,7 +16,6 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
-    time::Duration,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
@@ -24,11 +23,14 @@ use tramplab::{
     host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt},
     kernel,
     run::{
-        self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard,
-        SuiteRef, Test,
+        self, Accel, Arch, Backend, Cell, CellId, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
+        Test,
     },
     suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan},
-    vm::{self, Deadlines, Snapshots, Spec, Vm, accel},
+    vm::{
+        self, Snapshots, Vm,
+        accel::{self, NoAnswer},
+    },
 };
 
 /// A suite, and what a run says of where it is from.
@@ -235,25 +237,8 @@ impl Lab {
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
             progress.step("trying KVM with a guest");
-            let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-            let vm = Vm::boot(&Spec {
-                qemu: qemu.clone(),
-                arch: image.arch,
-                accel: Accel::Kvm,
-                clock: Clock::Free,
-                kernel: image.image.clone(),
-                initrd: initrd.to_owned(),
-                // Whether KVM works is the same question.
-                virtme: None,
-                cpus: 1,
-                memory_mib: 1024,
-                append: Vec::new(),
-                plugin: None,
-                snapshots: None,
-                dir: dir.path().to_owned(),
-                deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
-            });
-            vm.map(drop).map_err(|e| e.to_string())
+            let dir = tempfile::tempdir().map_err(|error| NoAnswer::Untried(error.to_string()))?;
+            Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path())).map(drop)?)
         };
         let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
         let choice = accel::choose(
@@ -401,9 +386,6 @@ pub enum InitramfsError {
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
-
-/// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
-const KVM_PROBE: Duration = Duration::from_secs(10);
 
 fn host_facts() -> run::Host {
     let field = |file: &str, key: &str| -> Option<String> {
