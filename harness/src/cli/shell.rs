@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long)]
     gdb: bool,
     /// How long the command may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: u64,
     /// Install or name what is missing, then boot
     #[arg(long)]
@@ -63,6 +63,9 @@ pub struct Args {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
+
+/// A year: a clock may not have as many seconds as a number.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
 
 pub fn shell(args: &Args) -> Result<u8> {
     let line = match &args.command[..] {
