@@ -74,7 +74,7 @@ fn bring(from: &Path, into: &Path) -> Result<()> {
         if !from_folder.is_dir() {
             continue;
         }
-        for entry in WalkDir::new(&from_folder) {
+        for entry in WalkDir::new(&from_folder).follow_root_links(false) {
             let entry = entry.with_context(|| format!("failed to read {}", from_folder.display()))?;
             let to = into.join(entry.path().strip_prefix(from).expect("found below it"));
             let done: io::Result<()> = if entry.file_type().is_dir() {
