@@ -30,7 +30,7 @@ use tramplab::{
     branch::Model,
     compare::{self, Metric, Timing},
     config,
-    host::{Cache, Purpose, apt},
+    host::{Cache, Purpose, apt, cache::Lock},
     kernel::{Source, source},
     report::{comparison, terminal},
     run::{Arch, Backend, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
@@ -122,15 +122,14 @@ fn of_tree(args: &Args, tree: &Path) -> Result<u8> {
     // What git has checked out, or with --no-checkout would have.
     let chosen = args.step.then(|| resolve("BISECT_HEAD").or_else(|_| resolve("HEAD"))).transpose()?;
     let suite = args.metric.suite([&asked.good, &asked.bad].map(|commit| kernel(commit)).to_vec());
-    let (lab, place) = setting.open(&asked, suite, args, &[arch])?;
+    let (lab, place, lock) = setting.open(&asked, suite, args, &[arch])?;
     let history = History::of_repository(&tree, &place.folder.path().join("git"))?;
-    let preparing = setting.preparing(&lab, &place, args);
+    let preparing = setting.preparing(&lab, &place);
     let mut make = |commit: &str| preparing.tried(&manifest(commit)?);
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };
-    let bisection =
-        Bisection::new(&args.metric, &setting, &lab, place.clone(), history, &reproduce, &mut make)?;
+    let bisection = Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
     match chosen {
         Some(commit) => bisection.answer_for(&commit),
         None => bisection.search(),
@@ -167,10 +166,10 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
         accel: setting.accel.clone(),
         by_hand: false,
     };
-    let (lab, place) =
+    let (lab, place, lock) =
         setting.open(&asked, args.metric.suite(vec![kernel.clone()]), args, &[manifest.arch])?;
     let (history, _) = History::of_series(&series.name, &subjects, &place.folder.path().join("git"))?;
-    let preparing = setting.preparing(&lab, &place, args);
+    let preparing = setting.preparing(&lab, &place);
     let reproduce =
         |_: &str, _: &str| format!("--kernel {} --series {} --each-patch", quoted(&kernel), quoted(spec));
     preparing.with_patches(manifest, series, |with| {
@@ -178,7 +177,7 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
             let patches = commits.iter().position(|known| known == commit).expect("of the series");
             with(patches)
         };
-        Bisection::new(&args.metric, &setting, &lab, place.clone(), history, &reproduce, &mut make)?.search()
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?.search()
     })
 }
 
@@ -186,12 +185,14 @@ fn quoted(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
-/// What every bisection needs of this host.
+/// What is asked, and what every bisection needs of this host.
 struct Setting {
+    question: Question,
     cache: Cache,
     progress: Progress,
     interrupt: Interrupt,
     accel: String,
+    unconfined: bool,
 }
 
 /// Where a bisection is kept, and what runs for each commit.
@@ -206,20 +207,33 @@ impl Setting {
     fn new(args: &Args) -> Result<Setting> {
         let accel = args.accel.to_possible_value().expect("none is hidden").get_name().to_owned();
         let interrupt = Interrupt::watch()?;
-        Ok(Setting { cache: Cache::open(true)?, progress: Progress::steps(), interrupt, accel })
+        let (cache, progress) = (Cache::open(true)?, Progress::steps());
+        let (question, unconfined) = (args.metric.clone(), args.unconfined);
+        Ok(Setting { question, cache, progress, interrupt, accel, unconfined })
     }
 
-    /// Goes on with what was asked before, or begins.
+    /// Goes on with what was asked before, or begins. Its folder is this one's alone while the lock is held.
     fn open(
         &self,
         asked: &Asked,
         suite: tramplab::suite::Suite,
         args: &Args,
         arches: &[Arch],
-    ) -> Result<(Lab, Place)> {
+    ) -> Result<(Lab, Place, Lock)> {
+        // Without QEMU nothing is begun, and no folder left.
+        let lab = Lab::set_up(
+            Cache::open(true)?,
+            arches,
+            Purpose::Measuring,
+            Backend::Qemu,
+            args.accel.request(),
+            // Each kernel boots once.
+            Guests::Cold,
+            &self.progress,
+        )?;
         let runs = args.runs.clone().unwrap_or_else(|| repository().join("runs"));
         let text = config::write(&suite);
-        let (folder, state) = match state::find(&runs, asked) {
+        let (folder, mut state) = match state::find(&runs, asked) {
             Some((folder, state)) => {
                 let folder = RunDir::new(fs::canonicalize(folder)?);
                 // A verdict at each of git's steps needs no such line.
@@ -233,6 +247,11 @@ impl Setting {
                 (folder, State::new(asked.clone()))
             }
         };
+        let lock = lab.cache.lock(&folder.id())?;
+        // Another run of the same may have gone on while this one waited.
+        if let Some(newer) = State::load(folder.path()) {
+            state = newer;
+        }
         let file = folder.path().join("suite.yaml");
         fs::write(&file, &text).with_context(|| format!("failed to write {}", file.display()))?;
         let reference = SuiteRef {
@@ -240,24 +259,14 @@ impl Setting {
             file: file.display().to_string(),
             sha256: apt::hex(&Sha256::digest(&text)),
         };
-        let lab = Lab::set_up(
-            Cache::open(true)?,
-            arches,
-            Purpose::Measuring,
-            Backend::Qemu,
-            args.accel.request(),
-            // Each kernel boots once.
-            Guests::Cold,
-            &self.progress,
-        )?;
-        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }))
+        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }, lock))
     }
 
-    fn preparing<'a>(&'a self, lab: &'a Lab, place: &'a Place, args: &Args) -> Preparing<'a> {
+    fn preparing<'a>(&'a self, lab: &'a Lab, place: &'a Place) -> Preparing<'a> {
         Preparing {
             suite: &place.suite.suite,
             each_patch: false,
-            unconfined: args.unconfined,
+            unconfined: self.unconfined,
             cache: &lab.cache,
             run_dir: &place.folder,
             progress: &self.progress,
@@ -279,7 +288,7 @@ struct Bisection<'a> {
     make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     /// The ends' kernels, where every commit is measured beside them.
     ends: Option<[Ready; 2]>,
-    _lock: tramplab::host::cache::Lock,
+    _lock: Lock,
 }
 
 /// What came of asking a commit's kernel.
@@ -294,21 +303,17 @@ struct Answer {
 
 impl<'a> Bisection<'a> {
     fn new(
-        question: &'a Question,
         setting: &'a Setting,
         lab: &'a Lab,
-        mut place: Place,
+        place: Place,
+        lock: Lock,
         history: History,
         reproduce: &'a dyn Fn(&str, &str) -> String,
         make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     ) -> Result<Bisection<'a>> {
-        let _lock = lab.cache.lock(&place.folder.id())?;
-        // Another run of the same may have gone on while this one waited.
-        if let Some(state) = State::load(place.folder.path()) {
-            place.state = state;
-        }
+        let question = &setting.question;
         let bisection =
-            Bisection { question, setting, lab, place, history, reproduce, make, ends: None, _lock };
+            Bisection { question, setting, lab, place, history, reproduce, make, ends: None, _lock: lock };
         bisection.save()?;
         Ok(bisection)
     }
