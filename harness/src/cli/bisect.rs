@@ -744,8 +744,9 @@ impl<'a> Bisection<'a> {
         let Asked { arch, accel, .. } = &self.place.state.asked;
         let arch = if Arch::host() == Some(*arch) { String::new() } else { format!(" --arch {arch}") };
         let suite = quoted(&self.place.suite.reference.file);
+        let unconfined = if self.setting.unconfined { " --unconfined" } else { "" };
         format!(
-            "cargo xtask vm-test --accel {accel}{arch} --suite {suite} {}",
+            "cargo xtask vm-test --accel {accel}{arch}{unconfined} --suite {suite} {}",
             (self.reproduce)(before, after)
         )
     }
