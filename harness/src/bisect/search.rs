@@ -5,14 +5,17 @@
 //! repository is only read: neither its checkout nor a bisection that is going on there is touched. What is kept is the verdicts:
 //! git is told them in their order, and then asks the same again.
 
-use crate::host::{
-    ChildError,
-    child::{self, Output},
+use crate::{
+    host::{
+        ChildError,
+        child::{self, Output},
+    },
+    kernel::source::git,
 };
 use std::{
-    env, fs, io,
+    fs, io,
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -262,22 +265,6 @@ impl History {
     fn failed(&self, source: ChildError) -> SearchError {
         SearchError::Git { repository: self.what.clone(), source: Box::new(source) }
     }
-}
-
-/// git with nothing of the user's but the programs: where git itself runs tramplab (`git bisect run`), it means another repository.
-fn git(folder: &Path) -> Command {
-    let mut command = Command::new("git");
-    for (name, _) in env::vars_os() {
-        if name.to_string_lossy().starts_with("GIT_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .arg("-C")
-        .arg(folder)
-        .args(["-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0"])
-        .stdin(Stdio::null());
-    command
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), SearchError> {
