@@ -33,7 +33,7 @@ use tramplab::{
     host::{Cache, Purpose, apt, cache::Lock},
     kernel::{Source, source},
     report::{comparison, terminal},
-    run::{Arch, Backend, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
+    run::{Arch, Backend, Cell, ErrorKind, Run, RunDir, SuiteRef, Tolerance},
 };
 
 #[derive(clap::Args)]
@@ -534,7 +534,7 @@ impl<'a> Bisection<'a> {
             return self.ask_beside(made, ends, ready, step, &name);
         }
         let run = self.run(&name, vec![ready.clone()], false)?;
-        step.said = self.cell(&run, &ready.facts.name).and_then(|cell| said(&cell.outcome));
+        step.said = self.cell(&run, &ready.facts.name).and_then(|cell| cell.outcome.reason());
         step.run = Some(name);
         Ok(Answer { given: self.reading(&run, &ready.facts.name)?, step, known: None })
     }
@@ -775,14 +775,5 @@ fn first_line(text: &str) -> &str {
 }
 
 fn not_built(ready: &Ready) -> String {
-    ready.build.as_ref().and_then(|build| said(&build.outcome)).unwrap_or_default()
-}
-
-fn said(outcome: &Outcome) -> Option<String> {
-    match outcome {
-        Outcome::Pass => None,
-        Outcome::Fail { reasons } => Some(reasons.join("\n")),
-        Outcome::Error { kind, message } => Some(format!("{kind}: {message}")),
-        Outcome::Skip { reason } => Some(reason.clone()),
-    }
+    ready.build.as_ref().and_then(|build| build.outcome.reason()).unwrap_or_default()
 }

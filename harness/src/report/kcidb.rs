@@ -242,12 +242,6 @@ fn status(outcome: &Outcome) -> Status {
 
 fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     let id = &cell.id;
-    let comment = match &cell.outcome {
-        Outcome::Pass => String::new(),
-        Outcome::Fail { reasons } => reasons.join("\n"),
-        Outcome::Error { kind, message } => format!("{kind}: {message}"),
-        Outcome::Skip { reason } => reason.clone(),
-    };
     let console = (!cell.console_tail.is_empty()).then(|| excerpt(&cell.console_tail.join("\n")));
     TestRun {
         id: format!("{origin}:{}/{}", run.id, id.name()),
@@ -257,7 +251,7 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
         path: path(&id.test),
         status: status(&cell.outcome),
         duration: cell.duration_ms as f64 / 1e3,
-        comment: plain(&comment),
+        comment: plain(&cell.outcome.reason().unwrap_or_default()),
         log_excerpt: console,
         misc: json!({"tramplab": {
             "run": run.id,
