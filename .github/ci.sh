@@ -10,7 +10,8 @@
 #   ci.sh series    the commits BASE..HEAD of the repository TREE as a series
 #   ci.sh measure   one shard, or all; ends with the exit code of `cargo xtask vm-test`
 #   ci.sh merge     all runs below RUNS as one; ends with its exit code
-#   ci.sh report    the run RUN as annotations in the log and Markdown in the step's summary; ends with 0 whatever it says
+#   ci.sh report    the run RUN as annotations in the log and Markdown in the step's summary; ends with 0 whatever it
+#                   says, and with 1 if it cannot be read
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -76,7 +77,7 @@ keys() {
     output cache "$cache"
     output target "$here/target"
     output cargo "tramplab-cargo-$system-$(cat "$here/Cargo.lock" <(cargo --version) | digest)"
-    # Debian's newest is looked up each day; a cache is never written twice.
+    # What is newest at Debian changes: a cache, which is never written twice, is made anew each week.
     output fetched "tramplab-fetched-$system-$arch-$(date -u +%G-%V)-$(cat "$here"/kernels/*.yaml | digest)"
     output fetched-like "tramplab-fetched-$system-$arch-"
     output ccache "tramplab-ccache-$system-$kernel-${BASE:-none}"
@@ -135,7 +136,7 @@ yaml() {
 # `tree` is the repository TREE at the commit BASE, `tree:clang-19` the same built with another compiler, `tree` without BASE the
 # commit HEAD; everything else is what --kernel takes.
 kernel_arguments() {
-    local toolchain=gcc name=tree
+    local toolchain=gcc name=tree tree config=
     case "$KERNEL" in
     tree) ;;
     tree:*)
@@ -149,11 +150,15 @@ kernel_arguments() {
     esac
     [[ "$toolchain" =~ ^[a-z0-9-]+$ ]] || die "\`$KERNEL\`: expected tree, or tree: and a compiler such as clang-19"
     mkdir -p "$work"
+    tree=$(realpath -e "${TREE:?}") || die "the repository \`$TREE\` is not there"
+    if [ -n "${CONFIG:-}" ]; then
+        config=$(realpath -e "$CONFIG") || die "the configuration \`$CONFIG\` is not there: expected a file"
+    fi
     {
         echo 'arch: [x86_64, arm64]'
-        echo "git: { repository: $(yaml "$(realpath "${TREE:?}")"), ref: $(yaml "${BASE:-${HEAD:?}}") }"
+        echo "git: { repository: $(yaml "$tree"), ref: $(yaml "${BASE:-${HEAD:?}}") }"
         echo "toolchain: $toolchain"
-        [ -z "${CONFIG:-}" ] || echo "config: [$(yaml "$(realpath "$CONFIG")")]"
+        [ -z "$config" ] || echo "config: [$(yaml "$config")]"
     } >"$work/$name.yaml"
     printf '%s\n' --kernel "$work/$name.yaml"
     [ -z "${BASE:-}" ] || printf '%s\n' --series "$work/series.mbx"
@@ -162,7 +167,11 @@ kernel_arguments() {
 measure() {
     local arguments=() extra=() part=() kernel suite=${SUITE:-quick} runs code=0 run=
     runs=$(realpath -m "${RUNS:-$work/runs}")
-    case "$suite" in */* | *.yaml | *.yml) suite=$(realpath "$suite") ;; esac
+    case "$suite" in
+    */* | *.yaml | *.yml)
+        suite=$(realpath -e "$suite") || die "the suite \`$SUITE\` is not there: expected a name in configs/suites/, or a file"
+        ;;
+    esac
     # Under KVM nothing counts branches and instructions.
     arguments=(--accel tcg --suite "$suite" --runs "$runs")
     if [ -n "${KERNEL:-}" ]; then
@@ -174,7 +183,8 @@ measure() {
     fi
     [ -z "${ARCH:-}" ] || arguments+=(--arch "$ARCH")
     [ "${UNCONFINED:-false}" = true ] || arguments+=(--confined)
-    read -r -a extra <<<"${ARGUMENTS:-}"
+    # Of all lines: an end that is none of `-d` is no failure.
+    read -r -d '' -a extra <<<"${ARGUMENTS:-}" || true
     arguments+=("${extra[@]}")
     case "${SHARD:-}" in
     '') ;;
@@ -186,9 +196,11 @@ measure() {
     rm -f "$runs/latest"
     without_commands tramplab vm-test --setup "${arguments[@]}" "${part[@]}" || code=$?
     if [ "${SHARD:-}" = none ] && [ "$code" = 3 ]; then
-        # A kernel does not build: the report of that is a run.
+        # A kernel does not build: the report of that is a run. One that passes is none: whatever was in the way is gone, and the
+        # shards measure.
         code=0
         without_commands tramplab vm-test "${arguments[@]}" || code=$?
+        [ "$code" != 0 ] || rm -f "$runs/latest"
     fi
     [ ! -e "$runs/latest" ] || run=$(realpath "$runs/latest")
     output run "$run"

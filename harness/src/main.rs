@@ -110,8 +110,6 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
 fn ended(result: anyhow::Result<u8>) -> u8 {
     match result {
         Ok(code) => code,
-        // Whoever read our output has seen enough.
-        Err(error) if is_broken_pipe(&error) => exit::PASS,
         Err(error) => {
             eprintln!("error: {}", told(&error));
             if error.is::<cli::Interrupted>() {
@@ -148,11 +146,4 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.downcast_ref::<SeriesError>().is_some_and(SeriesError::is_usage)
             || cause.downcast_ref::<SearchError>().is_some_and(SearchError::is_usage)
     })
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -14,7 +14,11 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tramplab::bisect::{End, Found, State, Step, Verdict, state::PREFIX};
+use tramplab::{
+    bisect::{End, Found, State, Step, Verdict, state::PREFIX},
+    kernel::build::Means,
+    run::RunDir,
+};
 
 fn tramplab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
@@ -91,15 +95,32 @@ fn interrupted(mut command: Command, runs: &Path) -> Output {
 fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interruption() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");
-    // A document, a comment, broken, mended, panics, boots again, a record more, slower: the last two are images of their own, so that
-    // the commit between them has to boot, which is time enough to be interrupted in, also where all is built.
-    let series = series(dir.path(), &[1, 2, 4, 5, 6, 8, 11, 9]);
+    // Three comments, panics, boots again, a record more, broken, mended, slower. git takes the fourth first, and later the seventh:
+    // around both it has to go. The last is an image of its own, so that something between the ends has to boot.
+    let series = series(dir.path(), &[1, 2, 3, 6, 8, 11, 4, 5, 9]);
     let arguments =
         ["--series", series.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "lbr_waste.fexit.any"];
     let output = interrupted(bisect(&runs, &arguments), &runs);
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     let (folder, before) = stored(&runs).unwrap();
     assert!(before.end.is_none() && before.steps.len() >= 3, "{before:?}");
+
+    // With another compiler than it was begun with, or other lines of a configuration, it does not go on.
+    type Change = fn(&mut Means);
+    let changes: [(&str, Change); 2] = [
+        ("another toolchain (gcc 1; ld 1, now gcc", |means| means.toolchain = "gcc 1; ld 1".to_owned()),
+        ("another kernel configuration", |means| means.config_sha256 = "0".repeat(64)),
+    ];
+    for (words, change) in changes {
+        let mut other = before.clone();
+        change(other.means.as_mut().unwrap());
+        other.save(&folder).unwrap();
+        let output = bisect(&runs, &arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+        assert_eq!(stored(&runs).unwrap().1, other);
+    }
+    before.save(&folder).unwrap();
 
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -109,23 +130,27 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     assert!(said(&output).contains("going on with"), "{}", said(&output));
     let culprit = found(&state);
     assert_eq!(culprit.subject, "bpf: Jump once more on the way to a program", "{}", said(&output));
-    let by_subject = |start: &str| state.steps.iter().find(|step| step.subject.starts_with(start));
+    let by_subject =
+        |start: &str| state.steps.iter().find(|step| step.subject.starts_with(start)).expect("was tested");
     // Neither was called bad, and git went around them.
-    for (start, why) in [("bpf: Call what", "does not build"), ("init: Panic", "panic")] {
-        if let Some(step) = by_subject(start) {
-            assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
-        }
+    for (start, why) in [("init: Panic", "panic"), ("bpf: Call what is not there", "does not build")] {
+        let step = by_subject(start);
+        assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
     }
-    // The same image as the base's: nothing was booted.
+    // The same image as another's: nothing was booted, and the verdict is that one's.
     let twins: Vec<&Step> = state.steps.iter().filter(|step| step.same_as.is_some()).collect();
-    assert!(twins.iter().all(|step| step.run.is_none() && step.verdict == Verdict::Good), "{twins:?}");
-    assert!(!twins.is_empty() && culprit.run.is_some(), "{state:?}");
+    let is_as_measured = |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
+    assert!(!twins.is_empty() && twins.iter().all(is_as_measured), "{twins:?}");
     let report = fs::read_to_string(folder.join("report.txt")).unwrap();
     for words in
         ["is the first bad commit for lbr_waste.fexit.any", "fexit, any", "cargo xtask vm-test --accel tcg"]
     {
         assert!(report.contains(words), "{words}: {report}");
     }
+    // Its runs are told from those of any other bisection.
+    let run =
+        RunDir::load(&folder.join("steps").join(state.measured(culprit).run.as_ref().unwrap())).unwrap();
+    assert!(run.id.starts_with(folder.file_name().unwrap().to_str().unwrap()), "{}", run.id);
     // The record that came, in the listings side by side.
     let came = |line: &str| line.starts_with('+') && line.contains("-> __bpf_prog_enter_recur");
     assert!(report.lines().any(came), "{report}");
@@ -139,11 +164,14 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     fs::remove_dir_all(dir.path().join("history")).unwrap();
     let panics = self::series(dir.path(), &[1, 4, 5, 6]);
     let runs = dir.path().join("boot");
-    let arguments = ["--series", panics.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "boot"];
+    let arguments =
+        ["--series", panics.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "boot", "--unconfined"];
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(found(&stored(&runs).unwrap().1).subject, "init: Panic as soon as there is a console");
     assert!(said(&output).contains("this kernel is not to boot"), "{}", said(&output));
+    // What shows it again builds as this did.
+    assert!(said(&output).contains("vm-test --accel tcg --unconfined"), "{}", said(&output));
 
     // Nothing that is built changes: there is nothing to search, and nothing is booted to know it but the good end.
     fs::remove_dir_all(dir.path().join("history")).unwrap();

@@ -78,6 +78,13 @@ fn bad_input_is_named_and_ends_with_2() {
             &["--vm virtme-ng", "this machine's own files"],
         ),
         with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
+        Case {
+            name: "a time that no clock holds",
+            suite: None,
+            files: vec![],
+            arguments: &["shell", "--timeout", "18446744073709551615", "--", "true"],
+            words: &["--timeout", "18446744073709551615 is not in 1..=31536000"],
+        },
         with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
         with_suite("unknown key", &SUITE.replace("tests:", "tets:"), &["suite.yaml:4:1", "tets", "tests"]),
         with_suite(
@@ -207,4 +214,39 @@ fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(word), "{word} is missing in: {said}");
     }
+}
+
+/// Neither a folder in `runs/` nor one that the next try would not go on with.
+#[test]
+fn a_bisection_that_cannot_begin_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, runs) = (dir.path().join("linux"), dir.path().join("runs"));
+    fs::create_dir(&tree).unwrap();
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.arg("-C").arg(&tree).args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    };
+    git(&["init", "--quiet"]);
+    for commit in ["good", "bad"] {
+        for file in ["Kbuild", "Kconfig", "Makefile"] {
+            fs::write(tree.join(file), commit).unwrap();
+        }
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", commit]);
+        git(&["tag", commit]);
+    }
+    let output = tramplab()
+        .args(["bisect", "--accel", "tcg", "--arch", "x86_64", "--good", "good", "--bad", "bad"])
+        .args(["--metric", "lbr_waste.fexit.any", "--tree"])
+        .arg(&tree)
+        .arg("--runs")
+        .arg(&runs)
+        .env("TRAMPLAB_QEMU_X86_64", dir.path().join("none"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("QEMU"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(&runs).into_iter().flatten().count(), 0);
 }

@@ -402,6 +402,17 @@ fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
     // Of a compiler's name nothing else is made.
     let done = act(&dir.path().join("odd"), &[("kernel", "tree:gcc; touch x"), ("tree", ".")]);
     assert!(done.failed && done.annotations("error")[0].contains("a compiler such as"), "{}", done.said);
+    // Nor is anything made of a file that is not there.
+    let folder = dir.path().join("gone");
+    for inputs in [
+        &[("kernel", "7.2"), ("suite", "tree/suite.yaml")][..],
+        &[("kernel", "tree"), ("tree", "."), ("head", "HEAD"), ("config", "tree/kernel.config")],
+        &[("kernel", "tree"), ("tree", "tree"), ("head", "HEAD")],
+    ] {
+        let done = act(&folder, inputs);
+        let said = done.annotations("error");
+        assert!(done.failed && said.iter().any(|line| line.contains("is not there")), "{}", done.said);
+    }
     // Nothing to upload, and no key but a reason.
     let inputs = [("kernel", "no-such-kernel"), ("suite", "waste")];
     let done = act(&dir.path().join("wrong"), &inputs);
@@ -526,32 +537,78 @@ fn a_strangers_kernel_is_not_built_where_nothing_confines_it() {
     fs::write(&bwrap, "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
         .unwrap();
     fs::set_permissions(&bwrap, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = std::env::var("PATH").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
-        .args([
-            "vm-test",
-            "--confined",
-            "--accel",
-            "tcg",
-            "--suite",
-            "waste",
-            "--kernel",
-            "6.12-source",
-            "--runs",
-        ])
-        .arg(dir.path().join("runs"))
-        .env("PATH", format!("{}:{path}", dir.path().display()))
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let measure = |unconfined: &str| {
+        let arguments = [("KERNEL", "6.12-source"), ("SUITE", "waste"), ("SHARD", "none")];
+        let more = [("UNCONFINED", unconfined), ("PATH", &path)];
+        measure(dir.path(), &[&arguments[..], &more].concat())
+    };
+    let (code, said) = measure("false");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("are to be built confined") && said.contains("No permissions to create"), "{said}");
+    // On a machine that is thrown away.
+    let (code, said) = measure("true");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("are built UNCONFINED"), "{said}");
+}
+
+/// `ci.sh measure` as any other CI runs it: the exit code, and all that it said.
+fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new("bash")
+        .arg(repository().join(".github/ci.sh"))
+        .arg("measure")
+        .current_dir(folder)
+        .env("RUNNER_TEMP", folder.join("temp"))
+        .env("TRAMPLAB_PROGRAM", env!("CARGO_BIN_EXE_tramplab"))
+        .envs(environment.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("are to be built confined") && said.contains("No permissions to create"), "{said}");
-    // The script asks for it unless it is told otherwise.
-    assert!(
-        fs::read_to_string(repository().join(".github/ci.sh"))
-            .unwrap()
-            .contains("|| arguments+=(--confined)")
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), said)
+}
+
+/// Something was in the way of building, and is gone when it is tried again: the shards measure, and a run of all would be one too
+/// many. The arguments are those of all lines: with fexit it would not pass.
+#[test]
+fn a_second_try_that_passes_is_no_run_and_arguments_may_have_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let program = dir.path().join("tramplab");
+    let real = env!("CARGO_BIN_EXE_tramplab");
+    let script = format!(
+        "#!/bin/sh\nfor word; do if [ \"$word\" = --list ]; then exit 3; fi; done\nexec '{real}' \"$@\"\n"
     );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(dir.path().join("suite.yaml"), SUITE).unwrap();
+    let (code, said) = measure(
+        dir.path(),
+        &[
+            ("KERNEL", kernel.as_str()),
+            ("SUITE", "suite.yaml"),
+            ("SHARD", "none"),
+            ("ARGUMENTS", "--jobs 2\nfentry\n"),
+            ("TRAMPLAB_PROGRAM", program.to_str().unwrap()),
+        ],
+    );
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("1 cells: 1 pass"), "{said}");
+    assert!(said.lines().any(|line| line == "run=") && said.lines().any(|line| line == "code=0"), "{said}");
+}
+
+/// A suite may be the tree's own, whatever kernels are measured with it.
+#[test]
+fn the_tree_is_there_where_something_of_it_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    for (kernel, suite, expected) in
+        [("7.2", "tree/tools/tramplab.yaml", true), ("7.2", "waste", false), ("tree:clang-19", "waste", true)]
+    {
+        let done = job(dir.path(), "build", &[("matrix.kernel", kernel), ("inputs.suite", suite)]);
+        let checkouts = done.used.iter().filter(|(used, _)| used.contains("actions/checkout"));
+        let of_the_tree = checkouts.filter(|(_, with)| with["path"] == "tree").count() == 1;
+        assert_eq!(of_the_tree, expected, "{kernel} {suite}");
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,9 @@
 use serde_json::{Value, json};
 use std::{
     fs,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn tramplab(arguments: &[&str]) -> Output {
@@ -198,6 +199,98 @@ fn a_stored_run_becomes_the_budgets_of_its_suite() {
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--update-budgets=SUITE"));
 }
 
+/// It is the user's own file: killed while it writes, here by the kernel as no file may grow, it has not made an empty one of it.
+#[test]
+fn a_suite_is_written_whole_or_not_at_all_and_stays_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, suite] = ["file.yaml", "suite.yaml"].map(|name| dir.path().join(name));
+    let before =
+        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+    fs::write(&file, before).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("file.yaml", &suite).unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let update = format!("--update-budgets={}", suite.display());
+    let killed = Command::new("sh")
+        .args(["-c", "ulimit -c 0; ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tramplab"), "report"])
+        .args([run.to_str().unwrap(), &update])
+        .output()
+        .unwrap();
+    assert!(!killed.status.success(), "{}", text(&killed.stderr));
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+
+    let output = tramplab(&["report", run.to_str().unwrap(), &update]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(fs::read_to_string(&file).unwrap().contains("budgets:"));
+    assert!(suite.is_symlink());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+}
+
+/// `tramplab … | head`: whoever reads has seen enough, and the answer is the same.
+#[test]
+fn a_closed_pipe_changes_no_exit_code_and_keeps_no_file_from_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let commits = ["1", "2"].map(|digit| digit.repeat(40));
+    let runs = dir.path().join("runs");
+    store(&runs, 1, "6.12-source", &commits[0]);
+    let run = store(&runs, 2, "6.12-source+lbr-helpers.1", &commits[1]);
+    let json = fs::read_to_string(run.join("run.json")).unwrap();
+    fs::write(run.join("run.json"), json.replacen("\"pass\"", r#"{"fail":{"reasons":["beyond"]}}"#, 1))
+        .unwrap();
+    let suite = dir.path().join("suite.yaml");
+    fs::write(
+        &suite,
+        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n",
+    )
+    .unwrap();
+    let merged = dir.path().join("merged");
+    let update = format!("--update-budgets={}", suite.display());
+    let [run, runs, merged_] = [&run, &runs, &merged].map(|path| path.to_str().unwrap());
+    for (arguments, code) in [
+        (&["report", run][..], 1),
+        (&["report", run, "--format", "json"], 1),
+        (&["merge", "--into", merged_, run], 1),
+        (&["history", "--runs", runs, "--metric", "lbr_waste.fexit.any", "--fail-on-step"], 1),
+        (&["profile", run], 2),
+        (&["report", run, &update], 0),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
+            .args(arguments)
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+    }
+    for file in ["report.md", "junit.xml"] {
+        assert!(merged.join(file).is_file(), "{file}");
+    }
+    assert!(fs::read_to_string(&suite).unwrap().contains("budgets:"));
+}
+
+/// An artefact is somebody's: what its folders are links to is not part of the run.
+#[test]
+fn a_merge_follows_no_link_out_of_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("secret"), "s").unwrap();
+    symlink(&elsewhere, run.join("cells")).unwrap();
+    fs::create_dir(run.join("kernels")).unwrap();
+    symlink(&elsewhere, run.join("kernels/link")).unwrap();
+    fs::write(run.join("kernels/own"), "o").unwrap();
+    let into = dir.path().join("into");
+    let output = tramplab(&["merge", "--into", into.to_str().unwrap(), run.to_str().unwrap()]);
+    assert!(into.join("run.json").is_file(), "{}", text(&output.stderr));
+    assert!(into.join("kernels/own").is_file());
+    for place in ["cells", "kernels/link"] {
+        assert!(!into.join(place).join("secret").exists(), "{place}");
+    }
+}
+
 #[test]
 fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,4 +301,27 @@ fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
     assert_eq!(objects["checkouts"][0]["git_commit_hash"], "a1".repeat(20));
     assert!(objects["tests"][0]["id"].as_str().unwrap().starts_with("my_ci:run-1/x86_64/linux-"));
     assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
+}
+
+/// As CI puts a commit's shards together, each time into a folder of the same name.
+#[test]
+fn runs_that_were_put_together_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let commits = ["1", "2"].map(|digit| digit.repeat(40));
+    let mut ids = Vec::new();
+    for (number, commit) in [1, 2].into_iter().zip(&commits) {
+        let part = store(&dir.path().join("parts"), number, "6.12-source", commit);
+        let into = dir.path().join(format!("artifacts/{number}/merged"));
+        let place = [&part, &into].map(|path| path.to_str().unwrap());
+        let output = tramplab(&["merge", "--into", place[1], place[0]]);
+        assert!(into.join("report.md").is_file(), "{}", text(&output.stderr));
+        let run: Value = serde_json::from_slice(&fs::read(into.join("run.json")).unwrap()).unwrap();
+        ids.push(run["id"].as_str().unwrap().to_owned());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let artifacts = dir.path().join("artifacts");
+    let metric = ["--metric", "lbr_waste.fexit.any", "--format", "json"];
+    let output = tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
 }

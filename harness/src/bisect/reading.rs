@@ -168,6 +168,20 @@ impl Ends {
         }
     }
 
+    /// The side of a commit that was timed beside both. Which way is worse the ends' own times say, by which they were proved to
+    /// differ: of the few of this look that may be turned around.
+    pub fn side_beside(&self, times: &Interleaved) -> Option<Side> {
+        let (Reading::Times(good), Reading::Times(bad)) = (&self.good, &self.bad) else { return None };
+        let ends = Interleaved { good: good.clone(), bad: bad.clone(), candidate: Vec::new() };
+        let rises = ends.differ()?.mean > 1.0;
+        let candidate = times.beside_the_middle()?;
+        match (candidate.low > 1.0, candidate.high < 1.0) {
+            (true, _) => Some(if rises { Side::Bad } else { Side::Good }),
+            (_, true) => Some(if rises { Side::Good } else { Side::Bad }),
+            _ => None,
+        }
+    }
+
     /// For people: `8 is good, 11 is bad, from 10 on`.
     pub fn threshold(&self) -> String {
         match (&self.good, &self.bad) {
@@ -238,18 +252,11 @@ impl Interleaved {
         (ratio.low > 1.0 || ratio.high < 1.0).then_some(ratio)
     }
 
-    /// The side of the middle between the ends, boot by boot, on which the candidate lies for sure.
-    pub fn side(&self) -> Option<Side> {
+    /// The candidate over the middle between the ends, boot by boot.
+    fn beside_the_middle(&self) -> Option<Ratio> {
         let middle: Vec<f64> =
             self.good.iter().zip(&self.bad).map(|(good, bad)| (good * bad).sqrt()).collect();
-        let candidate = interval(&middle, &self.candidate, |middle, time| (time / middle).ln())?;
-        let ends = interval(&self.good, &self.bad, |good, bad| (bad / good).ln())?;
-        let (above, below) = (candidate.low > 1.0, candidate.high < 1.0);
-        match (above, below, ends.mean > 1.0) {
-            (true, _, true) | (_, true, false) => Some(Side::Bad),
-            (_, true, true) | (true, _, false) => Some(Side::Good),
-            _ => None,
-        }
+        interval(&middle, &self.candidate, |middle, time| (time / middle).ln())
     }
 }
 
@@ -426,7 +433,8 @@ mod tests {
         ] {
             let measured =
                 Interleaved { good: times(good, 0), bad: times(bad, 1), candidate: times(candidate, 2) };
-            assert_eq!(measured.side(), side, "{good} {bad} {candidate}");
+            let ends = timed(&measured.good, &measured.bad);
+            assert_eq!(ends.side_beside(&measured), side, "{good} {bad} {candidate}");
             let differ = measured.differ().map(|ratio| ratio.mean > 1.0);
             let expected = (f64::abs(good - bad) > 0.1).then_some(bad > good);
             assert_eq!(differ, expected, "{good} {bad}");
@@ -435,21 +443,39 @@ mod tests {
         let [good, bad, candidate] =
             [(1.0, 0), (1.06, 1), (1.06, 2)].map(|(factor, turn)| times(factor, turn));
         let once = Interleaved { good, bad, candidate };
-        assert_eq!(once.side(), None);
         let again = |times: &[f64]| times.repeat(4);
         let four =
             Interleaved { good: again(&once.good), bad: again(&once.bad), candidate: again(&once.candidate) };
-        assert_eq!(four.side(), Some(Bad));
+        let ends = timed(&four.good, &four.bad);
+        assert_eq!((ends.side_beside(&once), ends.side_beside(&four)), (None, Some(Bad)));
+    }
+
+    fn timed(good: &[f64], bad: &[f64]) -> Ends {
+        Ends::new(Reading::Times(good.to_vec()), Reading::Times(bad.to_vec())).unwrap()
+    }
+
+    /// The ends were proved to differ before, by more boots: that they came out the other way round in this look proves nothing.
+    #[test]
+    fn ends_that_change_places_do_not_turn_a_commit_around() {
+        let ends = timed(&[10.0, 10.1, 9.9, 10.0, 10.1, 10.0], &[10.3, 10.4, 10.4, 10.3, 10.5, 10.4]);
+        let look = |candidate: f64| Interleaved {
+            good: vec![10.0, 10.4, 9.8, 10.2, 10.1, 10.0],
+            bad: vec![10.1, 9.9, 9.9, 10.0, 10.0, 10.1],
+            candidate: vec![candidate; 6],
+        };
+        for (candidate, side) in [(20.0, Side::Bad), (5.0, Side::Good)] {
+            assert_eq!(ends.side_beside(&look(candidate)), Some(side), "{candidate}");
+        }
     }
 
     #[test]
     fn times_that_prove_nothing_are_on_no_side() {
-        let three = vec![1.0, 1.0, 1.0];
-        let short = Interleaved { good: three.clone(), bad: vec![9.0; 3], candidate: vec![9.0; 3] };
-        assert_eq!((short.side(), short.differ()), (None, None));
+        let ends = timed(&[1.0; 6], &[9.0; 6]);
+        let short = Interleaved { good: vec![1.0; 3], bad: vec![9.0; 3], candidate: vec![9.0; 3] };
+        assert_eq!((ends.side_beside(&short), short.differ()), (None, None));
         let lost = Interleaved { good: vec![1.0; 6], bad: vec![9.0; 6], candidate: vec![9.0; 5] };
-        assert_eq!(lost.side(), None);
+        assert_eq!(ends.side_beside(&lost), None);
         let negative = Interleaved { good: vec![1.0; 6], bad: vec![9.0; 6], candidate: vec![-9.0; 6] };
-        assert_eq!(negative.side(), None);
+        assert_eq!(ends.side_beside(&negative), None);
     }
 }

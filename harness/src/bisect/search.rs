@@ -5,14 +5,17 @@
 //! repository is only read: neither its checkout nor a bisection that is going on there is touched. What is kept is the verdicts:
 //! git is told them in their order, and then asks the same again.
 
-use crate::host::{
-    ChildError,
-    child::{self, Output},
+use crate::{
+    host::{
+        ChildError,
+        child::{self, Output},
+    },
+    kernel::source::git,
 };
 use std::{
-    env, fs, io,
+    fs, io,
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -108,7 +111,13 @@ impl Told {
 impl History {
     /// That of a repository on this host.
     pub fn of_repository(repository: &Path, folder: &Path) -> Result<History, SearchError> {
-        let history = History::empty(folder, repository.display().to_string())?;
+        let mut asking = git(repository);
+        asking.args(["rev-parse", "--show-object-format"]);
+        let hash = child::run(&mut asking, LIMIT).map_err(|source| SearchError::Git {
+            repository: repository.display().to_string(),
+            source: Box::new(source),
+        })?;
+        let history = History::empty(folder, repository.display().to_string(), hash.stdout.trim())?;
         let place = |name: &str| {
             let mut command = git(repository);
             command.args(["rev-parse", "--path-format=absolute", "--git-path", name]);
@@ -131,7 +140,7 @@ impl History {
         subjects: &[String],
         folder: &Path,
     ) -> Result<(History, Vec<String>), SearchError> {
-        let history = History::empty(folder, format!("the series {name}"))?;
+        let history = History::empty(folder, format!("the series {name}"), "sha1")?;
         let tree = history.line(history.git().args(["mktree"]))?;
         let mut commits: Vec<String> = Vec::new();
         let messages =
@@ -152,10 +161,12 @@ impl History {
         Ok((history, commits))
     }
 
-    fn empty(folder: &Path, what: String) -> Result<History, SearchError> {
+    /// `hash` is what ids are of: a repository takes objects of one with the same only.
+    fn empty(folder: &Path, what: String, hash: &str) -> Result<History, SearchError> {
         fs::create_dir_all(folder).map_err(io_error("make", folder))?;
         let history = History { folder: folder.to_owned(), what, told: None };
-        history.run(history.git().args(["init", "--bare", "--quiet", "--template="]))?;
+        let hash = format!("--object-format={hash}");
+        history.run(history.git().args(["init", "--bare", "--quiet", "--template=", &hash]))?;
         fs::create_dir_all(folder.join("objects/info")).map_err(io_error("make", folder))?;
         Ok(history)
     }
@@ -256,22 +267,6 @@ impl History {
     }
 }
 
-/// git with nothing of the user's but the programs: where git itself runs tramplab (`git bisect run`), it means another repository.
-fn git(folder: &Path) -> Command {
-    let mut command = Command::new("git");
-    for (name, _) in env::vars_os() {
-        if name.to_string_lossy().starts_with("GIT_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .arg("-C")
-        .arg(folder)
-        .args(["-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0"])
-        .stdin(Stdio::null());
-    command
-}
-
 fn write(path: &Path, bytes: &[u8]) -> Result<(), SearchError> {
     fs::write(path, bytes).map_err(io_error("write", path))
 }
@@ -292,9 +287,13 @@ mod tests {
 
     impl Made {
         fn new() -> Made {
+            Made::with_hash("sha1")
+        }
+
+        fn with_hash(name: &str) -> Made {
             let dir = tempfile::tempdir().unwrap();
             let mut made = Made { dir, commits: Vec::new() };
-            made.git(&["init", "--quiet", "--initial-branch=main"]);
+            made.git(&["init", "--quiet", "--initial-branch=main", &format!("--object-format={name}")]);
             for name in ["a", "b"] {
                 made.commit(name);
             }
@@ -358,6 +357,14 @@ mod tests {
                 assert!(verdicts.len() < 9);
             }
         }
+    }
+
+    /// The user's repository may have either of git's hashes.
+    #[test]
+    fn a_repository_of_long_ids_is_searched_too() {
+        let made = Made::with_hash("sha256");
+        assert_eq!(made.id("a").len(), 64);
+        assert_eq!(made.search("a", "f", after("s")).1, Next::Found(made.id("s")));
     }
 
     /// Bad: what has the commit `first` among its ancestors or is it.

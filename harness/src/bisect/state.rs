@@ -4,6 +4,7 @@
 use super::{Mark, Reading, Side};
 use crate::{
     host::cache::write_whole,
+    kernel::build::Means,
     run::{Arch, Machine},
 };
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use std::{
 };
 
 /// Raised when a field changes its meaning; an older bisection is then begun anew.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +23,8 @@ pub struct State {
     pub asked: Asked,
     /// The machine that was measured on; none before the first guest.
     pub machine: Option<Machine>,
+    /// What the kernels are made with; none before the first.
+    pub means: Option<Means>,
     /// In the order in which they were tested; the ends are the first.
     pub steps: Vec<Step>,
     /// None while there is something to test.
@@ -134,7 +137,7 @@ pub struct Found {
 
 impl State {
     pub fn new(asked: Asked) -> State {
-        State { schema: SCHEMA, asked, machine: None, steps: Vec::new(), end: None }
+        State { schema: SCHEMA, asked, machine: None, means: None, steps: Vec::new(), end: None }
     }
 
     pub fn step(&self, commit: &str) -> Option<&Step> {

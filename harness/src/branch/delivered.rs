@@ -26,7 +26,7 @@ pub enum DeliveryError {
     #[error("no program called the snapshot function, so nothing was delivered")]
     NoSnapshot,
     #[error(
-        "the program was to be given {expected} branch records, and its helper returned {result} (-2: nothing was delivered, as where          an interrupt comes between the call and its target)"
+        "the program was to be given {expected} branch records, and its helper returned {result} (-2: nothing was delivered, as where an interrupt comes between the call and its target)"
     )]
     Result { expected: usize, result: i64 },
     #[error(

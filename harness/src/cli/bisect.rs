@@ -30,10 +30,10 @@ use tramplab::{
     branch::Model,
     compare::{self, Metric, Timing},
     config,
-    host::{Cache, Purpose, apt},
+    host::{Cache, Purpose, apt, cache::Lock},
     kernel::{Source, source},
     report::{comparison, terminal},
-    run::{Arch, Backend, Cell, ErrorKind, Outcome, Run, RunDir, SuiteRef, Tolerance},
+    run::{Arch, Backend, Cell, ErrorKind, Run, RunDir, SuiteRef, Tolerance},
     vm::branches,
 };
 
@@ -123,15 +123,14 @@ fn of_tree(args: &Args, tree: &Path) -> Result<u8> {
     // What git has checked out, or with --no-checkout would have.
     let chosen = args.step.then(|| resolve("BISECT_HEAD").or_else(|_| resolve("HEAD"))).transpose()?;
     let suite = args.metric.suite([&asked.good, &asked.bad].map(|commit| kernel(commit)).to_vec());
-    let (lab, place) = setting.open(&asked, suite, args, &[arch])?;
+    let (lab, place, lock) = setting.open(&asked, suite, args, &[arch])?;
     let history = History::of_repository(&tree, &place.folder.path().join("git"))?;
-    let preparing = setting.preparing(&lab, &place, args);
+    let preparing = setting.preparing(&lab, &place);
     let mut make = |commit: &str| preparing.tried(&manifest(commit)?);
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };
-    let bisection =
-        Bisection::new(&args.metric, &setting, &lab, place.clone(), history, &reproduce, &mut make)?;
+    let bisection = Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
     match chosen {
         Some(commit) => bisection.answer_for(&commit),
         None => bisection.search(),
@@ -168,10 +167,10 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
         accel: setting.accel.clone(),
         by_hand: false,
     };
-    let (lab, place) =
+    let (lab, place, lock) =
         setting.open(&asked, args.metric.suite(vec![kernel.clone()]), args, &[manifest.arch])?;
     let (history, _) = History::of_series(&series.name, &subjects, &place.folder.path().join("git"))?;
-    let preparing = setting.preparing(&lab, &place, args);
+    let preparing = setting.preparing(&lab, &place);
     let reproduce =
         |_: &str, _: &str| format!("--kernel {} --series {} --each-patch", quoted(&kernel), quoted(spec));
     preparing.with_patches(manifest, series, |with| {
@@ -179,7 +178,7 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
             let patches = commits.iter().position(|known| known == commit).expect("of the series");
             with(patches)
         };
-        Bisection::new(&args.metric, &setting, &lab, place.clone(), history, &reproduce, &mut make)?.search()
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?.search()
     })
 }
 
@@ -187,12 +186,14 @@ fn quoted(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
-/// What every bisection needs of this host.
+/// What is asked, and what every bisection needs of this host.
 struct Setting {
+    question: Question,
     cache: Cache,
     progress: Progress,
     interrupt: Interrupt,
     accel: String,
+    unconfined: bool,
 }
 
 /// Where a bisection is kept, and what runs for each commit.
@@ -207,40 +208,20 @@ impl Setting {
     fn new(args: &Args) -> Result<Setting> {
         let accel = args.accel.to_possible_value().expect("none is hidden").get_name().to_owned();
         let interrupt = Interrupt::watch()?;
-        Ok(Setting { cache: Cache::open(true)?, progress: Progress::steps(), interrupt, accel })
+        let (cache, progress) = (Cache::open(true)?, Progress::steps());
+        let (question, unconfined) = (args.metric.clone(), args.unconfined);
+        Ok(Setting { question, cache, progress, interrupt, accel, unconfined })
     }
 
-    /// Goes on with what was asked before, or begins.
+    /// Goes on with what was asked before, or begins. Its folder is this one's alone while the lock is held.
     fn open(
         &self,
         asked: &Asked,
         suite: tramplab::suite::Suite,
         args: &Args,
         arches: &[Arch],
-    ) -> Result<(Lab, Place)> {
-        let runs = args.runs.clone().unwrap_or_else(|| repository().join("runs"));
-        let text = config::write(&suite);
-        let (folder, state) = match state::find(&runs, asked) {
-            Some((folder, state)) => {
-                let folder = RunDir::new(fs::canonicalize(folder)?);
-                // A verdict at each of git's steps needs no such line.
-                if !asked.by_hand {
-                    self.progress.line(&format!("going on with {}", folder.path().display()));
-                }
-                (folder, state)
-            }
-            None => {
-                let folder = lab::new_run_dir(&runs, state::PREFIX)?;
-                (folder, State::new(asked.clone()))
-            }
-        };
-        let file = folder.path().join("suite.yaml");
-        fs::write(&file, &text).with_context(|| format!("failed to write {}", file.display()))?;
-        let reference = SuiteRef {
-            name: suite.name.clone(),
-            file: file.display().to_string(),
-            sha256: apt::hex(&Sha256::digest(&text)),
-        };
+    ) -> Result<(Lab, Place, Lock)> {
+        // Without QEMU nothing is begun, and no folder left.
         let lab = Lab::set_up(
             Cache::open(true)?,
             arches,
@@ -255,14 +236,42 @@ impl Setting {
             },
             &self.progress,
         )?;
-        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }))
+        let runs = args.runs.clone().unwrap_or_else(|| repository().join("runs"));
+        let text = config::write(&suite);
+        let (folder, mut state) = match state::find(&runs, asked) {
+            Some((folder, state)) => {
+                let folder = RunDir::new(fs::canonicalize(folder)?);
+                // A verdict at each of git's steps needs no such line.
+                if !asked.by_hand {
+                    self.progress.line(&format!("going on with {}", folder.path().display()));
+                }
+                (folder, state)
+            }
+            None => {
+                let folder = lab::new_run_dir(&runs, state::PREFIX)?;
+                (folder, State::new(asked.clone()))
+            }
+        };
+        let lock = lab.cache.lock(&folder.id())?;
+        // Another run of the same may have gone on while this one waited.
+        if let Some(newer) = State::load(folder.path()) {
+            state = newer;
+        }
+        let file = folder.path().join("suite.yaml");
+        fs::write(&file, &text).with_context(|| format!("failed to write {}", file.display()))?;
+        let reference = SuiteRef {
+            name: suite.name.clone(),
+            file: file.display().to_string(),
+            sha256: apt::hex(&Sha256::digest(&text)),
+        };
+        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }, lock))
     }
 
-    fn preparing<'a>(&'a self, lab: &'a Lab, place: &'a Place, args: &Args) -> Preparing<'a> {
+    fn preparing<'a>(&'a self, lab: &'a Lab, place: &'a Place) -> Preparing<'a> {
         Preparing {
             suite: &place.suite.suite,
             each_patch: false,
-            unconfined: args.unconfined,
+            unconfined: self.unconfined,
             cache: &lab.cache,
             run_dir: &place.folder,
             progress: &self.progress,
@@ -284,7 +293,7 @@ struct Bisection<'a> {
     make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     /// The ends' kernels, where every commit is measured beside them.
     ends: Option<[Ready; 2]>,
-    _lock: tramplab::host::cache::Lock,
+    _lock: Lock,
 }
 
 /// What came of asking a commit's kernel.
@@ -299,21 +308,17 @@ struct Answer {
 
 impl<'a> Bisection<'a> {
     fn new(
-        question: &'a Question,
         setting: &'a Setting,
         lab: &'a Lab,
-        mut place: Place,
+        place: Place,
+        lock: Lock,
         history: History,
         reproduce: &'a dyn Fn(&str, &str) -> String,
         make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     ) -> Result<Bisection<'a>> {
-        let _lock = lab.cache.lock(&place.folder.id())?;
-        // Another run of the same may have gone on while this one waited.
-        if let Some(state) = State::load(place.folder.path()) {
-            place.state = state;
-        }
+        let question = &setting.question;
         let bisection =
-            Bisection { question, setting, lab, place, history, reproduce, make, ends: None, _lock };
+            Bisection { question, setting, lab, place, history, reproduce, make, ends: None, _lock: lock };
         bisection.save()?;
         Ok(bisection)
     }
@@ -385,7 +390,7 @@ impl<'a> Bisection<'a> {
         } else {
             for (commit, verdict) in [(&good, Verdict::Good), (&bad, Verdict::Bad)] {
                 if self.place.state.step(commit).is_none() {
-                    let Answer { step, given, .. } = self.ask(commit)?;
+                    let Answer { step, given, .. } = self.ask(commit, None)?;
                     self.keep_end(step, given, verdict)?;
                 }
             }
@@ -413,7 +418,7 @@ impl<'a> Bisection<'a> {
 
     /// The ends take turns until they differ for sure. Their kernels are needed again beside each commit.
     fn timed_ends(&mut self, good: &str, bad: &str) -> Result<()> {
-        let made = [(self.make)(good)?, (self.make)(bad)?];
+        let made = [self.made(good)?, self.made(bad)?];
         for (ready, end) in made.iter().zip(["good", "bad"]) {
             if ready.image.is_none() {
                 let message = format!("the {end} end does not build: {}", first_line(&not_built(ready)));
@@ -470,9 +475,38 @@ impl<'a> Bisection<'a> {
         })
     }
 
-    /// Makes a commit's kernel, and asks it if nobody has asked the same image before.
-    fn ask(&mut self, commit: &str) -> Result<Answer> {
+    /// A commit's kernel, made as all others are.
+    fn made(&mut self, commit: &str) -> Result<Ready> {
         let ready = (self.make)(commit)?;
+        let means = ready.build.as_ref().map(|build| build.means.clone());
+        match (&self.place.state.means, means) {
+            (Some(known), Some(means)) if *known != means => {
+                let what = match known.toolchain == means.toolchain {
+                    true => "another kernel configuration".to_owned(),
+                    false => format!("another toolchain ({}, now {})", known.toolchain, means.toolchain),
+                };
+                Err(self.begun_with(&what))
+            }
+            (None, Some(means)) => {
+                self.place.state.means = Some(means);
+                Ok(ready)
+            }
+            _ => Ok(ready),
+        }
+    }
+
+    fn begun_with(&self, what: &str) -> anyhow::Error {
+        let message = format!(
+            "{} was begun with {what}: what they measure cannot be laid beside each other; \
+             move the folder away to begin anew",
+            self.place.folder.path().display()
+        );
+        UsageError(message).into()
+    }
+
+    /// Makes a commit's kernel, and asks it if nobody has asked the same image before. Of an end itself there are no `ends` yet.
+    fn ask(&mut self, commit: &str, ends: Option<&Ends>) -> Result<Answer> {
+        let ready = self.made(commit)?;
         let mut step = self.blank(commit, &ready)?;
         let of_builds = self.question.is_of_builds();
         if ready.image.is_none() {
@@ -501,18 +535,24 @@ impl<'a> Bisection<'a> {
             return Ok(Answer { step, given, known: Some(verdict) });
         }
         let name = format!("{:02}-{}", self.place.state.steps.len() + 1, short(commit));
-        if let Some([good, bad]) = self.ends.clone() {
-            return self.ask_beside([good, bad], ready, step, &name);
+        if let (Some(made), Some(ends)) = (self.ends.clone(), ends) {
+            return self.ask_beside(made, ends, ready, step, &name);
         }
         let run = self.run(&name, vec![ready.clone()], false)?;
-        step.said = self.cell(&run, &ready.facts.name).and_then(|cell| said(&cell.outcome));
+        step.said = self.cell(&run, &ready.facts.name).and_then(|cell| cell.outcome.reason());
         step.run = Some(name);
         Ok(Answer { given: self.reading(&run, &ready.facts.name)?, step, known: None })
     }
 
     /// Beside both ends, again and again until it is sure on which side it is.
-    fn ask_beside(&mut self, ends: [Ready; 2], ready: Ready, mut step: Step, name: &str) -> Result<Answer> {
-        let [good, bad] = ends;
+    fn ask_beside(
+        &mut self,
+        [good, bad]: [Ready; 2],
+        ends: &Ends,
+        ready: Ready,
+        mut step: Step,
+        name: &str,
+    ) -> Result<Answer> {
         let mut times = Interleaved::default();
         for look in 1..=LOOKS {
             let run = format!("{name}-{look}");
@@ -532,7 +572,7 @@ impl<'a> Bisection<'a> {
                     }
                 }
             }
-            if let Some(side) = times.side() {
+            if let Some(side) = ends.side_beside(&times) {
                 let given = Ok(Reading::Times(times.candidate));
                 return Ok(Answer { step, given, known: Some(Ok(side).into()) });
             }
@@ -543,7 +583,7 @@ impl<'a> Bisection<'a> {
     }
 
     fn test(&mut self, commit: &str, ends: &Ends) -> Result<Step> {
-        let Answer { step, given, known } = self.ask(commit)?;
+        let Answer { step, given, known } = self.ask(commit, Some(ends))?;
         let verdict = known.unwrap_or_else(|| match &given {
             Ok(reading) => ends.side(reading).into(),
             Err(why) => Verdict::Skip(why.clone()),
@@ -562,18 +602,13 @@ impl<'a> Bisection<'a> {
         fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
         let prepared = Prepared { kernels, series: Vec::new() };
         let planned = self.lab.plan(&self.place.suite, prepared, compared, RunDir::new(dir), progress)?;
+        // Other bisections have steps of the same names.
+        let planned = planned.with_id(format!("{}-{name}", self.place.folder.id()));
         let machine = planned.machine(self.place.state.asked.arch).cloned();
         match &self.place.state.machine {
             None => self.place.state.machine = machine,
             known if *known == machine => {}
-            _ => {
-                let message = format!(
-                    "{} was begun with another QEMU, plugin or guest agent: what they measure cannot be laid beside each other; \
-                     move the folder away to begin anew",
-                    self.place.folder.path().display()
-                );
-                return Err(UsageError(message).into());
-            }
+            _ => return Err(self.begun_with("another QEMU, plugin or guest agent")),
         }
         if interrupt.came() {
             return Err(Interrupted.into());
@@ -714,8 +749,9 @@ impl<'a> Bisection<'a> {
         let Asked { arch, accel, .. } = &self.place.state.asked;
         let arch = if Arch::host() == Some(*arch) { String::new() } else { format!(" --arch {arch}") };
         let suite = quoted(&self.place.suite.reference.file);
+        let unconfined = if self.setting.unconfined { " --unconfined" } else { "" };
         format!(
-            "cargo xtask vm-test --accel {accel}{arch} --suite {suite} {}",
+            "cargo xtask vm-test --accel {accel}{arch}{unconfined} --suite {suite} {}",
             (self.reproduce)(before, after)
         )
     }
@@ -744,14 +780,5 @@ fn first_line(text: &str) -> &str {
 }
 
 fn not_built(ready: &Ready) -> String {
-    ready.build.as_ref().and_then(|build| said(&build.outcome)).unwrap_or_default()
-}
-
-fn said(outcome: &Outcome) -> Option<String> {
-    match outcome {
-        Outcome::Pass => None,
-        Outcome::Fail { reasons } => Some(reasons.join("\n")),
-        Outcome::Error { kind, message } => Some(format!("{kind}: {message}")),
-        Outcome::Skip { reason } => Some(reason.clone()),
-    }
+    ready.build.as_ref().and_then(|build| build.outcome.reason()).unwrap_or_default()
 }

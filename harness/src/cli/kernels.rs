@@ -13,7 +13,7 @@ use tramplab::{
     host::{self, Cache, Purpose},
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source,
-        build::{self, BuildError, Builder, Confinement, Order},
+        build::{self, BuildError, Builder, Confinement, Means, Order},
         kconfig, source,
     },
     run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step},
@@ -58,6 +58,7 @@ pub struct Ready {
 pub struct BuildCell {
     pub outcome: Outcome,
     pub taken: Duration,
+    pub means: Means,
 }
 
 /// What was asked for, read and understood: nothing has been fetched or built yet.
@@ -382,7 +383,7 @@ impl Building<'_> {
                 (facts, None, Outcome::Error { kind: ErrorKind::Build, message })
             }
         };
-        let build = BuildCell { outcome, taken: tried.taken };
+        let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means() };
         Ok(Ready { facts, image, budgets_of: self.order.name.clone(), build: Some(build) })
     }
 

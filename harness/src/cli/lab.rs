@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs,
+    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
-    time::Duration,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
@@ -23,12 +23,13 @@ use tramplab::{
     host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt, lbr},
     kernel,
     run::{
-        self, Accel, Arch, Backend, Cell, CellId, Clock, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard,
-        SuiteRef, Test,
+        self, Accel, Arch, Backend, Cell, CellId, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
+        Test,
     },
     suite::{Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
     vm::{
-        self, Deadlines, Snapshots, Spec, Vm, accel,
+        self, Snapshots, Vm,
+        accel::{self, NoAnswer},
         branches::{self, Source},
     },
 };
@@ -81,6 +82,12 @@ pub struct Planned {
 impl Planned {
     pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
         self.run.machine(arch)
+    }
+
+    /// For a run whose folder is named by its place among others.
+    pub fn with_id(mut self, id: String) -> Planned {
+        self.run.id = id;
+        self
     }
 }
 
@@ -305,26 +312,8 @@ impl Lab {
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
             progress.step("trying KVM with a guest");
-            let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-            let vm = Vm::boot(&Spec {
-                qemu: qemu.clone(),
-                arch: image.arch,
-                accel: Accel::Kvm,
-                clock: Clock::Free,
-                kernel: image.image.clone(),
-                initrd: initrd.to_owned(),
-                // Whether KVM works is the same question.
-                virtme: None,
-                cpus: 1,
-                memory_mib: 1024,
-                append: Vec::new(),
-                plugin: None,
-                snapshots: None,
-                lbr: None,
-                dir: dir.path().to_owned(),
-                deadlines: Deadlines { boot: KVM_PROBE, silence: KVM_PROBE },
-            });
-            vm.map(drop).map_err(|e| e.to_string())
+            let dir = tempfile::tempdir().map_err(|error| NoAnswer::Untried(error.to_string()))?;
+            Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path())).map(drop)?)
         };
         let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
         let choice = accel::choose(
@@ -473,9 +462,6 @@ pub enum InitramfsError {
     Cache(#[from] CacheError),
 }
 
-/// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
-const KVM_PROBE: Duration = Duration::from_secs(10);
-
 fn host_facts() -> run::Host {
     let field = |file: &str, key: &str| -> Option<String> {
         let text = fs::read_to_string(file).ok()?;
@@ -497,13 +483,19 @@ fn host_facts() -> run::Host {
     }
 }
 
-/// A folder named after the moment, with `prefix` before it.
-pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
+/// No other run has it, wherever it was made: the moment, and a number that shards which start in the same second do not share.
+pub fn new_id() -> String {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
         .expect("a date is formattable");
-    let id = format!("{prefix}{stamp}-{:04x}", std::process::id() & 0xffff);
-    let path = runs.join(id);
+    // Seeded by the system, anew each time.
+    let number = RandomState::new().hash_one(std::process::id());
+    format!("{stamp}-{:08x}", number as u32)
+}
+
+/// A folder of its own for a run, with `prefix` before the run's id.
+pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
+    let path = runs.join(format!("{prefix}{}", new_id()));
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
     Ok(RunDir::new(fs::canonicalize(path)?))

@@ -45,7 +45,8 @@ pub fn merge(args: &Args) -> Result<u8> {
         Some(folder) => empty(folder)?,
         None => lab::new_run_dir(&repository().join("runs"), "")?,
     };
-    let id = run_dir.path().file_name().map_or(run.id.clone(), |name| name.to_string_lossy().into_owned());
+    // A folder that was given has the same name each time.
+    let id = if args.into.is_some() { lab::new_id() } else { run_dir.id() };
     for part in &args.runs {
         // Consoles, profiles, configurations: what the cells refer to.
         bring(RunDir::at(part).path(), run_dir.path())?;
@@ -73,7 +74,7 @@ fn bring(from: &Path, into: &Path) -> Result<()> {
         if !from_folder.is_dir() {
             continue;
         }
-        for entry in WalkDir::new(&from_folder) {
+        for entry in WalkDir::new(&from_folder).follow_root_links(false) {
             let entry = entry.with_context(|| format!("failed to read {}", from_folder.display()))?;
             let to = into.join(entry.path().strip_prefix(from).expect("found below it"));
             let done: io::Result<()> = if entry.file_type().is_dir() {

@@ -4,7 +4,7 @@
 //! The cells are the tests of `selftests/tests/cells.rs`; nextest lists, filters, shards, schedules, times out and
 //! interrupts them, in this process. What it says is passed on as [`Event`]s; verdicts come from the cells' files.
 
-use super::{UsageError, artifacts::cargo, exit, repository};
+use super::{UsageError, artifacts::cargo, exit, report::StandardOutput, repository};
 use anyhow::{Context, Result, anyhow, bail};
 use camino::Utf8PathBuf;
 use guppy::{MetadataCommand, graph::PackageGraph};
@@ -213,7 +213,7 @@ impl Cells {
             return Err(UsageError(format!("no cell is selected; {hint}")).into());
         }
         if list {
-            let mut out = std::io::stdout().lock();
+            let mut out = StandardOutput;
             for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
                 writeln!(out, "{}", test.name)?;
             }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask profile RUN`: where the time of an attach cell went, alone or against another.
 
-use super::{UsageError, compare::measured, exit};
+use super::{UsageError, compare::measured, exit, report::StandardOutput};
 use anyhow::{Context, Result};
 use std::{
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{BufWriter, Write},
     path::{Path, PathBuf},
 };
 use tramplab::{
@@ -203,7 +203,7 @@ pub fn changes(base: (&RunDir, &Cell), head: (&RunDir, &Cell), phase: Phase) -> 
 /// Streams: folded stacks can be many times what they are made of.
 fn write(args: &Args, render: impl FnOnce(&mut BufWriter<Box<dyn Write>>) -> Result<()>) -> Result<()> {
     let out: Box<dyn Write> = match &args.output {
-        None => Box::new(io::stdout().lock()),
+        None => Box::new(StandardOutput),
         Some(path) => {
             Box::new(File::create(path).with_context(|| format!("failed to write {}", path.display()))?)
         }

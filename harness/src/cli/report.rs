@@ -128,9 +128,31 @@ pub fn colour() -> bool {
 }
 
 pub fn print(bytes: &[u8]) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = StandardOutput;
     out.write_all(bytes)?;
     Ok(out.flush()?)
+}
+
+/// As far as somebody reads it: whoever closed the other end (`| head`) has seen enough, and what comes of the command is the same.
+pub struct StandardOutput;
+
+impl StandardOutput {
+    fn unless_closed<T>(result: io::Result<T>, else_: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(else_),
+            result => result,
+        }
+    }
+}
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        StandardOutput::unless_closed(io::stdout().write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        StandardOutput::unless_closed(io::stdout().flush(), ())
+    }
 }
 
 /// The forms kept beside `run.json`.

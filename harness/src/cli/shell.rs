@@ -21,7 +21,8 @@ use tramplab::{
     run::{Accel, Arch, Backend, Clock, Outcome, Run, RunDir, Test},
     suite::{self, Plan},
     vm::{
-        Deadlines, Spec, accel,
+        Deadlines, Spec,
+        accel::{self, NoAnswer},
         shell::{End, Root, Session, Shell},
     },
 };
@@ -53,7 +54,7 @@ pub struct Args {
     #[arg(long)]
     gdb: bool,
     /// How long the command may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: u64,
     /// Install or name what is missing, then boot
     #[arg(long)]
@@ -63,8 +64,8 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// What a guest under KVM takes to run `true`; one that hangs costs this much, and is then remembered.
-const KVM_PROBE: Duration = Duration::from_secs(10);
+/// A year: a clock may not have as many seconds as a number.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
 
 pub fn shell(args: &Args) -> Result<u8> {
     let line = match &args.command[..] {
@@ -83,11 +84,12 @@ pub fn shell(args: &Args) -> Result<u8> {
     let interrupt = Interrupt::watch()?;
     let image = image(args, backend, &cache, &progress, &interrupt)?;
     let qemu = Qemu::find(&cache, image.arch, Purpose::Measuring)?;
+    let with_busybox = || -> Result<Root> {
+        let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
+        Ok(Root::Busybox { busybox, modules: image.modules.clone() })
+    };
     let root = match backend {
-        Backend::Qemu => {
-            let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
-            Root::Busybox { busybox, modules: image.modules.clone() }
-        }
+        Backend::Qemu => with_busybox()?,
         Backend::VirtmeNg => {
             let missing = image.not_built_in(&suite::plan::VIRTME_NEEDS);
             if !missing.is_empty() {
@@ -116,21 +118,29 @@ pub fn shell(args: &Args) -> Result<u8> {
         dir: "none".into(),
         deadlines: Deadlines::default(),
     };
+    let nowhere = Path::new("none");
     let probe = || {
         progress.step("trying KVM with a guest");
-        let shell = Shell { spec: &spec, root: root.clone(), gdb: false };
-        let session = Session::Command { line: "true", within: KVM_PROBE };
+        let spec = accel::probe(&qemu.program, image.arch, &image.image, nowhere, nowhere);
+        // QEMU alone, whatever starts the guest that was asked for.
+        let root = with_busybox().map_err(|error| NoAnswer::Untried(format!("{error:#}")))?;
+        let shell = Shell { spec: &spec, root, gdb: false };
+        let session = Session::Command { line: "true", within: accel::PROBE };
         match shell.run(&session, &mut |_| (), &|| interrupt.came()) {
             Ok(End::Exited(0)) => Ok(()),
-            Ok(end) => Err(format!("`true` ended so: {end:?}")),
-            Err(error) => Err(error.to_string()),
+            Ok(End::Exited(code)) => Err(NoAnswer::Failed(format!("`true` ended with {code}"))),
+            Ok(End::Stopped) => Err(NoAnswer::Untried("it was interrupted".to_owned())),
+            Err(error) => Err(error.into()),
         }
     };
     let foreign = Arch::host() != Some(image.arch);
     let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
     let circumstances = accel::Circumstances::of(&qemu.program);
-    let choice = accel::choose(args.accel.request(), foreign, &memory, &circumstances, probe)?;
-    spec.accel = choice.accel;
+    let choice = accel::choose(args.accel.request(), foreign, &memory, &circumstances, probe);
+    if interrupt.came() {
+        return Err(Interrupted.into());
+    }
+    spec.accel = choice?.accel;
     if spec.accel == Accel::Kvm {
         spec.lbr = lbr::decide(&lbr::Facts::gather(None), spec.arch).ok();
     }
@@ -139,9 +149,6 @@ pub fn shell(args: &Args) -> Result<u8> {
         spec.append.insert(0, "nokaslr".to_owned());
     }
     drop(progress);
-    if interrupt.came() {
-        return Err(Interrupted.into());
-    }
     let shell = Shell { spec: &spec, root, gdb: args.gdb };
     let session = match &line {
         None => Session::Terminal,

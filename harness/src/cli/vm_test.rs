@@ -316,8 +316,8 @@ pub fn measure(args: &Args) -> Result<Measured> {
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
-    report::print(&report::render(run, look, report::colour())?)?;
     report::write_all(run, run_dir)?;
+    report::print(&report::render(run, look, report::colour())?)?;
     eprintln!("run kept in {}", run_dir.path().display());
     Ok(exit_code(run))
 }

@@ -43,6 +43,8 @@ pub struct History {
     pub line: Line,
     /// Oldest first.
     pub rows: Vec<Row>,
+    /// Where the step stands that the newest row brought to light.
+    newest: Option<usize>,
 }
 
 /// What a number is compared along: kernels that follow each other, in guests that are alike.
@@ -61,13 +63,7 @@ impl History {
     /// The step that the newest run brought to light: exact ones show at once, times only when as many rows follow as their scatter
     /// takes.
     pub fn newest_step(&self) -> Option<&Step> {
-        let seen = |step: &&Step| step.ratio.is_none();
-        let last = self.rows.last()?.step.as_ref().filter(seen);
-        let measured: Vec<&Row> = self.rows.iter().filter(|row| row.value().is_some()).collect();
-        let place = measured.len().checked_sub(step::FEWEST);
-        let time =
-            || place.and_then(|place| measured[place].step.as_ref()).filter(|step| step.ratio.is_some());
-        last.or_else(time)
+        self.rows[self.newest?].step.as_ref()
     }
 }
 
@@ -270,8 +266,8 @@ fn of_group(
             before = Some(sample);
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
-        step::mark(&mut rows, tolerance);
-        History { metric, line: line.clone(), rows }
+        let newest = step::mark(&mut rows, tolerance);
+        History { metric, line: line.clone(), rows, newest }
     };
     metrics.into_iter().map(history).collect()
 }

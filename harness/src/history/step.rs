@@ -26,8 +26,9 @@ pub const FEWEST: usize = 4;
 /// Chance of a step in a stretch of times that has none. It is divided among the places where one could be.
 const ALPHA: f64 = 0.05;
 
-/// Puts changes and steps into rows, oldest first.
-pub fn mark(rows: &mut [Row], tolerance: Tolerance) {
+/// Puts changes and steps into rows, oldest first. The row of the step that the newest row brought to light, if it did: of several
+/// one to the worse.
+pub fn mark(rows: &mut [Row], tolerance: Tolerance) -> Option<usize> {
     let measured: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].value().is_some()).collect();
     for pair in measured.windows(2) {
         let number = |row: usize| rows[row].value().and_then(Value::number);
@@ -36,12 +37,31 @@ pub fn mark(rows: &mut [Row], tolerance: Tolerance) {
     mark_exact(rows, &measured, tolerance);
     let times: Vec<(usize, f64)> =
         measured.iter().filter_map(|&row| Some((row, time(rows[row].value()?)?))).collect();
-    for (at, ratio) in
+    let steps = |times: &[(usize, f64)]| {
         steps_of_times(&times.iter().map(|(_, time)| *time).collect::<Vec<_>>(), tolerance.time_percent)
-    {
+    };
+    let found = steps(&times);
+    for (at, ratio) in &found {
         let since = times[at - 1].0;
-        rows[times[at].0].step = Some(Step { worse: ratio.mean > 1.0, since, ratio: Some(ratio) });
+        let step = Step { worse: ratio.mean > 1.0, since, ratio: Some(*ratio) };
+        rows[times[*at].0].step = Some(step);
     }
+    let newest = rows.len().checked_sub(1)?;
+    if times.last().is_none_or(|(last, _)| *last != newest) {
+        return rows[newest].step.is_some().then_some(newest);
+    }
+    // Near the limit a step may come and go with a row more: it is new when it is first seen.
+    let was_known = |step: &(usize, Ratio)| {
+        let mut before = (step.0 + 1..times.len()).rev();
+        before.any(|rows| steps(&times[..rows]).iter().any(|known| is_the_same(known, step)))
+    };
+    let new = found.iter().filter(|step| !was_known(step));
+    new.max_by_key(|(_, ratio)| ratio.mean > 1.0).map(|(at, _)| times[*at].0)
+}
+
+/// Another row may move a step's place a little. Two steps have [`FEWEST`] rows between them.
+fn is_the_same((a, of_a): &(usize, Ratio), (b, of_b): &(usize, Ratio)) -> bool {
+    a.abs_diff(*b) < FEWEST && (of_a.mean > 1.0) == (of_b.mean > 1.0)
 }
 
 fn time(value: &Value) -> Option<f64> {

@@ -178,6 +178,29 @@ fn a_time_steps_only_where_its_scatter_allows() {
     assert_eq!(found(&slower[..14], metric).newest_step(), None);
 }
 
+/// A sixth slower, and rows that scatter by a twentieth: four rows after it do not show it, some more do, and it is new once.
+#[test]
+fn a_step_that_takes_many_rows_to_show_is_new_when_it_shows() {
+    let scatter = [1.04, 0.95, 1.05, 0.97, 1.02, 0.96, 1.01, 1.04, 0.95, 1.03];
+    let mut all = runs(&[2; 20]);
+    for (number, run) in all.iter_mut().enumerate() {
+        let level = if number < 10 { 10e6 } else { 11.2e6 };
+        for cell in &mut run.cells {
+            let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
+            let rounds = attach.boots.iter_mut().flat_map(|boot: &mut AttachBoot| &mut boot.rounds);
+            rounds
+                .for_each(|round: &mut AttachRound| round.attach_ns = (level * scatter[number % 10]) as u64);
+        }
+    }
+    let metric = "attach.kprobe_multi.10.attach";
+    let shown = |rows: usize| found(&all[..rows], metric).rows.iter().any(|row| row.step.is_some());
+    let first = (1..=20).find(|&rows| shown(rows)).unwrap();
+    assert!(first > 10 + step::FEWEST, "{first}");
+    let new: Vec<usize> =
+        (1..=20).filter(|&rows| found(&all[..rows], metric).newest_step().is_some()).collect();
+    assert_eq!(new, [first]);
+}
+
 #[test]
 fn kernels_are_lined_up_by_name_or_by_repository() {
     let mut all = runs(&[0, 1, 2]);

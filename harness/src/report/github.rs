@@ -59,17 +59,13 @@ fn errors(run: &Run) -> Vec<Annotation> {
 }
 
 fn of_cell(cell: &Cell) -> Option<Annotation> {
-    let name = cell.id.name();
-    let (title, message) = match &cell.outcome {
-        Outcome::Pass | Outcome::Skip { .. } => return None,
-        Outcome::Fail { reasons } => (format!("fail {name}"), reasons.join("\n")),
-        Outcome::Error { kind, message } => (format!("error {name}"), format!("{kind}: {message}")),
-    };
     let place = match &cell.outcome {
+        Outcome::Pass | Outcome::Skip { .. } => return None,
         Outcome::Error { kind: ErrorKind::Build, message } => place(message),
-        _ => None,
+        Outcome::Fail { .. } | Outcome::Error { .. } => None,
     };
-    Some(Annotation { title, message, place })
+    let title = format!("{} {}", cell.outcome.name(), cell.id.name());
+    Some(Annotation { title, message: cell.outcome.reason()?, place })
 }
 
 /// Where a compiler's error is: the first `kernel/bpf/trampoline.c:897:` of a message.

@@ -21,7 +21,7 @@ pub struct Told {
 
 /// One history, a line for each row, and what is to be said of its steps.
 pub fn table(history: &History, told: &Told) -> Table {
-    let History { metric, line, rows } = history;
+    let History { metric, line, rows, .. } = history;
     let with_titles = rows.iter().any(|row| row.kernel.title.is_some());
     let titles = with_titles.then(|| "subject".to_owned());
     let commits = rows.iter().any(|row| row.kernel.commit.is_some());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run as KCIDB objects (schema 5.3), which is what KernelCI takes: a checkout for each kernel, a build for each of its
+//! A run as KCIDB objects (schema 5.3), which is what KernelCI takes: a checkout for each kernel's sources, a build for each of its
 //! architectures, a test for each cell. What each becomes: `docs/kcidb.md`.
 
 use super::clean::plain;
@@ -131,7 +131,7 @@ enum Status {
 
 pub fn render(run: &Run, origin: &Origin) -> serde_json::Result<Vec<u8>> {
     let mut seen = BTreeSet::new();
-    let checkouts = run.kernels.iter().filter(|kernel| seen.insert(&kernel.name));
+    let checkouts = run.kernels.iter().filter(|kernel| seen.insert(checkout_id(run, kernel, origin)));
     let is_test = |cell: &&Cell| cell.id.test != Test::Build;
     let report = Report {
         version: Version { major: 5, minor: 3 },
@@ -144,8 +144,15 @@ pub fn render(run: &Run, origin: &Origin) -> serde_json::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn checkout_id(run: &Run, kernel: &str, origin: &Origin) -> String {
-    format!("{origin}:{}/{kernel}", run.id)
+/// One for all architectures where they have the same sources: another package is another checkout.
+fn checkout_id(run: &Run, kernel: &Kernel, origin: &Origin) -> String {
+    let Kernel { name, arch, .. } = kernel;
+    let sources = |kernel: &Kernel| (kernel.source.clone(), kernel.commit.clone());
+    let mut namesakes = run.kernels.iter().filter(|other| other.name == *name);
+    match namesakes.all(|other| sources(other) == sources(kernel)) {
+        true => format!("{origin}:{}/{name}", run.id),
+        false => format!("{origin}:{}/{name}/{arch}", run.id),
+    }
 }
 
 fn build_id(run: &Run, kernel: &str, arch: Arch, origin: &Origin) -> String {
@@ -165,7 +172,7 @@ fn checkout(run: &Run, kernel: &Kernel, origin: &Origin) -> Checkout {
         url.starts_with("https://").then(|| url.to_owned())
     };
     Checkout {
-        id: checkout_id(run, &kernel.name, origin),
+        id: checkout_id(run, kernel, origin),
         origin: origin.to_string(),
         git_repository_url: base.and_then(url),
         git_commit_hash: base.and_then(|base| base.commit.clone()),
@@ -206,7 +213,7 @@ fn build(run: &Run, kernel: &Kernel, origin: &Origin) -> Build {
     let comment = if cell.is_some() { "built by tramplab" } else { "built elsewhere" };
     Build {
         id: build_id(run, &kernel.name, kernel.arch, origin),
-        checkout_id: checkout_id(run, &kernel.name, origin),
+        checkout_id: checkout_id(run, kernel, origin),
         origin: origin.to_string(),
         comment: comment.to_owned(),
         architecture: kernel.arch.name(),
@@ -235,12 +242,6 @@ fn status(outcome: &Outcome) -> Status {
 
 fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     let id = &cell.id;
-    let comment = match &cell.outcome {
-        Outcome::Pass => String::new(),
-        Outcome::Fail { reasons } => reasons.join("\n"),
-        Outcome::Error { kind, message } => format!("{kind}: {message}"),
-        Outcome::Skip { reason } => reason.clone(),
-    };
     let model = match cell.branch_source() {
         // Of the host's CPU, which the environment names.
         Some(source @ BranchSource::Hardware) => source.name(),
@@ -255,7 +256,7 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
         path: path(&id.test),
         status: status(&cell.outcome),
         duration: cell.duration_ms as f64 / 1e3,
-        comment: plain(&comment),
+        comment: plain(&cell.outcome.reason().unwrap_or_default()),
         log_excerpt: console,
         misc: json!({"tramplab": {
             "run": run.id,

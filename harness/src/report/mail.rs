@@ -29,11 +29,12 @@ pub fn render(run: &Run, view: &View) -> String {
         out += &paragraph("The run was interrupted: cells that are missing were not run.", "");
     }
     for (cell, reasons) in &outcomes.failures {
-        out += &format!("\nfail {cell}\n");
+        out += &format!("\n{}", paragraph(&format!("fail {cell}"), ""));
         out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));
     }
     for failed in &outcomes.errors {
-        out += &format!("\nerror {}\n{}", failed.cell, paragraph(&failed.message, "  "));
+        let heading = paragraph(&format!("error {}", failed.cell), "");
+        out += &format!("\n{heading}{}", paragraph(&failed.message, "  "));
     }
     for (reason, cells) in &outcomes.skips {
         out += &format!("\n{}", paragraph(&format!("skip, {} cells: {reason}", cells.len()), ""));
@@ -83,14 +84,25 @@ fn paragraph(text: &str, indent: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::tests::recorded;
+    use crate::{
+        compare::tests::recorded,
+        run::{Cell, Outcome},
+    };
 
     #[test]
     fn a_mail_says_what_changed_and_fits() {
         let mail = render(&recorded(), &View::default());
         insta::assert_snapshot!(mail);
         let stored: Run = serde_json::from_str(include_str!("testdata/run.json")).unwrap();
-        for mail in [mail, render(&stored, &View::default())] {
+        // `ARCH/KERNEL/ACCEL/TEST` of a kernel with a long name.
+        let mut long = stored.clone();
+        for cell in &mut long.cells {
+            cell.id.kernel =
+                format!("{}-{}", cell.id.kernel, "of-a-topic-branch-with-a-long-name-and-some-more");
+        }
+        let failed = |cell: &&Cell| matches!(cell.outcome, Outcome::Fail { .. } | Outcome::Error { .. });
+        assert!(long.cells.iter().filter(failed).any(|cell| cell.id.name().len() > WIDTH - 6));
+        for mail in [mail, render(&stored, &View::default()), render(&long, &View::default())] {
             for line in mail.lines() {
                 // Nothing that could be broken is wider.
                 assert!(line.chars().count() <= WIDTH || !line.trim().contains(' '), "{line}");

@@ -23,11 +23,13 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     let mut runs = runs.into_iter();
     let Some(mut all) = runs.next() else { return Ok(None) };
     let mut planned: Vec<CellId> = Vec::new();
+    let mut parts: Vec<String> = parts_of(&all).cloned().collect();
     plan(&mut planned, &mut all);
     for mut run in runs {
-        if let Some(why) = difference(&all, &run) {
+        if let Some(why) = difference(&all, &parts, &run) {
             return Err(Apart { first: all.id, second: run.id, why });
         }
+        parts.extend(parts_of(&run).cloned());
         plan(&mut planned, &mut run);
         add(&mut all, run);
     }
@@ -38,6 +40,11 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     all.cells.sort_by_key(|cell| planned.iter().position(|id| *id == cell.id));
     all.joined = Some(joined);
     Ok(Some(all))
+}
+
+/// The run, and those that it was put together from.
+fn parts_of(run: &Run) -> impl Iterator<Item = &String> {
+    [&run.id].into_iter().chain(run.joined.iter().flat_map(|joined| &joined.runs))
 }
 
 /// Adds what a run knows of all parts.
@@ -51,7 +58,11 @@ fn plan(planned: &mut Vec<CellId>, run: &mut Run) {
 }
 
 /// What keeps two runs apart, if something does.
-fn difference(all: &Run, run: &Run) -> Option<String> {
+fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
+    // Twice the same would count for one that is missing.
+    if let Some(id) = parts_of(run).find(|id| parts.contains(id)) {
+        return Some(format!("the run {id} is in both"));
+    }
     if run.suite.sha256 != all.suite.sha256 {
         return Some("they are of different suites".to_owned());
     }
@@ -190,6 +201,20 @@ mod tests {
         first.interrupted = true;
         let all = join(vec![second, first], 2).unwrap().unwrap();
         assert!(all.interrupted && all.finished.is_none());
+    }
+
+    /// Else it would count for one that is missing.
+    #[test]
+    fn a_run_that_is_there_twice_is_refused() {
+        let error = join(vec![shard(0, 2), shard(1, 2), shard(0, 2)], 3).unwrap_err().to_string();
+        assert!(
+            error.contains("shard-0 and shard-0 do not go together: the run shard-0 is in both"),
+            "{error}"
+        );
+        // Also as a part of another.
+        let both = Run { id: "both".to_owned(), ..join(vec![shard(0, 2), shard(1, 2)], 2).unwrap().unwrap() };
+        let error = join(vec![both, shard(1, 2)], 2).unwrap_err().to_string();
+        assert!(error.contains("both and shard-1 do not go together: the run shard-1 is in both"), "{error}");
     }
 
     #[test]

@@ -97,4 +97,14 @@ impl Outcome {
             Outcome::Skip { .. } => "skip",
         }
     }
+
+    /// Why it did not pass, in as many lines as there are.
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Outcome::Pass => None,
+            Outcome::Fail { reasons } => Some(reasons.join("\n")),
+            Outcome::Error { kind, message } => Some(format!("{kind}: {message}")),
+            Outcome::Skip { reason } => Some(reason.clone()),
+        }
+    }
 }

@@ -2,11 +2,11 @@
 //! KVM or TCG. `/dev/kvm` may open, answer its API version, create a VM, and still run no guest: only a guest that
 //! answered counts.
 
-use super::QemuProgram;
-use crate::run::Accel;
+use super::{Deadlines, QemuProgram, Spec, VmError};
+use crate::run::{Accel, Arch, Clock, ErrorKind};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -55,6 +55,48 @@ pub struct Choice {
 #[error("no guest runs under KVM here: {0}")]
 pub struct KvmRefused(pub String);
 
+/// Why a probe's guest did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    #[error("{0}")]
+    Failed(String),
+    /// Nothing is known of KVM, and so nothing remembered.
+    #[error("not known: {0}")]
+    Untried(String),
+}
+
+impl From<VmError> for NoAnswer {
+    fn from(error: VmError) -> NoAnswer {
+        // A kernel that says that it dies did run, and the next may live.
+        let is_of_kvm = !error.kind.is_kernel_death() && error.kind != ErrorKind::Harness;
+        if is_of_kvm { NoAnswer::Failed(error.to_string()) } else { NoAnswer::Untried(error.to_string()) }
+    }
+}
+
+/// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
+pub const PROBE: Duration = Duration::from_secs(10);
+
+/// The guest of a probe: whatever the user's own guests have, the answer is to hold for all.
+pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: &Path) -> Spec {
+    Spec {
+        qemu: qemu.clone(),
+        arch,
+        accel: Accel::Kvm,
+        clock: Clock::Free,
+        kernel: kernel.to_owned(),
+        initrd: initrd.to_owned(),
+        virtme: None,
+        cpus: 1,
+        memory_mib: 1024,
+        append: Vec::new(),
+        plugin: None,
+        snapshots: None,
+        lbr: None,
+        dir: dir.to_owned(),
+        deadlines: Deadlines { boot: PROBE, silence: PROBE },
+    }
+}
+
 /// Chooses, for guests whose architecture is `foreign` to the host or is not; `probe` boots a guest under KVM and is asked once
 /// while the circumstances stay as they are.
 pub fn choose(
@@ -62,7 +104,7 @@ pub fn choose(
     foreign: bool,
     memory: &Path,
     circumstances: &Circumstances,
-    probe: impl FnOnce() -> Result<(), String>,
+    probe: impl FnOnce() -> Result<(), NoAnswer>,
 ) -> Result<Choice, KvmRefused> {
     if request == Request::Only(Accel::Tcg) {
         return Ok(Choice { accel: Accel::Tcg, fallback: None });
@@ -79,10 +121,13 @@ pub fn choose(
     let failure = match known {
         Some(known) => known.failure,
         None => {
-            let failure = probe().err();
+            let no_answer = probe().err();
+            let failure = no_answer.as_ref().map(ToString::to_string);
             let now = Memory { circumstances: circumstances.clone(), failure: failure.clone() };
-            // Not remembering only means probing again.
-            let _ = fs::write(memory, serde_json::to_vec(&now).expect("plain data"));
+            if !matches!(no_answer, Some(NoAnswer::Untried(_))) {
+                // Not remembering only means probing again.
+                let _ = fs::write(memory, serde_json::to_vec(&now).expect("plain data"));
+            }
             failure
         }
     };
@@ -110,12 +155,20 @@ mod tests {
     fn only_a_guest_that_answered_counts_and_is_asked_once() {
         let dir = tempfile::tempdir().unwrap();
         let memory = dir.path().join("kvm.json");
-        let fails = || Err("it hung".to_owned());
-        let never = || -> Result<(), String> { panic!("probed again") };
+        let fails = || Err(NoAnswer::Failed("it hung".to_owned()));
+        let never = || -> Result<(), NoAnswer> { panic!("probed again") };
         let tcg =
             |fallback: Option<&str>| Choice { accel: Accel::Tcg, fallback: fallback.map(str::to_owned) };
         let now = circumstances("a", true, "qemu");
 
+        // One that was interrupted, or whose kernel died, says nothing of the next.
+        let died = VmError { kind: ErrorKind::Panic, message: "no init".to_owned(), console_tail: vec![] };
+        for why in [NoAnswer::Untried("stopped".to_owned()), died.into()] {
+            let untried = || Err(why.clone());
+            assert!(choose(Request::Auto, false, &memory, &now, untried).unwrap().fallback.is_some());
+            assert!(choose(Request::Only(Accel::Kvm), false, &memory, &now, untried).is_err());
+            assert!(!memory.exists(), "{why}");
+        }
         // TCG asked for: no probe.
         assert_eq!(choose(Request::Only(Accel::Tcg), false, &memory, &now, never).unwrap(), tcg(None));
         // Guests of another architecture: no probe either.
@@ -147,7 +200,8 @@ mod tests {
             circumstances("a", true, "qemu"),
             circumstances("a", false, "another-qemu"),
         ] {
-            choose(Request::Auto, false, &memory, &before, || Err("no".to_owned())).unwrap();
+            choose(Request::Auto, false, &memory, &before, || Err(NoAnswer::Failed("no".to_owned())))
+                .unwrap();
             let choice = choose(Request::Auto, false, &memory, &now, || Ok(())).unwrap();
             assert_eq!(choice.accel, Accel::Kvm, "{now:?}");
         }

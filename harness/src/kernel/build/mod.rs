@@ -108,6 +108,16 @@ pub struct Record {
     pub sha256: String,
 }
 
+/// What a kernel is made with, besides its sources.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Means {
+    /// Compiler, linker and pahole, as they name themselves.
+    pub toolchain: String,
+    /// Of what is asked of the configuration: what comes of that is another thing from commit to commit.
+    pub config_sha256: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// What is done now: `checking out …`.
@@ -245,6 +255,11 @@ where
     ) -> Result<Builder<'a, C, A>, BuildError> {
         let tools = toolchain::find(&order.toolchain, order.arch)?;
         Ok(Builder { order, cache, tools, checkout, apply, open: None })
+    }
+
+    pub fn means(&self) -> Means {
+        let config_sha256 = hex(&Sha256::digest(self.order.config.text()));
+        Means { toolchain: self.tools.identity.join("; "), config_sha256 }
     }
 
     /// By which a product is found: everything that decides what comes out.

@@ -275,7 +275,7 @@ fn failed(action: &'static str, repository: String) -> impl FnOnce(ChildError) -
 }
 
 /// git in exactly this repository, never one around it, with nothing that runs a program of the user's.
-fn git(folder: &Path) -> Command {
+pub fn git(folder: &Path) -> Command {
     let mut command = Command::new("git");
     for name in GITS_OWN {
         command.env_remove(name);

@@ -119,6 +119,24 @@ fn a_patched_kernel_is_told_by_what_its_patches_are_on() {
     assert_eq!(errors(&report), Vec::<String>::new());
 }
 
+/// Debian's kernel of one name is another package on each architecture; a commit is the same.
+#[test]
+fn a_build_is_of_the_checkout_of_its_own_sources() {
+    let mut run = two_architectures();
+    for checkouts in [2, 1] {
+        let report = rendered(&run, "tramplab");
+        assert_eq!(report["checkouts"].as_array().unwrap().len(), checkouts);
+        for (build, kernel) in report["builds"].as_array().unwrap().iter().zip(&run.kernels) {
+            let mut of = report["checkouts"].as_array().unwrap().iter();
+            let checkout = of.find(|checkout| checkout["id"] == build["checkout_id"]).unwrap();
+            assert_eq!(checkout["comment"], kernel.source, "{build}");
+        }
+        for kernel in &mut run.kernels {
+            kernel.source = "git https://example.org/linux.git v7.2 0123456789ab".to_owned();
+        }
+    }
+}
+
 #[test]
 fn what_a_guest_says_fits_the_schema_whatever_it_is() {
     let mut run = stored();
