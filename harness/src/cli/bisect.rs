@@ -90,11 +90,15 @@ pub fn is_step(mut arguments: impl Iterator<Item = OsString>) -> bool {
 }
 
 pub fn bisect(args: &Args) -> Result<u8> {
-    match (&args.tree, &args.series) {
+    let end = match (&args.tree, &args.series) {
         (Some(tree), _) => of_tree(args, tree),
         (None, Some(series)) => of_series(args, series),
         (None, None) => unreachable!("one of them is required"),
+    };
+    if end.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
+        eprintln!("what is known so far is kept: the same command goes on from there");
     }
+    end
 }
 
 fn of_tree(args: &Args, tree: &Path) -> Result<u8> {
@@ -151,8 +155,11 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
     let kernel = args.kernel.clone().unwrap_or_else(|| manifest.name.clone());
     let subjects: Vec<String> = series.patches.iter().map(|patch| patch.subject.clone()).collect();
     // Known only from its history: the same series always has the same.
-    let scratch = tempfile::tempdir().context("failed to make a folder")?;
-    let (_, commits) = History::of_series(&series.name, &subjects, scratch.path())?;
+    let commits = {
+        let scratch = tempfile::Builder::new().prefix("tramplab-").tempdir();
+        let scratch = scratch.context("failed to make a folder")?;
+        History::of_series(&series.name, &subjects, scratch.path())?.1
+    };
     let asked = Asked {
         question: args.metric.to_string(),
         sources: Sources::Series {

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
     /// CPUs of the guest
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
     /// Memory of the guest
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
@@ -53,7 +53,7 @@ pub struct Args {
     /// Wait for gdb before the kernel's first instruction, and say how it connects
     #[arg(long)]
     gdb: bool,
-    /// How long the command may take, in seconds
+    /// How long the guest may take for the command, its boot included, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: u64,
     /// Install or name what is missing, then boot

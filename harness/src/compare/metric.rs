@@ -266,7 +266,7 @@ impl FromStr for Metric {
     type Err = UnknownMetric;
 
     fn from_str(name: &str) -> Result<Metric, UnknownMetric> {
-        let unknown = || UnknownMetric(name.to_owned());
+        let unknown = || UnknownMetric { name: name.to_owned(), near: nearest(name) };
         let (kind, rest) = name.split_once('.').ok_or_else(unknown)?;
         let found = match kind {
             "lbr_waste" => {
@@ -299,11 +299,33 @@ impl FromStr for Metric {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown metric `{0}`, expected lbr_waste.ROW.FILTER, attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
+    "unknown metric `{name}`{}; expected lbr_waste.ROW.FILTER, attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
      attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), attach.MECHANISM.FUNCTIONS.[PHASE.]instructions, or \
-     trigger.MECHANISM.COST, e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches"
+     trigger.MECHANISM.COST, e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches",
+    near.as_ref().map_or_else(String::new, |near| format!(", did you mean `{near}`?"))
 )]
-pub struct UnknownMetric(String);
+pub struct UnknownMetric {
+    name: String,
+    near: Option<String>,
+}
+
+/// Of the metrics that have one name each: the one that was most probably meant.
+fn nearest(name: &str) -> Option<String> {
+    let wasted = Row::all().flat_map(|row| Branch::ALL.map(|filter| Metric::Wasted { row, filter }));
+    let costs = Mechanism::ALL.into_iter().flat_map(|mechanism| {
+        Cost::ALL.map(|cost| Metric::Trigger { mechanism, beside: BesideSet::default(), cost })
+    });
+    let name = plain(name);
+    let distance = |known: &str| strsim::damerau_levenshtein(&name, &plain(known));
+    let known = wasted.chain(costs).map(|metric| metric.to_string());
+    // A mechanism that has two rows may have been named as if it had one.
+    let near =
+        known.map(|known| (distance(&known).min(distance(&known.replace("_entry", ""))), known)).min()?;
+    (near.0 <= SLIP).then_some(near.1)
+}
+
+/// Letters that a slip changes.
+const SLIP: usize = 2;
 
 /// Dots part a metric's name.
 fn plain(name: &str) -> String {

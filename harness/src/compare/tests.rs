@@ -694,4 +694,16 @@ fn a_metric_is_found_by_the_name_it_is_shown_under() {
     ] {
         assert!(bad.parse::<Metric>().is_err(), "{bad}");
     }
+    for (slip, meant) in [
+        ("lbr_waste.fexitt.any", Some("lbr_waste.fexit.any")),
+        ("lbr_waste.fsession.any", Some("lbr_waste.fsession_entry.any")),
+        ("trigger.fentry.branch", Some("trigger.fentry.branches")),
+        ("lbr_waste.nothing.any", None),
+    ] {
+        let text = slip.parse::<Metric>().unwrap_err().to_string();
+        match meant {
+            Some(meant) => assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}"),
+            None => assert!(!text.contains("did you mean"), "{text}"),
+        }
+    }
 }

@@ -264,7 +264,10 @@ impl Running {
                 return self.ended(None);
             }
             if Instant::now() > deadline {
-                let message = format!("the command did not end within {} s", within.as_secs());
+                let message = format!(
+                    "the guest did not end within {} s, of which it takes some to boot",
+                    within.as_secs()
+                );
                 return Err(self.dead(ErrorKind::Timeout, message));
             }
             thread::sleep(POLL);

@@ -111,7 +111,9 @@ pub fn short_folder() -> io::Result<TempDir> {
     let temporary = env::temp_dir();
     let fits = temporary.as_os_str().len() < LONGEST && quoted(temporary.as_os_str()) == temporary;
     let temporary = if fits { temporary } else { "/tmp".into() };
-    tempfile::Builder::new().prefix("tramplab-").tempdir_in(temporary)
+    // Whoever can connect to its sockets has the guest.
+    let ours_alone = fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix("tramplab-").permissions(ours_alone).tempdir_in(temporary)
 }
 
 /// The folder that virtme-ng has for its own, with all that is handed to it by name.
