@@ -295,7 +295,7 @@ fn used(path: PathBuf) -> PathBuf {
 /// It is no entry before it is less than whole.
 pub(super) fn discard(path: &Path) -> io::Result<()> {
     match fs::remove_file(path.join(MARKER)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => remove(path),
     }
 }
