@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod profile;
 pub mod report;
 pub mod run;
+pub mod selftests;
 pub mod series;
 pub mod suite;
 pub mod vm;

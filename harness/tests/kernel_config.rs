@@ -72,7 +72,7 @@ impl Sources {
             description: "6.12".into(),
             lineage: "6.12".into(),
             toolchain: recipe.toolchain,
-            config: kconfig::fragments(configs, Arch::Arm64, &Mechanism::ALL, &recipe.config).unwrap(),
+            config: kconfig::fragments(configs, Arch::Arm64, &Mechanism::ALL, false, &recipe.config).unwrap(),
             patches: Vec::new(),
             reverse: false,
             confinement: Confinement::probe().ok(),

@@ -104,6 +104,7 @@ fn exact(measurement: &Measurement) -> String {
             format!("{counts:?} {}", boot.list_sha256)
         }
         Measurement::Boot => String::new(),
+        other => panic!("not run by virtme-ng: {other:?}"),
     }
 }
 

@@ -66,6 +66,13 @@ impl Question {
             // A kernel is built for it like for any other, and nothing is measured that a suite could not hold.
             Test::Build | Test::Boot => TestGroup::Boot {},
             Test::Fault { fault } => TestGroup::Fault { faults: vec![fault] },
+            Test::Bench { benchmark } => TestGroup::Bench {
+                triggers: vec![benchmark],
+                seconds: NonZeroU32::MIN,
+                producers: NonZeroU32::MIN,
+            },
+            Test::TestProgs { test } => TestGroup::test_progs(vec![test]),
+            Test::Kselftest { program } => TestGroup::kselftest(vec![program]),
         }
     }
 
@@ -107,6 +114,10 @@ pub enum UnknownQuestion {
     Name { metric: UnknownMetric, test: UnknownTest },
     #[error("`{0}` is of one boot, and so judged nowhere: ask for its instructions or branches")]
     OneBoot(String),
+    #[error(
+        "`{0}` is this host's speed: ask for trigger.fentry.instructions and the like, or how bench/trig-fentry ends"
+    )]
+    Rate(String),
     #[error("`{0}` makes a guest fail on purpose: that says nothing of its kernel")]
     Fault(String),
 }
@@ -119,6 +130,11 @@ impl FromStr for Question {
         match (name.parse(), name.parse()) {
             (Ok(Metric::Trigger { cost: Cost::Time, .. }), _) => {
                 Err(UnknownQuestion::OneBoot(name.to_owned()))
+            }
+            (Ok(Metric::Bench { .. }), _) => Err(UnknownQuestion::Rate(name.to_owned())),
+            // It has no number but how the test ends.
+            (Ok(metric @ (Metric::TestProgs { .. } | Metric::Kselftest { .. })), _) => {
+                Ok(Question::Ending(metric.test()))
             }
             (Ok(metric), _) => Ok(Question::Number(metric)),
             (Err(_), Ok(Test::Fault { .. })) => Err(UnknownQuestion::Fault(name.to_owned())),

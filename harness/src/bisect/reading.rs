@@ -79,6 +79,10 @@ impl Reading {
             }
             Value::Times(times) => Ok(Reading::Times(times)),
             Value::PerHit(_) => Err(Unread::Skip("it is of one boot".to_owned())),
+            // No question asks for them.
+            Value::Rates(..) | Value::Ended(_) => {
+                Err(Unread::Skip(format!("{wanted} is no number to part commits by")))
+            }
             stopped @ Value::Stopped(_) => Err(Unread::Skip(format!("a time budget ended it: {stopped}"))),
         }
     }

@@ -607,7 +607,7 @@ impl<'a> Bisection<'a> {
             fs::remove_dir_all(&dir).with_context(|| format!("failed to remove {}", dir.display()))?;
         }
         fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
-        let prepared = Prepared { kernels, series: Vec::new() };
+        let prepared = Prepared { kernels, ..Prepared::default() };
         let planned = self.lab.plan(&self.place.suite, prepared, compared, RunDir::new(dir), progress)?;
         // Other bisections have steps of the same names.
         let planned = planned.with_id(format!("{}-{name}", self.place.folder.id()));

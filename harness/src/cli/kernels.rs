@@ -13,10 +13,11 @@ use tramplab::{
     host::{self, Cache, Purpose},
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source,
-        build::{self, BuildError, Builder, Confinement, Means, Order},
+        build::{self, BuildError, Builder, Confinement, Means, Order, Selftests},
         kconfig, source,
     },
     run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step},
+    selftests::{self, Name},
     series::{self, ApplyError, Patch, Series},
     suite::Suite,
 };
@@ -38,6 +39,8 @@ pub struct SeriesArgs {
 /// What cells run on.
 #[derive(Default)]
 pub struct Prepared {
+    /// Tests of `test_progs` that the series adds or changes.
+    pub tests: BTreeSet<Name>,
     pub kernels: Vec<Ready>,
     /// One for each architecture.
     pub series: Vec<run::Series>,
@@ -48,6 +51,8 @@ pub struct Ready {
     pub facts: run::Kernel,
     /// None of one that could not be built.
     pub image: Option<Image>,
+    /// The tests of its tree, where the suite runs some.
+    pub selftests: Option<Selftests>,
     /// The kernel's name without the series.
     pub budgets_of: String,
     pub build: Option<BuildCell>,
@@ -66,6 +71,8 @@ pub struct Wanted {
     /// One for each kernel and architecture.
     manifests: Vec<Manifest>,
     series: Option<Series>,
+    /// What of the trees' own tests is built with them.
+    selftests: Option<selftests::Wanted>,
 }
 
 impl Wanted {
@@ -74,7 +81,8 @@ impl Wanted {
         let Some(spec) = &args.series else {
             let names = if named.is_empty() { &suite.kernels } else { named };
             let manifests = names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
-            return Ok(Wanted { manifests: manifests.concat(), series: None });
+            let selftests = suite.selftests(&BTreeSet::new());
+            return Ok(Wanted { manifests: manifests.concat(), series: None, selftests });
         };
         let series = series::load(spec, &repository().join("kernels/patches"))?;
         let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
@@ -90,7 +98,8 @@ impl Wanted {
             let message = format!("kernel {name} is prebuilt: a series needs one built from sources");
             return Err(UsageError(message).into());
         }
-        Ok(Wanted { manifests, series: Some(series) })
+        let selftests = suite.selftests(&files_of_tests(&series));
+        Ok(Wanted { manifests, series: Some(series), selftests })
     }
 
     /// The kernel that a series is put onto, on the first architecture that was asked for.
@@ -110,6 +119,7 @@ impl Wanted {
             arches: self.arches(),
             emulators,
             backend: Backend::Qemu,
+            selftests: self.selftests.clone(),
         }
     }
 
@@ -153,6 +163,10 @@ impl Preparing<'_> {
                 _ => prepared.kernels.push(self.fetched(manifest)?),
             }
         }
+        let files = series.map(files_of_tests).unwrap_or_default();
+        let built = prepared.kernels.iter().filter_map(|kernel| kernel.selftests.as_ref());
+        let tests = built.flat_map(|selftests| &selftests.record.tests);
+        prepared.tests = tests.filter(|(_, file)| files.contains(*file)).map(|(test, _)| *test).collect();
         Ok(prepared)
     }
 
@@ -160,7 +174,8 @@ impl Preparing<'_> {
         let image = kernel::fetch(manifest, self.cache, &mut |step| self.progress.step(step))?;
         check(&image)?;
         let facts = facts(&image, None)?;
-        Ok(Ready { facts, budgets_of: image.name.clone(), image: Some(image), build: None })
+        let budgets_of = image.name.clone();
+        Ok(Ready { facts, budgets_of, image: Some(image), selftests: None, build: None })
     }
 
     /// One kernel from sources, without patches.
@@ -220,7 +235,16 @@ impl Preparing<'_> {
         }
         let configs = repository().join("configs/kconfig");
         let mechanisms = self.suite.mechanisms();
-        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, &recipe.config)
+        let files = series.map(files_of_tests).unwrap_or_default();
+        let wanted = self.suite.selftests(&files);
+        let selftests = wanted.is_some();
+        if !files.is_empty() && wanted.as_ref().is_none_or(|wanted| wanted.files.is_empty()) {
+            let files = files.into_iter().collect::<Vec<_>>().join(", ");
+            self.progress.line(&format!(
+                "warning: the series changes tests of test_progs ({files}), and no test_progs group of the suite runs them"
+            ));
+        }
+        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, selftests, &recipe.config)
             .map_err(KernelError::from)?;
         config.conflicts.iter().for_each(|conflict| self.progress.line(&conflict.to_string()));
         let order = Order {
@@ -228,7 +252,12 @@ impl Preparing<'_> {
             arch: manifest.arch,
             digest: sources.digest.clone(),
             description: sources.described.clone(),
-            lineage: sources.lineage.clone(),
+            // Another configuration: in the same folder each would undo what the other built.
+            lineage: if selftests {
+                format!("{}-selftests", sources.lineage)
+            } else {
+                sources.lineage.clone()
+            },
             toolchain: recipe.toolchain.clone(),
             config,
             patches: series.map_or_else(Vec::new, |series| series.ordered().into_iter().cloned().collect()),
@@ -238,7 +267,13 @@ impl Preparing<'_> {
         let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
         let apply = |patch: &Patch, tree: &Path| series::apply(patch, tree, order.reverse);
         let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
-        run(&mut Building { with: self, order: &order, commit: sources.commit(), builder })
+        run(&mut Building {
+            with: self,
+            order: &order,
+            commit: sources.commit(),
+            builder,
+            selftests: wanted.as_ref(),
+        })
     }
 
     /// Whatever is built is confined where that is to be had.
@@ -282,12 +317,14 @@ struct Building<'a> {
     /// Of the sources without patches.
     commit: Option<&'a str>,
     builder: Builder<'a, Checkout<'a>, Apply<'a>>,
+    /// What of the tree's own tests is built with each.
+    selftests: Option<&'a selftests::Wanted>,
 }
 
 /// One build that was tried.
 struct Tried {
     applied: usize,
-    built: Result<build::Built, BuildError>,
+    built: Result<(build::Built, Option<Selftests>), BuildError>,
     taken: Duration,
 }
 
@@ -310,13 +347,24 @@ impl Building<'_> {
             .with_context(|| format!("failed to write {}", log.display()))?;
         let started = Instant::now();
         let (progress, interrupt) = (self.with.progress, self.with.interrupt);
-        let built = self.builder.build(applied, &log, &mut |event| {
+        let mut events = |event| {
             match event {
                 build::Event::Stage(text) => progress.step(&format!("{name}: {text}")),
                 build::Event::Progress { done, total } => progress.build(name, done, total),
                 build::Event::Waiting => {}
             }
             interrupt.flow()
+        };
+        let built = self.builder.build(applied, &log, &mut events).and_then(|built| {
+            let tests = self.selftests.map(|wanted| {
+                self.builder.build_selftests(
+                    applied,
+                    wanted,
+                    &log.with_extension("selftests.log"),
+                    &mut events,
+                )
+            });
+            Ok((built, tests.transpose()?))
         });
         progress.end_of_build();
         match built {
@@ -350,15 +398,16 @@ impl Building<'_> {
     fn ready(&self, tried: Tried, name: &str) -> Result<Ready> {
         let arch = self.order.arch;
         let commit = self.commit.filter(|_| tried.applied == 0).map(str::to_owned);
-        let (facts, image, outcome) = match tried.built {
-            Ok(built) => {
+        let (facts, image, selftests, outcome) = match tried.built {
+            Ok((built, selftests)) => {
                 let image = self.image(&built, name, tried.applied)?;
                 let build = run::Build {
                     toolchain: built.record.toolchain.join("; "),
                     key: built.record.key.clone(),
                     confined: built.record.confined,
                 };
-                (run::Kernel { commit, ..facts(&image, Some(build))? }, Some(image), Outcome::Pass)
+                let facts = run::Kernel { commit, ..facts(&image, Some(build))? };
+                (facts, Some(image), selftests, Outcome::Pass)
             }
             Err(error) => {
                 let facts = run::Kernel {
@@ -380,11 +429,11 @@ impl Building<'_> {
                     }
                     None => error.to_string(),
                 };
-                (facts, None, Outcome::Error { kind: ErrorKind::Build, message })
+                (facts, None, None, Outcome::Error { kind: ErrorKind::Build, message })
             }
         };
         let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means() };
-        Ok(Ready { facts, image, budgets_of: self.order.name.clone(), build: Some(build) })
+        Ok(Ready { facts, image, selftests, budgets_of: self.order.name.clone(), build: Some(build) })
     }
 
     /// Base, head, and with `each` what is between. The first that does not build ends it.
@@ -470,6 +519,17 @@ impl Building<'_> {
             (_, patches) => format!("{kernel}+{series_name}.{patches}"),
         }
     }
+}
+
+/// The files of tests of `test_progs` that a series adds or changes.
+fn files_of_tests(series: &Series) -> BTreeSet<String> {
+    let folder = Path::new(selftests::FOLDER).join("prog_tests");
+    let touched = series.patches.iter().flat_map(Patch::files);
+    let file = |path: std::path::PathBuf| {
+        let file = path.strip_prefix(&folder).ok()?.to_str()?;
+        (file.ends_with(".c") && !file.contains('/')).then(|| file.to_owned())
+    };
+    touched.filter_map(file).collect()
 }
 
 /// How many patches are in when so many have been applied, or taken out.

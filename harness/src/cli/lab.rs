@@ -21,7 +21,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::form
 use tramplab::{
     compare,
     host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt, lbr},
-    kernel,
+    kernel::{self, build::Selftests},
     run::{
         self, Accel, Arch, Backend, Cell, CellId, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
         Test,
@@ -121,18 +121,17 @@ impl Lab {
     pub fn plan(
         &self,
         asked: &Asked,
-        Prepared { kernels, series }: Prepared,
+        Prepared { kernels, series, tests }: Prepared,
         compared: bool,
         run_dir: RunDir,
         progress: &Progress,
     ) -> Result<Planned> {
         let Asked { suite, reference } = asked;
+        let suite = &suite.clone().with_tests(&tests);
         let mut chosen: BTreeMap<Arch, (Accel, Source)> = BTreeMap::new();
         let counts_records = suite.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }));
         let mut guests = Vec::new();
-        for (image, budgets_of) in
-            kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, &kernel.budgets_of)))
-        {
+        for (image, kernel) in kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, kernel))) {
             let initrd = initramfs(&self.cache, &self.built.agents[&image.arch], image)?;
             let (accel, branches) = match chosen.get(&image.arch) {
                 Some(known) => known.clone(),
@@ -150,16 +149,28 @@ impl Lab {
             let backend = self.backend();
             let snapshots = (self.guests == Guests::Restored).then(|| self.snapshots(image, &initrd));
             let snapshots = snapshots.transpose()?;
+            let with_tests = |tests| Ok::<_, anyhow::Error>((tests, self.with_selftests(&initrd, tests)?));
+            let selftests = kernel.selftests.as_ref().map(with_tests).transpose()?;
             guests.push(Guest {
                 image,
                 initrd,
                 snapshots,
+                selftests,
                 accel,
                 branches,
                 backend,
                 undeliverable,
-                budgets_of,
+                budgets_of: &kernel.budgets_of,
             });
+        }
+        if let [test, ..] = &plan::unknown_tests(suite, &guests)[..] {
+            let message = format!(
+                "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or FOLDER/PROGRAM of \
+                 tools/testing/selftests",
+                reference.file,
+                test.name()
+            );
+            return Err(UsageError(message).into());
         }
         // Of what was not built nothing boots.
         let accel_of = |arch: Arch| chosen.get(&arch).map_or(Accel::Tcg, |(accel, _)| *accel);
@@ -255,6 +266,16 @@ impl Lab {
         };
         keep_configs(&kernels, &run_dir)?;
         Ok(Planned { plan, run, run_dir })
+    }
+
+    /// The guest's root with the tests of its tree.
+    fn with_selftests(&self, initrd: &Path, selftests: &Selftests) -> Result<PathBuf> {
+        let key = apt::hex(&Sha256::digest(format!("{} {}", sha256(initrd)?, selftests.record.key)));
+        let entry = self.cache.entry("initramfs", &key, |dir| {
+            vm::initramfs::with_folder(initrd, &selftests.root, &dir.join(INITRAMFS))
+                .map_err(InitramfsError::Write)
+        })?;
+        Ok(entry.join(INITRAMFS))
     }
 
     /// Names the selected cells; the exit code.

@@ -46,6 +46,7 @@ pub fn test(args: &Args) -> Result<u8> {
             arches: Arch::ALL.to_vec(),
             emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
             backend: Backend::VirtmeNg,
+            selftests: None,
         };
         host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     }

@@ -5,7 +5,10 @@ use super::{Pair, Unmatched};
 use crate::{
     branch::{Branch, Model, hardware},
     profile,
-    run::{Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger},
+    run::{
+        Accel, Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger,
+    },
+    selftests::{End, Name, Program},
 };
 use std::{collections::BTreeSet, fmt, str::FromStr};
 use tramplab_protocol::{
@@ -40,6 +43,18 @@ pub enum Metric {
         mechanism: Mechanism,
         beside: BesideSet,
         cost: Cost,
+    },
+    /// Of the tree's own `bench`.
+    Bench {
+        benchmark: Name,
+    },
+    /// How a test of the tree's own `test_progs` ended.
+    TestProgs {
+        test: Name,
+    },
+    /// The same of a program of another folder.
+    Kselftest {
+        program: Program,
     },
 }
 
@@ -132,11 +147,18 @@ pub enum Value {
     /// Nanoseconds of the exact clock: the median of the rounds.
     ExactTime(u64),
     /// Of a phase that attached to so many functions; `repeats` where they were counted under the exact clock.
-    Instructions { count: u64, functions: u32, repeats: bool },
+    Instructions {
+        count: u64,
+        functions: u32,
+        repeats: bool,
+    },
     /// A time budget ended it: it is of another number of functions than was asked for.
     Stopped(Stopped),
     /// Nanoseconds: the median of one boot's rounds.
     PerHit(f64),
+    /// Million hits per second: the median of each boot's seconds, in the order of the boots.
+    Rates(Vec<f64>, Accel),
+    Ended(End),
 }
 
 impl Value {
@@ -161,7 +183,8 @@ impl Value {
             Value::PerHit(ns) => Some(ns),
             Value::ExactTime(ns) => Some(ns as f64 / 1e6),
             Value::Instructions { count, .. } => Some(count as f64),
-            Value::Stopped(_) => None,
+            Value::Rates(ref rates, _) => Some(Value::median(rates)),
+            Value::Stopped(_) | Value::Ended(_) => None,
         }
     }
 }
@@ -178,6 +201,13 @@ impl fmt::Display for Value {
             }
             Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
             Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
+            Value::Ended(end) => f.pad(end.name()),
+            Value::Rates(rates, _) => {
+                let extreme =
+                    |pick: fn(f64, f64) -> f64| rates.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+                let (min, max) = (extreme(f64::min), extreme(f64::max));
+                f.pad(&format!("{:.3} M/s ({min:.3}..{max:.3})", Value::median(rates)))
+            }
             Value::Times(times) => {
                 let extreme =
                     |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
@@ -190,12 +220,12 @@ impl fmt::Display for Value {
 
 impl Metric {
     pub fn is_time(&self) -> bool {
-        matches!(self, Metric::Time { .. })
+        matches!(self, Metric::Time { .. } | Metric::Bench { .. })
     }
 
     /// Whether the host's speed is in it.
     pub fn is_by_hosts_clock(&self) -> bool {
-        matches!(self, Metric::Time { .. } | Metric::Trigger { cost: Cost::Time, .. })
+        matches!(self, Metric::Time { .. } | Metric::Bench { .. } | Metric::Trigger { cost: Cost::Time, .. })
     }
 
     pub fn unit(&self) -> &'static str {
@@ -205,6 +235,8 @@ impl Metric {
             Metric::Instructions { .. } | Metric::Trigger { cost: Cost::Instructions, .. } => "instructions",
             Metric::Trigger { cost: Cost::Branches, .. } => "branches",
             Metric::Trigger { cost: Cost::Time, .. } => "ns",
+            Metric::Bench { .. } => "M/s",
+            Metric::TestProgs { .. } | Metric::Kselftest { .. } => "result",
         }
     }
 
@@ -216,7 +248,10 @@ impl Metric {
             Metric::Wasted { .. }
             | Metric::Time { .. }
             | Metric::ExactTime { .. }
-            | Metric::Instructions { .. } => tolerance.wasted,
+            | Metric::Instructions { .. }
+            | Metric::Bench { .. }
+            | Metric::TestProgs { .. }
+            | Metric::Kselftest { .. } => tolerance.wasted,
         }
     }
 
@@ -228,6 +263,9 @@ impl Metric {
             | Metric::ExactTime { mechanism, functions, .. }
             | Metric::Instructions { mechanism, functions, .. } => Test::Attach { mechanism, functions },
             Metric::Trigger { mechanism, beside, .. } => Test::Trigger { mechanism, beside },
+            Metric::Bench { benchmark } => Test::Bench { benchmark },
+            Metric::TestProgs { test } => Test::TestProgs { test },
+            Metric::Kselftest { program } => Test::Kselftest { program },
         }
     }
 }
@@ -255,6 +293,9 @@ impl fmt::Display for Metric {
             Metric::Trigger { mechanism, beside, cost } => {
                 format!("trigger.{}.{}", plain(&beside.with(*mechanism)), cost.name())
             }
+            Metric::Bench { benchmark } => format!("bench.{benchmark}.rate"),
+            Metric::TestProgs { test } => format!("test_progs.{test}.result"),
+            Metric::Kselftest { program } => format!("kselftest.{program}.result"),
         };
         f.pad(&name)
     }
@@ -291,6 +332,18 @@ impl FromStr for Metric {
                     _ => None,
                 }
             }
+            "bench" => {
+                let benchmark = rest.strip_suffix(".rate").and_then(|name| name.parse().ok());
+                benchmark.map(|benchmark| Metric::Bench { benchmark })
+            }
+            "test_progs" => {
+                let test = rest.strip_suffix(".result").and_then(|name| name.parse().ok());
+                test.map(|test| Metric::TestProgs { test })
+            }
+            "kselftest" => {
+                let program = rest.strip_suffix(".result").and_then(|name| name.parse().ok());
+                program.map(|program| Metric::Kselftest { program })
+            }
             _ => None,
         };
         found.ok_or_else(unknown)
@@ -300,8 +353,9 @@ impl FromStr for Metric {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown metric `{name}`{}; expected lbr_waste.ROW.FILTER, attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
-     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), attach.MECHANISM.FUNCTIONS.[PHASE.]instructions, or \
-     trigger.MECHANISM.COST, e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches",
+     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), attach.MECHANISM.FUNCTIONS.[PHASE.]instructions, \
+     trigger.MECHANISM.COST, bench.BENCHMARK.rate, test_progs.TEST.result, or kselftest.FOLDER/PROGRAM.result, \
+     e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches",
     near.as_ref().map_or_else(String::new, |near| format!(", did you mean `{near}`?"))
 )]
 pub struct UnknownMetric {
@@ -389,6 +443,16 @@ pub fn of(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
             let metric = |cost: Cost| Some((Metric::Trigger { mechanism, beside, cost }, cost.of(trigger)?));
             Cost::ALL.into_iter().filter_map(metric).collect()
         }
+        (&Test::Bench { benchmark }, Some(Measurement::Bench(bench))) => {
+            let rates = bench.boots.iter().map(|boot| Value::median(&boot.hits)).collect();
+            vec![(Metric::Bench { benchmark }, Value::Rates(rates, cell.id.accel))]
+        }
+        (&Test::TestProgs { test }, Some(Measurement::TestProgs(ran))) => {
+            vec![(Metric::TestProgs { test }, Value::Ended(ran.end))]
+        }
+        (&Test::Kselftest { program }, Some(Measurement::Kselftest(ran))) => {
+            vec![(Metric::Kselftest { program }, Value::Ended(ran.end))]
+        }
         _ => Vec::new(),
     }
 }
@@ -433,6 +497,7 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
             base: ending(base),
             head,
             lost: false,
+            is_new: false,
         });
     };
     // Both built, or both lack the same: there is nothing to say.
@@ -443,7 +508,10 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
         return None;
     }
     let lost = base.measurement.is_some() && head.measurement.is_none();
-    Some(Unmatched { test: base.id.test.clone(), base: ending(base), head: ending(head), lost })
+    let is_new = base.id.test.is_of_the_tree()
+        && matches!(base.outcome, Outcome::Skip { .. })
+        && head.outcome == Outcome::Pass;
+    Some(Unmatched { test: base.id.test.clone(), base: ending(base), head: ending(head), lost, is_new })
 }
 
 fn ending(cell: &Cell) -> String {

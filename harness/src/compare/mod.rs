@@ -18,7 +18,7 @@ pub use timed::{Levels, Ratio, levels};
 
 use crate::{
     branch::Model,
-    run::{Arch, BranchSource, Cell, Outcome, Run, Series, Step, Test, Tolerance},
+    run::{Accel, Arch, BranchSource, Cell, Outcome, Run, Series, Step, Test, Tolerance},
 };
 use std::{cmp::Ordering, fmt};
 
@@ -67,6 +67,8 @@ pub struct Unmatched {
     pub head: String,
     /// The head lost what the base has.
     pub lost: bool,
+    /// A test that only the head's tree has, and that passed there.
+    pub is_new: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +155,8 @@ fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
         | Value::PerHit(_)
         | Value::ExactTime(_)
         | Value::Instructions { .. }
+        | Value::Rates(..)
+        | Value::Ended(_)
         | Value::Stopped(_) => None,
     };
     match (number(base), number(head)) {
@@ -201,6 +205,20 @@ fn judge_pair(
             exactly((verdict, beyond && is_cost))
         }
         (Value::PerHit(_), _) => Judged::not("of one boot each"),
+        (Value::Rates(_, Accel::Tcg), _) => Judged::not("throughput under TCG is the emulator's"),
+        (Value::Rates(a, Accel::Kvm), Value::Rates(b, _)) => match timing {
+            // As what a hit takes: more is worse.
+            Timing::Interleaved => {
+                let [a, b] = [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());
+                timed::judge(&a, &b, times, tolerance.time_percent)
+            }
+            Timing::Apart => Judged::not("the two runs were not interleaved"),
+        },
+        (&Value::Ended(a), &Value::Ended(b)) => exactly(match b.cmp(&a) {
+            Ordering::Less => (Verdict::Better, false),
+            Ordering::Equal => (Verdict::Same, false),
+            Ordering::Greater => (Verdict::Worse, true),
+        }),
         _ => exactly(judge_exact(base, head, metric.tolerated(tolerance))),
     }
 }
@@ -275,7 +293,7 @@ fn judge_series(run: &mut Run, series: &Series) {
                 fail(run, arch, &head, &metric.test(), reason);
             }
         }
-        for Unmatched { test, base: was, head: is, lost } in unmatched {
+        for Unmatched { test, base: was, head: is, lost, .. } in unmatched {
             if lost {
                 let reason = format!("{base} measures it ({was}), {head} does not: {is}");
                 fail(run, arch, &head, &test, reason);

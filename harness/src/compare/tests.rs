@@ -5,7 +5,11 @@ use super::*;
 use crate::{
     branch::{Branch, Filter, waste},
     kernel::Kconfig,
-    run::{Arch, Attach, BranchSource, ErrorKind, LbrWaste, Measurement, Test, TriggerCost},
+    run::{
+        Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste, Measurement, Test,
+        TreeTest, TriggerCost,
+    },
+    selftests::{End, Subtest},
 };
 use runs::{Measured, obstacles};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message::Stopped};
@@ -705,5 +709,126 @@ fn a_metric_is_found_by_the_name_it_is_shown_under() {
             Some(meant) => assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}"),
             None => assert!(!text.contains("did you mean"), "{text}"),
         }
+    }
+}
+
+/// A cell of one of the tree's own tests, on `kernel`.
+fn own_test(kernel: &str, accel: Accel, test: Test, measured: Result<Measurement, Outcome>) -> Cell {
+    let mut cell = Cell {
+        id: CellId { kernel: kernel.to_owned(), arch: Arch::X86_64, accel, test },
+        outcome: Outcome::Pass,
+        duration_ms: 1,
+        boot_ms: None,
+        restored: false,
+        guest: None,
+        measurement: None,
+        console_tail: vec![],
+    };
+    match measured {
+        Ok(measurement) => {
+            cell.measurement = Some(measurement);
+            cell.outcome = crate::suite::budget::judge(&cell, &[], Tolerance::default());
+        }
+        Err(outcome) => cell.outcome = outcome,
+    }
+    cell
+}
+
+#[test]
+fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new() {
+    let test = |name: &str| Test::TestProgs { test: name.parse().unwrap() };
+    let ran = |end: End| {
+        let subtests = vec![Subtest { name: "sub".to_owned(), end }];
+        Ok(Measurement::TestProgs(TreeTest {
+            end,
+            subtests,
+            denied: vec![],
+            failures: vec!["a:FAIL:b".to_owned()],
+        }))
+    };
+    let skip = || Err(Outcome::Skip { reason: "this kernel's tree has no test".to_owned() });
+    let error = || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
+    let (ok, fail) = (End::Ok, End::Fail);
+    let mut run = recorded();
+    let [base, head] = [run.series[0].base().kernel.clone(), run.series[0].head().kernel.clone()];
+    let cells = |kernel: &str, ends: [(&str, Result<Measurement, Outcome>); 6]| {
+        ends.map(|(name, measured)| own_test(kernel, Accel::Tcg, test(name), measured))
+    };
+    run.cells = [
+        cells(
+            &base,
+            [
+                ("kept", ran(ok)),
+                ("broken", ran(ok)),
+                ("mended", ran(fail)),
+                ("new", skip()),
+                ("lost", ran(ok)),
+                ("dead", ran(ok)),
+            ],
+        ),
+        cells(
+            &head,
+            [
+                ("kept", ran(ok)),
+                ("broken", ran(fail)),
+                ("mended", ran(ok)),
+                ("new", ran(ok)),
+                ("lost", skip()),
+                ("dead", error()),
+            ],
+        ),
+    ]
+    .concat();
+    let comparison = whole(&run, &run.series[0], None);
+    for (name, expected, beyond) in
+        [("kept", Verdict::Same, false), ("broken", Verdict::Worse, true), ("mended", Verdict::Better, false)]
+    {
+        let compared = verdict(&comparison, &format!("test_progs.{name}.result"));
+        assert_eq!((&compared.verdict, compared.beyond), (&expected, beyond), "{name}");
+        assert_eq!(compared.metric.to_string().parse::<Metric>().unwrap(), compared.metric);
+    }
+    let unmatched: Vec<_> =
+        comparison.unmatched.iter().map(|one| (one.test.name(), one.lost, one.is_new)).collect();
+    let named = |name: &str, lost, is_new| (format!("test_progs/{name}"), lost, is_new);
+    assert_eq!(
+        unmatched,
+        [named("new", false, true), named("lost", true, false), named("dead", true, false)]
+    );
+    judge(&mut run);
+    let ends = |kernel: &str| -> Vec<&str> {
+        run.cells_of(Arch::X86_64, kernel).map(|cell| cell.outcome.name()).collect()
+    };
+    assert_eq!(ends(&base), ["pass", "pass", "fail", "skip", "pass", "pass"]);
+    assert_eq!(ends(&head), ["pass", "fail", "pass", "pass", "fail", "error"]);
+    let broken = run.cells_of(Arch::X86_64, &head).nth(1).unwrap();
+    let Outcome::Fail { reasons } = &broken.outcome else { panic!("{:?}", broken.outcome) };
+    assert_eq!(reasons[0], "test_progs says FAIL, of the subtests sub");
+    assert_eq!(reasons[2], format!("test_progs.broken.result is worse than on {base}: ok -> fail"));
+}
+
+/// Slower by a half, six boots each: seen under KVM, never a verdict under TCG.
+#[test]
+fn throughput_is_judged_only_where_it_is_the_machines() {
+    let test = || Test::Bench { benchmark: "trig-fentry".parse().unwrap() };
+    let bench = |factor: f64| {
+        let boots = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0].map(|rate| BenchBoot { hits: vec![rate * factor; 3] });
+        Ok(Measurement::Bench(Bench { producers: 1, boots: boots.to_vec() }))
+    };
+    for (accel, head, expected) in [
+        (Accel::Kvm, 0.5, Some(Verdict::Worse)),
+        (Accel::Kvm, 2.0, Some(Verdict::Better)),
+        (Accel::Kvm, 1.0, Some(Verdict::NoDifferenceSeen)),
+        (Accel::Tcg, 0.5, None),
+    ] {
+        let [a, b] =
+            [("a", 1.0), ("b", head)].map(|(kernel, factor)| own_test(kernel, accel, test(), bench(factor)));
+        let pairs = pair_up(&[&a], &[&b]);
+        let comparison = compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved);
+        let compared = verdict(&comparison, "bench.trig-fentry.rate");
+        match expected {
+            Some(expected) => assert_eq!(compared.verdict, expected, "{accel:?} {head}"),
+            None => assert!(matches!(compared.verdict, Verdict::NotJudged(_)) && !compared.beyond),
+        }
+        assert_eq!("bench.trig-fentry.rate".parse::<Metric>().unwrap(), compared.metric);
     }
 }

@@ -278,6 +278,11 @@ fn merge(a: &Measurement, b: &Measurement) -> Option<Measurement> {
         (Measurement::Value(Value::Times(a)), Measurement::Value(Value::Times(b))) => {
             Some(Measurement::Value(Value::Times([&a[..], b].concat())))
         }
+        (Measurement::Value(Value::Rates(a, accel)), Measurement::Value(Value::Rates(b, other)))
+            if accel == other =>
+        {
+            Some(Measurement::Value(Value::Rates([&a[..], b].concat(), *accel)))
+        }
         (a, b) => (a == b).then(|| a.clone()),
     }
 }

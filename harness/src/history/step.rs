@@ -7,7 +7,7 @@
 use super::Row;
 use crate::{
     compare::{Ratio, Value, levels},
-    run::Tolerance,
+    run::{Accel, Tolerance},
 };
 
 /// Between a row and the last one before it that has a number.
@@ -67,6 +67,8 @@ fn is_the_same((a, of_a): &(usize, Ratio), (b, of_b): &(usize, Ratio)) -> bool {
 fn time(value: &Value) -> Option<f64> {
     let time = match value {
         Value::Times(_) | Value::PerHit(_) => value.number()?,
+        // What a hit takes. Under TCG it would be the emulator's.
+        Value::Rates(_, Accel::Kvm) => value.number()?.recip(),
         _ => return None,
     };
     (time.is_finite() && time > 0.0).then_some(time)
@@ -115,6 +117,8 @@ fn differs(level: &Value, value: &Value, tolerance: Tolerance) -> Compared {
         (Value::Count(a), Value::Count(b)) if a == b => Compared::Same,
         (Value::Count(a), Value::Count(b)) => Compared::Differs { worse: b > a },
         (&Value::ExactTime(a), &Value::ExactTime(b)) => share(a, b),
+        (Value::Ended(a), Value::Ended(b)) if a == b => Compared::Same,
+        (Value::Ended(a), Value::Ended(b)) => Compared::Differs { worse: b > a },
         (
             &Value::Instructions { count: a, functions: of_a, repeats: true },
             &Value::Instructions { count: b, functions: of_b, repeats: true },

@@ -120,6 +120,7 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
         checks.push(rust_check(arch, Rustc::find(cache, arch)));
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
+    checks.push(selftests_check(&toolchain::missing_bpf(&gcc(), own, true)));
     checks.push(kvm_check(probe));
     checks.push(lbr);
     checks.push(vng_check(VirtmeNg::find(cache)));
@@ -246,6 +247,22 @@ fn clang_check(missing: &[toolchain::Need]) -> Check {
     Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
 }
 
+/// Those of kernels that gcc builds: clang compiles the BPF programs alone.
+fn gcc() -> Toolchain {
+    Toolchain { compiler: Compiler::Gcc, version: None }
+}
+
+fn selftests_check(missing: &[toolchain::Need]) -> Check {
+    const NAME: &str = "tree's own tests";
+    if missing.is_empty() {
+        return Check::ok(NAME, "what builds a kernel tree's bench and test_progs");
+    }
+    let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+    let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
+    let detail = format!("no {}: for suites with `bench` or `test_progs`", names.join(", "));
+    Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
+}
+
 /// `depth` is how many records perf on this host gets.
 fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
     const NAME: &str = "LBR";
@@ -348,6 +365,10 @@ mod tests {
         let check = clang_check(&[need("ld.lld", "lld"), need("llvm-ar", "llvm"), need("llvm-nm", "llvm")]);
         assert_eq!((check.state, check.required), (State::Missing, false));
         assert_eq!(check.detail, "no ld.lld, llvm-ar, llvm-nm: for kernels with `toolchain: clang`");
+        let tests = selftests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
+        assert_eq!(tests.detail, "no rsync, <libelf.h>, -lelf: for suites with `bench` or `test_progs`");
+        assert!(tests.mend.is_some_and(|line| line.contains("libelf-dev rsync")));
+        assert_eq!(selftests_check(&[]).state, State::Ok);
         assert!(check.mend.unwrap().ends_with("apt-get install --no-install-recommends lld llvm"));
     }
 

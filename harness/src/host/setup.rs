@@ -11,6 +11,7 @@ use super::{
 use crate::{
     kernel::{Toolchain, build::toolchain},
     run::{Arch, Backend},
+    selftests,
 };
 use std::{
     collections::BTreeSet,
@@ -82,6 +83,8 @@ pub struct Wanted {
     pub emulators: Vec<(Arch, Purpose)>,
     /// What starts the guests.
     pub backend: Backend,
+    /// What of the kernel tree's own tests is built with each of the toolchains.
+    pub selftests: Option<selftests::Wanted>,
 }
 
 impl Wanted {
@@ -109,7 +112,15 @@ impl Wanted {
             let packages = missing.iter().map(|need| need.package.clone()).collect();
             (!missing.is_empty()).then_some(Missing { what, packages })
         });
-        requirements.chain(toolchains).collect()
+        let of_tests = self.toolchains.iter().filter_map(|(toolchain, arch)| {
+            let test_progs = self.selftests.as_ref()?.test_progs();
+            let missing = toolchain::missing_bpf(toolchain, *arch, test_progs);
+            let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+            let what = format!("the tree's own tests for {arch} kernels: no {}", names.join(", "));
+            let packages = missing.iter().map(|need| need.package.clone()).collect();
+            (!missing.is_empty()).then_some(Missing { what, packages })
+        });
+        requirements.chain(toolchains).chain(of_tests).collect()
     }
 }
 
@@ -452,9 +463,14 @@ mod tests {
     fn a_manifests_toolchain_is_asked_for_by_its_own_packages() {
         let of = |toolchains: &[(&str, Arch)]| {
             let toolchains = toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
-            let missing =
-                Wanted { toolchains, arches: Vec::new(), emulators: Vec::new(), backend: Backend::Qemu }
-                    .missing();
+            let missing = Wanted {
+                toolchains,
+                arches: Vec::new(),
+                emulators: Vec::new(),
+                backend: Backend::Qemu,
+                selftests: None,
+            }
+            .missing();
             let packages: BTreeSet<_> = missing.iter().flat_map(|missing| missing.packages.clone()).collect();
             (list(&missing), packages)
         };

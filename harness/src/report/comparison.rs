@@ -32,6 +32,7 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
         triggers(comparison),
         times(comparison),
         exact(comparison),
+        own_tests(comparison),
         unmatched(comparison),
     ];
     let listings = comparison.listings.iter().filter(|listings| listings.differs());
@@ -177,7 +178,8 @@ fn judged(compared: &Compared) -> Vec<String> {
 }
 
 fn times(comparison: &Comparison) -> Option<Table> {
-    let rows: Vec<_> = comparison.metrics.iter().filter(|c| c.metric.is_time()).map(judged).collect();
+    let rows: Vec<_> =
+        comparison.metrics.iter().filter(|c| matches!(c.metric, Metric::Time { .. })).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
         "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
@@ -201,11 +203,25 @@ fn exact(comparison: &Comparison) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 
+/// Of the kernel tree's own.
+fn own_tests(comparison: &Comparison) -> Option<Table> {
+    let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
+    let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let notes = vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
+    let caption = "The tree's own tests, base -> head".to_owned();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+}
+
 fn unmatched(comparison: &Comparison) -> Option<Table> {
     let rows: Vec<_> = comparison
         .unmatched
         .iter()
-        .map(|unmatched| vec![unmatched.test.name(), short(&unmatched.base), short(&unmatched.head)])
+        .map(|unmatched| {
+            let head = short(&unmatched.head);
+            let head = if unmatched.is_new { format!("{head} (new)") } else { head };
+            vec![unmatched.test.name(), short(&unmatched.base), head]
+        })
         .collect();
     let header = ["test", "base", "head"].map(str::to_owned).to_vec();
     let caption = "Not compared: not measured on both sides".to_owned();

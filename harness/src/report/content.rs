@@ -5,6 +5,7 @@ use super::{
     attach,
     clean::plain,
     comparison::{self, OfSeries},
+    selftests,
     spread::Spread,
     throughput,
 };
@@ -181,6 +182,7 @@ fn section(run: &Run, group: &Group, view: &View) -> Section {
     let mut tables = waste_tables(group, model);
     tables.extend(trigger_table(group));
     tables.extend(attach::tables(&group.cells));
+    tables.extend(selftests::tables(&group.cells));
     Section {
         heading: format!("Linux {} ({}, {})", group.kernel, group.arch.name(), group.accel.name()),
         about: about(run, group),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One line per cell, printed as it ends.
 
-use super::{clean::plain, spread::Spread, throughput};
+use super::{clean::plain, selftests, spread::Spread, throughput};
 use crate::{
     branch::{Branch, Filter, Model, waste},
     run::{BranchSource, Cell, Measurement, Outcome, Row},
@@ -61,5 +61,9 @@ fn measured(cell: &Cell, measurement: &Measurement) -> String {
             let time = throughput::overhead_ns(trigger).map(|ns| format!("{ns:.0} ns"));
             format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
         }
+        Measurement::Bench(bench) => {
+            selftests::rate(bench).map_or_else(String::new, |rate| format!("{rate:.3} M hits/s"))
+        }
+        Measurement::TestProgs(test) | Measurement::Kselftest(test) => selftests::subtests(test),
     }
 }

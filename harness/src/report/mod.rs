@@ -18,6 +18,7 @@ pub mod mail;
 pub mod markdown;
 pub mod mechanisms;
 mod scaling;
+mod selftests;
 mod spread;
 pub mod terminal;
 #[cfg(test)]

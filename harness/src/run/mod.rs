@@ -4,14 +4,19 @@
 mod join;
 mod outcome;
 mod row;
+mod selftests;
 mod store;
 
 pub use join::{Apart, join};
 pub use outcome::{ErrorKind, Outcome};
 pub use row::{Row, UnknownRow};
+pub use selftests::{Bench, BenchBoot, TreeTest};
 pub use store::{RunDir, StoreError};
 
-use crate::profile::Summary;
+use crate::{
+    profile::Summary,
+    selftests::{Name, Program},
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, Point, message, trace};
@@ -352,6 +357,18 @@ pub enum Test {
         #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
         beside: BesideSet,
     },
+    /// A benchmark of the tree's own `bench`.
+    Bench {
+        benchmark: Name,
+    },
+    /// A test of the tree's own `test_progs`.
+    TestProgs {
+        test: Name,
+    },
+    /// A program of another folder of the tree's selftests, which says in KTAP how it ended.
+    Kselftest {
+        program: Program,
+    },
     /// Building the kernel: no guest is booted.
     Build,
     /// That the kernel boots, to an agent that says what it runs on.
@@ -363,12 +380,21 @@ pub enum Test {
 }
 
 impl Test {
-    /// `lbr_waste/fexit`, `attach/fentry/100`, `trigger/fentry`, `trigger/fentry+function_tracer`, `fault/panic`.
+    /// Whether the kernel's own tree brings it.
+    pub fn is_of_the_tree(&self) -> bool {
+        matches!(self, Test::Bench { .. } | Test::TestProgs { .. } | Test::Kselftest { .. })
+    }
+
+    /// `lbr_waste/fexit`, `attach/fentry/100`, `trigger/fentry`, `trigger/fentry+function_tracer`, `bench/trig-fentry`,
+    /// `test_progs/fentry_test`, `kselftest/perf_events/remove_on_exec`, `fault/panic`.
     pub fn name(&self) -> String {
         match self {
             Test::LbrWaste { mechanism } => format!("lbr_waste/{mechanism}"),
             Test::Attach { mechanism, functions } => format!("attach/{mechanism}/{functions}"),
             Test::Trigger { mechanism, beside } => format!("trigger/{}", beside.with(*mechanism)),
+            Test::Bench { benchmark } => format!("bench/{benchmark}"),
+            Test::TestProgs { test } => format!("test_progs/{test}"),
+            Test::Kselftest { program } => format!("kselftest/{program}"),
             Test::Build => "build".to_owned(),
             Test::Boot => "boot".to_owned(),
             Test::Fault { fault } => {
@@ -381,7 +407,8 @@ impl Test {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown test `{0}`, expected build, boot, lbr_waste/MECHANISM, attach/MECHANISM/FUNCTIONS or trigger/MECHANISM[+BESIDE]"
+    "unknown test `{0}`, expected build, boot, lbr_waste/MECHANISM, attach/MECHANISM/FUNCTIONS, trigger/MECHANISM[+BESIDE], bench/BENCHMARK, \
+     test_progs/TEST or kselftest/FOLDER/PROGRAM"
 )]
 pub struct UnknownTest(String);
 
@@ -411,6 +438,12 @@ impl FromStr for Test {
                     .map(|name| Beside::all().find(|known| known.name() == name))
                     .collect();
                 mechanism(name).zip(beside).map(|(mechanism, beside)| Test::Trigger { mechanism, beside })
+            }
+            ["bench", name] => name.parse().ok().map(|benchmark| Test::Bench { benchmark }),
+            ["test_progs", name] => name.parse().ok().map(|test| Test::TestProgs { test }),
+            ["kselftest", ..] => {
+                let program = name.strip_prefix("kselftest/").and_then(|name| name.parse().ok());
+                program.map(|program| Test::Kselftest { program })
             }
             ["fault", name] => serde_json::from_value(name.into()).ok().map(|fault| Test::Fault { fault }),
             _ => None,
@@ -462,6 +495,9 @@ pub enum Measurement {
     LbrWaste(LbrWaste),
     Attach(Attach),
     Trigger(Trigger),
+    Bench(Bench),
+    TestProgs(TreeTest),
+    Kselftest(TreeTest),
 }
 
 /// Attaching, measured in one guest after the other.

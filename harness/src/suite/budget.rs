@@ -8,7 +8,8 @@ use crate::{
         Cost, Metric, UnknownMetric, Value, Whose,
         metric::{self, asked_for},
     },
-    run::{Cell, LbrWaste, Measurement, Outcome, Row, Tolerance},
+    run::{Cell, LbrWaste, Measurement, Outcome, Row, Tolerance, TreeTest},
+    selftests::End,
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -49,7 +50,10 @@ impl TryFrom<Metric> for Bounded {
             Metric::Trigger { cost: Cost::Time, .. }
             | Metric::Instructions { whose: Whose::All, .. }
             | Metric::Time { .. }
-            | Metric::ExactTime { .. } => Err(NotBounded::Moves(metric)),
+            | Metric::ExactTime { .. }
+            | Metric::Bench { .. }
+            | Metric::TestProgs { .. }
+            | Metric::Kselftest { .. } => Err(NotBounded::Moves(metric)),
         }
     }
 }
@@ -91,6 +95,8 @@ pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
         Some(Measurement::LbrWaste(measured)) => {
             budgets.iter().flat_map(|budget| over_waste(model, measured, budget)).collect()
         }
+        Some(Measurement::TestProgs(test)) => failed("test_progs", test),
+        Some(Measurement::Kselftest(test)) => failed("the program", test),
         _ => Vec::new(),
     };
     let bounds = budgets.iter().flat_map(|budget| &budget.most);
@@ -99,6 +105,20 @@ pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
         reasons.extend(over(bounded, value, most, tolerance));
     }
     if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
+}
+
+/// A test of the tree's is its own judge.
+fn failed(who: &str, test: &TreeTest) -> Vec<String> {
+    if test.end != End::Fail {
+        return Vec::new();
+    }
+    let failed = test.subtests.iter().filter(|subtest| subtest.end == End::Fail);
+    let names: Vec<&str> = failed.map(|subtest| subtest.name.as_str()).collect();
+    let which = match names[..] {
+        [] => format!("{who} says that it fails"),
+        _ => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
+    };
+    std::iter::once(which).chain(test.failures.first().cloned()).collect()
 }
 
 fn over_waste(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {

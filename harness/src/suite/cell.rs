@@ -4,6 +4,7 @@
 use super::{
     Plan, PlannedCell, attach, budget,
     plan::{AttachParameters, Job, Parameters},
+    selftests,
 };
 use crate::{
     branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, Symbols},
@@ -170,6 +171,10 @@ fn merged(measured: Vec<Measurement>) -> Option<Measurement> {
             all.unexplained.extend(next.unexplained);
             Measurement::Attach(all)
         }
+        (Measurement::Bench(mut all), Measurement::Bench(next)) => {
+            all.boots.extend(next.boots);
+            Measurement::Bench(all)
+        }
         (all, _) => all,
     })
 }
@@ -229,6 +234,9 @@ fn run(
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
+    if let Some(message) = &planned.unbuilt {
+        return Err(Stop::Error { kind: ErrorKind::Build, message: message.clone() });
+    }
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));
     }
@@ -237,6 +245,10 @@ fn run(
         .emulators
         .get(&arch)
         .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
+    let own_test = matches!(
+        planned.parameters,
+        Parameters::Bench(_) | Parameters::TestProgs(_) | Parameters::Kselftest { .. }
+    );
     let task = Task::new(planned, boot);
     let mut initrd = planned.initrd.clone();
     let mut deadlines = Deadlines::default();
@@ -258,7 +270,8 @@ fn run(
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),
         snapshots: planned.snapshots.clone(),
-        plugin: emulator.plugin.clone().filter(|_| planned.id.accel == Accel::Tcg),
+        // Nothing is recorded of the tree's own tests, and all that they do would be slower.
+        plugin: emulator.plugin.clone().filter(|_| planned.id.accel == Accel::Tcg && !own_test),
         lbr: emulator.lbr,
         dir: folders.guest.to_owned(),
         deadlines,
@@ -322,6 +335,15 @@ fn measure(
             trigger(vm, planned.id.accel, mechanism, command, folders.guest).map(Measurement::Trigger)
         }
         (Test::Boot, Parameters::Boot, _) => Ok(Measurement::Boot),
+        (&Test::Bench { benchmark }, Parameters::Bench(parameters), _) => {
+            selftests::bench(vm, benchmark, parameters, folders.guest).map(Measurement::Bench)
+        }
+        (&Test::TestProgs { test }, Parameters::TestProgs(parameters), _) => {
+            selftests::test_progs(vm, test, parameters, folders.guest).map(Measurement::TestProgs)
+        }
+        (&Test::Kselftest { program }, &Parameters::Kselftest { seconds }, _) => {
+            selftests::kselftest(vm, program, seconds, folders.guest).map(Measurement::Kselftest)
+        }
         (&Test::Fault { fault }, Parameters::Fault, _) => {
             vm.request(Command::Inject(fault), QUICK)??;
             Err(Stop::harness(format!("the guest was to fail ({fault:?}), and answered")))

@@ -6,6 +6,7 @@ use crate::{
     branch::Filter,
     config::{self, ConfigError},
     run::{Arch, Row, Tolerance},
+    selftests::{self, Name, Program},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -104,10 +105,65 @@ pub enum TestGroup {
     },
     /// One test without parameters.
     Boot {},
+    /// Benchmarks of the tree's own `bench`.
+    Bench {
+        #[serde(deserialize_with = "filled")]
+        triggers: Vec<Name>,
+        /// Measured in each guest, after the warm-up.
+        #[serde(default = "default_seconds")]
+        seconds: NonZeroU32,
+        /// Threads that trigger.
+        #[serde(default = "one")]
+        producers: NonZeroU32,
+    },
+    /// Tests of the tree's own `test_progs`, and of a series those that it adds or changes.
+    TestProgs {
+        /// May be empty where a series brings its own.
+        #[serde(default)]
+        tests: Vec<Name>,
+        /// What is not run beside what the tree's own lists deny: `test`, `test/subtest`, `*` for anything.
+        #[serde(default)]
+        deny: Vec<String>,
+        /// That each test may take.
+        #[serde(default = "default_limit")]
+        seconds: NonZeroU32,
+    },
+    /// Programs of other folders of the tree's selftests, that say in KTAP how they ended.
+    Kselftest {
+        #[serde(deserialize_with = "filled")]
+        programs: Vec<Program>,
+        /// That each may take.
+        #[serde(default = "default_limit")]
+        seconds: NonZeroU32,
+    },
     Fault {
         #[serde(deserialize_with = "filled")]
         faults: Vec<Fault>,
     },
+}
+
+impl TestGroup {
+    /// These tests, as a suite that says nothing more of them has them.
+    pub fn test_progs(tests: Vec<Name>) -> TestGroup {
+        TestGroup::TestProgs { tests, deny: Vec::new(), seconds: default_limit() }
+    }
+
+    pub fn kselftest(programs: Vec<Program>) -> TestGroup {
+        TestGroup::Kselftest { programs, seconds: default_limit() }
+    }
+}
+
+fn default_seconds() -> NonZeroU32 {
+    nonzero(5)
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+/// Under TCG a test takes ten times what it takes on hardware.
+fn default_limit() -> NonZeroU32 {
+    nonzero(300)
 }
 
 fn default_hits() -> NonZeroU32 {
@@ -211,6 +267,46 @@ impl Suite {
         self
     }
 
+    /// What of the kernel tree's own tests is run. `files` in `prog_tests/` are a series'.
+    pub fn selftests(&self, files: &BTreeSet<String>) -> Option<selftests::Wanted> {
+        let mut wanted = None;
+        for group in &self.tests {
+            match group {
+                TestGroup::Bench { .. } => wanted.get_or_insert_with(selftests::Wanted::default).bench = true,
+                TestGroup::TestProgs { tests, .. } => {
+                    let wanted = wanted.get_or_insert_with(selftests::Wanted::default);
+                    wanted.tests.extend(tests);
+                    wanted.files.clone_from(files);
+                }
+                TestGroup::Kselftest { programs, .. } => {
+                    wanted.get_or_insert_with(selftests::Wanted::default).programs.extend(programs);
+                }
+                _ => {}
+            }
+        }
+        wanted
+    }
+
+    /// The same with more tests of `test_progs`, where it has any.
+    pub fn with_tests(mut self, more: &BTreeSet<Name>) -> Suite {
+        let named: BTreeSet<Name> = self.test_progs().collect();
+        for group in &mut self.tests {
+            if let TestGroup::TestProgs { tests, .. } = group {
+                tests.extend(more.difference(&named));
+                break;
+            }
+        }
+        self
+    }
+
+    /// The tests of `test_progs` that it names.
+    pub fn test_progs(&self) -> impl Iterator<Item = Name> {
+        self.tests.iter().flat_map(|group| match group {
+            TestGroup::TestProgs { tests, .. } => tests.clone(),
+            _ => Vec::new(),
+        })
+    }
+
     /// Those that some test measures: what a kernel that is built for the suite must be able to do.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         let of = |group: &TestGroup| match group {
@@ -220,7 +316,11 @@ impl Suite {
             TestGroup::Trigger { mechanisms, beside, .. } => {
                 mechanisms.0.iter().copied().chain(beside.mechanisms()).collect()
             }
-            TestGroup::Boot {} | TestGroup::Fault { .. } => Vec::new(),
+            TestGroup::Bench { .. }
+            | TestGroup::TestProgs { .. }
+            | TestGroup::Kselftest { .. }
+            | TestGroup::Boot {}
+            | TestGroup::Fault { .. } => Vec::new(),
         };
         self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()
     }

@@ -8,6 +8,7 @@ pub mod cell;
 mod definition;
 pub mod list;
 pub mod plan;
+mod selftests;
 
 pub use definition::{Budget, Clocks, Experiment, Machine, Mechanisms, Suite, TestGroup, load};
 pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};

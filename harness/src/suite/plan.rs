@@ -6,8 +6,9 @@ use super::{Budget, Clocks, Experiment, Suite, TestGroup};
 use crate::{
     compare::Metric,
     host::lbr::LbrFormat,
-    kernel,
+    kernel::{self, build::Selftests},
     run::{Accel, Arch, Backend, CellId, Clock, Row, Test, Tolerance},
+    selftests::{DenyList, Name},
     vm::{QemuProgram, Snapshots, Virtme, branches::Source},
 };
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,9 @@ pub struct PlannedCell {
     pub tolerance: Tolerance,
     /// Known before anything boots: the cell is not run.
     pub skip: Option<String>,
+    /// The test itself did not build: the cell is an error.
+    #[serde(default)]
+    pub unbuilt: Option<String>,
 }
 
 impl PlannedCell {
@@ -94,14 +98,15 @@ impl PlannedCell {
 
     /// Guests that the cell takes, one after the other.
     pub fn boots(&self) -> u32 {
-        // One that is skipped boots none.
-        if self.skip.is_some() { 1 } else { self.clocks().len() as u32 }
+        // One that is not run boots none.
+        if self.skip.is_some() || self.unbuilt.is_some() { 1 } else { self.clocks().len() as u32 }
     }
 
     /// The clock of each guest, in order.
     pub fn clocks(&self) -> Vec<Clock> {
         match &self.parameters {
             Parameters::Attach(attach) => attach.clocks(),
+            Parameters::Bench(bench) => vec![Clock::Free; bench.boots as usize],
             // Programs are then at the same addresses at every boot: arm64's JIT loads one with more or fewer instructions. With
             // several CPUs there is no exact clock, and the rest repeats without it.
             // Under virtme-ng there is none either, and x86-64's JIT loads addresses alike.
@@ -123,7 +128,26 @@ pub enum Parameters {
     Attach(AttachParameters),
     Trigger { hits: u32, throughput: bool },
     Boot,
+    Bench(BenchParameters),
+    TestProgs(TestProgsParameters),
+    Kselftest { seconds: u32 },
     Fault,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchParameters {
+    pub seconds: u32,
+    pub producers: u32,
+    /// Guests, one after the other.
+    pub boots: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TestProgsParameters {
+    /// What of it is not run, beside what the tree says; and once the kernel is known also that.
+    pub deny: Vec<String>,
+    /// It may take.
+    pub seconds: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,6 +176,8 @@ pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
+    /// Its tree's own tests, with a root that has them; none of a kernel that was not built here.
+    pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
     /// Whose branch records are counted.
     pub branches: Source,
@@ -171,6 +197,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             image,
             ref initrd,
             ref snapshots,
+            ref selftests,
             accel,
             ref branches,
             backend,
@@ -179,7 +206,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
         } = guest;
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
-        for (test, parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
+        for (test, mut parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
             let deliver = suite.experiments.contains(&Experiment::DeliverRecords)
                 && matches!(test, Test::LbrWaste { .. });
             let undeliverable = undeliverable.clone().filter(|_| deliver);
@@ -190,19 +217,29 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 Source::None(reason) if is_waste => Some(reason.clone()),
                 _ => None,
             };
+            let own = test.is_of_the_tree();
+            let skip = match own {
+                true => refused(&test, &mut parameters, selftests.as_ref().map(|(selftests, _)| *selftests)),
+                false => skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image)
+                    .or(recordless)
+                    .or(undeliverable),
+            };
+            let skip = virtme_lacks(backend, &parameters, image).or(skip);
+            let unbuilt = selftests
+                .as_ref()
+                .and_then(|(selftests, _)| selftests.record.broken(&test).map(str::to_owned));
+            let root = selftests.as_ref().filter(|_| own).map_or(initrd, |(_, root)| root);
             let mut cell = PlannedCell {
                 id: CellId { kernel: image.name.clone(), arch: image.arch, accel, test: test.clone() },
                 backend,
                 kernel_image: image.image.clone(),
-                initrd: initrd.clone(),
+                initrd: root.clone(),
                 snapshots: snapshots.clone(),
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
-                skip: virtme_lacks(backend, &parameters, image)
-                    .or_else(|| skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image))
-                    .or(recordless)
-                    .or(undeliverable),
+                unbuilt: unbuilt.filter(|_| skip.is_none()),
+                skip,
                 parameters,
                 deliver,
                 budgets: Vec::new(),
@@ -233,7 +270,10 @@ fn may_restore(parameters: &Parameters) -> bool {
     match parameters {
         Parameters::Attach(attach) => attach.boots == 1,
         Parameters::LbrWaste { .. } | Parameters::Trigger { .. } | Parameters::Fault => true,
-        Parameters::Boot => false,
+        // What is kept is of the root without the tree's tests.
+        Parameters::Bench(_) | Parameters::TestProgs(_) | Parameters::Kselftest { .. } | Parameters::Boot => {
+            false
+        }
     }
 }
 
@@ -300,6 +340,22 @@ fn tests(group: &TestGroup, compared: bool) -> Vec<(Test, Parameters)> {
             })
             .collect(),
         TestGroup::Boot {} => vec![(Test::Boot, Parameters::Boot)],
+        TestGroup::Bench { triggers, seconds, producers } => {
+            // Only side by side with another kernel's, boot by boot, would they say anything of it.
+            let boots = if compared { COMPARED_BOOTS } else { 1 };
+            let parameters = BenchParameters { seconds: seconds.get(), producers: producers.get(), boots };
+            let test = |&benchmark: &Name| (Test::Bench { benchmark }, Parameters::Bench(parameters.clone()));
+            triggers.iter().map(test).collect()
+        }
+        TestGroup::TestProgs { tests, deny, seconds } => {
+            let parameters = TestProgsParameters { deny: deny.clone(), seconds: seconds.get() };
+            let test = |&test: &Name| (Test::TestProgs { test }, Parameters::TestProgs(parameters.clone()));
+            tests.iter().map(test).collect()
+        }
+        TestGroup::Kselftest { programs, seconds } => {
+            let parameters = || Parameters::Kselftest { seconds: seconds.get() };
+            programs.iter().map(|&program| (Test::Kselftest { program }, parameters())).collect()
+        }
         TestGroup::Fault { faults } => {
             faults.iter().map(|&fault| (Test::Fault { fault }, Parameters::Fault)).collect()
         }
@@ -322,6 +378,10 @@ fn virtme_lacks(backend: Backend, parameters: &Parameters, image: &kernel::Image
         ));
     }
     match parameters {
+        Parameters::Bench(_) | Parameters::TestProgs(_) | Parameters::Kselftest { .. } => Some(
+            "the tree's own tests are packed into the guest's root, and virtme-ng's is the host's; use --vm qemu"
+                .to_owned(),
+        ),
         Parameters::Attach(attach) if attach.clock.exact() => Some(
             "the exact clock needs a guest that nothing reaches from outside while it measures, and virtme-ng's root comes from \
              the host when the host has the time; use --clock free, or --vm qemu"
@@ -329,6 +389,49 @@ fn virtme_lacks(backend: Backend, parameters: &Parameters, image: &kernel::Image
         ),
         _ => None,
     }
+}
+
+/// Why a test of the tree's own is not run; else what of it is not.
+fn refused(test: &Test, parameters: &mut Parameters, selftests: Option<&Selftests>) -> Option<String> {
+    let Some(selftests) = selftests else {
+        return Some(
+            "the tree's own tests are built with a kernel, and this one was built elsewhere".to_owned(),
+        );
+    };
+    if let Test::Kselftest { program } = test
+        && !selftests.record.programs.contains(program)
+    {
+        return Some(format!("this kernel's tree has no program `{program}`"));
+    }
+    let (Test::TestProgs { test }, Parameters::TestProgs(parameters)) = (test, parameters) else {
+        return None;
+    };
+    if !selftests.record.tests.contains_key(test) {
+        return Some(format!("this kernel's tree has no test `{test}`"));
+    }
+    let list = selftests.denied.clone().and(DenyList::of(&parameters.deny, "the suite"));
+    if let Some(denied) = list.denies(test) {
+        return Some(denied.to_string());
+    }
+    parameters.deny = list.of_subtests(test);
+    None
+}
+
+/// Tests of the trees that no kernel of the run has: their names are wrong.
+pub fn unknown_tests(suite: &Suite, kernels: &[Guest]) -> Vec<Test> {
+    let built = || kernels.iter().filter_map(|guest| Some(guest.selftests.as_ref()?.0));
+    let known = |test: &Test| {
+        built().any(|Selftests { record, .. }| match test {
+            Test::TestProgs { test } => record.tests.contains_key(test),
+            Test::Kselftest { program } => record.programs.contains(program),
+            _ => true,
+        })
+    };
+    if built().next().is_none() {
+        return Vec::new();
+    }
+    let named = suite.tests.iter().flat_map(|group| tests(group, false)).map(|(test, _)| test);
+    named.filter(|test| !known(test)).collect()
 }
 
 fn skip_reason(
@@ -342,7 +445,12 @@ fn skip_reason(
         Test::LbrWaste { mechanism } | Test::Attach { mechanism, .. } | Test::Trigger { mechanism, .. } => {
             mechanism
         }
-        Test::Fault { .. } | Test::Build | Test::Boot => return None,
+        Test::Bench { .. }
+        | Test::TestProgs { .. }
+        | Test::Kselftest { .. }
+        | Test::Fault { .. }
+        | Test::Build
+        | Test::Boot => return None,
     };
     if matches!(parameters, Parameters::Trigger { throughput: false, .. }) && accel == Accel::Kvm {
         return Some("instructions of a hit are counted by the plugin, which only TCG has; use --accel tcg, or time hits with `throughput: true`".to_owned());
@@ -430,7 +538,12 @@ impl Plan {
         self.cells().any(|cell| match &cell.parameters {
             Parameters::Attach(attach) => attach.clock.free(),
             Parameters::Trigger { throughput, .. } => *throughput,
-            Parameters::LbrWaste { .. } | Parameters::Boot | Parameters::Fault => false,
+            Parameters::Bench(_) => true,
+            Parameters::LbrWaste { .. }
+            | Parameters::TestProgs(_)
+            | Parameters::Kselftest { .. }
+            | Parameters::Boot
+            | Parameters::Fault => false,
         })
     }
 
@@ -485,6 +598,7 @@ mod tests {
             image,
             snapshots: None,
             initrd: "initrd".into(),
+            selftests: None,
             accel,
             branches: if accel == Accel::Kvm {
                 Source::None("no LBR here".to_owned())
@@ -823,6 +937,97 @@ mod tests {
             assert!(error.starts_with(&format!("t.yaml:{line}:")), "{key}: {value}: {error}");
             assert!(error.contains(words), "{key}: {value}: {error}");
         }
+    }
+
+    /// A kernel whose tree has the tests, and denies some on its architecture.
+    fn with_tests(tests: &[&str]) -> Selftests {
+        let file = |name: &&str| (name.parse().unwrap(), format!("{name}.c"));
+        let broken = [("bench", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
+        let broken: BTreeMap<_, _> = broken.into_iter().filter(|_| tests.contains(&"added")).collect();
+        Selftests {
+            root: "root".into(),
+            record: serde_json::from_value(serde_json::json!({
+                "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang 19",
+                "broken": broken,
+                "tests": tests.iter().map(file).collect::<BTreeMap<Name, String>>(),
+            }))
+            .unwrap(),
+            denied: DenyList::parse("module_attach # no module\nfentry_test/many\n", "DENYLIST.aarch64"),
+        }
+    }
+
+    #[test]
+    fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
+        let suite = suite(
+            "tests:\n  - bench: { triggers: [trig-fentry], seconds: 3 }\n  - test_progs: { tests: [fentry_test, module_attach, d_path], \
+             deny: [\"fentry_test/few\", \"d_*\"] }\n  - kselftest: { programs: [perf_events/mmap, other/none] }\n",
+        )
+        .with_tests(&["fentry_test", "added"].map(|name| name.parse().unwrap()).into());
+        let images = [image("a", None), image("b", None), image("c", None)];
+        let [old, new] =
+            [with_tests(&["fentry_test", "module_attach", "d_path"]), with_tests(&["fentry_test", "added"])];
+        let mut guests = guests(&images, Accel::Tcg);
+        guests[0].selftests = Some((&old, "with-old".into()));
+        guests[1].selftests = Some((&new, "with-new".into()));
+        let cells = super::cells(&suite, &guests, false);
+        let found: Vec<_> = cells
+            .iter()
+            .map(|cell| (cell.id.kernel.as_str(), cell.id.test.name(), cell.skip.as_deref()))
+            .collect();
+        let elsewhere =
+            Some("the tree's own tests are built with a kernel, and this one was built elsewhere");
+        let expected = [
+            ("a", "bench/trig-fentry", None),
+            ("a", "test_progs/fentry_test", None),
+            (
+                "a",
+                "test_progs/module_attach",
+                Some("denied by DENYLIST.aarch64:1 (`module_attach`: no module)"),
+            ),
+            ("a", "test_progs/d_path", Some("denied by the suite (`d_*`)")),
+            ("a", "test_progs/added", Some("this kernel's tree has no test `added`")),
+            ("a", "kselftest/perf_events/mmap", None),
+            ("a", "kselftest/other/none", Some("this kernel's tree has no program `other/none`")),
+            ("b", "bench/trig-fentry", None),
+            ("b", "test_progs/fentry_test", None),
+            ("b", "test_progs/module_attach", Some("this kernel's tree has no test `module_attach`")),
+            ("b", "test_progs/d_path", Some("this kernel's tree has no test `d_path`")),
+            ("b", "test_progs/added", None),
+            ("b", "kselftest/perf_events/mmap", None),
+            ("b", "kselftest/other/none", Some("this kernel's tree has no program `other/none`")),
+            ("c", "bench/trig-fentry", elsewhere),
+            ("c", "test_progs/fentry_test", elsewhere),
+            ("c", "test_progs/module_attach", elsewhere),
+            ("c", "test_progs/d_path", elsewhere),
+            ("c", "test_progs/added", elsewhere),
+            ("c", "kselftest/perf_events/mmap", elsewhere),
+            ("c", "kselftest/other/none", elsewhere),
+        ];
+        assert_eq!(found, expected.map(|(kernel, test, skip)| (kernel, test.to_owned(), skip)));
+        let Parameters::TestProgs(parameters) = &cells[1].parameters else {
+            panic!("{:?}", cells[1].parameters)
+        };
+        assert_eq!(parameters.deny, ["fentry_test/many", "fentry_test/few"]);
+        assert_eq!((&cells[1].initrd, cells[1].boots()), (&PathBuf::from("with-old"), 1));
+        // What does not build is said in its own cell, where the tree has it.
+        let unbuilt: Vec<_> =
+            cells.iter().filter_map(|cell| Some((cell.id.name(), cell.unbuilt.as_deref()?))).collect();
+        let expected =
+            [("bench/trig-fentry", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
+        assert_eq!(unbuilt, expected.map(|(test, error)| (format!("x86_64/b/tcg/{test}"), error)));
+        guests[1].backend = Backend::VirtmeNg;
+        let others = super::cells(&suite, &guests, false);
+        let by_virtme = others.iter().filter(|cell| cell.id.kernel == "b");
+        by_virtme
+            .for_each(|cell| assert!(cell.skip.as_ref().unwrap().contains("virtme-ng"), "{:?}", cell.skip));
+        guests[1].backend = Backend::Qemu;
+        // Compared, benchmarks take turns; a test's word does not change with repetition.
+        let compared = super::cells(&suite, &guests, true);
+        assert_eq!((compared[0].boots(), compared[1].boots()), (COMPARED_BOOTS, 1));
+        assert_eq!(unknown_tests(&suite, &guests), ["kselftest/other/none".parse().unwrap()]);
+        let wrong = suite.with_tests(&["fentry_tset".parse().unwrap()].into());
+        let [first, _] = &unknown_tests(&wrong, &guests)[..] else { panic!("{wrong:?}") };
+        assert_eq!(first.name(), "test_progs/fentry_tset");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_protocol::message::{Command, ORDERS};
+use walkdir::WalkDir;
 
 /// Writes a newc archive; the same files give the same bytes. `modules` are for the agent to load, in this order.
 pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
@@ -68,6 +69,30 @@ pub fn with_orders(root: &Path, orders: &[Command], out: &Path) -> io::Result<()
     let mut entry = entry.write(&mut archive, u32::try_from(bytes.len()).map_err(io::Error::other)?);
     entry.write_all(&bytes)?;
     entry.finish()?;
+    newc::trailer(&mut archive)?;
+    fs::write(out, archive)
+}
+
+/// The same root with a folder's files in a second archive, at the paths that they have below it.
+pub fn with_folder(root: &Path, folder: &Path, out: &Path) -> io::Result<()> {
+    let mut archive = read(root)?;
+    let mut inode = 0;
+    for entry in WalkDir::new(folder).min_depth(1).sort_by_file_name() {
+        let entry = entry?;
+        inode += 1;
+        let name = entry.path().strip_prefix(folder).map_err(io::Error::other)?;
+        let name =
+            name.to_str().ok_or_else(|| io::Error::other(format!("{} is no UTF-8", name.display())))?;
+        let (kind, mode, bytes) = match entry.file_type() {
+            kind if kind.is_dir() => (ModeFileType::Directory, 0o755, Vec::new()),
+            kind if kind.is_file() => (ModeFileType::Regular, 0o755, read(entry.path())?),
+            _ => continue,
+        };
+        let header = NewcBuilder::new(name).ino(inode).mode(mode).set_mode_file_type(kind).nlink(1);
+        let mut file = header.write(&mut archive, u32::try_from(bytes.len()).map_err(io::Error::other)?);
+        file.write_all(&bytes)?;
+        file.finish()?;
+    }
     newc::trailer(&mut archive)?;
     fs::write(out, archive)
 }

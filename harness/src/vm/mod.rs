@@ -38,7 +38,7 @@ use std::{
 };
 use tramplab_protocol::{
     frame::FrameError,
-    message::{self, Command, Event, Facts, GuestError, Request, Response},
+    message::{self, Command, Event, ExecRequest, Facts, GuestError, Request, Response},
 };
 
 /// How long each silence may last, on the host's clock.
@@ -318,6 +318,25 @@ impl Vm {
         command: Command,
         within: Duration,
     ) -> Result<Result<Response, GuestError>, VmError> {
+        self.request_with_output(command, within, None)
+    }
+
+    /// Has a program run; `said` gets what it prints, line by line. What the guest sends is bounded by the time alone.
+    pub fn exec(
+        &mut self,
+        program: ExecRequest,
+        within: Duration,
+        said: &mut dyn FnMut(&str),
+    ) -> Result<Result<Response, GuestError>, VmError> {
+        self.request_with_output(Command::Exec(program), within, Some(said))
+    }
+
+    fn request_with_output(
+        &mut self,
+        command: Command,
+        within: Duration,
+        mut said: Option<&mut dyn FnMut(&str)>,
+    ) -> Result<Result<Response, GuestError>, VmError> {
         let id = self.next_id;
         self.next_id += 1;
         let now = Instant::now();
@@ -334,13 +353,18 @@ impl Vm {
                 return Err(self.link_failed(ErrorKind::Protocol, &message));
             }
         }
-        match self.next_event(deadline, ErrorKind::Timeout, "the answer to a request")? {
-            Event::Reply { id: answered, result } if answered == id => Ok(result),
-            other => {
-                let mut shown = format!("{other:?}");
-                shown.truncate(shown.floor_char_boundary(200));
-                Err(self
-                    .dead(ErrorKind::Protocol, format!("expected the answer to request {id}, got {shown}")))
+        loop {
+            match self.next_event(deadline, ErrorKind::Timeout, "the answer to a request")? {
+                Event::Reply { id: answered, result } if answered == id => return Ok(result),
+                Event::Output { id: of, text } if of == id && said.is_some() && Instant::now() < deadline => {
+                    said.as_mut().expect("asked before")(&text);
+                }
+                other => {
+                    let mut shown = format!("{other:?}");
+                    shown.truncate(shown.floor_char_boundary(200));
+                    let message = format!("expected the answer to request {id}, got {shown}");
+                    return Err(self.dead(ErrorKind::Protocol, message));
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ mod budget;
 mod calls;
 mod counting;
 mod delivering;
+mod exec;
 mod explain;
 mod facts;
 mod functions;
@@ -28,6 +29,7 @@ mod stat;
 mod targets;
 mod trigger;
 mod trigger_cost;
+mod userspace;
 mod waiting;
 mod waste;
 
@@ -109,7 +111,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     };
     for command in orders {
         pin_or_say();
-        let result = guarded(|| agent.execute(command.clone())).and_then(|outcome| match outcome {
+        let result = guarded(|| agent.execute(0, command.clone())).and_then(|outcome| match outcome {
             Outcome::Reply(response) => Ok(*response),
             Outcome::Silence => Err(GuestError::Failed("falling silent is nothing to order".to_owned())),
         });
@@ -130,7 +132,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
             events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
             continue;
         }
-        let result = match guarded(|| agent.execute(command)) {
+        let result = match guarded(|| agent.execute(id, command)) {
             Ok(Outcome::Silence) => fall_silent(&heartbeat, requests),
             Ok(Outcome::Reply(response)) => Ok(*response),
             Err(error) => Err(error),
@@ -195,7 +197,8 @@ struct Line {
 }
 
 impl Agent {
-    fn execute(&mut self, command: Command) -> Result<Outcome, GuestError> {
+    /// `id` is the request's.
+    fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
         let response = match command {
             Command::Facts => Response::Facts(facts::gather(self.btf().ok())?),
             Command::LbrWaste(request) => {
@@ -243,6 +246,16 @@ impl Agent {
             Command::Calls(request) => {
                 self.release();
                 Response::Calls(calls::compare(&request, self.btf()?)?)
+            }
+            Command::Exec(request) => {
+                let line = self.line.as_ref();
+                let line =
+                    line.ok_or_else(|| GuestError::Failed("a program is nothing to order".to_owned()))?;
+                let mut say = |text| {
+                    let said = line.events.send(&Event::Output { id, text });
+                    said.map_err(|error| GuestError::Failed(format!("failed to talk to the host: {error}")))
+                };
+                Response::Exec(exec::run(&request, &mut say)?)
             }
             Command::Inject(fault) => {
                 let line = self.line.as_ref();

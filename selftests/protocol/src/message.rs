@@ -5,7 +5,7 @@ use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// What the agent's threads that measure call themselves.
@@ -52,6 +52,8 @@ pub enum Command {
     /// Makes small system calls under the plugin's profile, and again under the kernel's own tracer of calls: how the
     /// harness' own tests prove the one by the other.
     Calls(CallsRequest),
+    /// Runs a program of the guest's root. What it prints comes as [`Event::Output`] before the answer.
+    Exec(ExecRequest),
     /// Makes the guest fail in a chosen way: how the harness' own tests prove that it notices.
     Inject(Fault),
     /// What a guest that was restored from a snapshot cannot know: what time it is, and what no other guest that was
@@ -131,6 +133,20 @@ pub struct CallsRequest {
     pub times: u32,
 }
 
+/// Both streams of the program's output are one, in the order in which it wrote; it reads nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// The program by its whole path, and its arguments.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    pub cwd: String,
+    /// Of guest time; then it and its process group are killed.
+    pub seconds: u32,
+    /// Output beyond it is read and dropped, lest a program that prints without end fill the host.
+    pub output_bytes: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -159,6 +175,12 @@ pub enum Event {
     Heartbeat {
         uptime_ns: u64,
     },
+    /// A line, its end included, or as much of a long one as a message takes, of what the program of request `id`
+    /// printed. What is no UTF-8 is replaced.
+    Output {
+        id: u64,
+        text: String,
+    },
     Reply {
         id: u64,
         result: Result<Response, GuestError>,
@@ -176,6 +198,7 @@ pub enum Response {
     Trigger(TriggerReply),
     Calls(CallsReply),
     Moment(Moment),
+    Exec(ExecReply),
     Done,
 }
 
@@ -417,4 +440,21 @@ pub struct CallsReply {
     pub trace: String,
     /// The functions of the kernel image that it can see.
     pub traceable: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExecReply {
+    pub end: ExecEnd,
+    /// Bytes of output beyond what was asked for.
+    pub dropped: u64,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecEnd {
+    Exited(i32),
+    Signaled(i32),
+    /// It took longer than it may, and was killed.
+    TimedOut,
 }

@@ -77,15 +77,24 @@ pub enum MakeError {
 }
 
 impl Make<'_> {
-    /// Makes the targets. `step` is called often, with the steps that are done; `Break` ends it.
+    /// Makes the targets of the kernel. `step` is called often, with the steps that are done; `Break` ends it.
     pub fn run(
         &self,
         targets: &[&str],
         step: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<u64, MakeError> {
+        self.run_words(&self.words(targets), step)
+    }
+
+    /// The same of whatever these arguments say.
+    pub fn run_words(
+        &self,
+        words: &[OsString],
+        step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<u64, MakeError> {
         let log = File::options().create(true).append(true).open(self.log)?;
         let start = log.metadata()?.len();
-        let mut command = self.command(targets);
+        let mut command = self.command(words);
         command.stdout(log.try_clone()?).stderr(log);
         let mut counter = Counter::new(File::open(self.log)?, start)?;
         let status = supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
@@ -99,7 +108,7 @@ impl Make<'_> {
         let listing = tempfile::NamedTempFile::new().ok()?;
         let mut words = vec!["--dry-run", "--keep-going"];
         words.extend(targets);
-        let mut command = self.command(&words);
+        let mut command = self.command(&self.words(&words));
         command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
         // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
         supervise(&mut command, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
@@ -108,7 +117,19 @@ impl Make<'_> {
         Some(text.lines().filter(|line| is_dry_step(line)).count() as u64)
     }
 
-    fn command(&self, targets: &[&str]) -> Command {
+    /// make's arguments for targets of the kernel.
+    pub fn words(&self, targets: &[&str]) -> Vec<OsString> {
+        let mut output = OsString::from("O=");
+        output.push(self.build);
+        let mut words: Vec<OsString> = vec!["-C".into(), self.source.into(), output];
+        words.extend(self.tools.variables.iter().map(OsString::from));
+        // Neither the tree's git nor its changes are in the kernel's name: they are in the report.
+        words.push("LOCALVERSION=".into());
+        words.extend(targets.iter().map(OsString::from));
+        words
+    }
+
+    fn command(&self, words: &[OsString]) -> Command {
         let environment = self.environment();
         let mut command = match self.confinement {
             Some(confinement) => {
@@ -131,19 +152,11 @@ impl Make<'_> {
                 command
             }
         };
-        let mut output = OsString::from("O=");
-        output.push(self.build);
         let jobs = thread::available_parallelism().map_or(1, |cores| cores.get());
         command
-            .arg("-C")
-            .arg(self.source)
             // No --output-sync: make keeps what a target prints in a file in /tmp, where no limit of ours sees it.
             .args([format!("-j{jobs}"), "--no-print-directory".to_owned()])
-            .arg(output)
-            .args(&self.tools.variables)
-            // Neither the tree's git nor its changes are in the kernel's name: they are in the report.
-            .arg("LOCALVERSION=")
-            .args(targets)
+            .args(words)
             .stdin(Stdio::null());
         command
     }

@@ -8,11 +8,13 @@ pub mod compiler_error;
 pub mod confine;
 mod journal;
 mod make;
+mod selftests;
 pub mod toolchain;
 mod workspace;
 
 pub use compiler_error::{FirstError, Kind};
 pub use confine::{Confinement, Unconfined};
+pub use selftests::{IN_GUEST, PROGRAMS, Selftests};
 pub use toolchain::{ToolchainError, Tools};
 pub use workspace::WorkspaceError;
 

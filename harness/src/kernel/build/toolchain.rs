@@ -176,6 +176,91 @@ pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> 
     Ok(Tools { variables, identity, programs, ccache: ccache.is_some() })
 }
 
+/// What the BPF programs of the tree's own tests are compiled with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BpfTools {
+    /// `clang-19`.
+    pub name: String,
+    pub strip: String,
+    pub version: String,
+    pub programs: Vec<PathBuf>,
+}
+
+/// The newest clang that is looked for as `clang-NN`.
+const NEWEST_CLANG: u32 = 40;
+/// The oldest that compiled the tests of some kernel here.
+const OLDEST_CLANG: u32 = 14;
+
+/// The clang that is asked for, else the newest on the path: trees want newer ones from year to year.
+fn bpf_clang(toolchain: &Toolchain, path: &OsStr) -> String {
+    if toolchain.compiler == Compiler::Clang {
+        return format!("clang{}", toolchain.version.as_ref().map(|v| format!("-{v}")).unwrap_or_default());
+    }
+    let versioned = (OLDEST_CLANG..=NEWEST_CLANG).rev().map(|version| format!("clang-{version}"));
+    let mut found = versioned.filter(|name| which(name, path).is_some());
+    found.next().unwrap_or_else(|| "clang".to_owned())
+}
+
+/// What of it this host lacks: for `bench` alone, or for `test_progs` as well.
+pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<Need> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let clang = bpf_clang(toolchain, &path);
+    let suffix = clang.strip_prefix("clang").unwrap_or_default();
+    let need = |name: String, package: String| Need { name, package };
+    let mut programs = vec![
+        need(clang.clone(), clang.clone()),
+        need(format!("llvm-strip{suffix}"), format!("llvm{suffix}")),
+    ];
+    if test_progs {
+        // It links with lld, and brings its files together with rsync.
+        programs.push(need(format!("ld.lld{suffix}"), format!("lld{suffix}")));
+        programs.push(need("rsync".to_owned(), "rsync".to_owned()));
+    }
+    programs.retain(|need| which(&need.name, &path).is_none());
+    // They run in the guest: the libraries are those of its architecture.
+    let native = needs(toolchain, arch, env::consts::ARCH);
+    let compiler = native.variables.iter().find(|(name, _)| *name == "CC").map(|(_, value)| value.clone());
+    let foreign = match arch {
+        Arch::X86_64 => ("x86_64", ":amd64"),
+        Arch::Arm64 => ("aarch64", ":arm64"),
+    };
+    let of = |package: &str| match foreign {
+        (host, _) if host == env::consts::ARCH => package.to_owned(),
+        (_, suffix) => format!("{package}{suffix}"),
+    };
+    if let Some(compiler) = compiler.and_then(|name| which(&name, &path)) {
+        let crypto = test_progs.then_some(("openssl/opensslv.h", "-lcrypto", "libssl-dev"));
+        let always = [("libelf.h", "-lelf", "libelf-dev"), ("zlib.h", "-lz", "zlib1g-dev")];
+        for (header, library, package) in always.into_iter().chain(crypto) {
+            let mut command = Command::new(&compiler);
+            let words = ["-shared", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"];
+            command.args(words).arg(library);
+            if child::run(&mut command, LIMIT).is_err() {
+                programs.push(need(format!("<{header}>, {library}"), of(package)));
+            }
+        }
+    }
+    programs
+}
+
+/// What the tests are compiled with, on this host.
+pub fn find_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Result<BpfTools, ToolchainError> {
+    let missing = missing_bpf(toolchain, arch, test_progs);
+    if !missing.is_empty() {
+        let toolchain = "clang and the libraries of the tree's own tests".to_owned();
+        return Err(ToolchainError::Missing { toolchain, missing });
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let name = bpf_clang(toolchain, &path);
+    let suffix = name.strip_prefix("clang").unwrap_or_default();
+    let strip = format!("llvm-strip{suffix}");
+    let lld = format!("ld.lld{suffix}");
+    let programs = [name.as_str(), &strip, &lld, "rsync"];
+    let programs = programs.into_iter().filter_map(|name| which(name, &path)).collect();
+    let version = version(&name)?;
+    Ok(BpfTools { strip, version, programs, name })
+}
+
 fn version(program: &str) -> Result<String, ToolchainError> {
     let error = |reason| ToolchainError::Version { program: program.to_owned(), reason };
     let output = child::run(Command::new(program).arg("--version"), LIMIT)

@@ -199,12 +199,14 @@ impl Fragments {
 }
 
 /// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, where the tree offers
-/// it `offered.config` and what the mechanisms take, and the manifest's own. A mechanism that cannot be had is no reason not to
-/// build: its cells are skipped. The tree is not looked at: what is built is known without it.
+/// it `offered.config` and what the mechanisms take, for the tree's own tests `selftests.config`, and the manifest's own. A
+/// mechanism that cannot be had is no reason not to build: its cells are skipped. The tree is not looked at: what is built is
+/// known without it.
 pub fn fragments(
     configs: &Path,
     arch: Arch,
     mechanisms: &[Mechanism],
+    selftests: bool,
     extra: &[PathBuf],
 ) -> Result<Fragments, FragmentError> {
     let mut all = Fragment::read(&configs.join("base.config"))?;
@@ -218,6 +220,9 @@ pub fn fragments(
             line: 0,
             demand: Demand::WhereOffered,
         }));
+    }
+    if selftests {
+        offered.extend(Fragment::read(&configs.join("selftests.config"))?);
     }
     all.extend(offered.into_iter().map(|wanted| Wanted { demand: Demand::WhereOffered, ..wanted }));
     for path in extra {

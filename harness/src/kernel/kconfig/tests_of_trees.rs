@@ -488,7 +488,7 @@ fn later_fragments_win_and_demand_more() {
         ],
     );
     let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
-    let merged = fragments(&configs, Arch::X86_64, &mechanisms, &extra).unwrap();
+    let merged = fragments(&configs, Arch::X86_64, &mechanisms, false, &extra).unwrap();
     let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n\
                     CONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\nCONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
     assert_eq!(merged.text(), expected);
@@ -511,9 +511,9 @@ fn later_fragments_win_and_demand_more() {
     assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
 
     let none = [PathBuf::from("/no/such.config")];
-    let error = fragments(&configs, Arch::X86_64, &[], &none).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::X86_64, &[], false, &none).unwrap_err().to_string();
     assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
-    let error = fragments(&configs, Arch::Arm64, &[], &[]).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::Arm64, &[], false, &[]).unwrap_err().to_string();
     assert!(error.contains("arm64.config"), "{error}");
 }
 
@@ -522,10 +522,10 @@ fn later_fragments_win_and_demand_more() {
 fn our_own_fragments_can_be_read() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/kconfig");
     for arch in [Arch::X86_64, Arch::Arm64] {
-        let merged = fragments(&configs, arch, &Mechanism::ALL, &[]).unwrap();
+        let merged = fragments(&configs, arch, &Mechanism::ALL, false, &[]).unwrap();
         assert_eq!(merged.conflicts, []);
         // Which mechanisms a suite has does not make it another kernel.
-        assert_eq!(merged, fragments(&configs, arch, &[], &[]).unwrap());
+        assert_eq!(merged, fragments(&configs, arch, &[], false, &[]).unwrap());
         let demand = |option: &str| {
             let found = merged.wanted.iter().find(|wanted| wanted.option == option);
             found.unwrap_or_else(|| panic!("no {option}")).demand

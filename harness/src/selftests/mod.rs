@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel tree's own tests: what their programs print, and which of them are not to run. Pure.
+//! How they are built is `kernel/build/selftests.rs`; how they are run, `suite/selftests.rs`.
+
+pub mod bench;
+mod deny;
+pub mod ktap;
+pub mod linked;
+mod name;
+mod ran;
+pub mod selection;
+pub mod test_progs;
+
+use std::collections::BTreeSet;
+
+pub use deny::{Denied, DenyList};
+pub use name::{Name, NotAName, Program};
+pub use ran::{End, Ran, Subtest};
+
+/// What of them a run takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub bench: bool,
+    /// Of `test_progs`.
+    pub tests: BTreeSet<Name>,
+    /// Files in `prog_tests/` of which every test is wanted: what a series adds or changes.
+    pub files: BTreeSet<String>,
+    /// Of other folders of `tools/testing/selftests`.
+    pub programs: BTreeSet<Program>,
+}
+
+impl Wanted {
+    /// Whether BPF programs are compiled for it.
+    pub fn bpf(&self) -> bool {
+        self.bench || self.test_progs()
+    }
+
+    pub fn test_progs(&self) -> bool {
+        !self.tests.is_empty() || !self.files.is_empty()
+    }
+}
+
+/// Where the kernel's tree has all of them.
+pub const ROOT: &str = "tools/testing/selftests";
+/// And those of BPF.
+pub const FOLDER: &str = "tools/testing/selftests/bpf";

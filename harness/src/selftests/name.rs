@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names of benchmarks and tests, as the tree gives them.
+
+use arrayvec::ArrayString;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// `trig-kprobe-multi`, `fentry_test`: letters, digits, `_` and `-`, so that it can be a file's name, a word of a command line
+/// and a part of a metric's name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(ArrayString<48>);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no name of a test: expected up to 48 letters, digits, `_` and `-`, as in fentry_test or trig-fentry"
+)]
+pub struct NotAName(String);
+
+impl Name {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Name {
+    type Err = NotAName;
+
+    fn from_str(text: &str) -> Result<Name, NotAName> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let plain = text.chars().all(is_plain) && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        match ArrayString::from(text) {
+            Ok(name) if plain => Ok(Name(name)),
+            _ => Err(NotAName(text.chars().take(80).collect())),
+        }
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NotAName;
+
+    fn try_from(text: String) -> Result<Name, NotAName> {
+        text.parse()
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0.as_str().to_owned()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// `perf_events/remove_on_exec`: a program of a folder of `tools/testing/selftests`, which may lie deeper.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Program(ArrayString<60>);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no program of a folder of tools/testing/selftests: expected FOLDER/PROGRAM, as in perf_events/remove_on_exec"
+)]
+pub struct NotAProgram(String);
+
+impl Program {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn folder(&self) -> &str {
+        self.0.rsplit_once('/').expect("has both").0
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.rsplit_once('/').expect("has both").1
+    }
+}
+
+impl FromStr for Program {
+    type Err = NotAProgram;
+
+    fn from_str(text: &str) -> Result<Program, NotAProgram> {
+        // Those of BPF have a Makefile, and groups of a suite, of their own.
+        let known = text.contains('/') && text.split('/').all(|part| part.parse::<Name>().is_ok());
+        match ArrayString::from(text) {
+            Ok(program) if known && !text.starts_with("bpf/") => Ok(Program(program)),
+            _ => Err(NotAProgram(text.chars().take(100).collect())),
+        }
+    }
+}
+
+impl TryFrom<String> for Program {
+    type Error = NotAProgram;
+
+    fn try_from(text: String) -> Result<Program, NotAProgram> {
+        text.parse()
+    }
+}
+
+impl From<Program> for String {
+    fn from(program: Program) -> String {
+        program.0.as_str().to_owned()
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_leave_a_folder_or_split_a_command_line_is_no_name() {
+        for good in ["fentry_test", "trig-kprobe-multi", "d_path", "8021q"] {
+            assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
+        }
+        let long = "x".repeat(49);
+        for bad in ["", "..", "a/b", "a b", "-d", "_a", "a*", "a,b", "a.b", "é", &long] {
+            assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_named_with_its_folder() {
+        for (text, folder, name) in [
+            ("perf_events/remove_on_exec", "perf_events", "remove_on_exec"),
+            ("net/af_unix/scm_rights", "net/af_unix", "scm_rights"),
+        ] {
+            let program: Program = text.parse().unwrap();
+            assert_eq!(
+                (program.folder(), program.name(), program.to_string().as_str()),
+                (folder, name, text)
+            );
+        }
+        for bad in [
+            "",
+            "map_test",
+            "/map_test",
+            "ring-buffer/",
+            "ring-buffer//x",
+            "../x",
+            "a/../x",
+            "a/-x",
+            "a/b c",
+            "bpf/test_progs",
+        ] {
+            assert!(bad.parse::<Program>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the tree's `test_progs` prints of the tests that it ran: a line for each subtest and test, and a summary.
+//!
+//! ```text
+//! #103/1   fentry_test/fentry:OK
+//! #103     fentry_test:OK
+//! Summary: 1/1 PASSED, 0 SKIPPED, 0 FAILED
+//! ```
+
+use super::{End, Ran, Subtest, ran::FAILURES};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    #[error("test_progs printed no summary; its last line is `{0}`")]
+    NoSummary(String),
+    #[error("test_progs did not run {0}: its output does not name it")]
+    NotRun(String),
+    #[error("test_progs contradicts itself: {test} ended as {}, its summary is `{summary}` and its exit code {code}", .end.name())]
+    Contradiction { test: String, end: End, summary: String, code: i32 },
+}
+
+/// Reads the output of a run of `test` alone that ended with the exit code `code`.
+pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
+    let mut ended = None;
+    let mut subtests: Vec<Subtest> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
+    let mut summary = None;
+    for line in output.lines() {
+        if let Some(counts) = line.strip_prefix("Summary: ") {
+            summary = Some(counts);
+            continue;
+        }
+        match result(line) {
+            Some((name, end)) if name == test => ended = Some(end),
+            Some((name, end)) => {
+                // Failed ones are printed again with all logs at the end.
+                if let Some(name) = name.strip_prefix(test).and_then(|rest| rest.strip_prefix('/'))
+                    && !subtests.iter().any(|known| known.name == name)
+                {
+                    subtests.push(Subtest { name: name.to_owned(), end });
+                }
+            }
+            None if is_failure(line) && failures.len() < FAILURES => {
+                let said: String = line.trim().chars().take(300).collect();
+                if !failures.contains(&said) {
+                    failures.push(said);
+                }
+            }
+            None => {}
+        }
+    }
+    let Some(summary) = summary else {
+        let last = output.trim_end().lines().next_back().unwrap_or_default();
+        return Err(Unreadable::NoSummary(last.chars().take(120).collect()));
+    };
+    let end = ended.ok_or_else(|| Unreadable::NotRun(test.to_owned()))?;
+    // Three words for one thing: a pass takes all of them.
+    let none_failed = summary.ends_with(" 0 FAILED");
+    let subtests_fail = subtests.iter().any(|subtest| subtest.end == End::Fail);
+    let agrees = match end {
+        End::Ok | End::Skip => none_failed && code == 0 && !subtests_fail,
+        End::Fail => !none_failed && code != 0,
+    };
+    if !agrees {
+        let (test, summary) = (test.to_owned(), summary.to_owned());
+        return Err(Unreadable::Contradiction { test, end, summary, code });
+    }
+    Ok(Ran { end, subtests, failures })
+}
+
+/// `#103/1   fentry_test/fentry:OK`, `#5 align:OK (SKIP: 1/4)`.
+fn result(line: &str) -> Option<(&str, End)> {
+    let rest = line.strip_prefix('#')?;
+    let (number, rest) = rest.split_once(' ')?;
+    if !number.starts_with(|c: char| c.is_ascii_digit())
+        || !number.chars().all(|c| c.is_ascii_digit() || c == '/')
+    {
+        return None;
+    }
+    // A subtest's name may have blanks and colons in it.
+    let (name, word) = rest.trim_start().rsplit_once(':').map(|(name, word)| {
+        // `OK (SKIP: 1/4)` has a colon of its own.
+        match name.rsplit_once(":OK (SKIP") {
+            Some((name, "")) => (name, "OK"),
+            _ => (name, word),
+        }
+    })?;
+    let end = match word {
+        "OK" => End::Ok,
+        "SKIP" => End::Skip,
+        "FAIL" => End::Fail,
+        _ => return None,
+    };
+    Some((name, end))
+}
+
+/// `test_x:FAIL:what unexpected error: -22 (errno 22)`: what the tests' assertions print; and libbpf's and the runner's own.
+fn is_failure(line: &str) -> bool {
+    line.contains(":FAIL:") || line.contains("libbpf: ") && line.contains("failed")
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel tree's own tests, on a real kernel that is built here with them: each way a test can end, in one series. The first run
+//! builds 6.12 whole with what its tests want (minutes), in a folder of its own; after that only what is not in the cache.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+use tramplab::{
+    compare::{self, Metric, Verdict},
+    run::{Cell, ErrorKind, Measurement, Outcome, Run, RunDir},
+    selftests::{End, Subtest},
+};
+
+fn vm_test(dir: &Path, tests: &str, arguments: &[&str]) -> Output {
+    let suite = format!("name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n{tests}");
+    fs::write(dir.join("suite.yaml"), suite).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    command.args(["vm-test", "--accel", "tcg", "--suite"]).arg(dir.join("suite.yaml"));
+    command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn stored(dir: &Path) -> Run {
+    RunDir::load(&dir.join("runs/latest")).unwrap()
+}
+
+fn cell<'a>(run: &'a Run, kernel: &str, test: &str) -> &'a Cell {
+    let is_it = |cell: &&Cell| cell.id.kernel == kernel && cell.id.test.name() == test;
+    run.cells.iter().find(is_it).unwrap_or_else(|| panic!("{kernel} has no {test}"))
+}
+
+fn subtests(cell: &Cell) -> &[Subtest] {
+    match &cell.measurement {
+        Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)) => &test.subtests,
+        other => panic!("{:?}: {other:?}", cell.outcome),
+    }
+}
+
+/// The series' patches: 1 breaks what kprobe_multi_test looks at, 2 adds a test that passes, 3 one that does not compile, 4 one that never
+/// ends.
+#[test]
+fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
+    let dir = tempfile::tempdir().unwrap();
+    let tests = "  - test_progs: { seconds: 30 }\n  - test_progs:\n      \
+                 tests: [fentry_test, fexit_test, get_func_ip_test, kprobe_multi_test, varlen]\n      \
+                 deny: [fexit_test, \"kprobe_multi_test/attach_api_*\"]\n";
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tested-series");
+    let output = vm_test(dir.path(), tests, &["--series", series.to_str().unwrap()]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let run = stored(dir.path());
+    let (base, head) = (&run.series[0].base().kernel, &run.series[0].head().kernel);
+
+    // What the series has nothing to do with passes on both, and each subtest is told.
+    for kernel in [base, head] {
+        let fentry = cell(&run, kernel, "test_progs/fentry_test");
+        assert_eq!(fentry.outcome, Outcome::Pass, "{said}");
+        assert!(!subtests(fentry).is_empty() && subtests(fentry).iter().all(|test| test.end == End::Ok));
+        // Denied by the suite, and by the tree's own list.
+        for (test, by) in [("fexit_test", "the suite"), ("varlen", "DENYLIST:")] {
+            let denied = &cell(&run, kernel, &format!("test_progs/{test}")).outcome;
+            assert!(matches!(denied, Outcome::Skip { reason } if reason.contains(by)), "{denied:?}");
+        }
+    }
+
+    // What it breaks fails on the head alone, with the subtests and what they say; what is denied of it did not run.
+    let multi = "test_progs/kprobe_multi_test";
+    let passed = cell(&run, base, multi);
+    assert_eq!(passed.outcome, Outcome::Pass, "{said}");
+    let failed = cell(&run, head, multi);
+    let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}", failed.outcome) };
+    assert!(reasons[0].contains("skel_api") && reasons[0].contains("link_api_addrs"), "{reasons:?}");
+    assert!(reasons[1].contains("kprobe_multi_test_run:FAIL:kprobe_test1_result"), "{reasons:?}");
+    let ended = |cell, name: &str| subtests(cell).iter().find(|test| test.name == name).map(|test| test.end);
+    assert_eq!((ended(passed, "skel_api"), ended(failed, "skel_api")), (Some(End::Ok), Some(End::Fail)));
+    assert_eq!((ended(passed, "attach_api_pattern"), ended(failed, "attach_api_addrs")), (None, None));
+    let comparison = compare::whole(&run, &run.series[0], None);
+    let verdict = |test: &str| {
+        let metric: Metric = format!("test_progs.{test}.result").parse().unwrap();
+        comparison
+            .metrics
+            .iter()
+            .find(|compared| compared.metric == metric)
+            .map(|found| found.verdict.clone())
+    };
+    assert_eq!(verdict("kprobe_multi_test"), Some(Verdict::Worse), "{said}");
+    assert_eq!(verdict("fentry_test"), Some(Verdict::Same), "{said}");
+
+    // What it brings runs on the head, and ends there as it ends.
+    let added = cell(&run, head, "test_progs/tramplab_added");
+    assert_eq!(added.outcome, Outcome::Pass, "{said}");
+    assert_eq!(subtests(added), [Subtest { name: "attached".to_owned(), end: End::Ok }]);
+    assert!(comparison.unmatched.iter().any(|test| test.test == added.id.test && test.is_new), "{said}");
+    let absent = &cell(&run, base, "test_progs/tramplab_added").outcome;
+    assert!(matches!(absent, Outcome::Skip { reason } if reason.contains("no test")), "{absent:?}");
+    let broken = &cell(&run, head, "test_progs/tramplab_broken").outcome;
+    let Outcome::Error { kind: ErrorKind::Build, message } = broken else { panic!("{broken:?}") };
+    assert!(
+        message.contains("prog_tests/tramplab_broken.c:6") && message.contains("nowhere_declared"),
+        "{message}"
+    );
+    let hangs = &cell(&run, head, "test_progs/tramplab_hangs").outcome;
+    let Outcome::Error { kind: ErrorKind::Timeout, message } = hangs else { panic!("{hangs:?}") };
+    assert!(message.contains("did not end within 30 s"), "{message}");
+}
+
+#[test]
+fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let tests = "  - bench: { triggers: [trig-fentry, trig-none], seconds: 1 }\n  \
+                 - kselftest: { programs: [perf_events/watermark_signal, perf_events/remove_on_exec, ring-buffer/map_test] }\n";
+    let output = vm_test(dir.path(), tests, &[]);
+    let said = said(&output);
+    let run = stored(dir.path());
+    let kernel = &run.kernels[0].name;
+    let Some(Measurement::Bench(bench)) = &cell(&run, kernel, "bench/trig-fentry").measurement else {
+        panic!("{said}")
+    };
+    assert!(bench.boots.len() == 1 && bench.boots[0].hits.iter().all(|rate| *rate > 0.0), "{bench:?}");
+    assert!(said.contains("M hits/s"), "{said}");
+    let unknown = &cell(&run, kernel, "bench/trig-none").outcome;
+    assert!(matches!(unknown, Outcome::Skip { reason } if reason.contains("no benchmark")), "{unknown:?}");
+
+    let passed = cell(&run, kernel, "kselftest/perf_events/watermark_signal");
+    assert_eq!(passed.outcome, Outcome::Pass, "{said}");
+    assert_eq!(subtests(passed).len(), 1);
+    assert_eq!(cell(&run, kernel, "kselftest/ring-buffer/map_test").outcome, Outcome::Pass, "{said}");
+    // TCG has no hardware events, which this one wants: a failure, as it calls it itself.
+    let failed = cell(&run, kernel, "kselftest/perf_events/remove_on_exec");
+    let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}: {said}", failed.outcome) };
+    assert!(
+        reasons[0].contains("remove_on_exec.fork_only") && reasons[1].contains("remove_on_exec.c:"),
+        "{reasons:?}"
+    );
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a program finds in a guest beside the agent: the folders, mounts and the network interface `lo` that a machine has, and
+//! that the kernel's own tests take for granted.
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::sync::Once;
+
+const FOLDERS: [&str; 5] = ["/mnt", "/root", "/var/tmp", "/dev/shm", "/dev/pts"];
+
+const MOUNTS: [(&str, &str); 4] =
+    [("cgroup2", "/sys/fs/cgroup"), ("tmpfs", "/dev/shm"), ("devpts", "/dev/pts"), ("tmpfs", "/tmp")];
+
+/// Once in a guest. What a kernel lacks is said, and then missed by the program that wants it.
+pub fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for folder in FOLDERS {
+            if let Err(error) = fs::create_dir_all(folder) {
+                eprintln!("tramplab-agent: failed to make {folder}: {error}");
+            }
+        }
+        for (kind, target) in MOUNTS {
+            match mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>) {
+                Ok(()) | Err(Errno::EBUSY) => {}
+                Err(errno) => eprintln!("tramplab-agent: no {kind} on {target}: {errno}"),
+            }
+        }
+        if let Err(errno) = loopback_up() {
+            eprintln!("tramplab-agent: failed to bring lo up: {errno}");
+        }
+    });
+}
+
+fn loopback_up() -> nix::Result<()> {
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    // SAFETY: plain data, for which all zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the request outlives the call, which reads it.
+    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) })
+        .map(drop)
+}
