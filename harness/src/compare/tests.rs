@@ -802,7 +802,7 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
     assert_eq!(ends(&head), ["pass", "fail", "pass", "pass", "fail", "error"]);
     let broken = run.cells_of(Arch::X86_64, &head).nth(1).unwrap();
     let Outcome::Fail { reasons } = &broken.outcome else { panic!("{:?}", broken.outcome) };
-    assert_eq!(reasons[0], "test_progs says FAIL, of the subtests sub");
+    assert_eq!(reasons[0], "test_progs says that it fails, of its subtests sub");
     assert_eq!(reasons[2], format!("test_progs.broken.result is worse than on {base}: ok -> fail"));
 }
 
