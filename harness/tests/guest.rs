@@ -11,7 +11,8 @@ use nix::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tramplab::{
@@ -109,24 +110,28 @@ fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
     let cache = tempfile::tempdir().unwrap();
     let mut seen = BTreeSet::new();
     let mut random = BTreeSet::new();
-    let mut state = None;
-    for start in
-        ["boots and is kept", "restored", "restored again", "the snapshot is damaged", "restored at last"]
-    {
-        let restored = start.starts_with("restored");
+    for (start, restored, noted) in [
+        ("boots, is kept, and the cell's is restored", true, None),
+        ("restored", true, None),
+        ("the snapshot is damaged", true, Some("its checksum is not what it was")),
+        ("restored again", true, None),
+        ("a QEMU that restores nothing", false, Some("out of luck")),
+        ("a cache that is a file", false, Some("no snapshot was kept: ")),
+    ] {
         let dir = tempfile::tempdir().unwrap();
-        let snapshots = Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() };
-        let spec = Spec { snapshots: Some(snapshots), ..spec(arch, dir.path()) };
-        if start == "the snapshot is damaged" {
-            flip_a_bit(state.as_deref().unwrap());
+        let mut spec = spec(arch, dir.path());
+        let mut snapshots = Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() };
+        match start {
+            "the snapshot is damaged" => flip_a_bit(&kept(cache.path()).unwrap()),
+            "a QEMU that restores nothing" => spec.qemu.program = refusing(&spec.qemu.program, dir.path()),
+            "a cache that is a file" => snapshots.cache = dir.path().join("initramfs.cpio"),
+            _ => {}
         }
+        spec.snapshots = Some(snapshots);
         let (mut vm, facts) = Vm::start(&spec).unwrap();
-        assert_eq!(
-            vm.restored(),
-            restored,
-            "{start}: {:?}",
-            fs::read_to_string(dir.path().join("snapshot.log"))
-        );
+        let log = fs::read_to_string(dir.path().join("snapshot.log")).unwrap_or_default();
+        assert_eq!(vm.restored(), restored, "{start}: {log}");
+        assert!(noted.map_or(log.is_empty(), |words| log.contains(words)), "{start}: {log}");
         let mut digests = vec![];
         for (number, mechanism) in (0..).zip([Mechanism::Fexit, Mechanism::Kretprobe]) {
             let waste = waste(arch, &mut vm, dir.path(), number, mechanism);
@@ -145,13 +150,30 @@ fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
         vm.power_off(LIMIT).unwrap();
         let log = fs::read_to_string(dir.path().join("console.log")).unwrap();
         assert!(log.contains("Linux version"), "{start}: {log}");
-        assert!(!dir.path().join("snapshot.log").exists(), "{start}");
-        let kept: Vec<_> =
-            fs::read_dir(cache.path().join("snapshot")).unwrap().map(|e| e.unwrap().path()).collect();
-        let entry = kept.iter().find(|path| path.join("state").exists()).unwrap();
-        state = Some(entry.join("state"));
+        // What is of no use is gone.
+        assert_eq!(kept(cache.path()).is_some(), restored, "{start}");
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+/// The only snapshot that is kept.
+fn kept(cache: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(cache.join("snapshot")).ok()?.map(|entry| entry.unwrap().path().join("state"));
+    let mut kept: Vec<PathBuf> = entries.filter(|state| state.exists()).collect();
+    assert!(kept.len() < 2, "{kept:?}");
+    kept.pop()
+}
+
+/// A QEMU that boots only.
+fn refusing(program: &Path, dir: &Path) -> PathBuf {
+    let path = dir.join("qemu");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *-incoming*) echo out of luck >&2; exit 1;; esac\nexec {} \"$@\"\n",
+        program.display()
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 fn flip_a_bit(file: &Path) {

@@ -82,7 +82,13 @@ pub fn bench(args: &Args) -> Result<u8> {
         let started = Instant::now();
         let mut vm = match snapshots {
             None => Vm::boot(&spec)?,
-            Some(_) => Vm::start(&Spec { snapshots, ..spec })?.0,
+            Some(_) => {
+                let (vm, _) = Vm::start(&Spec { snapshots, ..spec })?;
+                if !vm.restored() {
+                    bail!("the guest was not restored, as the bench is to measure");
+                }
+                vm
+            }
         };
         vm.request(Command::Release, LIMIT)??;
         vm.power_off(LIMIT)?;

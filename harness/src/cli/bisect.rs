@@ -2,7 +2,7 @@
 //! `cargo xtask bisect`: which commit, or which patch of a series, changed a metric.
 
 use super::{
-    Interrupted, UsageError, exit,
+    Interrupted, UsageError, cache, exit,
     interrupt::Interrupt,
     kernels::{self, Prepared, Preparing, Ready, SeriesArgs, Wanted},
     lab::{self, Guests, Lab, Wanting},
@@ -230,7 +230,7 @@ impl Setting {
     ) -> Result<(Lab, Place, Lock)> {
         // Without QEMU nothing is begun, and no folder left.
         let lab = Lab::set_up(
-            Cache::open(true)?,
+            self.cache.clone(),
             arches,
             Wanting {
                 purpose: Purpose::Measuring,
@@ -386,6 +386,7 @@ impl<'a> Bisection<'a> {
         fs::write(&path, &text).with_context(|| format!("failed to write {}", path.display()))?;
         self.setting.progress.aside(|| report::print(text.as_bytes()))?;
         eprintln!("bisection kept in {}", self.place.folder.path().display());
+        cache::keep_within_limit(&self.lab.cache);
         Ok(code)
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask cache`: what is kept between runs, and less of it.
 
-use super::{UsageError, exit};
+use super::{UsageError, exit, report};
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use std::{
@@ -35,7 +35,7 @@ enum Action {
     /// Remove the least recently used until no more is left than the limit: 30 GiB, or TRAMPLAB_CACHE_LIMIT
     Prune {
         /// The limit, instead: 10GiB, 500MiB, 0
-        #[arg(long, value_name = "SIZE")]
+        #[arg(long, value_name = "SIZE", value_parser = size)]
         to: Option<ByteSize>,
         /// Of this kind only, as `ls` names it, which the limit then is for
         #[arg(long, value_name = "KIND")]
@@ -46,7 +46,7 @@ enum Action {
 pub fn cache(args: &Args) -> Result<u8> {
     let cache = Cache::open(true)?;
     match &args.action {
-        Action::Ls { all } => ls(&cache, *all),
+        Action::Ls { all } => report::print(ls(&cache, *all).as_bytes())?,
         Action::Prune { to, kind } => {
             let limit = to.map_or_else(limit, Ok)?;
             let gone = cache.alone(|| prune_to(&cache, limit, kind.as_deref()));
@@ -56,11 +56,13 @@ pub fn cache(args: &Args) -> Result<u8> {
                     cache.root().display()
                 )
             })??;
+            let mut text = String::new();
             for item in &gone {
-                println!("removed {:>9}  {}", shown(item.bytes), title(item));
+                text += &format!("removed {:>9}  {}\n", shown(item.bytes), title(item));
             }
-            let left: u64 = prune::inventory(&cache).iter().map(|item| item.bytes).sum();
-            println!("{} removed, {} left in {}", shown(total(&gone)), shown(left), cache.root().display());
+            let left = shown(total(&prune::inventory(&cache)));
+            text += &format!("{} removed, {left} left in {}\n", shown(total(&gone)), cache.root().display());
+            report::print(text.as_bytes())?;
         }
     }
     Ok(exit::PASS)
@@ -89,20 +91,28 @@ pub fn keep_within_limit(cache: &Cache) {
 
 pub fn limit() -> Result<ByteSize> {
     match env::var(LIMIT_ENV) {
-        Err(_) => Ok(LIMIT),
-        Ok(text) => text.parse().map_err(|_| {
-            UsageError(format!("{LIMIT_ENV}={text:?}: expected a size such as 20GiB or 500MiB")).into()
-        }),
+        Err(env::VarError::NotPresent) => Ok(LIMIT),
+        Err(error) => Err(UsageError(format!("{LIMIT_ENV}: {error}")).into()),
+        Ok(text) => {
+            size(&text).map_err(|expected| UsageError(format!("{LIMIT_ENV}={text:?}: {expected}")).into())
+        }
     }
 }
 
+/// Of 30 nobody means 30 bytes.
+fn size(text: &str) -> Result<ByteSize, String> {
+    let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic()) || text == "0";
+    text.parse()
+        .ok()
+        .filter(|_| has_unit)
+        .ok_or_else(|| "expected a size such as 20GiB or 500MiB, or 0".to_owned())
+}
+
 fn prune_to(cache: &Cache, limit: ByteSize, kind: Option<&str>) -> Result<Vec<Item>> {
-    let items = match kind {
-        None => prune::inventory(cache),
-        Some(kind) => prune::of_kind(cache, kind),
-    };
+    let mut items = prune::inventory(cache);
+    let kinds: Vec<String> = by_kind(&items).into_keys().collect();
+    items.retain(|item| kind.is_none_or(|kind| item.kind == kind));
     if let (Some(kind), true) = (kind, items.is_empty()) {
-        let kinds: Vec<String> = by_kind(&prune::inventory(cache)).into_keys().collect();
         let message =
             format!("there is nothing of the kind {kind:?} in the cache; there is: {}", kinds.join(", "));
         return Err(UsageError(message).into());
@@ -114,27 +124,23 @@ fn prune_to(cache: &Cache, limit: ByteSize, kind: Option<&str>) -> Result<Vec<It
     Ok(gone)
 }
 
-fn ls(cache: &Cache, all: bool) {
+fn ls(cache: &Cache, all: bool) -> String {
     let items = prune::inventory(cache);
-    println!("{}\n", cache.root().display());
-    println!(
-        "{:<24}{:>8}{:>12}  last used",
-        if all { "" } else { "kind" },
-        if all { "" } else { "entries" },
-        "size"
-    );
+    let mut text = format!("{}\n\n", cache.root().display());
     if all {
+        text += &format!("{:>12}  {:<16}name\n", "size", "last used");
         for item in items.iter().rev() {
-            println!("{:>44}  {}  {}", shown(item.bytes), ago(item.used), title(item));
+            text += &format!("{:>12}  {:<16}{}\n", shown(item.bytes), ago(item.used), title(item));
         }
     } else {
+        text += &format!("{:>12}  {:<16}{:>7}  kind\n", "size", "last used", "entries");
         for (kind, items) in by_kind(&items) {
             let used = items.iter().map(|item| item.used).max().expect("a kind has an item");
             let bytes = items.iter().map(|item| item.bytes).sum();
-            println!("{kind:<24}{:>8}{:>12}  {}", items.len(), shown(bytes), ago(used));
+            text += &format!("{:>12}  {:<16}{:>7}  {kind}\n", shown(bytes), ago(used), items.len());
         }
     }
-    println!("\n{:<32}{:>12}", "all", shown(total(&items)));
+    text + &format!("{:>12}  all\n", shown(total(&items)))
 }
 
 fn by_kind(items: &[Item]) -> BTreeMap<String, Vec<&Item>> {

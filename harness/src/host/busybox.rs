@@ -39,9 +39,7 @@ impl BusyboxError {
 /// For guests of an architecture; fetched once.
 pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, BusyboxError> {
     let prefix = format!("{arch}=");
-    let of_it =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
-    if let Some(entry) = cache.list(KIND).into_iter().rfind(of_it) {
+    if let Some(entry) = private::newest(cache, KIND, &prefix) {
         return program(entry);
     }
     let apt = Apt::open(cache, kernel::debian_architecture(arch), progress)?;

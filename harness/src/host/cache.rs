@@ -15,7 +15,7 @@ use std::{
     error::Error,
     fs, io,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -27,6 +27,8 @@ const USERS: &str = ".users.lock";
 
 /// Longer than any fill (a series of kernels is one): whoever holds a lock for so long hangs.
 const LOCK_LIMIT: Duration = Duration::from_secs(12 * 3600);
+/// For who takes things away, on a slow disk.
+const PRUNING: Duration = Duration::from_secs(600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -47,10 +49,9 @@ pub enum CacheError {
     )]
     NoRoom { folder: PathBuf, needed: u64, free: u64 },
     #[error(
-        "another run ({holder}) has held {lock} for {} hours; end it, or set TRAMPLAB_CACHE to another folder",
-        LOCK_LIMIT.as_secs() / 3600
+        "another run ({holder}) has held {lock} for {minutes} minutes; end it, or set TRAMPLAB_CACHE to another folder"
     )]
-    Locked { lock: PathBuf, holder: String },
+    Locked { lock: PathBuf, holder: String, minutes: u64 },
 }
 
 impl From<CacheError> for io::Error {
@@ -59,14 +60,15 @@ impl From<CacheError> for io::Error {
     }
 }
 
-#[derive(Debug)]
+/// Clones are one user of it.
+#[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
     reuse: bool,
     /// Filled by this object: without `reuse` an entry is made anew once, not at every use.
-    filled: Mutex<HashSet<PathBuf>>,
+    filled: Arc<Mutex<HashSet<PathBuf>>>,
     /// Shared by all who use it, so that nothing is taken away from under them. None where it cannot be written.
-    users: Option<Mutex<Flock<fs::File>>>,
+    users: Option<Arc<Mutex<Flock<fs::File>>>>,
 }
 
 /// Held until dropped, or until the process ends however it ends.
@@ -84,20 +86,22 @@ impl Cache {
             .ok_or(CacheError::NoHome)?;
         let mut cache = Cache::at(root, reuse);
         // Waits for who is just taking things away, for the moment that it takes.
-        let users = fs::create_dir_all(&cache.root).and_then(|()| lock_file(&cache.root.join(USERS)));
-        let users = users.ok().and_then(|file| Flock::lock(file, FlockArg::LockShared).ok());
-        cache.users = users.map(Mutex::new);
+        let users = cache.root.join(USERS);
+        if let Ok(file) = fs::create_dir_all(&cache.root).and_then(|()| lock_file(&users)) {
+            let lock = cache.acquire(file, &users, FlockArg::LockSharedNonblock, PRUNING)?;
+            cache.users = Some(Arc::new(Mutex::new(lock)));
+        }
         Ok(cache)
     }
 
     /// Does what may be done only while nobody else uses the cache; none where somebody does, or where it cannot be written.
     pub fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let users = self.users.as_ref()?.lock().expect("not poisoned: no panic while it is held");
-        users.relock(FlockArg::LockExclusiveNonblock).ok()?;
-        let done = work();
-        // Fails never: what is held is only shared again.
+        let done = users.relock(FlockArg::LockExclusiveNonblock).ok().map(|()| work());
+        // Also where it was refused: what was held is gone by then, flock(2). Nobody can be in the way for longer than it takes
+        // to find that others are there.
         let _ = users.relock(FlockArg::LockShared);
-        Some(done)
+        done
     }
 
     /// Whether something was made.
@@ -109,7 +113,7 @@ impl Cache {
         let root = root.into();
         // apt's configuration holds paths.
         let root = std::path::absolute(&root).unwrap_or(root);
-        Cache { root, reuse, filled: Mutex::default(), users: None }
+        Cache { root, reuse, filled: Arc::default(), users: None }
     }
 
     pub fn reuses(&self) -> bool {
@@ -169,22 +173,22 @@ impl Cache {
     }
 
     /// As [`entry`](Cache::entry), for what is checked whenever it is used, so that it need not be on the disk, and is made only in passing: where
-    /// another run is at it, none is made.
+    /// another run is at it, none is made. Says whether it was made now.
     pub fn entry_in_passing<E>(
         &self,
         kind: &str,
         key: &str,
         fill: impl FnOnce(&Path) -> Result<(), E>,
-    ) -> Result<(), E>
+    ) -> Result<bool, E>
     where
         E: Error + Send + Sync + 'static + From<CacheError>,
     {
         let path = self.path(kind, key);
         match self.lock_in(&self.root.join(kind), &file_name(key), Duration::ZERO) {
-            Err(CacheError::Locked { .. }) => Ok(()),
+            Err(CacheError::Locked { .. }) => Ok(false),
             Err(error) => Err(error.into()),
-            Ok(_lock) if self.is_current(&path) => Ok(()),
-            Ok(_lock) => self.fill(kind, key, Durability::Checked, fill),
+            Ok(_lock) if self.is_current(&path) => Ok(false),
+            Ok(_lock) => self.fill(kind, key, Durability::Checked, fill).map(|()| true),
         }
     }
 
@@ -239,23 +243,36 @@ impl Cache {
             fs::create_dir_all(folder)?;
             lock_file(&path)
         };
-        let mut file = open().map_err(|source| self.write_error(source))?;
+        let file = open().map_err(|source| self.write_error(source))?;
+        let mut lock = self.acquire(file, &path, FlockArg::LockExclusiveNonblock, limit)?;
+        // For the message of those who wait in vain; a full disk must not matter here.
+        let _ = lock.set_len(0);
+        let _ = io::Write::write_all(&mut *lock, std::process::id().to_string().as_bytes());
+        Ok(Lock(lock))
+    }
+
+    fn acquire(
+        &self,
+        mut file: fs::File,
+        path: &Path,
+        how: FlockArg,
+        limit: Duration,
+    ) -> Result<Flock<fs::File>, CacheError> {
         let end = Instant::now() + limit;
         loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(mut lock) => {
-                    // For the message of those who wait in vain; a full disk must not matter here.
-                    let _ = lock.set_len(0);
-                    let _ = io::Write::write_all(&mut *lock, std::process::id().to_string().as_bytes());
-                    return Ok(Lock(lock));
-                }
+            match Flock::lock(file, how) {
+                Ok(lock) => return Ok(lock),
                 Err((back, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => file = back,
                 Err((_, errno)) => return Err(self.write_error(errno.into())),
             }
             if Instant::now() >= end {
-                let holder = fs::read_to_string(&path).ok().filter(|pid| !pid.is_empty());
+                let holder = fs::read_to_string(path).ok().filter(|pid| !pid.is_empty());
                 let holder = holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
-                return Err(CacheError::Locked { lock: path, holder });
+                return Err(CacheError::Locked {
+                    lock: path.to_owned(),
+                    holder,
+                    minutes: limit.as_secs() / 60,
+                });
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -285,7 +302,7 @@ fn lock_file(path: &Path) -> io::Result<fs::File> {
 }
 
 /// Marks when an entry was last of use, so that what is not can go. A read-only cache is not pruned.
-fn used(path: PathBuf) -> PathBuf {
+pub(super) fn used(path: PathBuf) -> PathBuf {
     if let Ok(marker) = fs::File::options().write(true).open(path.join(MARKER)) {
         let _ = marker.set_modified(SystemTime::now());
     }
@@ -451,6 +468,43 @@ mod tests {
 
     fn fill(text: &str) -> impl Fn(&Path) -> Result<(), FillError> {
         move |folder| Ok(fs::write(folder.join("file"), text)?)
+    }
+
+    #[test]
+    fn taking_things_away_waits_for_nobody_and_nobody_goes_without_a_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let open = || {
+            let mut cache = Cache::at(root.path(), true);
+            let users = lock_file(&root.path().join(USERS)).unwrap();
+            let lock = cache.acquire(users, root.path(), FlockArg::LockSharedNonblock, Duration::ZERO);
+            cache.users = lock.ok().map(|lock| Arc::new(Mutex::new(lock)));
+            cache
+        };
+        let (one, other) = (open(), open());
+        assert_eq!(one.alone(|| 1), None);
+        drop(one);
+        // It was refused, and is a user all the same.
+        assert_eq!(other.alone(|| open().users.is_some()), Some(false));
+        let one = open();
+        assert_eq!((one.alone(|| 1), other.alone(|| 1)), (None, None));
+        drop(other);
+        assert_eq!(one.clone().alone(|| 1), Some(1));
+    }
+
+    #[test]
+    fn what_another_run_is_making_is_not_made_in_passing() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::at(root.path(), true);
+        let lock = cache.lock_in(&root.path().join("kind"), "key", Duration::ZERO).unwrap();
+        let make =
+            || cache.entry_in_passing::<io::Error>("kind", "key", |folder| fs::write(folder.join("a"), ""));
+        assert!(!make().unwrap());
+        drop(lock);
+        assert!(make().unwrap());
+        assert!(!make().unwrap());
+        let failing = cache.entry_in_passing("kind", "other", |_| Err(io::Error::other("no")));
+        assert_eq!(failing.unwrap_err().to_string(), "no");
+        assert!(cache.get("kind", "key").is_some() && cache.get("kind", "other").is_none());
     }
 
     #[test]

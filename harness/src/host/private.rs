@@ -4,7 +4,7 @@
 
 use super::{
     apt::{self, Apt, AptError, Package},
-    cache::{Cache, CacheError},
+    cache::{Cache, CacheError, used},
 };
 use sha2::{Digest, Sha256};
 use std::{
@@ -90,6 +90,11 @@ pub fn copies(cache: &Cache, kind: &str, prefix: &str) -> Vec<PathBuf> {
     let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
     copies.sort_by_key(made);
     copies
+}
+
+/// The newest of them, to be used.
+pub fn newest(cache: &Cache, kind: &str, prefix: &str) -> Option<PathBuf> {
+    copies(cache, kind, prefix).pop().map(used)
 }
 
 /// Fetches packages and unpacks their files into a folder.

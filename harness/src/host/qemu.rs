@@ -190,7 +190,7 @@ impl Qemu {
                 Err(why) => format!("the system's {} does not do ({why})", program.display()),
             },
         };
-        match private_copies(cache, arch, purpose).pop() {
+        match private::newest(cache, purpose.kind(), &prefix(arch)) {
             Some(entry) => found(&entry, arch),
             None => Err(QemuError::NotFound { arch, purpose, why }),
         }
@@ -349,8 +349,8 @@ fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), Priva
     )
 }
 
-fn private_copies(cache: &Cache, arch: Arch, purpose: Purpose) -> Vec<PathBuf> {
-    private::copies(cache, purpose.kind(), &format!("{}=", package_name(arch)))
+fn prefix(arch: Arch) -> String {
+    format!("{}=", package_name(arch))
 }
 
 /// Of `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`, 10.0.13.
@@ -443,10 +443,10 @@ mod tests {
             file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
         }
         fs::create_dir_all(folder.path().join("qemu/qemu-system-x86=incomplete")).unwrap();
-        let copies = private_copies(&cache, Arch::X86_64, Purpose::Measuring);
+        let copies = private::copies(&cache, Purpose::Measuring.kind(), &prefix(Arch::X86_64));
         assert_eq!(copies.last(), Some(&cache.path("qemu", "qemu-system-x86=10.0.13-b")));
         assert_eq!(copies.len(), 2);
-        let copies = private_copies(&cache, Arch::X86_64, Purpose::Delivering);
+        let copies = private::copies(&cache, Purpose::Delivering.kind(), &prefix(Arch::X86_64));
         assert_eq!(copies, [cache.path("qemu-writing", "qemu-system-x86=11.1.2-d")]);
     }
 }

@@ -77,7 +77,7 @@ impl Rustc {
         if Arch::host() == Some(arch) || has_target(&of_cargo(), arch) {
             return Ok(Rustc::Host);
         }
-        match private::copies(cache, KIND, &format!("{arch}=")).pop() {
+        match private::newest(cache, KIND, &format!("{arch}=")) {
             Some(entry) => examined(&entry, arch),
             None => Err(RustError::NotFound { arch, target: target(arch) }),
         }

@@ -94,7 +94,7 @@ impl VirtmeNg {
     pub fn find(cache: &Cache) -> Result<VirtmeNg, VirtmeError> {
         let virtiofsd = match system_virtiofsd() {
             Ok(program) => program,
-            Err(why) => match private::copies(cache, VIRTIOFSD, "").pop() {
+            Err(why) => match private::newest(cache, VIRTIOFSD, "") {
                 Some(entry) => private_virtiofsd(&entry)?,
                 None => return Err(VirtmeError::NotFound { what: VIRTIOFSD, why }),
             },

@@ -51,6 +51,11 @@ impl Link {
         Ok(())
     }
 
+    /// Begins to wait for a frame anew.
+    pub fn heard(&self) {
+        *self.last_frame.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
     pub fn last_frame(&self) -> Instant {
         *self.last_frame.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,7 +27,7 @@ use machine::{Ends, Start};
 use monitor::Monitor;
 use process::Qemu;
 use serde::{Deserialize, Serialize};
-use snapshot::{Saved, SnapshotError};
+use snapshot::{Kept, Saved};
 use std::{
     fs,
     io::{self, Read, Write},
@@ -132,15 +132,8 @@ impl Vm {
             let facts = vm.facts()?;
             return Ok((vm, facts));
         };
-        if let Some(saved) = snapshots.find(spec) {
-            match Vm::restore(spec, &saved) {
-                Ok(vm) => return Ok((vm, saved.facts)),
-                // Whatever it is, a guest that boots owes nothing to it.
-                Err(error) => {
-                    snapshots.discard(spec);
-                    note(spec, &format!("a snapshot was of no use, and is given up: {error}"));
-                }
-            }
+        if let Some(found) = Vm::restored_from(snapshots, spec) {
+            return Ok(found);
         }
         let started = Instant::now();
         let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
@@ -148,13 +141,37 @@ impl Vm {
         vm.hear(spec, started)?;
         // Asked first in any case; what the agent had to read for it, those that are restored need not read again.
         let facts = vm.facts()?;
-        let kept = Monitor::open(ours).map_err(SnapshotError::from).and_then(|mut monitor| {
-            snapshots.keep(spec, &mut monitor, (&vm.ready, &facts), &spec.dir.join(CONSOLE_LOG))
-        });
-        if let Err(error) = kept {
-            note(spec, &format!("no snapshot was kept: {error}"));
+        match snapshots.keep(spec, ours, (&vm.ready, &facts), &spec.dir.join(CONSOLE_LOG)) {
+            // Another run keeps one: this guest is as it was.
+            Ok(Kept::Untouched) => return Ok((vm, facts)),
+            Ok(Kept::Saved) => {}
+            Err(error) => note(spec, &format!("no snapshot was kept: {error}")),
         }
+        // It stands still now, or nobody knows how it is. What is measured is a guest like those that come after it.
+        drop(vm);
+        if let Some(found) = Vm::restored_from(snapshots, spec) {
+            return Ok(found);
+        }
+        let mut vm = Vm::boot(spec)?;
+        let facts = vm.facts()?;
         Ok((vm, facts))
+    }
+
+    /// None where there is no snapshot, or one that is of no use, which then goes: a guest that boots owes nothing to it.
+    fn restored_from(snapshots: &Snapshots, spec: &Spec) -> Option<(Vm, Facts)> {
+        let result = match snapshots.find(spec) {
+            Ok(None) => return None,
+            Ok(Some(saved)) => {
+                Vm::restore(spec, &saved).map(|vm| (vm, saved.facts)).map_err(|e| e.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        result
+            .map_err(|error| {
+                snapshots.discard(spec);
+                note(spec, &format!("a snapshot was of no use, and is given up: {error}"));
+            })
+            .ok()
     }
 
     fn facts(&mut self) -> Result<Facts, VmError> {
@@ -184,16 +201,16 @@ impl Vm {
         vm.ready = saved.ready.clone();
         let restored = Monitor::open(ours).and_then(|mut monitor| monitor.restore(&saved.state));
         if let Err(error) = restored {
-            return Err(match vm.qemu.exited() {
-                Some(status) => vm.qemu_exited(&status),
-                None => vm.dead(ErrorKind::QemuStart, error.to_string()),
-            });
+            // A QEMU that ends closes its monitor a little before it is gone.
+            return Err(vm.link_failed(ErrorKind::QemuStart, &error.to_string()));
         }
         let mut seed = [0; 32];
         fs::File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut seed))
             .map_err(harness("read random numbers"))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // The agent could not speak before.
+        vm.link.heard();
         let awake = Command::Awake { realtime_ns: now.as_nanos() as u64, seed };
         vm.request(awake, RESTORE)?.map_err(|error| vm.dead(ErrorKind::Guest, error.to_string()))?;
         vm.restored = true;

@@ -9,7 +9,7 @@ use qapi::{
     },
 };
 use std::{
-    io::{self, BufReader},
+    io::{self, BufRead, BufReader},
     os::unix::net::UnixStream,
     path::Path,
     thread,
@@ -41,7 +41,12 @@ impl Monitor {
     pub fn open(stream: UnixStream) -> Result<Monitor, MonitorError> {
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
-        let mut monitor = Monitor(Qmp::new(Stream::new(BufReader::new(stream.try_clone()?), stream)));
+        let mut input = BufReader::new(stream.try_clone()?);
+        // Of a QEMU that has ended the library would make a panic.
+        if input.fill_buf()?.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        let mut monitor = Monitor(Qmp::new(Stream::new(input, stream)));
         monitor
             .0
             .handshake()
@@ -52,14 +57,12 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Writes the guest, which stands still meanwhile and goes on afterwards, whether it could be written or not.
+    /// Writes the guest, which stands still from then on.
     pub fn save(&mut self, file: &Path) -> Result<(), MonitorError> {
-        let uri = uri(file)?;
+        let uri = Some(uri(file)?);
         self.ask(&stop {})?;
-        let start = migrate { uri: Some(uri), channels: None, detach: None, resume: None };
-        let saved = self.ask(&start).and_then(|_| self.transferred("save the guest"));
-        self.ask(&cont {})?;
-        saved
+        self.ask(&migrate { uri, channels: None, detach: None, resume: None })?;
+        self.transferred("save the guest")
     }
 
     /// Fills the machine, which was started with `-incoming defer`; the guest then goes on.

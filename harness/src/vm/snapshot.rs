@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
     fs, io,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, net::UnixStream},
     path::{Path, PathBuf},
 };
 use tramplab_protocol::message::{self, Facts};
@@ -32,6 +32,8 @@ pub const KIND: &str = "snapshot";
 const LIMIT: u64 = 2 << 30;
 /// Raised when what is kept, or when, changes.
 const VERSION: u32 = 1;
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const STATE: &str = "state";
 const CONSOLE: &str = "console.log";
@@ -64,6 +66,13 @@ struct About {
     console: u64,
 }
 
+/// What became of a guest that was to be kept.
+pub(super) enum Kept {
+    /// It is on disk, and stands still.
+    Saved,
+    Untouched,
+}
+
 /// A snapshot that is whole.
 pub(super) struct Saved {
     pub state: PathBuf,
@@ -89,6 +98,8 @@ impl Snapshots {
         };
         add(format!("{VERSION} {}", message::VERSION).as_bytes());
         add(self.contents.as_bytes());
+        // The guest's counter of time is the host's, and it has measured how fast that is.
+        add(&fs::read(BOOT_ID).unwrap_or_default());
         add(command_line(spec.arch, &spec.append).as_bytes());
         for word in guest(spec) {
             add(word.as_bytes());
@@ -96,11 +107,9 @@ impl Snapshots {
         apt::hex(&hash.finalize())
     }
 
-    /// One that is not what was written is given up.
-    pub(super) fn find(&self, spec: &Spec) -> Option<Saved> {
-        let (cache, key) = (self.cache(), self.key(spec));
-        let folder = cache.get(KIND, &key)?;
-        read(&folder).map_err(|_| cache.discard(KIND, &key)).ok()
+    /// An error is one that is not what was written.
+    pub(super) fn find(&self, spec: &Spec) -> io::Result<Option<Saved>> {
+        self.cache().get(KIND, &self.key(spec)).map(|folder| read(&folder)).transpose()
     }
 
     pub(super) fn discard(&self, spec: &Spec) {
@@ -112,24 +121,28 @@ impl Snapshots {
     pub(super) fn keep(
         &self,
         spec: &Spec,
-        monitor: &mut Monitor,
+        monitor: UnixStream,
         (ready, facts): (&Ready, &Facts),
         console_log: &Path,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<Kept, SnapshotError> {
         let cache = self.cache();
-        cache.entry_in_passing::<SnapshotError>(KIND, &self.key(spec), |folder| {
+        let made = cache.entry_in_passing::<SnapshotError>(KIND, &self.key(spec), |folder| {
             let (state, console) = (folder.join(STATE), folder.join(CONSOLE));
-            monitor.save(&state)?;
+            Monitor::open(monitor)?.save(&state)?;
             fs::copy(console_log, &console)?;
             let (ready, facts) = (ready.clone(), facts.clone());
             let about = About { ready, facts, state: checksum(&state)?, console: checksum(&console)? };
             fs::write(folder.join(ABOUT), serde_json::to_vec(&about).map_err(io::Error::from)?)?;
             Ok(())
         })?;
-        for item in prune::excess(&prune::of_kind(&cache, KIND), LIMIT) {
-            prune::remove(item)?;
+        if !made {
+            return Ok(Kept::Untouched);
         }
-        Ok(())
+        for item in prune::excess(&prune::of_kind(&cache, KIND), LIMIT) {
+            // It goes another time.
+            let _ = prune::remove(item);
+        }
+        Ok(Kept::Saved)
     }
 
     fn cache(&self) -> Cache {
@@ -141,7 +154,7 @@ fn read(folder: &Path) -> io::Result<Saved> {
     let about: About = serde_json::from_slice(&fs::read(folder.join(ABOUT))?)?;
     let (state, console) = (folder.join(STATE), folder.join(CONSOLE));
     if (checksum(&state)?, checksum(&console)?) != (about.state, about.console) {
-        return Err(io::ErrorKind::InvalidData.into());
+        return Err(io::Error::other("its checksum is not what it was"));
     }
     Ok(Saved { state, console, ready: about.ready, facts: about.facts })
 }
