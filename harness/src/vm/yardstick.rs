@@ -48,7 +48,7 @@ pub fn virtme_ng(spec: &Spec, vng: &Vng, limit: Duration) -> io::Result<Duration
 fn ended(qemu: &mut Qemu, started: Instant, limit: Duration) -> io::Result<Duration> {
     loop {
         match qemu.exited() {
-            Some(status) if status.success() => return Ok(started.elapsed()),
+            Some(status) if qemu.is_good_end(&status) => return Ok(started.elapsed()),
             Some(status) => return Err(io::Error::other(format!("{} ended with {status}", qemu.name()))),
             None if started.elapsed() > limit => {
                 let message = format!("{} did not end within {} s", qemu.name(), limit.as_secs());
