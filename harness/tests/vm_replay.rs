@@ -10,11 +10,11 @@ use std::{
 };
 use tramplab::{
     run::{Accel, Arch, Clock, ErrorKind},
-    vm::{Deadlines, QemuProgram, Spec, Vm, VmError},
+    vm::{Deadlines, QemuProgram, Snapshots, Spec, Vm, VmError},
 };
 use tramplab_protocol::{
     frame,
-    message::{self, Command, Event, Response},
+    message::{self, Command, Event, Facts, Response},
 };
 
 /// Finds the sockets among QEMU's arguments, and defines what a guest does with them.
@@ -45,6 +45,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
     for (name, bytes) in [
         ("ready", frame::encode(&ready(message::VERSION)).unwrap()),
         ("stranger", frame::encode(&ready(message::VERSION + 1)).unwrap()),
+        ("facts", frame::encode(&Event::Reply { id: 1, result: Ok(Response::Facts(facts())) }).unwrap()),
         ("done-1", frame::encode(&done(1)).unwrap()),
         ("done-2", frame::encode(&done(2)).unwrap()),
         ("beats", beat.repeat(BEATS_AT_ONCE)),
@@ -84,6 +85,23 @@ fn wait_for(file: &Path) {
     while !file.exists() {
         assert!(started.elapsed() < LIMIT, "{} did not appear", file.display());
         sleep(Duration::from_millis(20));
+    }
+}
+
+fn facts() -> Facts {
+    let text = || "replayed".to_owned();
+    Facts {
+        release: text(),
+        version: text(),
+        machine: text(),
+        cpus: 1,
+        memory_kib: 1,
+        clocksource: text(),
+        btf_bytes: 1,
+        ftrace_functions: 1,
+        btf_functions: 1,
+        mitigations: Vec::new(),
+        cmdline: text(),
     }
 }
 
@@ -142,6 +160,15 @@ const CASES: &[Case] = &[
         guest: "say ready; hear; say done-1; hear; say done-2; echo 'out of luck' >&2; exit 3",
         host: whole,
         ends: Err((ErrorKind::QemuExit, "exit status: 3: out of luck")),
+    },
+    Case {
+        name: "an oops while the guest is kept: the next one is not asked instead",
+        guest: "say ready; hear; say facts; print oops",
+        host: |mut spec| {
+            spec.snapshots = Some(Snapshots { cache: spec.dir.join("cache"), contents: "this".to_owned() });
+            Vm::start(&spec).map(drop)
+        },
+        ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
     },
     Case {
         name: "a guest that stays",

@@ -147,8 +147,13 @@ impl Vm {
             Ok(Kept::Saved) => {}
             Err(error) => note(spec, &format!("no snapshot was kept: {error}")),
         }
-        // It stands still now, or nobody knows how it is. What is measured is a guest like those that come after it.
-        drop(vm);
+        // It stands still now, or nobody knows how it is. What is measured is a guest like those that come after it; of one that was
+        // dying when it was saved all would be.
+        vm.qemu.kill();
+        if let Some(death) = vm.death_on_the_way() {
+            snapshots.discard(spec);
+            return Err(vm.died(death));
+        }
         if let Some(found) = Vm::restored_from(snapshots, spec) {
             return Ok(found);
         }
