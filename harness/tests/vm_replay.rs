@@ -163,7 +163,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "an oops while the guest is kept: the next one is not asked instead",
-        guest: "say ready; hear; say facts; print oops",
+        guest: "say ready; hear; say facts; sleep 0.5; print oops",
         host: |mut spec| {
             spec.snapshots = Some(Snapshots { cache: spec.dir.join("cache"), contents: "this".to_owned() });
             Vm::start(&spec).map(drop)
