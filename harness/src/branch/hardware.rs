@@ -95,7 +95,7 @@ pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWas
     let (mut interrupted_hits, mut agreeing_hits) = (0, reply.hits);
     for (branch, event) in Branch::ALL.into_iter().zip(events()) {
         let filter = Filter::of(branch);
-        let hits = hits(reply, event, filter, symbols)?;
+        let hits = hits(reply, event, filter, depth, symbols)?;
         let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted).collect();
         let form = |hit: &Hit| hit.points.iter().map(|records| digest(records)).collect::<Vec<_>>();
         // Where an interrupt fell into each, its records are among the others.
@@ -165,6 +165,7 @@ fn hits(
     reply: &LbrWasteReply,
     event: u64,
     filter: Filter,
+    depth: u32,
     symbols: &Symbols,
 ) -> Result<Vec<Hit>, HardwareError> {
     let expected = reply.hits as usize * reply.points.len();
@@ -175,6 +176,9 @@ fn hits(
     }
     if let Some(&Snapshot { result, .. }) = found.snapshots.iter().find(|snapshot| snapshot.result < 0) {
         return Err(HardwareError::Result { result });
+    }
+    if let Some(snapshot) = found.snapshots.iter().find(|snapshot| snapshot.entries.len() > depth as usize) {
+        return Err(HardwareError::Entries { entries: snapshot.entries.len(), depth });
     }
     // A filter may select nothing: none of a hit's branches need be an indirect jump. Of all branches some always are.
     if filter == Filter::of(Branch::Any)

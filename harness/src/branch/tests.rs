@@ -331,7 +331,7 @@ fn records_that_are_not_the_cpus_are_refused() {
     assert!(hardware_waste(&good, &symbols).is_ok());
     type Change = fn(&mut LbrWasteReply);
     let any = Filter::of(Branch::Any);
-    let table: [(&str, Change, HardwareError); 9] = [
+    let table: [(&str, Change, HardwareError); 10] = [
         (
             "records come, but the kernel knows of no PMU: the plugin's delivery",
             |reply| reply.pmu = Pmu { depth: None, refused: Some("ENOENT".to_owned()) },
@@ -348,6 +348,11 @@ fn records_that_are_not_the_cpus_are_refused() {
             "more than there are slots",
             |reply| reply.pmu.depth = Some(16),
             HardwareError::Entries { entries: 32, depth: 16 },
+        ),
+        (
+            "more than there are slots, in one hit of one filter",
+            |reply| reply.hardware[1].snapshots[1].entries.resize(33, (1, 2, 0)),
+            HardwareError::Entries { entries: 33, depth: 32 },
         ),
         (
             "a hit is missing",
@@ -389,6 +394,7 @@ fn the_most_frequent_form_of_the_cpus_hits_counts() {
         let mut odd = one.snapshots[0].clone();
         // Something else ran in between.
         odd.entries.insert(1, (odd.entries[0].0, odd.entries[0].0, flags(Kind::Cond)));
+        odd.entries.truncate(32);
         one.snapshots.insert(0, odd);
     }
     let found = hardware_waste(&reply, &symbols).unwrap();
