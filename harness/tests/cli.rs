@@ -79,6 +79,13 @@ fn bad_input_is_named_and_ends_with_2() {
         ),
         with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
         Case {
+            name: "a size without a unit",
+            suite: None,
+            files: vec![],
+            arguments: &["cache", "prune", "--to", "30"],
+            words: &["--to", "expected a size such as 20GiB"],
+        },
+        Case {
             name: "a time that no clock holds",
             suite: None,
             files: vec![],
@@ -249,4 +256,56 @@ fn a_bisection_that_cannot_begin_leaves_nothing() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("QEMU"), "{}", stderr(&output));
     assert_eq!(fs::read_dir(&runs).into_iter().flatten().count(), 0);
+}
+
+/// An entry of a kind in a cache of one's own, and something beside the cache that is nobody's business.
+#[test]
+fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    for entry in ["cache/snapshot/old", "cache/qemu/new", "beside/mine"] {
+        let entry = dir.path().join(entry);
+        fs::create_dir_all(&entry).unwrap();
+        fs::write(entry.join("file"), vec![1; 3 << 20]).unwrap();
+        fs::write(entry.join(".complete"), "").unwrap();
+    }
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(5 * 24 * 3600);
+    let marker = fs::File::options().write(true).open(cache.join("snapshot/old/.complete")).unwrap();
+    marker.set_modified(then).unwrap();
+    let run = |arguments: &[&str], limit: &str| {
+        let mut command = tramplab();
+        command.env("TRAMPLAB_CACHE", &cache).env("TRAMPLAB_CACHE_LIMIT", limit);
+        let output = command.arg("cache").args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        (output.status.code(), said)
+    };
+    let (code, said) = run(&["ls"], "1GiB");
+    let line = |kind: &str| said.lines().find(|line| line.ends_with(kind)).unwrap_or_default().to_owned();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(line("snapshot").contains("3.0 MiB") && line("snapshot").contains("5 days ago"), "{said}");
+    assert!(line("qemu").contains("within the hour") && line("all").contains("6.0 MiB"), "{said}");
+
+    for (kind, limit, words) in [
+        ("..", "1GiB", "there is nothing of the kind"),
+        ("snapshot/old", "1GiB", "there is nothing of the kind"),
+        ("qemu", "30", "TRAMPLAB_CACHE_LIMIT=\"30\": expected a size"),
+    ] {
+        let (code, said) = run(&["prune", "--kind", kind], limit);
+        assert!(code == Some(2) && said.contains(words), "{kind}: {said}");
+    }
+    // Within the limit nothing goes; beyond it what was not used for longest.
+    assert_eq!(run(&["prune"], "7MiB").0, Some(0));
+    assert!(cache.join("snapshot/old/file").exists());
+    let (code, said) = run(&["prune"], "4MiB");
+    assert!(code == Some(0) && said.contains("snapshot/old"), "{said}");
+    assert!(!cache.join("snapshot/old").exists() && cache.join("qemu/new/file").exists(), "{said}");
+
+    // Somebody uses it.
+    let users = fs::File::open(cache.join(".users.lock")).unwrap();
+    let users = nix::fcntl::Flock::lock(users, nix::fcntl::FlockArg::LockShared).unwrap();
+    let (code, said) = run(&["prune", "--to", "0"], "1GiB");
+    assert!(code == Some(3) && said.contains("in use by another run"), "{said}");
+    drop(users);
+    assert_eq!(run(&["prune", "--to", "0"], "1GiB").0, Some(0));
+    assert!(!cache.join("qemu/new").exists() && dir.path().join("beside/mine/file").exists());
 }
