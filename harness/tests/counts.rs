@@ -244,8 +244,10 @@ fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(arch: A
         assert!(counts == same_counts, "the counts differ");
         assert!(profile == same_profile, "the profiles differ");
         let totals = profile.totals();
-        assert!(totals.task > 100_000 && totals.interrupts > 0 && totals.others > 0, "{totals:?}");
+        assert!(totals.task > 100_000 && totals.interrupts > 0, "{totals:?}");
     }
+    // Nobody else need run in each phase, but attaching and detaching twice leaves work to others.
+    assert!(profiles.iter().any(|(_, profile)| profile.totals().others > 0));
     samples_agree(arch, vm, dir.path(), profiles.len() as u64);
 }
 

@@ -532,7 +532,10 @@ impl<'a> Bisection<'a> {
             return Ok(Answer { step, given, known: None });
         }
         let image = step.image_sha256.as_deref().unwrap_or_default();
-        if let Some(twin) = self.place.state.with_image(image) {
+        // The tree's own tests are no part of the image.
+        let twin =
+            self.place.state.with_image(image).filter(|_| !self.setting.question.test().is_of_the_tree());
+        if let Some(twin) = twin {
             let (verdict, reading) = (twin.verdict.clone(), twin.reading.clone());
             step = Step { same_as: Some(twin.commit.clone()), said: twin.said.clone(), ..step };
             let given = match (&verdict, reading) {

@@ -6,7 +6,8 @@ use crate::{
     branch::{Branch, Model, hardware},
     profile,
     run::{
-        Accel, Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance, Trigger,
+        Accel, Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance,
+        TreeTest, Trigger,
     },
     selftests::{End, Name, Program},
 };
@@ -158,7 +159,27 @@ pub enum Value {
     PerHit(f64),
     /// Million hits per second: the median of each boot's seconds, in the order of the boots.
     Rates(Vec<f64>, Accel),
-    Ended(End),
+    Ended(Ended),
+}
+
+/// How one of the tree's own tests ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub end: End,
+    /// Its subtests that are ok.
+    pub ok: BTreeSet<String>,
+}
+
+impl Ended {
+    fn of(ran: &TreeTest) -> Ended {
+        let ok = ran.subtests.iter().filter(|subtest| subtest.end == End::Ok);
+        Ended { end: ran.end, ok: ok.map(|subtest| subtest.name.clone()).collect() }
+    }
+
+    /// A test may end well with fewer subtests that ran: one that was ok and is not, or is no more, is a loss.
+    pub fn is_worse_than(&self, before: &Ended) -> bool {
+        self.end > before.end || (self.end == before.end && !before.ok.is_subset(&self.ok))
+    }
 }
 
 impl Value {
@@ -201,7 +222,8 @@ impl fmt::Display for Value {
             }
             Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
             Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
-            Value::Ended(end) => f.pad(end.name()),
+            Value::Ended(Ended { end, ok }) if ok.is_empty() => f.pad(end.name()),
+            Value::Ended(Ended { end, ok }) => f.pad(&format!("{} ({} ok)", end.name(), ok.len())),
             Value::Rates(rates, _) => {
                 let extreme =
                     |pick: fn(f64, f64) -> f64| rates.iter().copied().reduce(pick).unwrap_or(f64::NAN);
@@ -448,10 +470,10 @@ pub fn of(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
             vec![(Metric::Bench { benchmark }, Value::Rates(rates, cell.id.accel))]
         }
         (&Test::TestProgs { test }, Some(Measurement::TestProgs(ran))) => {
-            vec![(Metric::TestProgs { test }, Value::Ended(ran.end))]
+            vec![(Metric::TestProgs { test }, Value::Ended(Ended::of(ran)))]
         }
         (&Test::Kselftest { program }, Some(Measurement::Kselftest(ran))) => {
-            vec![(Metric::Kselftest { program }, Value::Ended(ran.end))]
+            vec![(Metric::Kselftest { program }, Value::Ended(Ended::of(ran)))]
         }
         _ => Vec::new(),
     }

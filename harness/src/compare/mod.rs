@@ -214,10 +214,10 @@ fn judge_pair(
             }
             Timing::Apart => Judged::not("the two runs were not interleaved"),
         },
-        (&Value::Ended(a), &Value::Ended(b)) => exactly(match b.cmp(&a) {
-            Ordering::Less => (Verdict::Better, false),
-            Ordering::Equal => (Verdict::Same, false),
-            Ordering::Greater => (Verdict::Worse, true),
+        (Value::Ended(a), Value::Ended(b)) => exactly(match () {
+            () if b.is_worse_than(a) => (Verdict::Worse, true),
+            () if a.is_worse_than(b) => (Verdict::Better, false),
+            () => (Verdict::Same, false),
         }),
         _ => exactly(judge_exact(base, head, metric.tolerated(tolerance))),
     }

@@ -749,9 +749,14 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
     let skip = || Err(Outcome::Skip { reason: "this kernel's tree has no test".to_owned() });
     let error = || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
     let (ok, fail) = (End::Ok, End::Fail);
+    // It ends well, with a subtest that does not run any more.
+    let fewer = || {
+        let subtests = vec![Subtest { name: "sub".to_owned(), end: End::Skip }];
+        Ok(Measurement::TestProgs(TreeTest { end: End::Ok, subtests, denied: vec![], failures: vec![] }))
+    };
     let mut run = recorded();
     let [base, head] = [run.series[0].base().kernel.clone(), run.series[0].head().kernel.clone()];
-    let cells = |kernel: &str, ends: [(&str, Result<Measurement, Outcome>); 6]| {
+    let cells = |kernel: &str, ends: [(&str, Result<Measurement, Outcome>); 7]| {
         ends.map(|(name, measured)| own_test(kernel, Accel::Tcg, test(name), measured))
     };
     run.cells = [
@@ -759,6 +764,7 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
             &base,
             [
                 ("kept", ran(ok)),
+                ("fewer", ran(ok)),
                 ("broken", ran(ok)),
                 ("mended", ran(fail)),
                 ("new", skip()),
@@ -770,6 +776,7 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
             &head,
             [
                 ("kept", ran(ok)),
+                ("fewer", fewer()),
                 ("broken", ran(fail)),
                 ("mended", ran(ok)),
                 ("new", ran(ok)),
@@ -780,9 +787,12 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
     ]
     .concat();
     let comparison = whole(&run, &run.series[0], None);
-    for (name, expected, beyond) in
-        [("kept", Verdict::Same, false), ("broken", Verdict::Worse, true), ("mended", Verdict::Better, false)]
-    {
+    for (name, expected, beyond) in [
+        ("kept", Verdict::Same, false),
+        ("fewer", Verdict::Worse, true),
+        ("broken", Verdict::Worse, true),
+        ("mended", Verdict::Better, false),
+    ] {
         let compared = verdict(&comparison, &format!("test_progs.{name}.result"));
         assert_eq!((&compared.verdict, compared.beyond), (&expected, beyond), "{name}");
         assert_eq!(compared.metric.to_string().parse::<Metric>().unwrap(), compared.metric);
@@ -798,12 +808,14 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
     let ends = |kernel: &str| -> Vec<&str> {
         run.cells_of(Arch::X86_64, kernel).map(|cell| cell.outcome.name()).collect()
     };
-    assert_eq!(ends(&base), ["pass", "pass", "fail", "skip", "pass", "pass"]);
-    assert_eq!(ends(&head), ["pass", "fail", "pass", "pass", "fail", "error"]);
-    let broken = run.cells_of(Arch::X86_64, &head).nth(1).unwrap();
+    assert_eq!(ends(&base), ["pass", "pass", "pass", "fail", "skip", "pass", "pass"]);
+    assert_eq!(ends(&head), ["pass", "fail", "fail", "pass", "pass", "fail", "error"]);
+    let reason_of = |index| run.cells_of(Arch::X86_64, &head).nth(index).unwrap().outcome.reason().unwrap();
+    assert_eq!(reason_of(1), format!("test_progs.fewer.result is worse than on {base}: ok (1 ok) -> ok"));
+    let broken = run.cells_of(Arch::X86_64, &head).nth(2).unwrap();
     let Outcome::Fail { reasons } = &broken.outcome else { panic!("{:?}", broken.outcome) };
     assert_eq!(reasons[0], "test_progs says that it fails, of its subtests sub");
-    assert_eq!(reasons[2], format!("test_progs.broken.result is worse than on {base}: ok -> fail"));
+    assert_eq!(reasons[2], format!("test_progs.broken.result is worse than on {base}: ok (1 ok) -> fail"));
 }
 
 /// Slower by a half, six boots each: seen under KVM, never a verdict under TCG.

@@ -118,7 +118,7 @@ fn differs(level: &Value, value: &Value, tolerance: Tolerance) -> Compared {
         (Value::Count(a), Value::Count(b)) => Compared::Differs { worse: b > a },
         (&Value::ExactTime(a), &Value::ExactTime(b)) => share(a, b),
         (Value::Ended(a), Value::Ended(b)) if a == b => Compared::Same,
-        (Value::Ended(a), Value::Ended(b)) => Compared::Differs { worse: b > a },
+        (Value::Ended(a), Value::Ended(b)) => Compared::Differs { worse: b.is_worse_than(a) },
         (
             &Value::Instructions { count: a, functions: of_a, repeats: true },
             &Value::Instructions { count: b, functions: of_b, repeats: true },

@@ -113,7 +113,7 @@ impl Wanted {
             (!missing.is_empty()).then_some(Missing { what, packages })
         });
         let of_tests = self.toolchains.iter().filter_map(|(toolchain, arch)| {
-            let test_progs = self.selftests.as_ref()?.test_progs();
+            let test_progs = self.selftests.as_ref().filter(|wanted| wanted.bpf())?.test_progs();
             let missing = toolchain::missing_bpf(toolchain, *arch, test_progs);
             let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
             let what = format!("the tree's own tests for {arch} kernels: no {}", names.join(", "));

@@ -65,6 +65,9 @@ pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
         let (test, summary) = (test.to_owned(), summary.to_owned());
         return Err(Unreadable::Contradiction { test, end, summary, code });
     }
+    // The program counts what a deny list takes out among what ran.
+    let nothing_ran = !subtests.is_empty() && subtests.iter().all(|subtest| subtest.end == End::Skip);
+    let end = if end == End::Ok && nothing_ran { End::Skip } else { end };
     Ok(Ran { end, subtests, failures })
 }
 
@@ -97,4 +100,63 @@ fn result(line: &str) -> Option<(&str, End)> {
 /// `test_x:FAIL:what unexpected error: -22 (errno 22)`: what the tests' assertions print; and libbpf's and the runner's own.
 fn is_failure(line: &str) -> bool {
     line.contains(":FAIL:") || line.contains("libbpf: ") && line.contains("failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSES: &str = include_str!("testdata/6.12-test_progs-fentry_test.txt");
+    const FAILS: &str = include_str!("testdata/6.12-test_progs-kprobe_multi_test-fails.txt");
+
+    fn ends(ran: &Ran) -> Vec<(&str, End)> {
+        ran.subtests.iter().map(|subtest| (subtest.name.as_str(), subtest.end)).collect()
+    }
+
+    #[test]
+    fn what_6_12_printed_is_read() {
+        let ran = read(PASSES, "fentry_test", 0).unwrap();
+        assert_eq!(ran.end, End::Ok);
+        assert_eq!(ends(&ran), [("fentry", End::Ok), ("fentry_many_args", End::Ok)]);
+        let ran = read(FAILS, "kprobe_multi_test", 1).unwrap();
+        assert_eq!(ran.end, End::Fail);
+        assert!(
+            ends(&ran).contains(&("skel_api", End::Fail))
+                && ends(&ran).contains(&("attach_override", End::Ok))
+        );
+        assert!(ran.failures[0].contains("kprobe_test1_result"), "{:?}", ran.failures);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_says_two_things_is_no_result() {
+        for lines in 0..PASSES.lines().count() {
+            let cut: Vec<&str> = PASSES.lines().take(lines).collect();
+            assert!(
+                matches!(read(&cut.join("\n"), "fentry_test", 0), Err(Unreadable::NoSummary(_))),
+                "{cut:?}"
+            );
+        }
+        for (output, test, code) in [
+            (PASSES.to_owned(), "fentry_test", 1),
+            (FAILS.to_owned(), "kprobe_multi_test", 0),
+            (PASSES.replace("#1       fentry_test:OK\n", ""), "fentry_test", 0),
+            (PASSES.replace("fentry_test/fentry:OK", "fentry_test/fentry:FAIL"), "fentry_test", 0),
+            (PASSES.replace(" 0 FAILED", " 1 FAILED"), "fentry_test", 0),
+            (PASSES.to_owned(), "fexit_test", 0),
+        ] {
+            assert!(read(&output, test, code).is_err(), "{test} {code}\n{output}");
+        }
+    }
+
+    /// As 6.12 counts: a subtest that is not run is none that is skipped.
+    #[test]
+    fn where_every_subtest_is_skipped_nothing_ran() {
+        let skipped = PASSES
+            .replace("fentry_test/fentry:OK", "fentry_test/fentry:SKIP")
+            .replace("fentry_test/fentry_many_args:OK\n", "fentry_test/fentry_many_args:SKIP\n")
+            .replace("fentry_test:OK\n", "fentry_test:OK (SKIP: 2/3)\n");
+        assert_eq!(read(&skipped, "fentry_test", 0).unwrap().end, End::Skip);
+        let one = skipped.replace("fentry_test/fentry:SKIP", "fentry_test/fentry:OK");
+        assert_eq!(read(&one, "fentry_test", 0).unwrap().end, End::Ok);
+    }
 }

@@ -474,8 +474,20 @@ fn skip_reason(
     (!options.is_empty()).then(|| format!("the kernel is built without {}", options.join(", ")))
 }
 
+/// Of one of the tree's own tests, in seconds: less than what ends a cell from outside (`.config/nextest.toml`), its guest's boot included.
+const LONGEST: u32 = 3000;
+
 /// Something beside a mechanism that cannot be attached to the same function.
 pub fn misfit(suite: &Suite) -> Option<String> {
+    let own = suite.tests.iter().find_map(|group| match group {
+        TestGroup::Bench { seconds, .. }
+        | TestGroup::TestProgs { seconds, .. }
+        | TestGroup::Kselftest { seconds, .. } => Some(seconds.get()).filter(|&seconds| seconds > LONGEST),
+        _ => None,
+    });
+    if let Some(seconds) = own {
+        return Some(format!("`seconds: {seconds}` is more than a cell may take: {LONGEST} at most"));
+    }
     let all = suite.tests.iter().flat_map(|group| tests(group, false));
     all.into_iter().find_map(|(test, _)| {
         let Test::Trigger { mechanism, beside } = test else { return None };

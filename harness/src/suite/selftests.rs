@@ -66,6 +66,9 @@ pub(super) fn test_progs(
         return Err(Stop::Skip(format!("test_progs skips it{}", reason(&said.output))));
     }
     let Ran { end, subtests, failures } = ran;
+    if end == End::Ok && subtests.is_empty() && !deny.is_empty() {
+        return Err(Stop::Skip(format!("all its subtests are denied: {}", deny.join(", "))));
+    }
     Ok(TreeTest { end, subtests, denied: deny.clone(), failures })
 }
 
