@@ -7,14 +7,14 @@ use super::{
 };
 use crate::{
     profile::{How, Phase, Profile, Summary, Thread, count},
-    run::{Attach, AttachBoot, Clock, ErrorKind, Measurement},
+    run::{Accel, Attach, AttachBoot, Clock, ErrorKind, Measurement},
     vm::Vm,
 };
 use sha2::{Digest, Sha256};
 use std::{fs, path::Path};
 use tramplab_protocol::{
     counts::{self, Counts},
-    message::{AttachReply, AttachRequest, Command, Explain, ExplainRequest, PhaseReply, Response},
+    message::{AttachReply, AttachRequest, Command, Counter, Explain, ExplainRequest, PhaseReply, Response},
 };
 
 /// Functions of a summary; the whole profile is in its file.
@@ -159,10 +159,17 @@ impl Made<'_> {
             functions,
             waits: Vec::new(),
             waited_ns: 0,
-            counters: reply.counters.clone(),
+            counters: counted(&reply.counters, self.planned.id.accel),
             file,
         }
     }
+}
+
+/// What the kernel counts itself, and under KVM what the CPU does: cycles of the PMU that QEMU emulates for arm64 are the time again.
+fn counted(counters: &[Counter], accel: Accel) -> Vec<Counter> {
+    let is_kernels =
+        |counter: &&Counter| ["task-clock", "context-switches"].contains(&counter.event.as_str());
+    counters.iter().filter(|counter| accel == Accel::Kvm || is_kernels(counter)).cloned().collect()
 }
 
 /// The plugin's counts, named. The `number`th of this guest.
@@ -204,4 +211,18 @@ fn sampled(vm: &mut Vm, made: &Made, reply: &PhaseReply) -> Result<Summary, Stop
     summary.waits = count::waited(&reply.waits, &symbols);
     summary.waits.truncate(WAITS);
     Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulated_cpu_has_no_cycles() {
+        let counter = |event: &str| Counter { event: event.to_owned(), count: 1, estimated: false };
+        let all = ["cycles", "task-clock", "context-switches"].map(counter);
+        let names = |accel| counted(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
+        assert_eq!(names(Accel::Tcg), ["task-clock", "context-switches"]);
+        assert_eq!(names(Accel::Kvm), ["cycles", "task-clock", "context-switches"]);
+    }
 }
