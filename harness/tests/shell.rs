@@ -63,7 +63,7 @@ fn a_command_has_its_output_and_its_code_on_either_backend() {
 fn a_guest_that_dies_or_takes_too_long_is_no_success() {
     for (line, timeout, said) in [
         ("echo c > /proc/sysrq-trigger", "600", "sysrq triggered crash"),
-        ("sleep 1000", "20", "the command did not end within 20 s"),
+        ("sleep 1000", "20", "the guest did not end within 20 s"),
     ] {
         let temporary = folder();
         let output = shell(&temporary).args(["--timeout", timeout, "--", line]).output().unwrap();
