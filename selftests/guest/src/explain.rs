@@ -157,15 +157,16 @@ impl Sampled {
             Phase::Attach => &mut self.attach,
             Phase::Detach => &mut self.detach,
         };
+        // Outermost: what it takes to switch it is in no profile.
+        phased.stat.switch(true)?;
         self.sampler.start()?;
         self.waiting.start(number(phase));
-        phased.stat.switch(true)?;
         let (wall, cpu) = (now_ns(), cpu_ns());
         work();
         let (cpu, wall) = (cpu_ns() - cpu, now_ns() - wall);
-        phased.stat.switch(false)?;
         self.waiting.stop();
         self.sampler.stop()?;
+        phased.stat.switch(false)?;
         phased.wall_ns += wall;
         phased.cpu_ns += cpu;
         self.sampler.drain(&mut phased.tally).map_err(|error| GuestError::Failed(error.to_string()))
