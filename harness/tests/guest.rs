@@ -82,18 +82,36 @@ fn waste_repeats_bit_for_bit_and_across_boots(arch: Arch) {
         let dir = tempfile::tempdir().unwrap();
         let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
         let mut number = 0;
+        let mut of_this_boot = BTreeSet::new();
         for _round in 0..rounds {
-            let mut digests = vec![];
+            let mut found = vec![];
             for mechanism in WAYS {
                 let waste = waste(arch, &mut vm, dir.path(), number, mechanism);
                 number += 1;
-                digests.extend(waste.points.into_iter().map(|point| point.digest));
+                found.push(waste);
             }
-            seen.insert(digests);
+            seen.insert(of_any_boot(arch, &found));
+            of_this_boot.insert(digests(&found));
         }
+        assert_eq!(of_this_boot.len(), 1, "{of_this_boot:#?}");
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+fn digests(found: &[LbrWaste]) -> Vec<String> {
+    found.iter().flat_map(|waste| &waste.points).map(|point| point.digest.clone()).collect()
+}
+
+/// What another boot must find as well: every record; of arm64, whose JIT loads an address with more or fewer instructions, and so
+/// moves what follows in a program, all that is counted.
+fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
+    match arch {
+        Arch::X86_64 => digests(found),
+        Arch::Arm64 => {
+            found.iter().flat_map(|waste| &waste.points).map(|point| format!("{:?}", point.wasted)).collect()
+        }
+    }
 }
 
 #[test]
@@ -132,12 +150,11 @@ fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
         let log = fs::read_to_string(dir.path().join("snapshot.log")).unwrap_or_default();
         assert_eq!(vm.restored(), restored, "{start}: {log}");
         assert!(noted.map_or(log.is_empty(), |words| log.contains(words)), "{start}: {log}");
-        let mut digests = vec![];
-        for (number, mechanism) in (0..).zip([Mechanism::Fexit, Mechanism::Kretprobe]) {
-            let waste = waste(arch, &mut vm, dir.path(), number, mechanism);
-            digests.extend(waste.points.into_iter().map(|point| point.digest));
-        }
-        seen.insert(digests);
+        let measured: Vec<LbrWaste> = (0..)
+            .zip([Mechanism::Fexit, Mechanism::Kretprobe])
+            .map(|(number, mechanism)| waste(arch, &mut vm, dir.path(), number, mechanism))
+            .collect();
+        seen.insert(of_any_boot(arch, &measured));
         let Response::Moment(moment) = vm.request(Command::Moment, LIMIT).unwrap().unwrap() else { panic!() };
         assert!(facts.btf_bytes > 0, "{start}: {facts:?}");
         // The wall clock is right again, to the second or two that the guest takes.
@@ -331,7 +348,11 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
     assert_eq!(stack[0], "__schedule");
     assert!(stack.iter().any(|name| name == "synchronize_rcu_tasks"), "{waits:#?}");
     assert!(*times >= 20, "{waits:#?}");
-    assert!(waits.iter().all(|(stack, _)| !stack.is_empty()), "a stack was lost: {waits:#?}");
+    // Two stacks may have one place in the kernel's map.
+    let times =
+        |waits: &mut dyn Iterator<Item = &(Vec<String>, u64)>| waits.map(|(_, times)| times).sum::<u64>();
+    let lost = times(&mut waits.iter().filter(|(stack, _)| stack.is_empty()));
+    assert!(lost * 10 <= times(&mut waits.iter()), "stacks were lost: {waits:#?}");
     let samples = reply.detach.samples.unwrap();
     assert!(samples.stacks.iter().any(|s| s.command == "swapper" && s.pid == 0 && !s.measured));
     let samples = reply.attach.samples.unwrap();
