@@ -339,12 +339,12 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
     let waits: Vec<(Vec<String>, u64)> =
         reply.detach.waits.iter().map(|wait| (names(&mut vm, &wait.stack), wait.count)).collect();
     let (stack, times) = &waits[0];
-    // As `perf stat` counts: each of these is a switch, and without a PMU there are no cycles. QEMU emulates arm64's.
+    // As `perf stat` counts: each of these is a switch, and without a PMU there are no cycles.
     let counted =
         |event: &str| reply.detach.counters.iter().find(|one| one.event == event).map(|one| one.count);
     assert!(counted("context-switches") >= Some(*times), "{:?}", reply.detach.counters);
     assert!(counted("task-clock") > Some(0), "{:?}", reply.detach.counters);
-    assert_eq!(counted("cycles").is_some(), arch == Arch::Arm64, "{:?}", reply.detach.counters);
+    assert!(counted("cycles").is_none(), "{:?}", reply.detach.counters);
     assert_eq!(stack[0], "__schedule");
     assert!(stack.iter().any(|name| name == "synchronize_rcu_tasks"), "{waits:#?}");
     assert!(*times >= 20, "{waits:#?}");
