@@ -77,7 +77,9 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
 
 /// What [`parse`] reads as the same value again.
 pub fn write<T: Serialize>(value: &T) -> String {
-    serde_yaml::to_string(value).expect("plain data has a form in YAML")
+    // In its compact form the library writes an empty list where no reader takes one.
+    let options = serde_yaml::ser_options! { compact_list_indent: false };
+    serde_yaml::to_string_with_options(value, options).expect("plain data has a form in YAML")
 }
 
 /// An error at a value that parsed but makes no sense.

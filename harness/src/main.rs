@@ -34,6 +34,8 @@ enum Command {
     Shell(cli::shell::Args),
     /// Run every test of this repository, real guests included
     Test(cli::test::Args),
+    /// Make everything go wrong that can, for real, and print what came of it as a table
+    Faults(cli::faults::Args),
     /// Say what this machine has, what is missing and the line that mends it
     Doctor(cli::doctor::Args),
     /// Render a stored run again
@@ -54,12 +56,16 @@ enum Command {
     Cache(cli::cache::Args),
     /// Measure tramplab itself: boot with and without the plugin, armed against idle
     Bench(cli::bench::Args),
+    /// Fuzz what reads the files, messages and words of others: an hour, or a while for each target
+    Fuzz(cli::fuzz::Args),
     /// nextest starts tests through this
     #[command(name = cli::nextest::DOUBLE_SPAWN, hide = true)]
     DoubleSpawn { program: String, arguments: String },
 }
 
 fn main() -> ExitCode {
+    // SAFETY: it is the first thing that is done.
+    unsafe { cli::forget_cargo_run() };
     if !cli::bisect::is_step(std::env::args_os()) {
         return run(App::parse(), &ended);
     }
@@ -87,6 +93,7 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::VmTest(args) => cli::vm_test::vm_test(&args),
         Command::Test(args) => cli::test::test(&args),
         Command::Shell(args) => cli::shell::shell(&args),
+        Command::Faults(args) => cli::faults::faults(&args),
         Command::Doctor(args) => cli::doctor::doctor(&args),
         Command::Report(args) => cli::report::report(&args),
         Command::Merge(args) => cli::merge::merge(&args),
@@ -97,6 +104,7 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::Mechanisms(args) => cli::mechanisms::mechanisms(&args),
         Command::Cache(args) => cli::cache::cache(&args),
         Command::Bench(args) => cli::bench::bench(&args),
+        Command::Fuzz(args) => cli::fuzz::fuzz(&args),
         Command::DoubleSpawn { program, arguments } => {
             let (error, code) = cli::nextest::double_spawn(&program, &arguments);
             eprintln!("error: {error:#}");
@@ -138,7 +146,8 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::QemuError>()
             || cause.is::<host::rust::RustError>()
             || cause.is::<host::VirtmeError>()
-            || cause.is::<run::StoreError>()
+            || cause.is::<host::fuzzer::FuzzerError>()
+            || cause.downcast_ref::<run::StoreError>().is_some_and(run::StoreError::is_usage)
             || cause.is::<baseline::BaselineError>()
             || cause.is::<profile::ProfileError>()
             || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)

@@ -3,6 +3,9 @@
 //! build, one that does not boot, one that makes attaching dearer and one that adds a branch record, with the commits that mend them.
 //! As a series they share the kernel that `series.rs` builds; as a git repository they are the long test, which is run by its name.
 
+mod command;
+
+use command::{said, tramplab};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -19,16 +22,6 @@ use tramplab::{
     kernel::build::Means,
     run::RunDir,
 };
-
-fn tramplab() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    command
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
 
 /// By its number in the history.
 fn patch(number: usize) -> PathBuf {

@@ -2,22 +2,20 @@
 //! The command line from outside: what is wrong with the input is said, with the documented exit code, before
 //! anything boots.
 
+mod command;
+
+use command::{said, stderr, tramplab};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
-    path::Path,
-    process::{Command, Output},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
 };
-
-fn tramplab() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    command
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 /// Another architecture than this machine's.
 const FOREIGN: &str = if cfg!(target_arch = "x86_64") { "arm64" } else { "x86_64" };
@@ -61,6 +59,56 @@ fn with_file(
 fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]) -> Case {
     let files = json.map(|json| ("run.json", json.as_bytes().to_vec())).into_iter().collect();
     Case { name, suite: None, files, arguments: &["report", "{dir}"], words }
+}
+
+/// Else each command would build packages anew whose builds ask for it.
+#[test]
+fn of_our_package_no_other_cargo_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cargo, seen) = (dir.path().join("cargo"), dir.path().join("seen"));
+    fs::write(&cargo, format!("#!/bin/sh\nenv > {}\nexit 1\n", seen.display())).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = tramplab()
+        .args(["test", "--", "nothing"])
+        .env("CARGO", &cargo)
+        .env("CARGO_PKG_NAME", "tramplab")
+        .env("CARGO_MANIFEST_PATH", "/nowhere")
+        .env("CARGO_HOME", "/kept")
+        .output()
+        .unwrap();
+    let seen = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    assert!(seen.contains("CARGO_HOME=/kept"), "{seen}");
+    assert!(!seen.contains("CARGO_PKG_") && !seen.contains("CARGO_MANIFEST_"), "{seen}");
+}
+
+/// Neither the tests, nor what they started, nor their folders; also where more than one signal comes.
+#[test]
+fn an_interrupted_fault_matrix_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cargo, pids, tmp) = (dir.path().join("cargo"), dir.path().join("pids"), dir.path().join("tmp"));
+    fs::create_dir(&tmp).unwrap();
+    let pids_at = pids.display();
+    let script = format!(
+        "#!/bin/sh\n[ $1 = test ] || exit 0\nmkdir $TMPDIR/of-a-row\nsleep 1000 &\necho $$ $! > {pids_at}.new\nmv {pids_at}.new {pids_at}\nwait\n"
+    );
+    fs::write(&cargo, script).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut faults = tramplab().arg("faults").env("CARGO", &cargo).env("TMPDIR", &tmp).spawn().unwrap();
+    let began = Instant::now();
+    while !pids.exists() {
+        assert!(faults.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(fs::read_dir(&tmp).unwrap().next().is_some());
+    for signal in [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTERM] {
+        kill(Pid::from_raw(faults.id().cast_signed()), signal).unwrap();
+    }
+    assert_eq!(faults.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
+    for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
 }
 
 #[test]
@@ -276,8 +324,7 @@ fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
         let mut command = tramplab();
         command.env("TRAMPLAB_CACHE", &cache).env("TRAMPLAB_CACHE_LIMIT", limit);
         let output = command.arg("cache").args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
-        (output.status.code(), said)
+        (output.status.code(), said(&output))
     };
     let (code, said) = run(&["ls"], "1GiB");
     let line = |kind: &str| said.lines().find(|line| line.ends_with(kind)).unwrap_or_default().to_owned();

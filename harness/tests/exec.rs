@@ -3,13 +3,15 @@
 
 mod machine;
 
-use machine::spec;
-use std::{fs, time::Duration};
+use machine::{delivering, spec};
+use std::{fs, path::Path, process, time::Duration};
 use tramplab::{
+    branch::{Branch, Filter, Model},
     run::Arch,
     selftests::linked,
-    vm::{Vm, initramfs},
+    vm::{Spec, Vm, initramfs},
 };
+use tramplab_protocol::delivery::Cpu;
 use tramplab_protocol::message::{Command, ExecEnd, ExecReply, ExecRequest, GuestError, Response};
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -22,6 +24,7 @@ fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply,
         cwd: "/own".to_owned(),
         seconds,
         output_bytes,
+        deliver: None,
     };
     let mut said = String::new();
     match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
@@ -30,22 +33,27 @@ fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply,
     }
 }
 
-#[test]
-fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut spec = spec(Arch::host().expect("guests are of the host's architecture here"), dir.path());
-    let root = dir.path().join("root");
-    let program = root.join("own/sh");
-    fs::create_dir_all(program.parent().unwrap()).unwrap();
-    fs::copy("/bin/sh", &program).unwrap();
-    for library in linked::libraries(&program, spec.arch).unwrap() {
+/// Into the guest's `/own`, with what it is linked to.
+fn pack(spec: &mut Spec, program: &Path, name: &str) {
+    let root = spec.dir.join("root");
+    let to = root.join("own").join(name);
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    fs::copy(program, &to).unwrap();
+    for library in linked::libraries(program, spec.arch).unwrap() {
         let to = root.join(library.strip_prefix("/").unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(&library, to).unwrap();
     }
-    let with = dir.path().join("with.cpio");
+    let with = spec.dir.join("with.cpio");
     initramfs::with_folder(&spec.initrd, &root, &with).unwrap();
     spec.initrd = with;
+}
+
+#[test]
+fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = spec(Arch::host().expect("guests are of the host's architecture here"), dir.path());
+    pack(&mut spec, Path::new("/bin/sh"), "sh");
     let mut vm = Vm::boot(&spec).unwrap();
 
     let (reply, said) =
@@ -89,6 +97,7 @@ fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
         cwd: "/".to_owned(),
         seconds: 10,
         output_bytes: 1,
+        deliver: None,
     };
     match vm.request(Command::Exec(request), LIMIT).unwrap() {
         Err(GuestError::Failed(message)) => {
@@ -96,5 +105,49 @@ fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
         }
         other => panic!("{other:?}"),
     }
+    vm.power_off(LIMIT).unwrap();
+}
+
+/// What the kernel tree's test of branch records asks for, in a guest as it is and in one that delivers records: by another process than the
+/// agent, in a program that is loaded when the plugin is long armed.
+#[test]
+fn where_records_are_delivered_a_guest_looks_like_a_machine_that_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = delivering(Arch::X86_64, dir.path());
+    let program = dir.path().join("asks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/asks_for_branches.c");
+    let made =
+        process::Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap();
+    assert!(made.success());
+    pack(&mut spec, &program, "asks");
+    let mut vm = Vm::boot(&spec).unwrap();
+    let mut asks = |deliver: Option<Cpu>| {
+        let request = ExecRequest {
+            argv: vec!["/own/asks".to_owned()],
+            env: vec![],
+            cwd: "/".to_owned(),
+            seconds: 60,
+            output_bytes: 1 << 20,
+            deliver,
+        };
+        let mut said = String::new();
+        match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
+            Ok(Response::Exec(reply)) => assert_eq!(reply.end, ExecEnd::Exited(0), "{said}"),
+            other => panic!("{other:?}"),
+        }
+        said
+    };
+    // No such entry: of a PMU that is not there.
+    let missing = nix::errno::Errno::ENOENT as i32;
+    let nothing = format!("branches {missing} cycles {missing}\nsnapshot -{missing} newest is not\n");
+    assert_eq!(asks(None), format!("cpus 1 guests 1 {nothing}"));
+    let model = Model::choose(None, Arch::X86_64);
+    let cpu = model.delivered(Filter::of(Branch::Any), model.depth());
+    // Only what asks for branches is there; and two records of 24 bytes.
+    let given = format!("cpus 1 guests 0 branches 0 cycles {missing}\nsnapshot 48 newest is there\n");
+    assert_eq!(asks(Some(cpu)), given);
+    // The recording ends with the program: its trace is there.
+    assert!(dir.path().join("trace-0000.bin").is_file() && !dir.path().join("trace-0001.bin").exists());
+    assert_eq!(asks(None), format!("cpus 1 guests 0 {nothing}"));
     vm.power_off(LIMIT).unwrap();
 }

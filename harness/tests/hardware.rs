@@ -2,13 +2,15 @@
 //! The path to the CPU's own branch records as far as it goes on a machine without: what is asked of whom, QEMU's own parser, and guests that must
 //! be refused.
 
+mod command;
 mod machine;
 
+use command::{stderr, tramplab};
 use machine::from_env;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
     time::Duration,
 };
 use tramplab::{
@@ -113,16 +115,6 @@ fn qemu_knows_the_options() {
             assert!(help.lines().any(|line| line.trim_start().starts_with(property)), "{property}: {help}");
         }
     }
-}
-
-fn tramplab() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    command
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A suite of one kernel's fentry, in `dir`.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask profile` from outside, over a stored run of a series to which profiles are added.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+mod command;
+
+use command::{stderr, tramplab};
+use std::{fs, path::PathBuf, process::Output};
 use tempfile::TempDir;
 use tramplab::{
     profile::{Function, How, Node, Phase, Profile, SCHEMA, Space, Summary, Thread, Totals, Unit},
@@ -96,13 +95,7 @@ fn run_with_profiles(more: u64) -> TempDir {
 }
 
 fn profile(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    command.arg("profile").args(arguments).output().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    tramplab().arg("profile").args(arguments).output().unwrap()
 }
 
 /// What is printed; a failure is one of the test.

@@ -2,6 +2,9 @@
 //! The kernel tree's own tests, on a real kernel that is built here with them: each way a test can end, in one series. The first run
 //! builds 6.12 whole with what its tests want (minutes), in a folder of its own; after that only what is not in the cache.
 
+mod command;
+
+use command::{said, stored, tramplab};
 use std::{
     fs,
     path::Path,
@@ -9,25 +12,21 @@ use std::{
 };
 use tramplab::{
     compare::{self, Metric, Verdict},
-    run::{Cell, ErrorKind, Measurement, Outcome, Run, RunDir},
+    run::{Cell, ErrorKind, Measurement, Outcome, Run},
     selftests::{End, Subtest},
 };
 
 fn vm_test(dir: &Path, tests: &str, arguments: &[&str]) -> Output {
+    command(dir, tests, arguments).output().unwrap()
+}
+
+fn command(dir: &Path, tests: &str, arguments: &[&str]) -> Command {
     let suite = format!("name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n{tests}");
     fs::write(dir.join("suite.yaml"), suite).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    let mut command = tramplab();
     command.args(["vm-test", "--accel", "tcg", "--suite"]).arg(dir.join("suite.yaml"));
-    command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn stored(dir: &Path) -> Run {
-    RunDir::load(&dir.join("runs/latest")).unwrap()
+    command.arg("--runs").arg(dir.join("runs")).args(arguments);
+    command
 }
 
 fn cell<'a>(run: &'a Run, kernel: &str, test: &str) -> &'a Cell {
@@ -54,7 +53,7 @@ fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
     let output = vm_test(dir.path(), tests, &["--series", series.to_str().unwrap()]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     let (base, head) = (&run.series[0].base().kernel, &run.series[0].head().kernel);
 
     // What the series has nothing to do with passes on both, and each subtest is told.
@@ -117,7 +116,7 @@ fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
                  - kselftest: { programs: [perf_events/watermark_signal, perf_events/remove_on_exec, ring-buffer/map_test] }\n";
     let output = vm_test(dir.path(), tests, &[]);
     let said = said(&output);
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     let kernel = &run.kernels[0].name;
     let Some(Measurement::Bench(bench)) = &cell(&run, kernel, "bench/trig-fentry").measurement else {
         panic!("{said}")
@@ -139,4 +138,42 @@ fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
         "{reasons:?}"
     );
     assert_eq!(output.status.code(), Some(1), "{said}");
+}
+
+/// It skips itself in every guest, but where records are delivered and the guest looks like a machine that has them. On this kernel it fails:
+/// it counts the records before those within the function, so also the function's return, and wants fewer than 10. `lbr_waste/fexit` is 9
+/// there. (7.2's is 6: with the return it is the 7 of the test's comment.) It looks at one hit only, the first, and what runs for the first
+/// time is slow here: an interrupt comes into about half of them.
+#[test]
+fn the_trees_test_of_branch_records_counts_as_we_do() {
+    const MEASURING: &str = "TRAMPLAB_QEMU_X86_64";
+    const DELIVERING: &str = "TRAMPLAB_QEMU_DELIVERING_X86_64";
+    const TESTS: &str = "  - lbr_waste: { mechanisms: [fexit] }\n  - test_progs: { tests: [get_branch_snapshot], seconds: 900 }\n";
+    let ran = |qemu: &str, arguments: &[&str]| {
+        let dir = tempfile::tempdir().unwrap();
+        let qemu = std::env::var(qemu).expect("run `cargo xtask test`");
+        let output = command(dir.path(), TESTS, arguments).env(MEASURING, qemu).output().unwrap();
+        let run = stored(&dir.path().join("runs"));
+        let of = |test| cell(&run, &run.kernels[0].name, test).clone();
+        (of("lbr_waste/fexit"), of("test_progs/get_branch_snapshot"), said(&output))
+    };
+    let (waste, plain, said) = ran(MEASURING, &[]);
+    assert!(
+        matches!(&plain.outcome, Outcome::Skip { reason } if reason.contains("test_progs skips it")),
+        "{said}"
+    );
+    let Some(Measurement::LbrWaste(waste)) = waste.measurement else { panic!("{said}") };
+    let wasted = waste.points[0].wasted["intel-lbr"]["any"].wasted.unwrap();
+    let counted = format!("check_wasted_entries: actual {} >= expected 10", wasted + 1);
+    let mut all = String::new();
+    for _attempt in 0..30 {
+        let (_, delivered, said) = ran(DELIVERING, &["--experiment", "deliver-records"]);
+        assert!(matches!(delivered.outcome, Outcome::Fail { .. }), "{said}");
+        if said.contains(&counted) {
+            return;
+        }
+        assert!(said.contains("find_looptest_in_lbr: actual 0"), "not only an interrupt: {said}");
+        all += &said;
+    }
+    panic!("interrupted each time: {all}");
 }

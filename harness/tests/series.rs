@@ -2,39 +2,28 @@
 //! Series on a real kernel that is built here: what the shipped ones are to show, and what is wrong with bad ones. The first
 //! run builds 6.12 whole (minutes); after that only what a patch touches.
 
+mod command;
+
+use command::{said, stored, tramplab};
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
 };
 use tramplab::{
     branch::Branch,
     compare::{self, Comparison, Metric, Value, Verdict},
-    run::{Arch, Built, Cell, ErrorKind, Outcome, Row, Run, RunDir, Test},
+    run::{Arch, Built, Cell, ErrorKind, Outcome, Row, RunDir, Test},
 };
 
 const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
                      - lbr_waste: { mechanisms: [fexit, kretprobe.multi] }\n";
-
-fn tramplab() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    command
-}
 
 fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
     fs::write(dir.join("suite.yaml"), suite).unwrap();
     let mut command = tramplab();
     command.args(["vm-test", "--accel", "tcg", "--suite"]).arg(dir.join("suite.yaml"));
     command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn stored(dir: &Path) -> Run {
-    RunDir::load(&dir.join("runs/latest")).unwrap()
 }
 
 /// The patches that were made to be bad: 1 adds a record, 2 panics at boot, 3 does not compile.
@@ -77,7 +66,7 @@ fn the_shipped_series_show_what_they_claim() {
     let dir = tempfile::tempdir().unwrap();
     let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     let comparison = compare::whole(&run, &run.series[0], None);
     assert_eq!(less(&comparison, "kretprobe.multi", Branch::Any), 1, "{}", said(&output));
     assert_eq!(less(&comparison, "fexit", Branch::Any), 0);
@@ -89,7 +78,7 @@ fn the_shipped_series_show_what_they_claim() {
     let output =
         vm_test(dir.path(), SUITE, &["--series", "lbr-helpers", "--each-patch", "--format", "markdown"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     let comparison = compare::whole(&run, &run.series[0], None);
     for row in ["fexit", "kretprobe.multi"] {
         assert_eq!(less(&comparison, row, Branch::Any), 3, "{row}: {}", said(&output));
@@ -132,7 +121,7 @@ fn each_bad_patch_is_found_with_its_verdict() {
     let suite = SUITE.replace(", kretprobe.multi", "");
     let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap(), "--each-patch"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     let steps = &run.series[0].steps;
     let cell = |step: usize, test: &str| -> &Cell {
         let is_it = |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
@@ -176,7 +165,7 @@ fn what_attaching_costs_more_is_seen_and_what_costs_the_same_is_not() {
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-series");
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap(), "--each-patch"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     let [comment, dearer] = &compare::walk(&run, &run.series[0], None)[..] else {
         panic!("{}", said(&output))
     };
@@ -209,7 +198,7 @@ fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("patch 2 (bpf: Call what is not there)"), "{}", said(&output));
-    let run = stored(dir.path());
+    let run = stored(&dir.path().join("runs"));
     // Nothing is measured: there is nothing to compare with. What make said is kept.
     assert!(run.cells.iter().all(|cell| cell.id.test == Test::Build), "{:?}", run.cells);
     let head = &run.series[0].head().kernel;

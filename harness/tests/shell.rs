@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask shell` on real guests: a command's output and code, a guest that dies, gdb's server, and the terminal.
 
+mod command;
+
+use command::tramplab;
 use nix::{
     pty::openpty,
     sys::termios::{self, InputFlags, LocalFlags, OutputFlags},
@@ -9,7 +12,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     os::unix::{net::UnixStream, process::CommandExt},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output, Stdio},
     sync::mpsc,
     thread,
@@ -20,9 +23,8 @@ use tempfile::TempDir;
 /// With a folder of its own for temporary files: what is left behind is in it.
 fn shell(temporary: &TempDir) -> Command {
     let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    let mut command = tramplab();
     command
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
         .env("TMPDIR", temporary.path())
         .stdin(Stdio::null())
         .args(["shell", "--accel", "tcg", "--kernel"])
@@ -121,8 +123,7 @@ fn gdb_is_told_where_to_connect_and_the_guest_waits_for_it() {
 #[test]
 fn without_a_terminal_nobody_is_waited_for() {
     for arguments in [&["shell"][..], &["vm-test", "--keep"]] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-        let output = command.args(arguments).stdin(Stdio::null()).output().unwrap();
+        let output = tramplab().args(arguments).stdin(Stdio::null()).output().unwrap();
         let (_, err) = texts(&output);
         assert_eq!(output.status.code(), Some(2), "{err}");
         assert!(err.contains("terminal"), "{err}");

@@ -120,6 +120,11 @@ fn asked(spec: Spec) -> Result<(), VmError> {
     ask(&mut Vm::boot(&spec)?)
 }
 
+fn kept(mut spec: Spec) -> Result<(), VmError> {
+    spec.snapshots = Some(Snapshots { cache: spec.dir.join("cache"), contents: "this".to_owned() });
+    Vm::start(&spec).map(drop)
+}
+
 /// A request larger than what a socket holds.
 fn asked_much(spec: Spec) -> Result<(), VmError> {
     let addresses = vec![u64::MAX; 1 << 18];
@@ -162,13 +167,22 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::QemuExit, "exit status: 3: out of luck")),
     },
     Case {
-        name: "an oops while the guest is kept: the next one is not asked instead",
-        guest: "say ready; hear; say facts; sleep 0.5; print oops",
-        host: |mut spec| {
-            spec.snapshots = Some(Snapshots { cache: spec.dir.join("cache"), contents: "this".to_owned() });
-            Vm::start(&spec).map(drop)
-        },
+        name: "an oops while the guest gets ready to be kept: the next one is not asked instead",
+        guest: "say ready; hear; say facts; hear; print oops",
+        host: kept,
         ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+    },
+    Case {
+        name: "an oops while the guest is kept: the next one is not asked instead",
+        guest: "say ready; hear; say facts; hear; say done-2; sleep 0.5; print oops",
+        host: kept,
+        ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+    },
+    Case {
+        name: "a guest that does not get ready to be kept is booted, and not kept",
+        guest: "say ready; hear; say facts; exec sleep 1000",
+        host: kept,
+        ends: Ok(()),
     },
     Case {
         name: "a guest that stays",

@@ -17,7 +17,7 @@ struct record {
 	__u64 flags;
 };
 
-/* The agent reads this layout: keep in step with `State` in guest/src/waste.rs. */
+/* The agent reads this layout: keep in step with `State` in guest/src/capture.rs. */
 struct {
 	__u64 runs;
 	__u32 cpu;
@@ -50,7 +50,7 @@ CAPTURE("fentry/bpf_fentry_test1", capture_fentry)
 CAPTURE("fexit/bpf_fentry_test1", capture_fexit)
 CAPTURE("fmod_ret/bpf_modify_return_test", capture_fmod_ret)
 CAPTURE("fsession/bpf_fentry_test1", capture_fsession)
-/* libbpf 1.7 does not know the sections of tracing multi: the agent sets type and attach type itself. */
+/* libbpf 1.7 does not know the sections of tracing multi: the agent says type and attach type when it loads them. */
 CAPTURE("fentry.multi", capture_fentry_multi)
 CAPTURE("fexit.multi", capture_fexit_multi)
 CAPTURE("fsession.multi", capture_fsession_multi)

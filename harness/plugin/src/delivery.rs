@@ -40,22 +40,34 @@ impl Delivery {
         address.checked_sub(self.stand_in).is_some_and(|offset| offset < STAND_IN_BYTES)
     }
 
-    /// Whether the newest record is a program's call of the stand-in. The kernel itself calls it, too, for other things.
-    pub fn is_asked_by(&self, newest: &Record) -> bool {
+    /// Whether the stand-in, which begins now, was called by a program. An interrupt may have come between the call and its target.
+    pub fn is_asked(&self, mut newest_first: impl Iterator<Item = Record>) -> bool {
+        while let Some(record) = newest_first.next() {
+            let returns = record.kind == Kind::Iret && record.to == self.stand_in;
+            if !returns {
+                return self.is_called_by_program(record);
+            }
+            newest_first.find(|record| record.kind == Kind::Interrupt && record.from == self.stand_in);
+        }
+        false
+    }
+
+    /// The kernel itself calls it, too, for other things.
+    fn is_called_by_program(&self, record: Record) -> bool {
         let [start, end] = self.text;
-        newest.to == self.stand_in
-            && matches!(newest.kind, Kind::Call | Kind::IndCall)
-            && is_kernel(newest.from)
-            && !(start..end).contains(&newest.from)
+        record.to == self.stand_in
+            && matches!(record.kind, Kind::Call | Kind::IndCall)
+            && is_kernel(record.from)
+            && !(start..end).contains(&record.from)
     }
 
     /// The entries, `count` of them or as many as the CPU's ring has: what the driver drops, and what is not yet recorded, is left 0 at
     /// the end.
-    pub fn entries<'r>(
+    pub fn entries(
         &self,
         guest: Guest,
         count: u32,
-        newest_first: impl Iterator<Item = &'r Record>,
+        newest_first: impl Iterator<Item = Record>,
     ) -> Vec<[u8; ENTRY_BYTES]> {
         let Cpu { depth, ring, kept } = self.cpu;
         let slots = newest_first
@@ -63,7 +75,7 @@ impl Delivery {
             .take(depth as usize);
         let handed_over =
             slots.filter(|record| kept.contains(record.kind) && !is_classless(guest, record)).map(|record| {
-                let [from, to] = shown(guest, record);
+                let [from, to] = shown(guest, &record);
                 let mut entry = [0; ENTRY_BYTES];
                 entry[..8].copy_from_slice(&from.to_le_bytes());
                 entry[8..16].copy_from_slice(&to.to_le_bytes());
@@ -106,6 +118,7 @@ mod tests {
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
     const PROGRAM: u64 = 0xffff_ffff_c000_0000;
     const USER: u64 = 0x40_0000;
+    const HANDLER: u64 = KERNEL + 0x3000;
 
     fn delivery(depth: u32) -> Delivery {
         let ring = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Syscall, Kind::Interrupt, Kind::Iret]);
@@ -119,7 +132,7 @@ mod tests {
     }
 
     fn delivered(guest: Guest, depth: u32, count: u32, newest_first: &[Record]) -> Vec<(u64, u64)> {
-        let entries = delivery(depth).entries(guest, count, newest_first.iter());
+        let entries = delivery(depth).entries(guest, count, newest_first.iter().copied());
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         assert!(entries.iter().all(|entry| word(&entry[16..]) == 0), "{entries:?}");
         entries.iter().map(|entry| (word(&entry[..8]), word(&entry[8..16]))).collect()
@@ -137,8 +150,20 @@ mod tests {
             (USER, stand_in, Kind::Call, false),
         ] {
             let record = record(from, to, kind);
-            assert_eq!(delivery(32).is_asked_by(&record), asked, "{record:x?}");
+            assert_eq!(delivery(32).is_asked([record].into_iter()), asked, "{record:x?}");
+            // Interrupted twice before the stand-in's first instruction; within the first handler something else was interrupted.
+            let interrupt = [
+                self::record(HANDLER + 4, stand_in, Kind::Iret),
+                self::record(HANDLER + 4, HANDLER, Kind::Iret),
+                self::record(HANDLER, HANDLER, Kind::Interrupt),
+                self::record(stand_in, HANDLER, Kind::Interrupt),
+            ];
+            let newest_first = [&interrupt[..], &interrupt, &[record]].concat();
+            assert_eq!(delivery(32).is_asked(newest_first.into_iter()), asked, "{record:x?}");
+            // The ring is too short to tell.
+            assert!(!delivery(32).is_asked(interrupt[..3].iter().copied()));
         }
+        assert!(!delivery(32).is_asked(std::iter::empty()));
         for (offset, leaves) in [(0, true), (15, true), (16, false), (u64::MAX, false)] {
             assert_eq!(delivery(32).is_left_at(stand_in.wrapping_add(offset)), leaves, "{offset:#x}");
         }

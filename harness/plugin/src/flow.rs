@@ -28,16 +28,49 @@ pub enum Tail {
 }
 
 /// A translated block.
-#[derive(Debug, PartialEq, Eq)]
+///
+/// What is asked of it whenever the guest runs it fits in one line of the host's cache, and needs few decisions: with the plugin armed, most
+/// of the time goes there.
+#[derive(Debug)]
+#[repr(align(64))]
 pub struct Block {
     pub start: u64,
     /// Address of the last instruction.
     pub last: u64,
+    /// Where control goes from its end without a branch, or [`NOWHERE`].
+    falls_to: u64,
+    /// Where its branch leads, or [`NOWHERE`].
+    leads_to: u64,
+    /// Of the branch, if it has one.
+    kind: Kind,
+    /// Whether the branch may lead to any place, and does no more than that: what returns from an interrupt is looked at closely.
+    leads_anywhere: bool,
+    /// Whether nothing in it can fail, so that it runs to its end whenever it starts: it does not have noted what was begun.
+    whole: bool,
+    /// Number of instructions.
+    length: u32,
+    rest: Box<Rest>,
+}
+
+#[derive(Debug)]
+struct Rest {
     /// One past the last instruction.
-    pub end: u64,
-    pub tail: Tail,
+    end: u64,
+    tail: Tail,
     /// Addresses of all instructions, ascending.
-    pub instructions: Box<[u64]>,
+    instructions: Box<[u64]>,
+}
+
+/// No block starts there.
+const NOWHERE: u64 = u64::MAX;
+
+/// How control came to a block, where that needs no closer look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// None if there was no branch.
+    pub branch: Option<Kind>,
+    /// Of the block before, all of which were begun.
+    pub instructions: u32,
 }
 
 /// How a block was left.
@@ -53,10 +86,64 @@ pub enum Left {
 }
 
 impl Block {
+    /// Of at least one instruction, each of which may be the last that is begun.
+    pub fn new(instructions: Box<[u64]>, end: u64, tail: Tail) -> Block {
+        let (start, last) = (instructions[0], instructions[instructions.len() - 1]);
+        let falls_to = if matches!(tail, Tail::Next { .. } | Tail::Cond { .. }) { end } else { NOWHERE };
+        let (kind, leads_to) = match tail {
+            Tail::Cond { target } => (Kind::Cond, target),
+            Tail::Direct { kind, target } => (kind, target),
+            Tail::Indirect { kind } => (kind, NOWHERE),
+            Tail::Next { .. } | Tail::Trap => (Kind::Interrupt, NOWHERE),
+        };
+        Block {
+            start,
+            last,
+            falls_to,
+            leads_to,
+            kind,
+            leads_anywhere: matches!(tail, Tail::Indirect { .. }) && kind != Kind::Iret,
+            whole: false,
+            length: instructions.len() as u32,
+            rest: Box::new(Rest { end, tail, instructions }),
+        }
+    }
+
+    /// The same, of which nothing can fail.
+    pub fn surely_whole(self) -> Block {
+        Block { whole: true, ..self }
+    }
+
+    /// The last instruction that was begun, where `noted` is what was noted of this block or, as it may have noted none, of one before.
+    pub fn begun(&self, noted: u64) -> u64 {
+        if self.whole { self.last } else { noted }
+    }
+
+    pub fn end(&self) -> u64 {
+        self.rest.end
+    }
+
+    pub fn tail(&self) -> Tail {
+        self.rest.tail
+    }
+
+    /// How control came from here to `start`, if the block ran to its end and its last instruction leads there: as it nearly always is.
+    #[inline]
+    pub fn plainly(&self, begun: u64, start: u64) -> Option<Plain> {
+        let branch = match start {
+            _ if begun != self.last && !self.whole => return None,
+            _ if start == self.falls_to => None,
+            _ if start == self.leads_to || self.leads_anywhere => Some(self.kind),
+            _ => return None,
+        };
+        Some(Plain { branch, instructions: self.length })
+    }
+
     /// `begun` is the last instruction begun, `start` where the next block is.
     pub fn left(&self, begun: u64, start: u64) -> Left {
-        let inside = (self.start..self.end).contains(&start);
-        match self.tail {
+        let begun = self.begun(begun);
+        let inside = (self.start..self.rest.end).contains(&start);
+        match self.rest.tail {
             // `rep` goes on, or the instruction is done again.
             Tail::Next { .. } if begun == self.last && start == begun => Left::Again(begun),
             _ if begun == self.last => Left::AtItsEnd,
@@ -68,16 +155,16 @@ impl Block {
 
     /// The address behind an instruction.
     fn next(&self, address: u64) -> u64 {
-        let index = self.instructions.partition_point(|&other| other <= address);
-        self.instructions.get(index).copied().unwrap_or(self.end)
+        let index = self.rest.instructions.partition_point(|&other| other <= address);
+        self.rest.instructions.get(index).copied().unwrap_or(self.rest.end)
     }
 
     /// Instructions begun; one that is begun again is counted then. One at the end that raised an exception cannot be told from
     /// one that was interrupted after: so all that raised one are counted.
     pub fn counted(&self, left: Left) -> u32 {
-        let until = |last: u64| self.instructions.partition_point(|&address| address <= last) as u32;
+        let until = |last: u64| self.rest.instructions.partition_point(|&address| address <= last) as u32;
         match left {
-            Left::AtItsEnd => self.instructions.len() as u32,
+            Left::AtItsEnd => self.length,
             Left::After(address) | Left::Raised(address) => until(address),
             Left::Again(address) => until(address).saturating_sub(1),
         }
@@ -109,6 +196,7 @@ fn branch(from: u64, to: u64, kind: Kind) -> Step {
 
 /// How control came from block `p` to a block at `start`. `told` are the interrupts QEMU told of meanwhile.
 pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step: impl FnMut(Step)) {
+    let begun = p.begun(begun);
     if !told.is_empty() {
         return between_told(p, begun, told, start, step);
     }
@@ -122,16 +210,16 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
         }
         Left::AtItsEnd => {}
     }
-    match p.tail {
-        Tail::Next { .. } | Tail::Cond { .. } if start == p.end => {}
+    match p.tail() {
+        Tail::Next { .. } | Tail::Cond { .. } if start == p.end() => {}
         Tail::Next { may_fault } => {
-            let from = if may_fault { p.last } else { p.end };
-            step(interrupt(from, [p.last, p.end, p.end]));
+            let from = if may_fault { p.last } else { p.end() };
+            step(interrupt(from, [p.last, p.end(), p.end()]));
         }
         Tail::Cond { target } if start == target => step(branch(p.last, target, Kind::Cond)),
         Tail::Cond { target } => {
             step(Step::Branch { from: p.last, to: target, kind: Kind::Cond, on_trial: true });
-            step(interrupt(p.end, [p.end, target, p.end]));
+            step(interrupt(p.end(), [p.end(), target, p.end()]));
         }
         Tail::Direct { kind, target } => {
             step(branch(p.last, target, kind));
@@ -149,9 +237,9 @@ fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step
     let (first, _) = told[0];
     // The last instruction was done if the interrupt came after it.
     if begun == p.last && first != p.last {
-        match p.tail {
+        match p.tail() {
             Tail::Next { .. } | Tail::Trap => {}
-            Tail::Cond { target } if first == target && target != p.end => {
+            Tail::Cond { target } if first == target && target != p.end() => {
                 step(branch(p.last, target, Kind::Cond));
             }
             Tail::Cond { .. } => {}
@@ -161,7 +249,7 @@ fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step
         }
     }
     for &(from, to) in told {
-        match p.tail {
+        match p.tail() {
             Tail::Indirect { kind } if begun == p.last && calls_by_exception(kind, p, from) => {
                 step(branch(p.last, to, kind));
             }
@@ -175,9 +263,9 @@ fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step
 /// instruction, not from the next.
 fn calls_by_exception(kind: Kind, p: &Block, from: u64) -> bool {
     match kind {
-        Kind::Int => from == p.last || from == p.end,
+        Kind::Int => from == p.last || from == p.end(),
         // arm64's; x86-64's raises none, but for those it fails with.
-        Kind::Syscall => from == p.end,
+        Kind::Syscall => from == p.end(),
         _ => false,
     }
 }

@@ -5,8 +5,8 @@
 //!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS]
 //!
 //! While idle nothing is instrumented but the blocks that hold a magic instruction, which are found when they are
-//! translated. Arming throws all translated code away, and from the next block on every block and instruction of
-//! every vCPU is instrumented. Disarming stops that, and writes `DIR/trace-NNNN.bin` or `DIR/counts-NNNN.bin` while all
+//! translated. Arming throws all translated code away, and from the next block on every block of every vCPU is instrumented,
+//! and every instruction that need not complete. Disarming stops that, and writes `DIR/trace-NNNN.bin` or `DIR/counts-NNNN.bin` while all
 //! vCPUs stand still: the file is complete when the block after the magic instruction starts. A guest can do so as often as
 //! it likes. Asked to, and where QEMU lets a plugin write to the guest, it also hands recorded branches to the guest's own programs.
 
@@ -47,6 +47,11 @@ use tramplab_protocol::{
 const RING: usize = 1 << 20;
 /// The longest instruction of any guest.
 const LONGEST: usize = 16;
+/// Instructions of all blocks that may be translated while it is armed, 256 MiB: a guest that makes code without end, or is never disarmed, must
+/// not fill its host's memory. Attaching to every function of a kernel takes a tenth.
+const MOST_INSTRUCTIONS: u64 = 1 << 25;
+/// What a block takes beside its instructions, in these.
+const BLOCK: u64 = 16;
 
 struct Plugin {
     guest: Guest,
@@ -67,6 +72,8 @@ struct Plugin {
     /// Calls of the threads that do not run, while they are followed.
     parked: Mutex<Parking>,
     lost_switches: AtomicU64,
+    /// Of blocks translated since it was armed; beyond [`MOST_INSTRUCTIONS`] nothing is looked at any more, and nothing is written.
+    translated: AtomicU64,
     /// None where QEMU has nothing to write to the guest with.
     writer: Option<Writer>,
     traces: AtomicU64,
@@ -93,7 +100,14 @@ enum Mode {
 }
 
 /// Touched by its own vCPU's thread, or while all stand still. What it points at lives until then.
-struct Vcpu(UnsafeCell<Option<Watch>>, OnceLock<Registers>);
+struct Vcpu(UnsafeCell<Option<Watched>>, OnceLock<Registers>);
+
+/// A vCPU that is looked at.
+struct Watched {
+    /// Its place in the scoreboard, which moves only when vCPUs are added: asking for it would cost a quarter of what a block does.
+    begun: *const u64,
+    watch: Watch,
+}
 
 /// What looks at a vCPU.
 enum Watch {
@@ -155,6 +169,9 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
     let guest =
         Guest::from_target(&target).ok_or_else(|| format!("guests of type {target} are not supported"))?;
+    if info.max_vcpus > info.smp_vcpus {
+        return Err("vCPUs that are added later cannot be recorded: use -smp without maxcpus".to_owned());
+    }
     let (mut dir, mut ring) = (None, RING);
     for argument in arguments {
         match argument.split_once('=') {
@@ -188,6 +205,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         switch_to: AtomicU64::new(0),
         parked: Mutex::default(),
         lost_switches: AtomicU64::new(0),
+        translated: AtomicU64::new(0),
         writer: Writer::find(),
         traces: AtomicU64::new(0),
         counts: AtomicU64::new(0),
@@ -209,31 +227,26 @@ static ID: AtomicU64 = AtomicU64::new(0);
 /// A block was translated: a look for magic when idle, all of it instrumented when armed.
 fn translated(tb: *mut api::Tb) {
     let plugin = plugin();
-    let armed = plugin.armed.load(Ordering::Relaxed);
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
         let count = api::qemu_plugin_tb_n_insns(tb);
+        let armed = plugin.armed.load(Ordering::Relaxed) && plugin.takes(count as u64);
+        let whole = armed && note_what_is_begun(plugin, tb, count);
         for index in 0..count {
             let insn = api::qemu_plugin_tb_get_insn(tb, index);
-            if armed {
-                let address = api::qemu_plugin_insn_vaddr(insn);
-                api::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
-                    insn,
-                    api::INLINE_STORE,
-                    plugin.begun,
-                    address,
-                );
-            }
             if plugin.guest.may_be_magic(api::qemu_plugin_insn_size(insn)) {
                 watch_for_magic(plugin.guest, insn);
             }
         }
         if armed && count > 0 {
-            let block = Box::new(describe(plugin.guest, tb, count));
-            let (start, last, tail) = (block.start, block.last, block.tail);
+            let mode = *locked(&plugin.mode);
+            let block = describe(plugin.guest, tb, count);
+            let block = Box::new(if whole { block.surely_whole() } else { block });
+            let (start, last, tail) = (block.start, block.last, block.tail());
             let data = std::ptr::from_ref(&*block).cast_mut().cast();
             locked(&plugin.blocks).push(block);
-            api::qemu_plugin_register_vcpu_tb_exec_cb(tb, block_started, api::NO_REGISTERS, data);
+            let started = if matches!(mode, Mode::Profile { .. }) { profiled } else { recorded };
+            api::qemu_plugin_register_vcpu_tb_exec_cb(tb, started, api::NO_REGISTERS, data);
             let call_at = |index, callback, registers| {
                 let insn = api::qemu_plugin_tb_get_insn(tb, index);
                 api::qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, registers, std::ptr::null_mut());
@@ -241,7 +254,7 @@ fn translated(tb: *mut api::Tb) {
             if start == plugin.switch_to.load(Ordering::Relaxed) && start != 0 {
                 call_at(0, switched, api::READS_REGISTERS);
             }
-            if let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) {
+            if let Mode::Record { delivery: Some(delivery) } = mode {
                 if start == delivery.stand_in {
                     call_at(0, stand_in_entered, api::READS_REGISTERS);
                 }
@@ -250,6 +263,40 @@ fn translated(tb: *mut api::Tb) {
                 }
             }
         }
+    }
+}
+
+/// Has the address of the last instruction that was begun stored, whenever that can be asked for: after each instruction of the block that
+/// need not complete. Behind the last of them nothing but the block's end can follow, which is noted at once. A block that has none of them
+/// notes nothing; returned is whether it is one.
+///
+/// # Safety
+/// `tb` is valid and has `count` instructions.
+unsafe fn note_what_is_begun(plugin: &Plugin, tb: *mut api::Tb, count: usize) -> bool {
+    let mut buffer = [0; LONGEST];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let store = |at, address| {
+            let insn = api::qemu_plugin_tb_get_insn(tb, at);
+            api::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
+                insn,
+                api::INLINE_STORE,
+                plugin.begun,
+                address,
+            );
+        };
+        let mut behind = 0;
+        for index in 0..count {
+            let insn = api::qemu_plugin_tb_get_insn(tb, index);
+            if !plugin.guest.surely_completes(bytes(insn, &mut buffer), index == 0) {
+                store(index, api::qemu_plugin_insn_vaddr(insn));
+                behind = index + 1;
+            }
+        }
+        if (1..count).contains(&behind) {
+            store(behind, api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(tb, count - 1)));
+        }
+        behind == 0
     }
 }
 
@@ -321,41 +368,76 @@ unsafe fn describe(guest: Guest, tb: *mut api::Tb, count: usize) -> Block {
         let instructions: Box<[u64]> = (0..count).map(address).collect();
         let insn = api::qemu_plugin_tb_get_insn(tb, count - 1);
         let last = instructions[count - 1];
-        Block {
-            start: instructions[0],
-            last,
-            end: last.wrapping_add(api::qemu_plugin_insn_size(insn) as u64),
-            tail: guest.tail(bytes(insn, &mut buffer), last),
-            instructions,
-        }
+        let end = last.wrapping_add(api::qemu_plugin_insn_size(insn) as u64);
+        Block::new(instructions, end, guest.tail(bytes(insn, &mut buffer), last))
     }
 }
 
-extern "C" fn block_started(vcpu: c_uint, data: *mut c_void) {
+/// A block starts while branches are recorded.
+extern "C" fn recorded(vcpu: c_uint, data: *mut c_void) {
     let plugin = plugin();
     let Some(Vcpu(watch, _)) = plugin.vcpus.get(vcpu as usize) else { return };
     // SAFETY: this vCPU's own thread; `data` is a block that lives longer than what looks at it.
     unsafe {
         let block = &*data.cast::<Block>();
-        let begun = *api::qemu_plugin_scoreboard_find(plugin.begun.scoreboard, vcpu).cast::<u64>();
-        match (*watch.get()).get_or_insert_with(|| plugin.watch(vcpu)) {
-            Watch::Recorder { recorder, .. } => recorder.block(block, begun),
-            Watch::Profiler(profiler) => profiler.block(block, begun),
+        match &mut *watch.get() {
+            Some(Watched { begun, watch: Watch::Recorder { recorder, .. } }) => {
+                recorder.block(block, **begun)
+            }
+            first => plugin.watch(vcpu, first, block),
+        }
+    }
+}
+
+/// … while instructions are counted.
+extern "C" fn profiled(vcpu: c_uint, data: *mut c_void) {
+    let plugin = plugin();
+    let Some(Vcpu(watch, _)) = plugin.vcpus.get(vcpu as usize) else { return };
+    // SAFETY: as above.
+    unsafe {
+        let block = &*data.cast::<Block>();
+        match &mut *watch.get() {
+            Some(Watched { begun, watch: Watch::Profiler(profiler) }) => profiler.block(block, **begun),
+            first => plugin.watch(vcpu, first, block),
         }
     }
 }
 
 impl Plugin {
+    /// Whether there is room for another block.
+    fn takes(&self, instructions: u64) -> bool {
+        let more = instructions + BLOCK;
+        self.translated.fetch_add(more, Ordering::Relaxed).saturating_add(more) <= MOST_INSTRUCTIONS
+    }
+
     /// What looks at a vCPU from its first instrumented block on.
-    fn watch(&self, vcpu: c_uint) -> Watch {
-        match *locked(&self.mode) {
+    ///
+    /// # Safety
+    /// On the vCPU's own thread.
+    #[cold]
+    #[inline(never)]
+    unsafe fn watch(&self, vcpu: c_uint, watched: &mut Option<Watched>, first: &'static Block) {
+        let begun = self.begun_by(vcpu);
+        // SAFETY: this vCPU's place in the scoreboard.
+        let last = unsafe { *begun };
+        let watch = match *locked(&self.mode) {
             Mode::Profile { setup, vcpu: asked } => {
-                Watch::Profiler(Box::new(Profiler::new(setup.unwrap_or_default(), vcpu == asked)))
+                let mut profiler = Box::new(Profiler::new(setup.unwrap_or_default(), vcpu == asked));
+                profiler.block(first, last);
+                Watch::Profiler(profiler)
             }
             Mode::Record { .. } | Mode::Idle => {
-                Watch::Recorder { recorder: Recorder::new(self.ring), asked: None }
+                let mut recorder = Recorder::new(self.ring);
+                recorder.block(first, last);
+                Watch::Recorder { recorder, asked: None }
             }
-        }
+        };
+        *watched = Some(Watched { begun, watch });
+    }
+
+    fn begun_by(&self, vcpu: c_uint) -> *const u64 {
+        // SAFETY: the scoreboard is of addresses, and has a place for each vCPU.
+        unsafe { api::qemu_plugin_scoreboard_find(self.begun.scoreboard, vcpu).cast() }
     }
 }
 
@@ -366,7 +448,7 @@ extern "C" fn switched(vcpu: c_uint, _: *mut c_void) {
     let Mode::Profile { setup: Some(setup), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
-        let Some(Watch::Profiler(profiler)) = &mut *watch.get() else { return };
+        let Some(Watched { watch: Watch::Profiler(profiler), .. }) = &mut *watch.get() else { return };
         let Some((previous, next)) = registers.get().and_then(|r| r.switched(&setup)) else {
             plugin.lost_switches.fetch_add(1, Ordering::Relaxed);
             return;
@@ -382,9 +464,14 @@ extern "C" fn stand_in_entered(vcpu: c_uint, _: *mut c_void) {
     let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
-        let Some(Watch::Recorder { recorder, asked }) = &mut *watch.get() else { return };
-        let by_program = recorder.newest_first().next().is_some_and(|newest| delivery.is_asked_by(newest));
-        *asked = if by_program { registers.get().and_then(|r| r.asked()) } else { None };
+        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watch.get() else {
+            return;
+        };
+        *asked = if delivery.is_asked(recorder.newest_first()) {
+            registers.get().and_then(|r| r.asked())
+        } else {
+            None
+        };
     }
 }
 
@@ -395,7 +482,9 @@ extern "C" fn stand_in_left(vcpu: c_uint, _: *mut c_void) {
     let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that writes registers.
     unsafe {
-        let Some(Watch::Recorder { recorder, asked }) = &mut *watch.get() else { return };
+        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watch.get() else {
+            return;
+        };
         let (Some(asked), Some(registers), Some(writer)) = (asked.take(), registers.get(), plugin.writer)
         else {
             return;
@@ -413,8 +502,8 @@ fn discontinuity(vcpu: c_uint, from: u64, to: u64) {
     let Some(Vcpu(watch, _)) = plugin().vcpus.get(vcpu as usize) else { return };
     // SAFETY: this vCPU's own thread.
     match unsafe { &mut *watch.get() } {
-        Some(Watch::Recorder { recorder, .. }) => recorder.discontinuity(from, to),
-        Some(Watch::Profiler(profiler)) => profiler.discontinuity(from, to),
+        Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => recorder.discontinuity(from, to),
+        Some(Watched { watch: Watch::Profiler(profiler), .. }) => profiler.discontinuity(from, to),
         None => {}
     }
 }
@@ -451,9 +540,14 @@ fn change(id: api::PluginId) {
     let was = std::mem::replace(&mut *locked(&plugin.mode), wanted);
     // SAFETY: nothing else touches them now.
     let watches = plugin.vcpus.iter().map(|Vcpu(watch, _)| unsafe { (*watch.get()).take() });
-    let watches: Vec<Option<Watch>> = watches.collect();
+    let watches: Vec<Option<Watched>> = watches.collect();
+    let overrun = plugin.translated.swap(0, Ordering::Relaxed) > MOST_INSTRUCTIONS;
     match was {
         Mode::Idle => {}
+        // Its host finds no file, and this line in QEMU's log.
+        _ if overrun => {
+            output::say("the guest ran more code than is looked at while armed: nothing is written")
+        }
         Mode::Record { .. } => plugin.write_trace(watches),
         Mode::Profile { setup, .. } => plugin.write_counts(watches, setup.is_some()),
     }
@@ -476,9 +570,11 @@ fn change(id: api::PluginId) {
 }
 
 impl Plugin {
-    fn write_trace(&self, watches: Vec<Option<Watch>>) {
+    fn write_trace(&self, watches: Vec<Option<Watched>>) {
         let finish = |(index, watch)| match watch {
-            Some(Watch::Recorder { recorder, .. }) => Some(recorder.finish(index as u32)),
+            Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => {
+                Some(recorder.finish(index as u32))
+            }
             _ => None,
         };
         let vcpus = watches.into_iter().enumerate().filter_map(finish).collect();
@@ -487,14 +583,12 @@ impl Plugin {
         output::write(&trace::file_name(&self.dir, number), &trace.encode());
     }
 
-    fn write_counts(&self, watches: Vec<Option<Watch>>, setup: bool) {
-        let finish = |(index, watch): (usize, Option<Watch>)| match watch {
-            Some(Watch::Profiler(profiler)) => {
-                let index = index as u32;
+    fn write_counts(&self, watches: Vec<Option<Watched>>, setup: bool) {
+        let finish = |(index, watch): (usize, Option<Watched>)| match watch {
+            Some(Watched { begun, watch: Watch::Profiler(profiler) }) => {
                 // SAFETY: all vCPUs stand still.
-                let begun =
-                    unsafe { *api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast::<u64>() };
-                Some(profiler.finish(index, begun))
+                let begun = unsafe { *begun };
+                Some(profiler.finish(index as u32, begun))
             }
             _ => None,
         };
@@ -504,7 +598,7 @@ impl Plugin {
         let counts = Counts { discontinuities: self.discontinuities, setup, lost_switches, vcpus };
         match counts.encode() {
             Ok(bytes) => output::write(&counts::file_name(&self.dir, number), &bytes),
-            Err(error) => eprintln!("tramplab-plugin: failed to encode counts {number}: {error}"),
+            Err(error) => output::say(&format!("failed to encode counts {number}: {error}")),
         }
     }
 }

@@ -5,7 +5,10 @@
 //! trampolines return into what they are to run, `fexit` and kretprobes replace the address a function returns to. What
 //! such a flow executes stays with the path it came from, until it returns to a caller that is known.
 
-use crate::flow::{self, Block, Step};
+use crate::{
+    flow::{self, Block, Plain, Step},
+    recorder::MOST_TOLD,
+};
 use rustc_hash::FxHashMap;
 use tramplab_protocol::{
     counts::{BlockCount, CallPath, Entered, Setup, Thread, VcpuCounts},
@@ -14,6 +17,10 @@ use tramplab_protocol::{
 
 /// Paths kept apart; a kernel that attaches has some ten thousand.
 const MOST_PATHS: usize = 1 << 21;
+/// Blocks counted apart; the same kernel has some hundred thousand.
+const MOST_BLOCKS: usize = 1 << 22;
+/// Threads kept apart, and those that do not run. A guest that lies has as many as it likes.
+const MOST_THREADS: usize = 1 << 13;
 /// Of one thread; a kernel stack of 16 KiB cannot hold more.
 const DEEPEST: usize = 1 << 10;
 /// Blocks found without a search. A power of two.
@@ -137,12 +144,15 @@ impl<'a> Profiler<'a> {
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
     pub fn block(&mut self, block: &'a Block, begun: u64) {
         if let Some(previous) = self.previous {
-            let counted = previous.counted(previous.left(begun, block.start));
-            self.count(previous, counted);
-            let told = std::mem::take(&mut self.told);
-            flow::between(previous, begun, &told, block.start, |step| self.step(step));
-            self.told = told;
-            self.told.clear();
+            match previous.plainly(begun, block.start) {
+                // Of all steps the most, and none that calls or returns.
+                Some(Plain { branch: None | Some(Kind::Cond | Kind::Jump), instructions })
+                    if self.told.is_empty() =>
+                {
+                    self.count(previous, instructions);
+                }
+                _ => self.closely(previous, begun, block.start),
+            }
         } else if self.is_entry(block.start) {
             // Interrupted before anything was seen.
             self.enter(0, block.start, Entered::Interrupt, Back::Anywhere, true);
@@ -151,9 +161,20 @@ impl<'a> Profiler<'a> {
         self.previous_path = self.path;
     }
 
+    fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
+        let counted = previous.counted(previous.left(begun, start));
+        self.count(previous, counted);
+        let told = std::mem::take(&mut self.told);
+        flow::between(previous, begun, &told, start, |step| self.step(step));
+        self.told = told;
+        self.told.clear();
+    }
+
     /// QEMU tells of an interrupt or exception, before the block at `to` starts.
     pub fn discontinuity(&mut self, from: u64, to: u64) {
-        self.told.push((from, to));
+        if self.told.len() < MOST_TOLD {
+            self.told.push((from, to));
+        }
     }
 
     /// The function that switches threads was entered; `previous` and `next` are its arguments. Calls of threads that do not
@@ -164,10 +185,19 @@ impl<'a> Profiler<'a> {
             (thread.pid, thread.command) = (previous.pid, previous.command.clone());
             self.known.insert((previous.address, previous.pid), self.thread);
         }
-        parked.insert((previous.address, previous.pid), Parked(std::mem::take(&mut self.stack)));
+        let stack = std::mem::take(&mut self.stack);
+        if parked.len() < MOST_THREADS {
+            parked.insert((previous.address, previous.pid), Parked(stack));
+        } else {
+            self.cut += 1;
+        }
         self.task = Some(next.address);
         let thread = match self.known.get(&(next.address, next.pid)) {
             Some(&thread) => thread,
+            None if self.threads.len() >= MOST_THREADS => {
+                self.cut += 1;
+                self.thread
+            }
             None => {
                 let thread = self.threads.len() as u32;
                 self.threads.push(Thread { command: next.command.clone(), pid: next.pid, measured: false });
@@ -249,7 +279,7 @@ impl<'a> Profiler<'a> {
 
     /// Behind the block that ends here: what a call in it returns to.
     fn after(&self) -> u64 {
-        self.previous.map_or(0, |block| block.end)
+        self.previous.map_or(0, |block| block.end())
     }
 
     fn is_entry(&self, address: u64) -> bool {
@@ -369,6 +399,10 @@ impl<'a> Profiler<'a> {
                 false => (path, block.start),
             };
             let next = self.blocks.len() as u32;
+            if self.blocks.len() >= MOST_BLOCKS && !self.slots.contains_key(&(path, start)) {
+                self.cut += 1;
+                return;
+            }
             let slot = *self.slots.entry((path, start)).or_insert(next);
             if slot == next {
                 self.blocks.push(BlockCount { path, start, times: 0, instructions: 0 });
@@ -391,7 +425,7 @@ impl<'a> Profiler<'a> {
     /// What was counted; `begun` is the last instruction begun.
     pub fn finish(mut self, index: u32, begun: u64) -> VcpuCounts {
         if let Some(block) = self.previous {
-            let counted = block.counted(flow::Left::After(begun));
+            let counted = block.counted(flow::Left::After(block.begun(begun)));
             self.count(block, counted);
         }
         VcpuCounts { index, threads: self.threads, paths: self.paths, blocks: self.blocks, cut: self.cut }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The branches a vCPU takes, the newest of them kept. Pure: no QEMU here.
 
-use crate::flow::{self, Block, Step};
+use crate::flow::{self, Block, Plain, Step};
 use std::collections::VecDeque;
 use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
 
@@ -20,30 +20,59 @@ struct Trial {
     /// The record's number.
     number: u64,
     /// Instructions recorded with it: if it is left out they are the interrupt's.
-    instructions: u32,
+    instructions: u64,
 }
+
+/// Interrupts that QEMU may tell of before an instruction runs. A guest whose vectors lead nowhere has no end of them.
+pub const MOST_TOLD: usize = 1 << 10;
 
 /// More interrupts than this are not open at once, unless their handlers never return.
 const OPEN: usize = 64;
 
+/// A [`Record`], in no more room.
 #[derive(Clone, Copy)]
 struct Slot {
-    record: Record,
-    /// A conditional branch of which it turned out that it was not taken, or never became known.
-    void: bool,
+    from: u64,
+    to: u64,
+    instructions: u32,
+    /// None of one that is void: not used yet, or a conditional branch of which it turned out that it was not taken, or never became known.
+    kind: Option<Kind>,
+}
+
+const EMPTY: Slot = Slot { from: 0, to: 0, instructions: 0, kind: None };
+
+/// Slots that a ring begins with.
+const FIRST: usize = 1 << 12;
+
+/// As many as a record can say.
+fn clamped(instructions: u64) -> u32 {
+    u32::try_from(instructions).unwrap_or(u32::MAX)
+}
+
+impl Slot {
+    fn record(&self) -> Option<Record> {
+        let Slot { from, to, kind, instructions } = *self;
+        kind.map(|kind| Record { from, to, kind, instructions })
+    }
 }
 
 /// The branches of one vCPU, the newest `capacity` of them.
 pub struct Recorder<'b> {
+    /// Grows until it has `capacity` slots.
     ring: Vec<Slot>,
-    capacity: usize,
-    total: u64,
-    /// How many of them are void, those included that the ring dropped.
+    /// Where the next record goes, once there is room.
+    next: usize,
+    /// Number of the record in the first slot.
+    first: u64,
+    /// How many records are void, those included that the ring dropped.
     void: u64,
+    capacity: usize,
+    /// The block that runs, unless it was interrupted as far as QEMU told.
     previous: Option<&'b Block>,
     /// Instructions begun since the newest record.
-    instructions: u32,
-    /// Interrupts QEMU told of since the last block started.
+    instructions: u64,
+    /// The block that was interrupted, and the interrupts QEMU told of since it started.
+    interrupted: Option<&'b Block>,
     told: Vec<(u64, u64)>,
     /// The branch before an interrupt that is about to be inferred.
     trial: Option<Trial>,
@@ -53,12 +82,14 @@ pub struct Recorder<'b> {
 impl<'b> Recorder<'b> {
     pub fn new(capacity: usize) -> Recorder<'b> {
         Recorder {
-            ring: Vec::new(),
-            capacity,
-            total: 0,
+            ring: vec![EMPTY; FIRST.min(capacity)],
+            next: 0,
+            first: 0,
             void: 0,
+            capacity,
             previous: None,
             instructions: 0,
+            interrupted: None,
             told: Vec::new(),
             trial: None,
             open: VecDeque::new(),
@@ -66,34 +97,62 @@ impl<'b> Recorder<'b> {
     }
 
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
+    ///
+    /// With the plugin armed, most of the time goes here: what is rare is in functions of its own, called last.
+    #[inline]
     pub fn block(&mut self, block: &'b Block, begun: u64) {
-        if let Some(previous) = self.previous {
-            let counted = previous.counted(previous.left(begun, block.start));
-            self.instructions = self.instructions.saturating_add(counted);
-            let told = std::mem::take(&mut self.told);
-            flow::between(previous, begun, &told, block.start, |step| self.step(step));
-            self.told = told;
-            self.told.clear();
+        let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun) };
+        match previous.plainly(begun, block.start) {
+            Some(Plain { branch, instructions }) => {
+                let instructions = self.instructions + u64::from(instructions);
+                match branch {
+                    None => self.instructions = instructions,
+                    Some(kind) => self.push(previous.last, block.start, kind, instructions),
+                }
+            }
+            None => self.closely(previous, begun, block.start),
         }
-        self.previous = Some(block);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn told_or_first(&mut self, block: &'b Block, begun: u64) {
+        if let Some(interrupted) = self.interrupted.take() {
+            self.closely(interrupted, begun, block.start);
+        }
+        // Of what came before the first block nothing was seen.
+        self.told.clear();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
+        let counted = previous.counted(previous.left(begun, start));
+        self.instructions += u64::from(counted);
+        let told = std::mem::take(&mut self.told);
+        flow::between(previous, begun, &told, start, |step| self.step(step));
     }
 
     /// QEMU tells of an interrupt or exception, before the block at `to` starts.
     pub fn discontinuity(&mut self, from: u64, to: u64) {
-        self.told.push((from, to));
+        self.interrupted = self.previous.take().or(self.interrupted);
+        if self.told.len() < MOST_TOLD {
+            self.told.push((from, to));
+        }
+    }
+
+    /// Interrupts that wait for a block.
+    #[cfg(test)]
+    pub fn told(&self) -> usize {
+        self.told.len()
     }
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Branch { from, to, kind, on_trial: false } => {
-                self.push(from, to, kind);
-                if kind == Kind::Iret {
-                    self.returned(to);
-                }
-            }
+            Step::Branch { from, to, kind, on_trial: false } => self.branch(from, to, kind),
             Step::Branch { from, to, kind, on_trial: true } => {
-                self.trial = Some(Trial { number: self.total, instructions: self.instructions });
-                self.push(from, to, kind);
+                self.trial = Some(Trial { number: self.total(), instructions: self.instructions });
+                self.push(from, to, kind, self.instructions);
             }
             Step::Interrupt { from, to, resume } => {
                 let trial = self.trial.take();
@@ -102,9 +161,16 @@ impl<'b> Recorder<'b> {
         }
     }
 
+    fn branch(&mut self, from: u64, to: u64, kind: Kind) {
+        self.push(from, to, kind, self.instructions);
+        if kind == Kind::Iret {
+            self.returned(to);
+        }
+    }
+
     fn interrupt(&mut self, from: u64, to: u64, trial: Option<Trial>, resume: [u64; 3]) {
-        let interrupt = self.total;
-        self.push(from, to, Kind::Interrupt);
+        let interrupt = self.total();
+        self.push(from, to, Kind::Interrupt, self.instructions);
         if self.open.len() == OPEN {
             self.give_up_oldest();
         }
@@ -116,7 +182,7 @@ impl<'b> Recorder<'b> {
         let Some(position) = self.open.iter().rposition(|open| open.resume.contains(&to)) else { return };
         let open = self.open.remove(position).expect("just found");
         if let Some(slot) = self.slot(open.interrupt) {
-            slot.record.from = to;
+            slot.from = to;
         }
         if let Some(trial) = open.trial {
             // Taken if the flow went on at the target, which is not the next instruction.
@@ -136,38 +202,62 @@ impl<'b> Recorder<'b> {
     fn leave_out(&mut self, trial: Trial, interrupt: u64) {
         self.void += 1;
         if let Some(slot) = self.slot(trial.number) {
-            slot.void = true;
+            slot.kind = None;
         }
         if let Some(slot) = self.slot(interrupt) {
-            slot.record.instructions = slot.record.instructions.saturating_add(trial.instructions);
+            slot.instructions = clamped(u64::from(slot.instructions) + trial.instructions);
         }
     }
 
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
-        let kept = self.total - number <= self.capacity as u64;
+        let kept = self.total() - number <= self.capacity as u64;
         kept.then(|| &mut self.ring[(number % self.capacity as u64) as usize])
     }
 
-    fn push(&mut self, from: u64, to: u64, kind: Kind) {
-        let instructions = std::mem::take(&mut self.instructions);
-        let slot = Slot { record: Record { from, to, kind, instructions }, void: false };
-        if self.ring.len() < self.capacity {
-            self.ring.push(slot);
-        } else {
-            self.ring[(self.total % self.capacity as u64) as usize] = slot;
+    fn total(&self) -> u64 {
+        self.first + self.next as u64
+    }
+
+    /// `instructions` are those begun since the newest record.
+    #[inline]
+    fn push(&mut self, from: u64, to: u64, kind: Kind, instructions: u64) {
+        self.instructions = 0;
+        let instructions = clamped(instructions);
+        match self.ring.get_mut(self.next) {
+            Some(slot) => {
+                // Each by itself: of a whole the compiler makes a copy first, for which the CPU waits.
+                slot.from = from;
+                slot.to = to;
+                slot.instructions = instructions;
+                slot.kind = Some(kind);
+                self.next += 1;
+            }
+            None => self.push_with_room(from, to, kind, instructions),
         }
-        self.total += 1;
+    }
+
+    /// The ring grows, or is full, and begins anew.
+    #[cold]
+    #[inline(never)]
+    fn push_with_room(&mut self, from: u64, to: u64, kind: Kind, instructions: u32) {
+        if self.ring.len() < self.capacity {
+            self.ring.resize(self.capacity.min(2 * self.ring.len()), EMPTY);
+        } else {
+            self.first += self.capacity as u64;
+            self.next = 0;
+        }
+        self.ring[self.next] = Slot { from, to, instructions, kind: Some(kind) };
+        self.next += 1;
     }
 
     /// What is kept, newest first. What an open interrupt will decide is not decided yet.
-    pub fn newest_first(&self) -> impl Iterator<Item = &Record> {
-        let (newer, older) = self.ring.split_at(self.oldest());
-        newer.iter().rev().chain(older.iter().rev()).filter(|slot| !slot.void).map(|slot| &slot.record)
+    pub fn newest_first(&self) -> impl Iterator<Item = Record> {
+        self.oldest_first().rev()
     }
 
-    /// Where the oldest record is in the ring.
-    fn oldest(&self) -> usize {
-        if self.ring.len() < self.capacity { 0 } else { (self.total % self.capacity as u64) as usize }
+    fn oldest_first(&self) -> impl DoubleEndedIterator<Item = Record> {
+        let (newer, older) = self.ring.split_at(self.next);
+        older.iter().chain(newer).filter_map(Slot::record)
     }
 
     /// What was recorded, oldest first.
@@ -175,9 +265,8 @@ impl<'b> Recorder<'b> {
         while !self.open.is_empty() {
             self.give_up_oldest();
         }
-        let (newer, older) = self.ring.split_at(self.oldest());
-        let records = older.iter().chain(newer).filter(|slot| !slot.void).map(|slot| slot.record).collect();
-        VcpuTrace { index, total: self.total - self.void, records }
+        let records = self.oldest_first().collect();
+        VcpuTrace { index, total: self.total() - self.void, records }
     }
 }
 
@@ -189,13 +278,17 @@ mod tests {
     const V: u64 = 0xf000;
 
     fn block(start: u64, last: u64, end: u64, tail: Tail) -> Block {
-        let instructions = (start..=last).step_by(4).collect();
-        Block { start, last, end, tail, instructions }
+        Block::new((start..=last).step_by(4).collect(), end, tail)
     }
 
     /// A block of three instructions at 0x100, 0x104, 0x108.
     fn at(start: u64, tail: Tail) -> Block {
         block(start, start + 8, start + 12, tail)
+    }
+
+    /// One that notes nothing, as it runs to its end whenever it starts.
+    fn whole(start: u64, tail: Tail) -> Block {
+        at(start, tail).surely_whole()
     }
 
     const NEXT: Tail = Tail::Next { may_fault: false };
@@ -214,6 +307,8 @@ mod tests {
     }
     use Step::{Left, Told, Whole};
 
+    const NOTHING: u64 = 1;
+
     fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
         let mut recorder = Recorder::new(capacity);
         let mut begun = 0;
@@ -221,7 +316,9 @@ mod tests {
             match step {
                 Whole(block) => {
                     recorder.block(block, begun);
-                    begun = block.last;
+                    if block.begun(NOTHING) == NOTHING {
+                        begun = block.last;
+                    }
                 }
                 Left(block, at) => {
                     recorder.block(block, begun);
@@ -239,6 +336,21 @@ mod tests {
         type Case = (&'static str, Vec<Step>, Vec<(u64, u64, Kind)>);
         let cases: Vec<Case> = vec![
             ("falls through", vec![Whole(at(0x100, NEXT)), stop(0x10c)], vec![]),
+            (
+                "notes nothing, taken",
+                vec![Whole(whole(0x100, COND)), stop(0x200)],
+                vec![(0x108, 0x200, Kind::Cond)],
+            ),
+            (
+                "notes nothing, interrupted behind it, after one left in its middle",
+                vec![Left(at(0x200, RET), 0x204), Whole(whole(0x208, NEXT)), Whole(at(V, IRET)), stop(0x214)],
+                vec![(0x214, V, Kind::Interrupt), (V + 8, 0x214, Kind::Iret)],
+            ),
+            (
+                "notes nothing, told of an interrupt behind it",
+                vec![Whole(whole(0x100, COND)), Told(0x200, V), stop(V)],
+                vec![(0x108, 0x200, Kind::Cond), (0x200, V, Kind::Interrupt)],
+            ),
             ("not taken", vec![Whole(at(0x100, COND)), stop(0x10c)], vec![]),
             ("taken", vec![Whole(at(0x100, COND)), stop(0x200)], vec![(0x108, 0x200, Kind::Cond)]),
             (
@@ -386,6 +498,11 @@ mod tests {
     fn every_instruction_is_counted_once() {
         let stop = |start| Whole(at(start, NEXT));
         let cases: Vec<(&str, Vec<Step>, &[u32])> = vec![
+            (
+                "what notes nothing is counted whole",
+                vec![Whole(whole(0x100, NEXT)), Whole(whole(0x10c, COND)), Whole(at(V, RET)), stop(0x300)],
+                &[6, 3],
+            ),
             ("a branch ends its line", vec![Whole(at(0x100, CALL)), stop(0x200)], &[3]),
             (
                 "blocks that fall through, and a branch not taken, are one line",
@@ -469,7 +586,7 @@ mod tests {
             recorder.block(block, begun);
             begun = block.last;
         }
-        let newest_first: Vec<Record> = recorder.newest_first().copied().collect();
+        let newest_first: Vec<Record> = recorder.newest_first().collect();
         let mut trace = recorder.finish(1);
         assert_eq!((trace.index, trace.total), (1, 7));
         let to: Vec<u64> = trace.records.iter().map(|r| r.to).collect();

@@ -17,6 +17,8 @@ use tramplab_protocol::{
 
 /// Records kept per capture point, should the system call that triggered the hit be longer than that.
 const KEPT: usize = 512;
+/// And where the function is further away: no CPU has a tenth of it, and a guest that lies has names for a million records.
+const FURTHEST: usize = 1 << 14;
 
 /// The helper, as a function of its own: what programs call before 6.10.
 const HELPER: &str = "bpf_get_branch_snapshot";
@@ -50,9 +52,8 @@ pub fn lbr_waste(
     symbols: &Symbols,
     reply: &LbrWasteReply,
 ) -> Result<LbrWaste, CaptureError> {
-    let hits = hits(trace, symbols, reply)?;
-    let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted).collect();
-    let canonical = hit::most_frequent(&clean, |hit| hit.digests());
+    let clean = clean_hits(trace, symbols, reply)?;
+    let canonical = hit::most_frequent(&clean.iter().collect::<Vec<_>>(), Hit::digests);
     let first = canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
     let points = first.captures.iter().map(|capture| CapturePoint {
         point: capture.point,
@@ -68,7 +69,7 @@ pub fn lbr_waste(
         snapshot_result: reply.snapshot_result,
         delivered: None,
         hits: reply.hits,
-        interrupted_hits: (hits.len() - clean.len()) as u32,
+        interrupted_hits: reply.hits - clean.len() as u32,
         agreeing_hits: canonical.len() as u32,
         depth: None,
         points: points.collect(),
@@ -77,7 +78,6 @@ pub fn lbr_waste(
 
 /// One trigger: a capture per point at which the program runs.
 struct Hit {
-    interrupted: bool,
     captures: Vec<Capture>,
 }
 
@@ -93,7 +93,8 @@ impl Hit {
     }
 }
 
-fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<Hit>, CaptureError> {
+/// The hits into which no interrupt fell.
+fn clean_hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<Hit>, CaptureError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
@@ -129,6 +130,11 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
     for (number, group) in snapshots.chunks_exact(points).enumerate() {
         // Sought before the first point: a session's exit still belongs to the system call of its entry.
         let start = trigger(&records, previous_end, group[0].index);
+        previous_end = group[points - 1].index + 1;
+        // In all of the hit, and asked first: a handler may run more branches than are looked at to find the function.
+        if records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols)) {
+            continue;
+        }
         let mut captures = Vec::new();
         for (snapshot, &point) in group.iter().zip(&reply.points) {
             let records = named(&records, start, snapshot, symbols, &reply.function);
@@ -141,10 +147,7 @@ fn hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<H
             }
             captures.push(Capture { point, records });
         }
-        previous_end = group[points - 1].index + 1;
-        // In all of the hit: a handler may be longer than what is kept.
-        let interrupted = records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols));
-        hits.push(Hit { interrupted, captures });
+        hits.push(Hit { captures });
     }
     Ok(hits)
 }
@@ -159,15 +162,28 @@ pub(super) struct Snapshot {
 }
 
 pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
+    let starts = |record: &Record, is: fn(&Symbol) -> bool| {
+        symbols.find(record.to).is_some_and(|s| s.start == record.to && is(s))
+    };
+    let at = |is: &dyn Fn(&Record) -> bool| -> Vec<usize> {
+        records.iter().enumerate().filter(|(_, record)| is(record)).map(|(index, _)| index).collect()
+    };
+    // Each looked through once, however many helpers are entered and never left.
+    let taken = at(&|record| starts(record, is_snapshot));
+    let returns = at(&|r| r.kind == Kind::Ret && symbols.find(r.to).is_some_and(is_program));
+    let next =
+        |sorted: &[usize], index: usize| sorted.get(sorted.partition_point(|&at| at <= index)).copied();
     let mut found = Vec::new();
     let mut index = 0;
     while let Some(record) = records.get(index) {
         if is_call(record) && symbols.find(record.from).is_some_and(is_program) {
-            let callee = symbols.find(record.to).filter(|s| s.start == record.to);
-            if callee.is_some_and(is_snapshot) {
+            if starts(record, is_snapshot) {
                 found.push(Snapshot { index, modelled: false });
-            } else if callee.is_some_and(is_helper) {
-                let snapshot = within_helper(records, index, symbols);
+            } else if starts(record, is_helper) {
+                // The helper makes its static call before it branches, so that a call which left no record stands right behind its entry.
+                let within =
+                    next(&taken, index).filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));
+                let snapshot = Snapshot { index: within.unwrap_or(index), modelled: within.is_none() };
                 index = snapshot.index;
                 found.push(snapshot);
             }
@@ -175,20 +191,6 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
         index += 1;
     }
     found
-}
-
-/// The helper was entered by the record at `entry`. It makes its static call before it branches, so that a call
-/// which left no record stands right behind its entry.
-fn within_helper(records: &[Record], entry: usize, symbols: &Symbols) -> Snapshot {
-    for (index, record) in records.iter().enumerate().skip(entry + 1) {
-        if symbols.find(record.to).is_some_and(|s| s.start == record.to && is_snapshot(s)) {
-            return Snapshot { index, modelled: false };
-        }
-        if record.kind == Kind::Ret && symbols.find(record.to).is_some_and(is_program) {
-            break;
-        }
-    }
-    Snapshot { index: entry, modelled: true }
 }
 
 fn is_call(record: &Record) -> bool {
@@ -234,7 +236,7 @@ fn named(
     let touches = |r: &Record| [r.from, r.to].iter().any(|a| (function.start..function.end).contains(a));
     let mut touched = false;
     for record in records[start..=snapshot.index].iter().rev() {
-        if named.len() >= KEPT && touched {
+        if named.len() >= KEPT && touched || named.len() >= FURTHEST {
             break;
         }
         touched |= touches(record);
@@ -366,6 +368,26 @@ mod tests {
             symbolic(&record.to),
             if record.modelled { " *" } else { "" }
         )
+    }
+
+    /// As [`a_guest_may_have_an_interrupt_behind_every_record`](super::super::hit) has it.
+    #[test]
+    fn a_guest_may_enter_the_helper_and_never_leave_it() {
+        let entered = 1 << 20;
+        let records = vec![r(Call, ("bpf_prog", 0x50), ("bpf_get_branch", 0)); entered];
+        let found = snapshots(&records, &symbols());
+        assert_eq!(found.len(), entered);
+        assert!(found.iter().all(|snapshot| snapshot.modelled));
+    }
+
+    #[test]
+    fn a_function_that_is_further_away_than_any_cpu_sees_is_not_looked_for() {
+        let between = |records| {
+            [&enter()[..5], &vec![r(Jump, ("sys", 0), ("sys", 8)); records], &hit(&inlined())[5..]].concat()
+        };
+        assert_eq!(measure(between(FURTHEST - 10), Mechanism::Fentry, 1).map(|waste| waste.hits), Ok(1));
+        let far = measure(between(FURTHEST), Mechanism::Fentry, 1);
+        assert!(matches!(far, Err(CaptureError::Untouched { .. })), "{far:?}");
     }
 
     /// What the snapshot looks like on a kernel, what `#00` is then, and how many `any` records are wasted.
@@ -512,11 +534,14 @@ mod tests {
             records.push(r(Iret, ("asm_sysvec", 0x80), ("sys", 0x11)));
             records
         };
-        // Taken for a return, and with a handler longer than what is kept of the hit.
-        for length in [1, 1000] {
-            let late = [&enter()[..3], &handler(length), &enter()[3..], &inlined(), &leave()].concat();
-            let waste = measure([late, hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
-            assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 1), "{length}");
+        // Taken for a return, and with a handler longer than what is kept of the hit, or than the function is sought.
+        for (before, length) in [(3, 1), (3, 1000), (5, FURTHEST)] {
+            let late =
+                [&enter()[..before], &handler(length), &enter()[before..], &inlined(), &leave()].concat();
+            let waste = measure([late.clone(), hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
+            assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 1), "{before} {length}");
+            let error = measure(late, Mechanism::Fentry, 1).unwrap_err();
+            assert_eq!(error, CaptureError::Interrupted { hits: 1 }, "{before} {length}");
         }
         // A breakpoint is part of how a kprobe works; what goes on inside a handler is no entry.
         let breakpoint = [&[r(Int, ("bpf_prog", 0x10), ("asm_sysvec", 0))], &inlined()[..]].concat();

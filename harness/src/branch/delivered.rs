@@ -6,7 +6,7 @@ use super::{Filter, Model, Symbols, capture::snapshots};
 use crate::run::{Delivered, NamedRecord, Place};
 use tramplab_protocol::{
     message::LbrWasteReply,
-    trace::{Trace, VcpuTrace},
+    trace::{Kind, Record, Trace, VcpuTrace},
 };
 
 /// What a program is asked to show has room for so many.
@@ -26,7 +26,7 @@ pub enum DeliveryError {
     #[error("no program called the snapshot function, so nothing was delivered")]
     NoSnapshot,
     #[error(
-        "the program was to be given {expected} branch records, and its helper returned {result} (-2: nothing was delivered, as where an interrupt comes between the call and its target)"
+        "the program was to be given {expected} branch records, and its helper returned {result} (-2: nothing was delivered)"
     )]
     Result { expected: usize, result: i64 },
     #[error(
@@ -50,7 +50,7 @@ pub fn delivered(
         return Err(DeliveryError::NoCall);
     }
     let place = |address| Place { address, symbol: None, module: None, offset: 0 };
-    let newest_first: Vec<NamedRecord> = records[..=snapshot.index]
+    let newest_first: Vec<NamedRecord> = records[..=last_before(&records, snapshot.index)]
         .iter()
         .rev()
         .map(|r| NamedRecord { from: place(r.from), to: place(r.to), kind: r.kind, modelled: false })
@@ -75,6 +75,18 @@ pub fn delivered(
         }
         None => Ok(Delivered { model: model.name().to_owned(), filter: filter.to_string(), depth, records }),
     }
+}
+
+/// The newest record when the function begins that is called at `call`: the call itself, or the return of an interrupt that came between.
+fn last_before(records: &[Record], call: usize) -> usize {
+    let function = records[call].to;
+    let mut last = call;
+    while records.get(last + 1).is_some_and(|next| next.kind == Kind::Interrupt && next.from == function) {
+        let returns = |record: &Record| record.kind == Kind::Iret && record.to == function;
+        let Some(length) = records[last + 1..].iter().position(returns) else { break };
+        last += 1 + length;
+    }
+    last
 }
 
 #[cfg(test)]
@@ -151,6 +163,23 @@ mod tests {
         let older = [(PROGRAM + 40, KERNEL + 9), (STAND_IN + 6, PROGRAM + 29)];
         let all = [&NEWEST[..], &older, &[(0, 0)]].concat();
         assert_eq!(compare(6, &reply(&all)).unwrap().records, 5);
+    }
+
+    #[test]
+    fn an_interrupt_before_the_function_begins_is_delivered_too() {
+        let mut trace = trace(STAND_IN);
+        let records = &mut trace.vcpus[0].records;
+        let call = records.iter().rposition(|r| r.to == STAND_IN).unwrap();
+        let handler = KERNEL + 0x80;
+        let r = |from, to, kind| Record { from, to, kind, instructions: 1 };
+        let interrupt = [r(STAND_IN, handler, Kind::Interrupt), r(handler + 8, STAND_IN, Kind::Iret)];
+        records.splice(call + 1..call + 1, [interrupt, interrupt].concat());
+        let returned = (handler + 8, STAND_IN);
+        let given = [returned, returned, NEWEST[0], (0, 0), (0, 0)];
+        let any = Filter::of(Branch::Any);
+        let compare = |given| delivered(Model::IntelLbr, any, 5, &trace, &symbols(), &reply(given));
+        assert_eq!(compare(&given).unwrap().records, 3);
+        assert!(matches!(compare(&[NEWEST[0]; 5]), Err(DeliveryError::Differs { index: 0, .. })));
     }
 
     #[test]

@@ -44,9 +44,10 @@ fn leads_to_entry(record: &Record, symbols: &Symbols) -> bool {
 pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     let astray: Vec<bool> = records.iter().map(|record| is_astray(record, symbols)).collect();
     let mut targets: Vec<u64> = records.iter().map(|record| record.to).collect();
+    let ends = ends_of_handlers(records, &astray);
     // From the end: what a handler returns to may be astray too.
-    for index in (0..records.len()).rev().filter(|&index| astray[index]) {
-        if let Some(back) = end_of_handler(records, &astray, index) {
+    for (index, end) in ends.into_iter().enumerate().rev() {
+        if let Some(back) = end {
             targets[index] = targets[back];
         }
     }
@@ -60,23 +61,27 @@ pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     whole
 }
 
-/// The return of the handler that was entered by the record at `entry`.
-fn end_of_handler(records: &[Record], astray: &[bool], entry: usize) -> Option<usize> {
-    let mut depth = 1;
-    for (index, record) in records.iter().enumerate().skip(entry + 1) {
+/// By the record that went astray into a handler: the one by which that returns. Once through the trace, as a guest can have an
+/// interrupt behind every record.
+fn ends_of_handlers(records: &[Record], astray: &[bool]) -> Vec<Option<usize>> {
+    let mut ends = vec![None; records.len()];
+    // What was entered and not left, with the record that went astray, if one did.
+    let mut open: Vec<Option<usize>> = Vec::new();
+    for (index, record) in records.iter().enumerate() {
         match record.kind {
-            Kind::Interrupt | Kind::Int | Kind::Syscall => depth += 1,
+            Kind::Interrupt | Kind::Int | Kind::Syscall => open.push(None),
             Kind::Iret | Kind::Sysret => {
-                depth -= 1;
-                if depth == 0 {
-                    return Some(index);
+                if let Some(Some(entry)) = open.pop() {
+                    ends[entry] = Some(index);
                 }
             }
             _ => {}
         }
-        depth += u32::from(astray[index]);
+        if astray[index] {
+            open.push(Some(index));
+        }
     }
-    None
+    ends
 }
 
 /// Whether an interrupt, which comes over whatever runs, enters at an address of a symbol, or its handler goes on there: an
@@ -138,6 +143,21 @@ mod tests {
     use super::*;
 
     const START: u64 = 0xffff_8000_8001_0800;
+
+    /// Looked at pair by pair, as many as a trace holds take days.
+    #[test]
+    fn a_guest_may_have_an_interrupt_behind_every_record() {
+        let symbols: Symbols = [symbol("asm_sysvec_apic_timer_interrupt")].into_iter().collect();
+        let record = Record { from: 8, to: START, kind: Kind::Ret, instructions: 1 };
+        let back = Record { from: START, to: 16, kind: Kind::Iret, instructions: 1 };
+        let open = 1 << 20;
+        let mut records = vec![record; open];
+        records.push(back);
+        let whole = with_targets(&records, &symbols);
+        assert_eq!(whole.len(), 2 * open + 1);
+        // The last one only came back.
+        assert_eq!((whole[2 * open - 2].to, whole[2 * open - 4].to), (16, START));
+    }
 
     fn symbol(name: &str) -> Symbol {
         Symbol { name: name.to_owned(), module: None, start: START, end: START + 0x1000 }

@@ -65,6 +65,14 @@ pub fn trigger_cost(
     let interrupted = |window: &RangeInclusive<usize>| {
         records[window.clone()].iter().any(|r| hit::is_interrupt(r, symbols))
     };
+    // Beyond 32 bits the recorder stops counting, and no hit has a millionth of it.
+    for (hit, window) in windows.iter().enumerate() {
+        let run =
+            records[window.clone()].iter().fold(0_u64, |sum, record| sum + u64::from(record.instructions));
+        if run >= u64::from(u32::MAX) {
+            return Err(TriggerError::Shape { hit, what: "it ran more instructions than are counted" });
+        }
+    }
     let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
     for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
         let parts = match reply.mechanism.is_tracepoint() {

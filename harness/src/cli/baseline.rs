@@ -3,13 +3,8 @@
 
 use super::{UsageError, exit, report::print};
 use anyhow::{Context, Result};
-use std::{
-    fs,
-    io::{self, Write},
-    path::Path,
-};
-use tempfile::NamedTempFile;
-use tramplab::{run::Run, suite::baseline};
+use std::{fs, path::Path};
+use tramplab::{host::cache::write_whole, run::Run, suite::baseline};
 
 /// Writes the budgets into the suite's file, and shows what has changed of it.
 pub fn update(run: &Run, suite: &Path) -> Result<u8> {
@@ -33,19 +28,11 @@ pub fn update(run: &Run, suite: &Path) -> Result<u8> {
         eprintln!("{} has these budgets already", suite.display());
         return Ok(exit::PASS);
     }
-    replace(suite, &after).with_context(|| format!("failed to write {}", suite.display()))?;
+    // It is the user's own file, and a link to it stays one.
+    fs::canonicalize(suite)
+        .and_then(|path| write_whole(&path, after.as_bytes()))
+        .with_context(|| format!("failed to write {}", suite.display()))?;
     print(baseline::diff(&before, &after, suite).as_bytes())?;
     eprintln!("written: {}", suite.display());
     Ok(exit::PASS)
-}
-
-/// Whole or not at all: it is the user's own file. A link to it stays one, and so do its permissions.
-fn replace(suite: &Path, text: &str) -> io::Result<()> {
-    let path = fs::canonicalize(suite)?;
-    let mut file = NamedTempFile::new_in(path.parent().expect("a file is in a folder"))?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().set_permissions(fs::metadata(&path)?.permissions())?;
-    file.as_file().sync_all()?;
-    file.persist(&path)?;
-    Ok(())
 }

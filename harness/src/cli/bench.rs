@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
 
-use super::{artifacts, exit, kernels, lab, progress::Progress};
+use super::{artifacts, exit, kernels, lab, progress::Progress, report::print, scratch::Scratch};
 use anyhow::{Context, Result, bail};
 use std::{
     num::NonZeroU32,
@@ -33,8 +33,8 @@ pub struct Args {
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
     /// Interleaved rounds
-    #[arg(long, default_value_t = 7)]
-    rounds: usize,
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
 }
 
 pub fn bench(args: &Args) -> Result<u8> {
@@ -48,9 +48,8 @@ pub fn bench(args: &Args) -> Result<u8> {
     let initrd = lab::initramfs(&cache, &built.agents[&image.arch], &image)?;
     let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
     let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
-    let machine = |plugin: Option<&Path>| -> Result<(Spec, tempfile::TempDir)> {
-        let dir = tempfile::Builder::new().prefix("tramplab-").tempdir();
-        let dir = dir.context("failed to create a folder for logs")?;
+    let machine = |plugin: Option<&Path>| -> Result<(Spec, Scratch)> {
+        let dir = Scratch::new()?;
         let spec = Spec {
             qemu: qemu.program.clone(),
             arch: image.arch,
@@ -70,12 +69,12 @@ pub fn bench(args: &Args) -> Result<u8> {
         };
         Ok((spec, dir))
     };
-    let boot = |plugin: Option<&Path>| -> Result<(Vm, tempfile::TempDir)> {
+    let boot = |plugin: Option<&Path>| -> Result<(Vm, Scratch)> {
         let (spec, dir) = machine(plugin)?;
         Ok((Vm::boot(&spec)?, dir))
     };
     // Kept by the first round, which is not counted.
-    let kept = tempfile::Builder::new().prefix("tramplab-").tempdir().context("failed to create a folder")?;
+    let kept = Scratch::new()?;
     let snapshots = Snapshots { cache: kept.path().to_owned(), contents: "this bench".to_owned() };
     let whole = |snapshots: Option<Snapshots>| -> Result<Duration> {
         let (spec, _dir) = machine(Some(&built.plugin))?;
@@ -123,11 +122,11 @@ pub fn bench(args: &Args) -> Result<u8> {
         profiled_rounds.push(attach(&mut vm, true)?);
     }
     drop(progress);
-    println!(
-        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds\n",
-        args.kernel, image.arch, qemu.version, args.rounds
+    let mut table = format!(
+        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds\n\n{:<34}{:>9}{:>9}{:>9}{:>8}\n",
+        args.kernel, image.arch, qemu.version, args.rounds, "", "median", "min", "max", "ratio"
     );
-    println!("{:<34}{:>9}{:>9}{:>9}{:>8}", "", "median", "min", "max", "ratio");
+    let mut row = |name: &str, times: &mut [Duration], against| table.push_str(&row(name, times, against));
     row("bare QEMU, to its end", &mut floor, None);
     row("a guest, a request, its end: cold", &mut cold, Some(median(&mut floor)));
     row("the same, restored", &mut restored, Some(median(&mut floor)));
@@ -145,6 +144,7 @@ pub fn bench(args: &Args) -> Result<u8> {
         &mut profiled_rounds,
         Some(median(&mut idle_rounds)),
     );
+    print(table.as_bytes())?;
     Ok(exit::PASS)
 }
 
@@ -184,14 +184,10 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-fn row(name: &str, times: &mut [Duration], against: Option<Duration>) {
+fn row(name: &str, times: &mut [Duration], against: Option<Duration>) -> String {
     let middle = median(times);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let ratio = against.map_or(String::new(), |base| format!("{:.3}", ms(middle) / ms(base)));
-    println!(
-        "{name:<34}{:>9.0}{:>9.0}{:>9.0}{ratio:>8}",
-        ms(middle),
-        ms(times[0]),
-        ms(times[times.len() - 1])
-    );
+    let (shortest, longest) = (ms(times[0]), ms(times[times.len() - 1]));
+    format!("{name:<34}{:>9.0}{shortest:>9.0}{longest:>9.0}{ratio:>8}\n", ms(middle))
 }

@@ -10,6 +10,7 @@ use super::{
     profile,
     progress::Progress,
     report, repository,
+    scratch::Scratch,
     vm_test::AccelArg,
 };
 use anyhow::{Context, Result, bail};
@@ -156,8 +157,7 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
     let subjects: Vec<String> = series.patches.iter().map(|patch| patch.subject.clone()).collect();
     // Known only from its history: the same series always has the same.
     let commits = {
-        let scratch = tempfile::Builder::new().prefix("tramplab-").tempdir();
-        let scratch = scratch.context("failed to make a folder")?;
+        let scratch = Scratch::new()?;
         History::of_series(&series.name, &subjects, scratch.path())?.1
     };
     let asked = Asked {

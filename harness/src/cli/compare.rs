@@ -118,7 +118,9 @@ fn exit_code(comparison: &compare::Comparison) -> u8 {
 
 /// The kernels that are meant: named, or the only ones, or a series' head.
 fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
-    let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, option: &str| -> Result<&'a Kernel> {
+    const OPTIONS: [&str; 2] = ["--base-kernel", "--head-kernel"];
+    let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, at: usize| -> Result<&'a Kernel> {
+        let (option, other_option) = (OPTIONS[at], OPTIONS[1 - at]);
         let arches_of = |run: &Run| run.kernels.iter().map(|kernel| kernel.arch).collect::<BTreeSet<Arch>>();
         let arches = arches_of(run);
         let common: Vec<Arch> = arches.intersection(&arches_of(other)).copied().collect();
@@ -164,17 +166,14 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
                 })
             }
             _ => Err(UsageError(format!(
-                "run {} has several kernels: choose one with {option}: {}",
+                "run {} has several kernels: choose one with {option}: {}; the other run's with {other_option}, if it has several",
                 run.id,
                 names()
             ))
             .into()),
         }
     };
-    Ok([
-        choose(base, &args.base_kernel, head, "--base-kernel")?,
-        choose(head, &args.head_kernel, base, "--head-kernel")?,
-    ])
+    Ok([choose(base, &args.base_kernel, head, 0)?, choose(head, &args.head_kernel, base, 1)?])
 }
 
 fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {

@@ -23,20 +23,30 @@ pub struct Interrupt {
     handlers: Vec<SigId>,
 }
 
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
 impl Interrupt {
+    /// The second one ends the program where it is: what it waits for may never come.
     pub fn watch() -> io::Result<Interrupt> {
-        let came = Arc::new(AtomicBool::new(false));
-        let mut handlers = Vec::new();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // The second one ends the program where it is: what it waits for may never come.
-            handlers.push(flag::register_conditional_shutdown(
-                signal,
-                exit::INTERRUPTED.into(),
-                Arc::clone(&came),
-            )?);
-            handlers.push(flag::register(signal, Arc::clone(&came))?);
+        let mut interrupt = Interrupt { came: Arc::default(), handlers: Vec::new() };
+        for signal in SIGNALS {
+            let came = Arc::clone(&interrupt.came);
+            let ends = flag::register_conditional_shutdown(signal, exit::INTERRUPTED.into(), came)?;
+            interrupt.handlers.push(ends);
         }
-        Ok(Interrupt { came, handlers })
+        interrupt.noted()
+    }
+
+    /// However many come, the program goes on, and must look for them.
+    pub fn note() -> io::Result<Interrupt> {
+        Interrupt { came: Arc::default(), handlers: Vec::new() }.noted()
+    }
+
+    fn noted(mut self) -> io::Result<Interrupt> {
+        for signal in SIGNALS {
+            self.handlers.push(flag::register(signal, Arc::clone(&self.came))?);
+        }
+        Ok(self)
     }
 
     /// For what is to be stopped by it.

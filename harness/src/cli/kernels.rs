@@ -16,10 +16,10 @@ use tramplab::{
         build::{self, BuildError, Builder, Confinement, Means, Order, Selftests},
         kconfig, source,
     },
-    run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step},
+    run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step, Test},
     selftests::{self, Name},
     series::{self, ApplyError, Patch, Series},
-    suite::Suite,
+    suite::{Suite, plan},
 };
 
 #[derive(clap::Args, Default)]
@@ -44,6 +44,18 @@ pub struct Prepared {
     pub kernels: Vec<Ready>,
     /// One for each architecture.
     pub series: Vec<run::Series>,
+}
+
+impl Prepared {
+    /// Names in the suite that no tree has. None is known to be wrong while a kernel does not build: its tree may have it.
+    pub fn unknown_tests(&self, suite: &Suite) -> Vec<Test> {
+        if self.kernels.iter().any(|kernel| kernel.facts.image_sha256.is_none()) {
+            return Vec::new();
+        }
+        let trees: Vec<&Selftests> =
+            self.kernels.iter().filter_map(|kernel| kernel.selftests.as_ref()).collect();
+        plan::unknown_tests(suite, &trees)
+    }
 }
 
 #[derive(Clone)]
@@ -573,4 +585,54 @@ fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {
         config_sha256: image.config_file.as_deref().map(sha256).transpose()?,
         build,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use build::SelftestsRecord;
+    use std::path::PathBuf;
+    use tramplab::selftests::DenyList;
+
+    fn ready(name: &str, tests: Option<&[&str]>) -> Ready {
+        let digest = tests.map(|_| "0".to_owned());
+        let facts = run::Kernel {
+            name: name.to_owned(),
+            arch: Arch::X86_64,
+            source: "s".to_owned(),
+            commit: None,
+            config_sha256: digest.clone(),
+            image_sha256: digest,
+            build: None,
+        };
+        let record = |tests: &[&str]| SelftestsRecord {
+            key: "k".to_owned(),
+            seconds: 1.0,
+            tests: tests.iter().map(|name| (name.parse().unwrap(), format!("{name}.c"))).collect(),
+            programs: BTreeSet::new(),
+            broken: BTreeMap::new(),
+            clang: None,
+            contents: "c".to_owned(),
+        };
+        let selftests = tests.map(|tests| Selftests {
+            root: PathBuf::new(),
+            record: record(tests),
+            denied: DenyList::default(),
+        });
+        Ready { facts, image: None, selftests, budgets_of: name.to_owned(), build: None }
+    }
+
+    #[test]
+    fn a_test_that_a_kernel_may_have_that_does_not_build_is_no_wrong_name() {
+        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - test_progs: { tests: [old, added] }\n";
+        let suite: Suite = tramplab::config::parse(text, Path::new("t.yaml")).unwrap();
+        let unknown = |head: Option<&[&str]>| -> Vec<String> {
+            let kernels = vec![ready("a", Some(&["old"])), ready("a+s", head)];
+            let prepared = Prepared { kernels, ..Prepared::default() };
+            prepared.unknown_tests(&suite).iter().map(Test::name).collect()
+        };
+        assert_eq!(unknown(Some(&["old"])), ["test_progs/added"]);
+        assert_eq!(unknown(Some(&["old", "added"])), [""; 0]);
+        assert_eq!(unknown(None), [""; 0]);
+    }
 }

@@ -6,16 +6,18 @@ use super::{
     artifacts::{self, Artifacts},
     exit,
     kernels::{self, Prepared},
-    nextest::{Cells, End, Event, Selection},
+    nextest::{Cells, End, Event, Part, Selection},
     progress::Progress,
+    scratch::Scratch,
 };
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fs,
     hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
@@ -23,10 +25,10 @@ use tramplab::{
     host::{Cache, CacheError, Purpose, Qemu, VirtmeNg, apt, lbr},
     kernel::{self, build::Selftests},
     run::{
-        self, Accel, Arch, Backend, Cell, CellId, ErrorKind, Outcome, Run, RunDir, SCHEMA, Shard, SuiteRef,
-        Test,
+        self, Accel, Arch, Backend, Cell, CellId, ErrorKind, Outcome, Run, RunDir, Running, SCHEMA, Shard,
+        SuiteRef, Test, running,
     },
-    suite::{Emulator, Guest, Plan, PlannedCell, Suite, TestGroup, plan},
+    suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan},
     vm::{
         self, Snapshots, Vm,
         accel::{self, NoAnswer},
@@ -129,7 +131,7 @@ impl Lab {
         let Asked { suite, reference } = asked;
         let suite = &suite.clone().with_tests(&tests);
         let mut chosen: BTreeMap<Arch, (Accel, Source)> = BTreeMap::new();
-        let counts_records = suite.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }));
+        let mut emulators: BTreeMap<Arch, String> = BTreeMap::new();
         let mut guests = Vec::new();
         for (image, kernel) in kernels.iter().filter_map(|kernel| Some((kernel.image.as_ref()?, kernel))) {
             let initrd = initramfs(&self.cache, &self.built.agents[&image.arch], image)?;
@@ -137,7 +139,7 @@ impl Lab {
                 Some(known) => known.clone(),
                 None => {
                     let choice = self.choose_accel(image, &initrd, progress)?;
-                    let source = match counts_records {
+                    let source = match suite.counts_records() {
                         true => self.choose_branches(image.arch, &choice, progress)?,
                         false => Source::Virtual,
                     };
@@ -147,9 +149,19 @@ impl Lab {
             chosen.insert(image.arch, (accel, branches.clone()));
             let undeliverable = self.qemus[&image.arch].undeliverable();
             let backend = self.backend();
-            let snapshots = (self.guests == Guests::Restored).then(|| self.snapshots(image, &initrd));
-            let snapshots = snapshots.transpose()?;
-            let with_tests = |tests| Ok::<_, anyhow::Error>((tests, self.with_selftests(&initrd, tests)?));
+            let snapshots = match self.guests {
+                Guests::Cold => None,
+                Guests::Restored => {
+                    let emulator = match emulators.entry(image.arch) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(unknown) => unknown.insert(self.qemus[&image.arch].digest()?),
+                    };
+                    let contents = format!("{emulator} {} {}", image.sha256, sha256(&initrd)?);
+                    Some(Snapshots { cache: self.cache.root().to_owned(), contents })
+                }
+            };
+            let with_tests =
+                |tests| Ok::<_, anyhow::Error>((tests, with_selftests(&self.cache, &initrd, tests)?));
             let selftests = kernel.selftests.as_ref().map(with_tests).transpose()?;
             guests.push(Guest {
                 image,
@@ -162,15 +174,6 @@ impl Lab {
                 undeliverable,
                 budgets_of: &kernel.budgets_of,
             });
-        }
-        if let [test, ..] = &plan::unknown_tests(suite, &guests)[..] {
-            let message = format!(
-                "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or FOLDER/PROGRAM of \
-                 tools/testing/selftests",
-                reference.file,
-                test.name()
-            );
-            return Err(UsageError(message).into());
         }
         // Of what was not built nothing boots.
         let accel_of = |arch: Arch| chosen.get(&arch).map_or(Accel::Tcg, |(accel, _)| *accel);
@@ -260,22 +263,14 @@ impl Lab {
                 .iter()
                 .filter_map(|kernel| build_cell(kernel, accel_of(kernel.facts.arch)))
                 .collect(),
-            interrupted: false,
+            // Until it has ended: who is killed cannot say so any more.
+            interrupted: true,
+            missing: Vec::new(),
             shard: None,
             joined: None,
         };
         keep_configs(&kernels, &run_dir)?;
         Ok(Planned { plan, run, run_dir })
-    }
-
-    /// The guest's root with the tests of its tree.
-    fn with_selftests(&self, initrd: &Path, selftests: &Selftests) -> Result<PathBuf> {
-        let key = apt::hex(&Sha256::digest(format!("{} {}", sha256(initrd)?, selftests.record.key)));
-        let entry = self.cache.entry("initramfs", &key, |dir| {
-            vm::initramfs::with_folder(initrd, &selftests.root, &dir.join(INITRAMFS))
-                .map_err(InitramfsError::Write)
-        })?;
-        Ok(entry.join(INITRAMFS))
     }
 
     /// Names the selected cells; the exit code.
@@ -300,12 +295,6 @@ impl Lab {
             }
         })?;
         Ok((run, run_dir))
-    }
-
-    fn snapshots(&self, image: &kernel::Image, initrd: &Path) -> Result<Snapshots> {
-        let qemu = self.qemus[&image.arch].digest()?;
-        let contents = format!("{qemu} {} {}", image.sha256, sha256(initrd)?);
-        Ok(Snapshots { cache: self.cache.root().to_owned(), contents })
     }
 
     fn backend(&self) -> Backend {
@@ -333,7 +322,7 @@ impl Lab {
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
             progress.step("trying KVM with a guest");
-            let dir = tempfile::tempdir().map_err(|error| NoAnswer::Untried(error.to_string()))?;
+            let dir = Scratch::new().map_err(|error| NoAnswer::Untried(format!("{error:#}")))?;
             Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path())).map(drop)?)
         };
         let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
@@ -351,7 +340,12 @@ impl Lab {
     }
 }
 
-/// Runs the cells, saving the run after each, so that nothing measured is lost.
+/// After a saving of a run, so many times as long passes until the next, but no longer than that: hundreds of cells are megabytes.
+const PAUSE: u32 = 100;
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Runs the cells, saving the run while they end, so that nothing measured is lost: those that end right before a SIGKILL are found by
+/// their `cell.json`.
 fn run_cells(
     cells: &Cells,
     selection: &Selection,
@@ -360,15 +354,34 @@ fn run_cells(
     mut run: Run,
 ) -> Result<Run> {
     let mut progress = Progress::cells(plan.cells().count() as u64);
+    for killed in run_dir.path().parent().map(running::killed).unwrap_or_default() {
+        let removed = running::tidy(&killed);
+        let removed = match removed {
+            0 => String::new(),
+            1 => ", and a file that is of no use to anybody is removed".to_owned(),
+            _ => format!(", and {removed} files that are of no use to anybody are removed"),
+        };
+        progress.line(&format!("the run {} was killed; what it measured is kept{removed}", killed.id()));
+    }
+    let _running = Running::mark(run_dir)
+        .with_context(|| format!("failed to write into {}", run_dir.path().display()))?;
     run_dir.save(&run)?;
     let (mut failed, mut cancelled) = (None, false);
-    let mut end = End::Done;
+    let cells_of = |jobs: &[String]| -> Vec<CellId> {
+        let jobs = plan.jobs.iter().filter(|job| jobs.contains(&job.name));
+        jobs.flat_map(|job| &job.cells).map(|cell| cell.id.clone()).collect()
+    };
+    let mut next_saving = Instant::now();
+    let mut end = Ok(End::Done);
     if !plan.jobs.is_empty() {
         end = cells.run(plan, selection, false, |event| match event {
-            Event::Shard { partition, jobs } => {
-                let cells =
-                    plan.jobs.iter().filter(|job| jobs.contains(&job.name)).flat_map(|job| &job.cells);
-                run.shard = Some(Shard { partition, cells: cells.map(|cell| cell.id.clone()).collect() });
+            Event::Selected { jobs, part } => {
+                run.missing = cells_of(&jobs);
+                run.shard = part.map(|Part { partition, jobs }| Shard { partition, cells: cells_of(&jobs) });
+                if let Err(error) = run_dir.save(&run) {
+                    failed.get_or_insert(error);
+                }
+                point_latest_at(run_dir);
             }
             Event::Started { job } => progress.started(job),
             Event::Slow { job, elapsed, will_terminate } => {
@@ -394,22 +407,31 @@ fn run_cells(
                         Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
                     };
                     progress.finished(&tramplab::report::cell_line(&result));
+                    run.missing.retain(|missing| *missing != planned.id);
                     run.cells.push(result);
                 }
-                if let Err(error) = run_dir.save(&run) {
-                    failed.get_or_insert(error);
+                let begun = Instant::now();
+                if begun >= next_saving {
+                    if let Err(error) = run_dir.save(&run) {
+                        failed.get_or_insert(error);
+                    }
+                    next_saving = Instant::now() + (PAUSE * begun.elapsed()).min(LONGEST_PAUSE);
                 }
-                point_latest_at(run_dir);
             }
-        })?;
+        });
     } else {
         point_latest_at(run_dir);
     }
     drop(progress);
-    if let Some(error) = failed {
-        return Err(error.into());
+    let end = end.and_then(|end| failed.map_or(Ok(end), |error| Err(error.into()))).inspect_err(|_| {
+        // What ended since the last saving. Why it may fail as well is said already.
+        let _ = run_dir.save(&run);
+    })?;
+    // Whatever nextest says: a run that lacks a cell is none that passed.
+    run.interrupted = matches!(end, End::Interrupted) || !run.missing.is_empty();
+    if run.interrupted {
+        running::tidy(run_dir);
     }
-    run.interrupted = matches!(end, End::Interrupted);
     run.finished = Some(now());
     // Cells end in the order of the machine's mood; the suite's order reads better and is the same every time.
     // Builds, which are not in the plan, come first.
@@ -422,31 +444,16 @@ fn run_cells(
 /// The build of a kernel, as a cell.
 fn build_cell(kernel: &kernels::Ready, accel: Accel) -> Option<Cell> {
     let build = kernel.build.as_ref()?;
-    Some(Cell {
-        id: CellId { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, accel, test: Test::Build },
-        outcome: build.outcome.clone(),
-        duration_ms: build.taken.as_millis() as u64,
-        boot_ms: None,
-        restored: false,
-        guest: None,
-        measurement: None,
-        console_tail: Vec::new(),
-    })
+    let id = CellId { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, accel, test: Test::Build };
+    let duration_ms = build.taken.as_millis() as u64;
+    Some(Cell { duration_ms, ..Cell::without_result(id, build.outcome.clone()) })
 }
 
 /// A cell whose process ended before it could say how.
 fn no_result(planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64) -> Cell {
     let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
-    Cell {
-        id: planned.id.clone(),
-        outcome: Outcome::Error { kind, message: format!("the cell's process left no result: {how}") },
-        duration_ms,
-        boot_ms: None,
-        restored: false,
-        guest: None,
-        measurement: None,
-        console_tail: Vec::new(),
-    }
+    let message = format!("the cell's process left no result: {how}");
+    Cell { duration_ms, ..Cell::without_result(planned.id.clone(), Outcome::Error { kind, message }) }
 }
 
 /// The configurations stay with the run: they tell whether it can be compared with another.
@@ -473,6 +480,16 @@ pub fn initramfs(cache: &Cache, agent: &Path, image: &kernel::Image) -> Result<P
     Ok(entry.join(INITRAMFS))
 }
 
+/// The guest's root with the tests of its tree.
+fn with_selftests(cache: &Cache, initrd: &Path, selftests: &Selftests) -> Result<PathBuf> {
+    let key = apt::hex(&Sha256::digest(format!("{} {}", sha256(initrd)?, selftests.record.contents)));
+    let entry = cache.entry("initramfs", &key, |dir| {
+        vm::initramfs::with_folder(initrd, &selftests.root, &dir.join(INITRAMFS))
+            .map_err(InitramfsError::Write)
+    })?;
+    Ok(entry.join(INITRAMFS))
+}
+
 const INITRAMFS: &str = "initramfs.cpio";
 
 #[derive(Debug, thiserror::Error)]
@@ -483,7 +500,7 @@ pub enum InitramfsError {
     Cache(#[from] CacheError),
 }
 
-fn host_facts() -> run::Host {
+pub fn host_facts() -> run::Host {
     let field = |file: &str, key: &str| -> Option<String> {
         let text = fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(key))?;
@@ -546,4 +563,40 @@ fn now() -> String {
 
 pub fn sha256(path: &Path) -> Result<String> {
     apt::sha256(path).with_context(|| format!("failed to read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use tramplab::{kernel::build::SelftestsRecord, selftests::DenyList};
+
+    /// The same order, made anew on another host or after a failure.
+    #[test]
+    fn a_root_has_the_tests_that_were_built_and_not_those_of_the_same_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("cache"), true);
+        let agent = folder.path().join("agent.cpio");
+        fs::write(&agent, "agent").unwrap();
+        let packed = |contents: &str| {
+            let root = folder.path().join(contents);
+            fs::create_dir_all(&root).unwrap();
+            fs::write(root.join("program"), contents).unwrap();
+            let record = SelftestsRecord {
+                key: "k".to_owned(),
+                seconds: 1.0,
+                tests: BTreeMap::new(),
+                programs: BTreeSet::new(),
+                broken: BTreeMap::new(),
+                clang: None,
+                contents: contents.to_owned(),
+            };
+            with_selftests(&cache, &agent, &Selftests { root, record, denied: DenyList::default() }).unwrap()
+        };
+        let (old, new) = (packed("libelf-1"), packed("libelf-2"));
+        let holds =
+            |path: &Path, text: &str| String::from_utf8_lossy(&fs::read(path).unwrap()).contains(text);
+        assert!(holds(&old, "libelf-1") && holds(&new, "libelf-2") && !holds(&new, "libelf-1"));
+        assert_eq!(packed("libelf-1"), old);
+    }
 }

@@ -8,6 +8,8 @@ pub mod bisect;
 pub mod cache;
 pub mod compare;
 pub mod doctor;
+pub mod faults;
+pub mod fuzz;
 pub mod history;
 pub mod interrupt;
 pub mod kernels;
@@ -18,11 +20,12 @@ pub mod nextest;
 pub mod profile;
 pub mod progress;
 pub mod report;
+mod scratch;
 pub mod shell;
 pub mod test;
 pub mod vm_test;
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf, sync::LazyLock};
 
 /// Exit codes, documented in the README.
 pub mod exit {
@@ -44,10 +47,30 @@ pub struct Interrupted;
 
 /// The repository: `kernels/`, `configs/` and the sources of agent and plugin.
 pub fn repository() -> PathBuf {
-    // `cargo xtask` sets it; the path of the build is the fallback for a binary started by hand.
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
-        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    manifest.parent().expect("the harness lies in the repository").to_owned()
+    static REPOSITORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        // `cargo xtask` sets it; the path of the build is the fallback for a binary started by hand.
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        manifest.parent().expect("the harness lies in the repository").to_owned()
+    });
+    REPOSITORY.clone()
+}
+
+/// What `cargo run` says of our package would be inherited by the cargos that we run; which take it for a change, so that packages whose
+/// build asks for it are built again, first by that cargo and then by the user's.
+///
+/// # Safety
+/// No other thread may be there yet.
+pub unsafe fn forget_cargo_run() {
+    repository();
+    let of_package = |name: &OsString| {
+        name.to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+    };
+    for name in std::env::vars_os().map(|(name, _)| name).filter(of_package).collect::<Vec<_>>() {
+        // SAFETY: the caller's promise.
+        unsafe { std::env::remove_var(name) };
+    }
 }
 
 /// What was asked cannot be done as asked: exit code 2.

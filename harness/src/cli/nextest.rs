@@ -19,11 +19,15 @@ use nextest_runner::{
     list::{
         BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext, TestList,
     },
+    output_spec::LiveSpec,
     partition::PartitionerBuilder,
     platform::BuildPlatforms,
     reporter::{
         ShowProgress,
-        events::{ExecutionResultDescription, ReporterEvent, RunOutcome, TestEventKind},
+        events::{
+            ChildExecutionOutputDescription, ChildOutputDescription, ExecutionResultDescription,
+            ReporterEvent, RunOutcome, TestEventKind,
+        },
     },
     reuse_build::PathMapper,
     run_mode::NextestRunMode,
@@ -36,12 +40,16 @@ use nextest_runner::{
 use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader, Write},
+    num::NonZeroUsize,
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
-use tramplab::suite::{Plan, plan::PLAN_ENV};
+use tramplab::{
+    suite::{Plan, plan::PLAN_ENV},
+    vm::brief,
+};
 
 /// The name under which nextest runs this program again, to start a test with clean signal masks.
 pub const DOUBLE_SPAWN: &str = DoubleSpawnInfo::SUBCOMMAND_NAME;
@@ -58,19 +66,19 @@ pub struct Selection {
     /// Run one shard, e.g. hash:1/2, count:2/4 or slice:1/3
     #[arg(long, value_name = "KIND:M/N")]
     pub partition: Option<PartitionerBuilder>,
-    /// Cells at once; those that are timed always run alone [default: the number of CPUs]
+    /// Cells at once; those that are timed always run alone [default: one more than there are CPUs]
     #[arg(short = 'j', long, value_name = "N")]
-    pub jobs: Option<usize>,
+    pub jobs: Option<NonZeroUsize>,
     /// Run only cells whose name contains one of these
     #[arg(value_name = "CELL")]
     pub names: Vec<String>,
 }
 
 pub enum Event<'a> {
-    /// Only one part is run: which, and the jobs of all parts.
-    Shard {
-        partition: String,
+    /// What will run, before the first does.
+    Selected {
         jobs: Vec<String>,
+        part: Option<Part>,
     },
     Started {
         job: &'a str,
@@ -88,6 +96,12 @@ pub enum Event<'a> {
         taken: Duration,
     },
     Cancelled,
+}
+
+/// Only one part is run: which, and the jobs of all parts.
+pub struct Part {
+    pub partition: String,
+    pub jobs: Vec<String>,
 }
 
 pub enum End {
@@ -220,16 +234,20 @@ impl Cells {
             return Ok(End::Done);
         }
 
-        if let Some(partition) = &selection.partition {
-            let jobs = tests.iter_tests().filter(|test| is_of_a_part(test.test_info.filter_match));
-            let jobs = jobs.map(|test| test.name.to_string()).collect();
-            sink(Event::Shard { partition: named(partition), jobs });
-        }
+        let jobs = |is_meant: fn(FilterMatch) -> bool| {
+            let meant = tests.iter_tests().filter(|test| is_meant(test.test_info.filter_match));
+            meant.map(|test| test.name.to_string()).collect()
+        };
+        let part = |partition| Part { partition: named(partition), jobs: jobs(is_of_a_part) };
+        sink(Event::Selected {
+            jobs: jobs(|filter_match| filter_match.is_match()),
+            part: selection.partition.as_ref().map(part),
+        });
         let mut builder = TestRunnerBuilder::default();
         builder.set_capture_strategy(CaptureStrategy::Combined);
-        if let Some(jobs) = selection.jobs {
-            builder.set_test_threads(TestThreads::Count(jobs));
-        }
+        // One more than CPUs: a cell also waits for the disk, and for processes to end.
+        let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 1;
+        builder.set_test_threads(TestThreads::Count(selection.jobs.map_or_else(usual, usize::from)));
         let runner = builder.build(
             run_id,
             versions.clone(),
@@ -283,13 +301,39 @@ fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(Event<'_>)) {
             let last = run_statuses.last_status();
             sink(Event::Finished {
                 job: test_instance.test_name.as_str(),
-                how: format!("{:?}", last.result),
+                how: how(&last.result, &last.output),
                 timed_out: matches!(last.result, ExecutionResultDescription::Timeout { .. }),
                 taken: last.time_taken,
             });
         }
         TestEventKind::RunBeginCancel { .. } => sink(Event::Cancelled),
         _ => {}
+    }
+}
+
+/// How a job's process ended, and what it said of that.
+fn how(result: &ExecutionResultDescription, output: &ChildExecutionOutputDescription<LiveSpec>) -> String {
+    let ended = match result {
+        ExecutionResultDescription::Fail { failure, .. } => failure.to_string(),
+        other => other.as_static_str().to_owned(),
+    };
+    let said = match output {
+        ChildExecutionOutputDescription::Output {
+            output: ChildOutputDescription::Combined { output },
+            ..
+        } => failure_of(output.as_str_lossy()).to_owned(),
+        ChildExecutionOutputDescription::StartError(error) => error.to_string(),
+        ChildExecutionOutputDescription::Output { .. } => String::new(),
+    };
+    brief(if said.is_empty() { ended } else { format!("{ended}: {said}") })
+}
+
+/// What a test of libtest-mimic failed with, out of all that it prints; of one that died on the way the last line.
+fn failure_of(printed: &str) -> &str {
+    let behind = printed.split_once("\n---- ").and_then(|(_, rest)| Some(rest.split_once(" ----\n")?.1));
+    match behind.and_then(|rest| rest.split("\n\nfailures:").next()) {
+        Some(failure) => failure.trim(),
+        None => printed.trim().lines().last().unwrap_or_default(),
     }
 }
 
@@ -301,4 +345,20 @@ pub fn double_spawn(program: &str, arguments: &str) -> (anyhow::Error, u8) {
         Err(error) => error.into(),
     };
     (error, exit::USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failure_of;
+
+    #[test]
+    fn a_failure_is_found_in_what_libtest_mimic_prints() {
+        let printed = "\nrunning 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a ----\nfailed to write\nit: full\n\n\nfailures:\n    a\n\n\
+                       test result: FAILED. 0 passed; 1 failed\n\n";
+        assert_eq!(failure_of(printed), "failed to write\nit: full");
+        let died =
+            "running 1 test\n\nthread 'a' has overflowed its stack\nfatal runtime error: stack overflow\n\n";
+        assert_eq!(failure_of(died), "fatal runtime error: stack overflow");
+        assert_eq!(failure_of(""), "");
+    }
 }

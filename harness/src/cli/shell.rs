@@ -6,6 +6,7 @@ use super::{
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesArgs, Wanted},
     progress::Progress,
+    scratch::Scratch,
     vm_test::{self, AccelArg, BackendArg},
 };
 use anyhow::{Context, Result, bail};
@@ -30,7 +31,7 @@ use tramplab::{
 #[derive(clap::Args)]
 pub struct Args {
     /// The guest's kernel: as for vm-test
-    #[arg(long, value_name = "KERNEL", default_value = "6.12")]
+    #[arg(long, value_name = "KERNEL", default_value = "7.2")]
     kernel: String,
     /// The guest's architecture, x86_64 or arm64 [default: this machine's]
     #[arg(long, value_name = "ARCH")]
@@ -183,7 +184,7 @@ fn image(
         let wanted = host::Wanted { backend, ..wanted.of_the_host(Purpose::Measuring) };
         host::setup(cache, &wanted, &mut |step| progress.step(step))?;
     }
-    let logs = tempfile::tempdir().context("failed to make a folder for the build's log")?;
+    let logs = Scratch::new()?;
     let preparing = Preparing {
         suite: &suite,
         each_patch: false,

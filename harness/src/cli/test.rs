@@ -8,6 +8,7 @@ use tramplab::{
     host::{self, Cache, Purpose, Qemu, rust::target},
     kernel::{self, Compiler, Toolchain},
     run::{Arch, Backend},
+    selftests,
 };
 use xshell::{Shell, cmd};
 
@@ -17,6 +18,11 @@ const TOOLCHAINS: [(Compiler, Arch); 3] =
 
 /// The kernel that tests with a guest boot: the one that has most of what is measured.
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
+
+/// The name of an architecture's.
+pub(super) fn kernel(of: Arch) -> &'static str {
+    TEST_KERNELS.iter().find(|(arch, _)| *arch == of).expect("each has one").1
+}
 
 /// What runs tests' guests, and how it is named to them.
 const EMULATORS: [(&str, Arch, Purpose); 3] = [
@@ -36,38 +42,7 @@ pub struct Args {
 }
 
 pub fn test(args: &Args) -> Result<u8> {
-    let cache = Cache::open(true)?;
-    let progress = Progress::steps();
-    if args.setup {
-        let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
-        // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
-        let wanted = host::Wanted {
-            toolchains: toolchains.to_vec(),
-            arches: Arch::ALL.to_vec(),
-            emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
-            backend: Backend::VirtmeNg,
-            selftests: None,
-        };
-        host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
-    }
-    let sh = Shell::new()?;
-    sh.change_dir(repository());
-    let set = |what: &str, arch: Arch, path: &Path| {
-        sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
-    };
-    for (what, arch, purpose) in EMULATORS {
-        set(what, arch, Qemu::find(&cache, arch, purpose)?.single_program());
-    }
-    for (arch, name) in TEST_KERNELS {
-        let manifest = kernels::find(name, &[arch])?.remove(0);
-        let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-        set("TEST_KERNEL", arch, &image.image);
-    }
-    progress.step("building the plugin and the guest agents");
-    let built = artifacts::build(&cache, &Arch::ALL)?;
-    sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
-    built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
-    drop(progress);
+    let sh = prepared(args.setup, &Arch::ALL)?;
     let cargo = artifacts::cargo();
     let rest = &args.rest;
     let workspace =
@@ -79,4 +54,57 @@ pub fn test(args: &Args) -> Result<u8> {
         cmd!(sh, "{cargo} test --release --package tramplab-agent --target {target} --target-dir {folder} -- {rest...}").run()
     };
     Ok(if workspace.is_ok() && agent.is_ok() { exit::PASS } else { exit::FAIL })
+}
+
+/// A shell whose environment names what tests with guests of these architectures need.
+pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
+    let cache = Cache::open(true)?;
+    let progress = Progress::steps();
+    let emulators = || EMULATORS.iter().filter(|(_, arch, _)| arches.contains(arch));
+    if setup {
+        let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+        // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
+        let wanted = host::Wanted {
+            toolchains: toolchains.into_iter().filter(|(_, arch)| arches.contains(arch)).collect(),
+            arches: arches.to_vec(),
+            emulators: emulators().map(|&(_, arch, purpose)| (arch, purpose)).collect(),
+            backend: Backend::VirtmeNg,
+            selftests: None,
+        };
+        host::setup(&cache, &wanted, &mut |step| progress.step(step))?;
+        // A kernel's own tests are built for guests of this host's architecture: for others they take libraries that few hosts have.
+        let own = host::Wanted {
+            toolchains: vec![(
+                Toolchain { compiler: Compiler::Gcc, version: None },
+                Arch::host().unwrap_or(Arch::X86_64),
+            )],
+            arches: Vec::new(),
+            emulators: Vec::new(),
+            backend: Backend::Qemu,
+            selftests: Some(selftests::Wanted {
+                bench: true,
+                tests: [selftests::SNAPSHOT_TEST.parse()?].into(),
+                ..selftests::Wanted::default()
+            }),
+        };
+        host::setup(&cache, &own, &mut |step| progress.step(step))?;
+    }
+    let sh = Shell::new()?;
+    sh.change_dir(repository());
+    let set = |what: &str, arch: Arch, path: &Path| {
+        sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
+    };
+    for &(what, arch, purpose) in emulators() {
+        set(what, arch, Qemu::find(&cache, arch, purpose)?.single_program());
+    }
+    for (arch, name) in TEST_KERNELS.into_iter().filter(|(arch, _)| arches.contains(arch)) {
+        let manifest = kernels::find(name, &[arch])?.remove(0);
+        let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+        set("TEST_KERNEL", arch, &image.image);
+    }
+    progress.step("building the plugin and the guest agents");
+    let built = artifacts::build(&cache, arches)?;
+    sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
+    built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
+    Ok(sh)
 }

@@ -23,6 +23,7 @@ use tramplab::{
     host::{self, Cache, Purpose},
     kernel::build::Confinement,
     run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test},
+    selftests,
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
     vm::{accel, branches},
 };
@@ -122,12 +123,11 @@ impl Args {
     /// Where branch records are to come from, if what was asked for goes together.
     fn branches(&self, suite: &Suite) -> Result<branches::Request> {
         let refused = |why: &str| Err(UsageError(why.to_owned()).into());
-        let counts = suite.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }));
-        let delivers = suite.experiments.contains(&Experiment::DeliverRecords);
+        let delivers = suite.delivers_records();
         match self.branches {
             BranchesArg::Auto | BranchesArg::Virtual if delivers => Ok(branches::Request::Virtual),
             BranchesArg::Auto => Ok(branches::Request::Auto),
-            _ if !counts => Err(UsageError(format!(
+            _ if !suite.counts_records() => Err(UsageError(format!(
                 "--branches is of lbr_waste tests, and the suite `{}` has none",
                 suite.name
             ))
@@ -182,10 +182,12 @@ fn overridden(mut suite: Suite, args: &Args) -> Result<Suite> {
     suite.experiments.extend(args.experiments.iter().map(|experiment| match experiment {
         ExperimentArg::DeliverRecords => Experiment::DeliverRecords,
     }));
-    let delivers = |group: &TestGroup| matches!(group, TestGroup::LbrWaste { .. });
-    if suite.experiments.contains(&Experiment::DeliverRecords) && !suite.tests.iter().any(delivers) {
-        let message =
-            format!("deliver-records is of lbr_waste tests, and the suite `{}` has none", suite.name);
+    if suite.delivers_records() && !suite.asks_for_records() {
+        let message = format!(
+            "deliver-records is of lbr_waste tests and of test_progs' {}, and the suite `{}` has none of them",
+            selftests::SNAPSHOT_TEST,
+            suite.name
+        );
         return Err(UsageError(message).into());
     }
     let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach { .. }));
@@ -299,13 +301,26 @@ pub fn measure(args: &Args) -> Result<Measured> {
             lab::discard(&run_dir);
         }
     })?;
+    if let [test, ..] = &prepared.unknown_tests(&asked.suite)[..] {
+        let message = format!(
+            "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or FOLDER/PROGRAM of \
+             tools/testing/selftests",
+            asked.reference.file,
+            test.name()
+        );
+        return Err(UsageError(message).into());
+    }
     let compared = !prepared.series.is_empty();
-    let planned = lab.plan(&asked, prepared, compared, run_dir, &progress)?;
+    let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
+    let planned = lab.plan(&asked, prepared, compared, run_dir.clone(), &progress);
     drop(progress);
     // From here on nextest hears signals.
-    if interrupt.came() {
-        return Err(Interrupted.into());
-    }
+    let planned = if interrupt.came() { Err(Interrupted.into()) } else { planned };
+    let planned = planned.inspect_err(|_| {
+        if !is_built_here {
+            lab::discard(&run_dir);
+        }
+    })?;
     drop(interrupt);
     if args.list {
         return lab.list(&planned, &args.selection).map(Measured::Nothing);
@@ -332,7 +347,7 @@ pub fn exit_code(run: &Run) -> u8 {
     } else if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || run.cells.iter().all(|cell| cell.id.test == Test::Build)
         || (run.shard.is_none() && compares_nothing(run))
-        || run.joined.as_ref().is_some_and(|joined| joined.runs.len() < joined.expected)
+        || run.shortage().is_some()
     {
         // Building a kernel measures nothing, and two kernels that skip everything were not compared: of a shard that may be, as
         // what the others measured is judged together with it. Of a part that is missing nothing is known.
@@ -371,9 +386,5 @@ pub fn suite_file(name: &str) -> Result<PathBuf> {
 
 /// What the suite's guests are run for.
 pub fn purpose(suite: &Suite) -> Purpose {
-    if suite.experiments.contains(&Experiment::DeliverRecords) {
-        Purpose::Delivering
-    } else {
-        Purpose::Measuring
-    }
+    if suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring }
 }

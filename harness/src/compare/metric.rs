@@ -9,7 +9,7 @@ use crate::{
         Accel, Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance,
         TreeTest, Trigger,
     },
-    selftests::{End, Name, Program},
+    selftests::{End, Name, Program, is_absent},
 };
 use std::{collections::BTreeSet, fmt, str::FromStr};
 use tramplab_protocol::{
@@ -168,17 +168,29 @@ pub struct Ended {
     pub end: End,
     /// Its subtests that are ok.
     pub ok: BTreeSet<String>,
+    /// Those of them that the run does not name.
+    pub more: u32,
 }
 
 impl Ended {
     fn of(ran: &TreeTest) -> Ended {
         let ok = ran.subtests.iter().filter(|subtest| subtest.end == End::Ok);
-        Ended { end: ran.end, ok: ok.map(|subtest| subtest.name.clone()).collect() }
+        let ok = ok.map(|subtest| subtest.name.clone()).collect();
+        Ended { end: ran.end, ok, more: ran.left_out.ok }
+    }
+
+    fn count(&self) -> usize {
+        self.ok.len() + self.more as usize
     }
 
     /// A test may end well with fewer subtests that ran: one that was ok and is not, or is no more, is a loss.
     pub fn is_worse_than(&self, before: &Ended) -> bool {
-        self.end > before.end || (self.end == before.end && !before.ok.is_subset(&self.ok))
+        let has_lost = match (before.more, self.more) {
+            (0, 0) => !before.ok.is_subset(&self.ok),
+            // Which of them are named depends on how many there are.
+            _ => self.count() < before.count(),
+        };
+        self.end > before.end || (self.end == before.end && has_lost)
     }
 }
 
@@ -222,22 +234,23 @@ impl fmt::Display for Value {
             }
             Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
             Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
-            Value::Ended(Ended { end, ok }) if ok.is_empty() => f.pad(end.name()),
-            Value::Ended(Ended { end, ok }) => f.pad(&format!("{} ({} ok)", end.name(), ok.len())),
+            Value::Ended(ended) if ended.count() == 0 => f.pad(ended.end.name()),
+            Value::Ended(ended) => f.pad(&format!("{} ({} ok)", ended.end.name(), ended.count())),
             Value::Rates(rates, _) => {
-                let extreme =
-                    |pick: fn(f64, f64) -> f64| rates.iter().copied().reduce(pick).unwrap_or(f64::NAN);
-                let (min, max) = (extreme(f64::min), extreme(f64::max));
+                let (min, max) = extremes(rates);
                 f.pad(&format!("{:.3} M/s ({min:.3}..{max:.3})", Value::median(rates)))
             }
             Value::Times(times) => {
-                let extreme =
-                    |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
-                let (min, max) = (extreme(f64::min), extreme(f64::max));
+                let (min, max) = extremes(times);
                 f.pad(&format!("{:.2} ms ({min:.2}..{max:.2})", Value::median(times)))
             }
         }
     }
+}
+
+fn extremes(times: &[f64]) -> (f64, f64) {
+    let extreme = |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+    (extreme(f64::min), extreme(f64::max))
 }
 
 impl Metric {
@@ -531,7 +544,7 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
     }
     let lost = base.measurement.is_some() && head.measurement.is_none();
     let is_new = base.id.test.is_of_the_tree()
-        && matches!(base.outcome, Outcome::Skip { .. })
+        && matches!(&base.outcome, Outcome::Skip { reason } if is_absent(reason))
         && head.outcome == Outcome::Pass;
     Some(Unmatched { test: base.id.test.clone(), base: ending(base), head: ending(head), lost, is_new })
 }

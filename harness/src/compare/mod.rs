@@ -207,6 +207,15 @@ fn judge_pair(
         (Value::PerHit(_), _) => Judged::not("of one boot each"),
         (Value::Rates(_, Accel::Tcg), _) => Judged::not("throughput under TCG is the emulator's"),
         (Value::Rates(a, Accel::Kvm), Value::Rates(b, _)) => match timing {
+            Timing::Interleaved if [a, b].iter().any(|rates| rates.contains(&0.0)) => {
+                let idle = |rates: &[f64]| rates.iter().filter(|rate| **rate == 0.0).count();
+                // No ratio says it: programs that run in fewer guests than before run worse.
+                match idle(b).cmp(&idle(a)) {
+                    Ordering::Greater => exactly((Verdict::Worse, true)),
+                    Ordering::Less => exactly((Verdict::Better, false)),
+                    Ordering::Equal => Judged::not("as many guests of each side had no hit in most seconds"),
+                }
+            }
             // As what a hit takes: more is worse.
             Timing::Interleaved => {
                 let [a, b] = [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());

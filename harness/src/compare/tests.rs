@@ -9,7 +9,7 @@ use crate::{
         Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste, Measurement, Test,
         TreeTest, TriggerCost,
     },
-    selftests::{End, Subtest},
+    selftests::{End, LeftOut, Subtest},
 };
 use runs::{Measured, obstacles};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message::Stopped};
@@ -742,21 +742,29 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
         Ok(Measurement::TestProgs(TreeTest {
             end,
             subtests,
+            left_out: LeftOut::default(),
             denied: vec![],
             failures: vec!["a:FAIL:b".to_owned()],
         }))
     };
-    let skip = || Err(Outcome::Skip { reason: "this kernel's tree has no test".to_owned() });
+    let skip = || Err(Outcome::Skip { reason: crate::selftests::absent("test", "new") });
+    let denied = || Err(Outcome::Skip { reason: "denied by DENYLIST:1 (`allowed`)".to_owned() });
     let error = || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
     let (ok, fail) = (End::Ok, End::Fail);
     // It ends well, with a subtest that does not run any more.
     let fewer = || {
         let subtests = vec![Subtest { name: "sub".to_owned(), end: End::Skip }];
-        Ok(Measurement::TestProgs(TreeTest { end: End::Ok, subtests, denied: vec![], failures: vec![] }))
+        Ok(Measurement::TestProgs(TreeTest {
+            end: End::Ok,
+            subtests,
+            left_out: LeftOut::default(),
+            denied: vec![],
+            failures: vec![],
+        }))
     };
     let mut run = recorded();
     let [base, head] = [run.series[0].base().kernel.clone(), run.series[0].head().kernel.clone()];
-    let cells = |kernel: &str, ends: [(&str, Result<Measurement, Outcome>); 7]| {
+    let cells = |kernel: &str, ends: [(&str, Result<Measurement, Outcome>); 8]| {
         ends.map(|(name, measured)| own_test(kernel, Accel::Tcg, test(name), measured))
     };
     run.cells = [
@@ -770,6 +778,7 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
                 ("new", skip()),
                 ("lost", ran(ok)),
                 ("dead", ran(ok)),
+                ("allowed", denied()),
             ],
         ),
         cells(
@@ -782,6 +791,7 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
                 ("new", ran(ok)),
                 ("lost", skip()),
                 ("dead", error()),
+                ("allowed", ran(ok)),
             ],
         ),
     ]
@@ -802,14 +812,20 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
     let named = |name: &str, lost, is_new| (format!("test_progs/{name}"), lost, is_new);
     assert_eq!(
         unmatched,
-        [named("new", false, true), named("lost", true, false), named("dead", true, false)]
+        [
+            named("new", false, true),
+            named("lost", true, false),
+            named("dead", true, false),
+            // The base's tree has it.
+            named("allowed", false, false)
+        ]
     );
     judge(&mut run);
     let ends = |kernel: &str| -> Vec<&str> {
         run.cells_of(Arch::X86_64, kernel).map(|cell| cell.outcome.name()).collect()
     };
-    assert_eq!(ends(&base), ["pass", "pass", "pass", "fail", "skip", "pass", "pass"]);
-    assert_eq!(ends(&head), ["pass", "fail", "fail", "pass", "pass", "fail", "error"]);
+    assert_eq!(ends(&base), ["pass", "pass", "pass", "fail", "skip", "pass", "pass", "skip"]);
+    assert_eq!(ends(&head), ["pass", "fail", "fail", "pass", "pass", "fail", "error", "pass"]);
     let reason_of = |index| run.cells_of(Arch::X86_64, &head).nth(index).unwrap().outcome.reason().unwrap();
     assert_eq!(reason_of(1), format!("test_progs.fewer.result is worse than on {base}: ok (1 ok) -> ok"));
     let broken = run.cells_of(Arch::X86_64, &head).nth(2).unwrap();
@@ -842,5 +858,63 @@ fn throughput_is_judged_only_where_it_is_the_machines() {
             None => assert!(matches!(compared.verdict, Verdict::NotJudged(_)) && !compared.beyond),
         }
         assert_eq!("bench.trig-fentry.rate".parse::<Metric>().unwrap(), compared.metric);
+    }
+}
+
+/// A second in three has a hit, so it was measured; the median has none.
+#[test]
+fn a_guest_in_which_next_to_nothing_ran_is_no_noise() {
+    let test = || Test::Bench { benchmark: "trig-fentry".parse().unwrap() };
+    let bench = |idle: usize| {
+        let hits = |boot: usize| if boot < idle { vec![0.0, 0.0, 0.001] } else { vec![1.0; 3] };
+        let boots = (0..6).map(|boot| BenchBoot { hits: hits(boot) }).collect();
+        Ok(Measurement::Bench(Bench { producers: 1, boots }))
+    };
+    for (base, head, expected) in [
+        (0, 1, Some(Verdict::Worse)),
+        (0, 6, Some(Verdict::Worse)),
+        (6, 0, Some(Verdict::Better)),
+        (1, 1, None),
+    ] {
+        let [a, b] = [("a", base), ("b", head)]
+            .map(|(kernel, idle)| own_test(kernel, Accel::Kvm, test(), bench(idle)));
+        let pairs = pair_up(&[&a], &[&b]);
+        let comparison = compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved);
+        let compared = verdict(&comparison, "bench.trig-fentry.rate");
+        match expected {
+            Some(expected) => {
+                assert_eq!((&compared.verdict, compared.beyond), (&expected, head > 0), "{base} {head}");
+            }
+            None => assert!(matches!(compared.verdict, Verdict::NotJudged(_)), "{:?}", compared.verdict),
+        }
+    }
+}
+
+/// Which are named depends on how many there are.
+#[test]
+fn of_more_subtests_than_are_named_their_number_is_compared() {
+    let test = |ok: &[&str], more: u32| {
+        let subtests = ok.iter().map(|&name| Subtest { name: name.to_owned(), end: End::Ok }).collect();
+        let left_out = LeftOut { ok: more, ..LeftOut::default() };
+        Ok(Measurement::TestProgs(TreeTest {
+            end: End::Ok,
+            subtests,
+            left_out,
+            denied: vec![],
+            failures: vec![],
+        }))
+    };
+    for (base, head, expected) in [
+        (test(&["a", "b"], 5), test(&["new", "a"], 5), Verdict::Same),
+        (test(&["a", "b"], 5), test(&["a", "b"], 4), Verdict::Worse),
+        (test(&["a", "b"], 0), test(&["a", "c"], 0), Verdict::Worse),
+    ] {
+        let id = || Test::TestProgs { test: "t".parse().unwrap() };
+        let [a, b] = [("a", base), ("b", head)].map(|(kernel, ran)| own_test(kernel, Accel::Tcg, id(), ran));
+        let comparison =
+            compare("a", "b", &pair_up(&[&a], &[&b]), MODEL, Tolerance::default(), Timing::Interleaved);
+        let compared = verdict(&comparison, "test_progs.t.result");
+        let expected = (&expected, expected == Verdict::Worse);
+        assert_eq!((&compared.verdict, compared.beyond), expected, "{} {}", compared.base, compared.head);
     }
 }

@@ -233,8 +233,7 @@ impl Cache {
     }
 
     fn is_current(&self, path: &Path) -> bool {
-        path.join(MARKER).is_file()
-            && (self.reuse || self.filled.lock().expect("not poisoned").contains(path))
+        is_whole(path) && (self.reuse || self.filled.lock().expect("not poisoned").contains(path))
     }
 
     fn lock_in(&self, folder: &Path, name: &str, limit: Duration) -> Result<Lock, CacheError> {
@@ -317,12 +316,15 @@ pub(super) fn discard(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file, whole or not at all, also when the power fails.
+/// Writes a file, whole or not at all, also when the power fails. One that is replaced keeps its permissions.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().expect("a file in a folder");
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     io::Write::write_all(&mut file, bytes)?;
+    if let Ok(before) = fs::metadata(path) {
+        file.as_file().set_permissions(before.permissions())?;
+    }
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
@@ -353,21 +355,48 @@ fn file_name(key: &str) -> String {
     key.chars().map(|c| if c.is_ascii_alphanumeric() || "._+~=-".contains(c) { c } else { '_' }).collect()
 }
 
+/// The files of a folder, those of its own: what is as large as a kernel's sources is not looked through at every use.
+fn lengths(folder: &Path) -> io::Result<Vec<(u64, String)>> {
+    let mut lengths = Vec::new();
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        // A name that is no text, or more than a line, is not held against anything.
+        let name = file.file_name().into_string().ok().filter(|name| !name.contains('\n'));
+        if let (Some(name), true) = (name, file.file_type()?.is_file()) {
+            lengths.push((file.metadata()?.len(), name));
+        }
+    }
+    Ok(lengths)
+}
+
+/// Whether an entry is complete, and its files have the lengths they had then: one that somebody cut is made again.
+fn is_whole(path: &Path) -> bool {
+    let Ok(marker) = fs::read_to_string(path.join(MARKER)) else { return false };
+    // Entries of before have their key alone.
+    marker.lines().skip(1).filter_map(|line| line.split_once(' ')).all(|(length, name)| {
+        fs::metadata(path.join(name)).is_ok_and(|file| length.parse() == Ok(file.len()))
+    })
+}
+
 /// What a complete entry is known by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
     /// It is on the disk.
     Synced,
-    /// Its reader sees whether it is what was written.
+    /// Its first reader sees whether it is what was written, and that it gets to the disk.
     Checked,
 }
 
 fn complete(unfinished: &Path, path: &Path, key: &str, durability: Durability) -> io::Result<()> {
+    let mut marker = format!("{key}\n");
     if durability == Durability::Synced {
         // On disk before it counts: after a power cut a marker must not vouch for empty files.
         nix::unistd::syncfs(fs::File::open(unfinished)?)?;
+        for (length, name) in lengths(unfinished)? {
+            marker.push_str(&format!("{length} {name}\n"));
+        }
     }
-    fs::write(unfinished.join(MARKER), format!("{key}\n"))?;
+    fs::write(unfinished.join(MARKER), marker)?;
     if !path.exists() {
         return fs::rename(unfinished, path);
     }
@@ -505,6 +534,21 @@ mod tests {
         let failing = cache.entry_in_passing("kind", "other", |_| Err(io::Error::other("no")));
         assert_eq!(failing.unwrap_err().to_string(), "no");
         assert!(cache.get("kind", "key").is_some() && cache.get("kind", "other").is_none());
+    }
+
+    #[test]
+    fn an_entry_that_was_cut_or_lost_a_file_is_made_again() {
+        let (_folder, cache) = cache();
+        let fill = || {
+            cache.entry::<FillError>("kind", "key", |folder| Ok(fs::write(folder.join("a file"), "whole")?))
+        };
+        let file = fill().unwrap().join("a file");
+        for damage in [|file: &Path| fs::write(file, "wh"), |file: &Path| fs::remove_file(file)] {
+            damage(&file).unwrap();
+            assert!(cache.get("kind", "key").is_none());
+            assert_eq!(fs::read_to_string(fill().unwrap().join("a file")).unwrap(), "whole");
+            assert!(cache.get("kind", "key").is_some());
+        }
     }
 
     #[test]

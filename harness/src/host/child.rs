@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running a host program to its end, within a deadline.
 
+use nix::{
+    sys::{
+        prctl,
+        signal::{Signal, killpg},
+    },
+    unistd::Pid,
+};
 use std::{
     fs::File,
     io::{self, Read, Seek},
@@ -73,9 +80,7 @@ pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildE
     let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
     // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
     unsafe {
-        command.pre_exec(|| {
-            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(io::Error::from)
-        });
+        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
     }
     let mut child = command.spawn().map_err(|source| error(command, source))?;
     let end = Instant::now() + limit;
@@ -107,6 +112,56 @@ fn stop(child: &mut Child) {
             Ok(None) => thread::sleep(Duration::from_millis(20)),
             _ => return,
         }
+    }
+}
+
+/// A program in a process group of its own, which is killed whole and reaped when it is dropped.
+pub struct Group {
+    child: Child,
+    ended: bool,
+}
+
+/// How long it may take to stop its children by itself, as make does.
+const GRACE: Duration = Duration::from_secs(3);
+
+impl Group {
+    pub fn spawn(command: &mut Command) -> io::Result<Group> {
+        command.process_group(0);
+        let parent = nix::unistd::getpid();
+        // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                // SIGTERM and not SIGKILL: make takes its children with it. bubblewrap dies of it and kills all inside.
+                prctl::set_pdeathsig(Signal::SIGTERM)?;
+                if nix::unistd::getppid() != parent {
+                    return Err(io::Error::other("the parent has died"));
+                }
+                Ok(())
+            });
+        }
+        Ok(Group { child: command.spawn()?, ended: false })
+    }
+
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        let status = self.child.try_wait()?;
+        self.ended |= status.is_some();
+        Ok(status)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.child.id().cast_signed());
+        if !self.ended {
+            let _ = killpg(group, Signal::SIGTERM);
+            let end = Instant::now() + GRACE;
+            while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        // Also after a good end: what it left in the background. The group's number is not given anew while any lives.
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.child.wait();
     }
 }
 

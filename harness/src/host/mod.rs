@@ -6,6 +6,7 @@ pub mod busybox;
 pub mod cache;
 pub mod child;
 pub mod doctor;
+pub mod fuzzer;
 mod kvm;
 pub mod lbr;
 mod private;

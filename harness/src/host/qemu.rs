@@ -75,7 +75,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     #[error(
-        "failed to find a QEMU for {arch} guests: {why}, and the cache holds no private copy; run `cargo xtask vm-test \
+        "failed to find a QEMU for {arch} guests: {why}, and no private copy is in the cache, where --no-cache does not look; run `cargo xtask vm-test \
          --setup --arch {arch}{option}`, or name one in {variable}",
         option = .purpose.option(),
         variable = variable(*.arch)

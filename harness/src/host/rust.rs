@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum RustError {
     #[error(
-        "failed to find Rust for {arch} guests: rustc has no target {target}, and the cache holds no private copy; run \
+        "failed to find Rust for {arch} guests: rustc has no target {target}, and no private copy is in the cache, where --no-cache does not look; run \
          `cargo xtask vm-test --setup --arch {arch}`, or `rustup target add {target}`"
     )]
     NotFound { arch: Arch, target: String },

@@ -265,7 +265,8 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-pub(super) fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
+/// The manifest of a file with this text; `path` is what errors name, and what paths in it are relative to.
+pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
     let ManifestFile {
         arch: arch_at,
         debian,

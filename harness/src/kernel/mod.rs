@@ -16,7 +16,7 @@ pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
     BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, debian_architecture,
-    is_name_char, load_manifest, names,
+    is_name_char, load_manifest, names, parse as parse_manifest,
 };
 pub use source::{Resolved, SourceError};
 

@@ -84,7 +84,7 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
         .map(|change| row(name(&change.function, change.interrupt), change.base, change.head))
         .collect();
     if let Some(rest) = changes.get(ROWS..).filter(|rest| !rest.is_empty()) {
-        let sum = |of: fn(&Change) -> u64| rest.iter().map(of).sum();
+        let sum = |of: fn(&Change) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
         let count = format!("{} more that changed", rest.len());
         rows.push(row(count, sum(|change| change.base), sum(|change| change.head)));
     }

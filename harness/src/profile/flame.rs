@@ -39,7 +39,8 @@ pub fn render_difference(
     for place in &mut tree.places {
         place.own[0] = scale.base(place.own[0]);
     }
-    let gone: u64 = tree.places.iter().filter(|place| place.own[1] == 0).map(|place| place.own[0]).sum();
+    let gone = tree.places.iter().filter(|place| place.own[1] == 0);
+    let gone = gone.fold(0_u64, |sum, place| sum.saturating_add(place.own[0]));
     let title = format!("{} against {}: {}", head.cell, base.cell, head.phases());
     let mut subtitle = format!(
         "{}: {} {} against {}; width: head; red more, blue less; {gone} of the base in stacks that are gone",

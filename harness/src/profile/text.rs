@@ -48,7 +48,7 @@ pub fn render(subject: &Subject, tree: &Tree<1>, limit: f64, out: &mut impl Writ
         writeln!(out, "# Nothing was spent.")?;
     }
     if !hidden.is_empty() {
-        let own: u64 = hidden.iter().map(|row| row.own).sum();
+        let own = hidden.iter().fold(0_u64, |sum, row| sum.saturating_add(row.own));
         writeln!(
             out,
             "# {} more below {limit} %, {:.2}% together: --percent-limit 0 shows them.",
@@ -99,7 +99,7 @@ fn rows(tree: &Tree<1>) -> Vec<Row> {
         let [own] = at.own;
         if own > 0 {
             let row = rows.entry(at.frame).or_insert(Row { frame: at.frame, own: 0, parts: Vec::new() });
-            row.own += own;
+            row.own = row.own.saturating_add(own);
             row.parts.push((place, own));
         }
     }
@@ -180,7 +180,7 @@ fn callers(tree: &Tree<1>, way: &Way) -> Vec<Way> {
     parents.dedup_by(|later, earlier| {
         let same = later.0 == earlier.0;
         if same {
-            earlier.1 += later.1;
+            earlier.1 = earlier.1.saturating_add(later.1);
         }
         same
     });
@@ -188,7 +188,7 @@ fn callers(tree: &Tree<1>, way: &Way) -> Vec<Way> {
         .chunk_by(|a, b| frame(a.0) == frame(b.0))
         .map(|parts| Way {
             frame: frame(parts[0].0),
-            weight: parts.iter().map(|part| part.1).sum(),
+            weight: parts.iter().fold(0, |sum, part| sum.saturating_add(part.1)),
             parts: parts.to_vec(),
         })
         .collect();

@@ -86,13 +86,14 @@ impl<const SIDES: usize> Tree<SIDES> {
                 self.places.push(Place { parent: above, frame, own: [0; SIDES] });
                 index(self.places.len() - 1)
             });
-            self.places[place as usize].own[side] += node.own;
+            let own = &mut self.places[place as usize].own[side];
+            *own = own.saturating_add(node.own);
             places.push(Some(place));
         }
     }
 
     pub fn total(&self, side: usize) -> u64 {
-        self.places.iter().map(|place| place.own[side]).sum()
+        self.places.iter().fold(0, |sum, place| sum.saturating_add(place.own[side]))
     }
 
     /// By place: what was spent there and in all it called.
@@ -197,9 +198,9 @@ impl Profile {
     }
 }
 
-/// Side by side.
+/// Side by side. One profile's sum fits ([`Profile::check`]), that of several may not: then it is the most there is.
 pub fn add<const SIDES: usize>(sum: &mut [u64; SIDES], more: [u64; SIDES]) {
-    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
 }
 
 /// One word that is fit to print, and that no form of output takes for a separator.

@@ -41,7 +41,7 @@ impl Of {
             Of::Task => totals.task,
             Of::Interrupts => totals.interrupts,
             Of::Others => totals.others,
-            Of::All => totals.task + totals.interrupts + totals.others,
+            Of::All => totals.task.saturating_add(totals.interrupts).saturating_add(totals.others),
         }
     }
 }
@@ -92,12 +92,12 @@ impl Subject {
         let mut totals = Totals::default();
         for profile in profiles {
             let Totals { task, interrupts, others } = Totals::of(profile);
-            totals.task += task;
-            totals.interrupts += interrupts;
-            totals.others += others;
+            totals.task = totals.task.saturating_add(task);
+            totals.interrupts = totals.interrupts.saturating_add(interrupts);
+            totals.others = totals.others.saturating_add(others);
             let Some(new) = &profile.sampling else { continue };
             match sampling.iter_mut().find(|s| (&s.event, s.period) == (&new.event, new.period)) {
-                Some(known) => known.lost += new.lost,
+                Some(known) => known.lost = known.lost.saturating_add(new.lost),
                 None => sampling.push(new.clone()),
             }
         }

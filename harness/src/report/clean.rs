@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes text from guests fit to print: a console may hold any byte.
 
-/// Without terminal escapes, control characters other than line ends, and what XML 1.0 forbids; a tab is a space.
+/// Without terminal escapes, control characters other than line ends, what turns the direction of text round, and what XML 1.0 forbids;
+/// a tab is a space.
 pub fn plain(text: &str) -> String {
     // With its escapes the library takes out tabs as well.
     let spaced = text.replace('\t', " ");
@@ -9,7 +10,8 @@ pub fn plain(text: &str) -> String {
 }
 
 fn is_printable(c: char) -> bool {
-    c == '\n' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
+    let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c == '\n' || !(c.is_control() || turns || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// For the inside of a CDATA section: its end mark is split over two.
@@ -30,6 +32,7 @@ mod tests {
             ("a\0b\u{8}c\u{7f}d\u{85}e\rf", "abcdef"),
             ("x\u{fffe}y\u{ffff}z\u{fffd}", "xyz\u{fffd}"),
             ("]]>", "]]>"),
+            ("\u{202e}ssap\u{202c} \u{2066}x\u{2069}", "ssap x"),
         ];
         for (hostile, expected) in table {
             assert_eq!(plain(hostile), expected, "{hostile:?}");

@@ -69,7 +69,8 @@ pub struct Listing {
 pub struct Outcomes {
     /// `12 cells: 9 pass, 1 fail, 1 error, 1 skip`.
     pub summary: String,
-    pub interrupted: bool,
+    /// What a run lacks that was interrupted, or put together from too few.
+    pub lacks: Vec<String>,
     pub failures: Vec<(String, Vec<String>)>,
     pub errors: Vec<Failed>,
     /// By reason.
@@ -666,7 +667,7 @@ fn outcomes(run: &Run) -> Outcomes {
     });
     Outcomes {
         summary: format!("{} cells: {}", run.cells.len(), parts.join(", ")),
-        interrupted: run.interrupted,
+        lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
         failures,
         errors,
         skips,

@@ -42,18 +42,16 @@ pub fn annotations(run: &Run) -> String {
 
 fn errors(run: &Run) -> Vec<Annotation> {
     let mut errors = Vec::new();
-    if let Some(joined) = run.joined.as_ref().filter(|joined| joined.runs.len() < joined.expected) {
-        let message = format!("{} of {} runs were left behind", joined.runs.len(), joined.expected);
-        errors.push(Annotation {
-            title: "tramplab: a shard did not report".to_owned(),
-            message,
-            place: None,
-        });
-    }
-    if run.interrupted {
-        let message = "The run was interrupted: cells that are missing were not run.".to_owned();
-        errors.push(Annotation { title: "tramplab: interrupted".to_owned(), message, place: None });
-    }
+    errors.extend(run.shortage().map(|message| Annotation {
+        title: "tramplab: a shard did not report".to_owned(),
+        message,
+        place: None,
+    }));
+    errors.extend(run.interruption().map(|message| Annotation {
+        title: "tramplab: interrupted".to_owned(),
+        message,
+        place: None,
+    }));
     errors.extend(run.cells.iter().filter_map(of_cell));
     errors
 }
@@ -278,7 +276,10 @@ mod tests {
         let build = crate::run::Build { toolchain: String::new(), key: String::new(), confined: false };
         run.kernels[0].build = Some(build);
         let out = annotations(&run);
-        assert!(out.starts_with("::error title=tramplab%3A a shard did not report::1 of 2 runs"), "{out}");
+        assert!(
+            out.starts_with("::error title=tramplab%3A a shard did not report::Only 1 of 2 runs"),
+            "{out}"
+        );
         assert!(out.contains("was built unconfined::"), "{out}");
     }
 

@@ -2,7 +2,7 @@
 //! The report as JUnit XML: a suite per kernel, a case per cell.
 
 use super::clean::{cdata, plain};
-use crate::run::{Accel, Arch, BranchSource, Cell, Outcome, Run};
+use crate::run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run};
 use junit_report::{Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder};
 use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;
@@ -18,24 +18,42 @@ pub enum JunitError {
 pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     let started = OffsetDateTime::parse(&run.started, &Rfc3339)
         .map_err(|_| JunitError::Started(run.started.clone()))?;
+    // What a run did not come to must not look like one that passed.
+    let missing = run.missing_cells();
+    let all = || run.cells.iter().chain(&missing);
     // GitLab drops all but one of the cases that share a class and a name.
-    let accels: BTreeSet<Accel> = run.cells.iter().map(|cell| cell.id.accel).collect();
+    let accels: BTreeSet<Accel> = all().map(|cell| cell.id.accel).collect();
     let class = |cell: &Cell| {
         let id = &cell.id;
         let class = format!("{}/{}", id.arch.name(), id.kernel);
         if accels.len() > 1 { format!("{class}/{}", id.accel.name()) } else { class }
     };
     let kernels: BTreeSet<(Arch, &str, Accel)> =
-        run.cells.iter().map(|cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel)).collect();
+        all().map(|cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel)).collect();
     let mut report = ReportBuilder::new();
     for kernel in kernels {
         let is_this = |cell: &&Cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel) == kernel;
-        let cells: Vec<&Cell> = run.cells.iter().filter(is_this).collect();
+        let cells: Vec<&Cell> = all().filter(is_this).collect();
         let mut suite = TestSuiteBuilder::new(&plain(&class(cells[0])));
         suite.set_timestamp(started);
         for cell in cells {
             suite.add_testcase(case(cell, &class(cell)));
         }
+        report.add_testsuite(suite.build());
+    }
+    // Nor what nobody can name.
+    let unnamed = run.interruption().filter(|_| run.missing.is_empty()).into_iter().chain(run.shortage());
+    let cases: Vec<TestCase> = unnamed
+        .map(|said| {
+            TestCaseBuilder::error("run", Duration::ZERO, ErrorKind::Harness.name(), &plain(&said))
+                .set_classname("tramplab")
+                .set_trace(&cdata(&said))
+                .build()
+        })
+        .collect();
+    if !cases.is_empty() {
+        let mut suite = TestSuiteBuilder::new("tramplab");
+        suite.set_timestamp(started).add_testcases(cases);
         report.add_testsuite(suite.build());
     }
     let mut xml = Vec::new();

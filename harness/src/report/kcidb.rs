@@ -133,11 +133,12 @@ pub fn render(run: &Run, origin: &Origin) -> serde_json::Result<Vec<u8>> {
     let mut seen = BTreeSet::new();
     let checkouts = run.kernels.iter().filter(|kernel| seen.insert(checkout_id(run, kernel, origin)));
     let is_test = |cell: &&Cell| cell.id.test != Test::Build;
+    let missing = run.missing_cells();
     let report = Report {
         version: Version { major: 5, minor: 3 },
         checkouts: checkouts.map(|kernel| checkout(run, kernel, origin)).collect(),
         builds: run.kernels.iter().map(|kernel| build(run, kernel, origin)).collect(),
-        tests: run.cells.iter().filter(is_test).map(|cell| test(run, cell, origin)).collect(),
+        tests: run.cells.iter().chain(&missing).filter(is_test).map(|cell| test(run, cell, origin)).collect(),
     };
     let mut bytes = serde_json::to_vec_pretty(&report)?;
     bytes.push(b'\n');

@@ -19,7 +19,9 @@ pub fn cell_line(cell: &Cell) -> String {
         (Outcome::Pass, Some(measurement)) => measured(cell, measurement),
         (Outcome::Pass, None) => String::new(),
     };
-    format!("{head}  {}", plain(&rest)).trim_end().to_owned()
+    // Of several lines only the first begins where cells do: a guest's words cannot pass for another cell.
+    let rest = plain(&rest).replace('\n', "\n      ");
+    format!("{head}  {rest}").trim_end().to_owned()
 }
 
 fn measured(cell: &Cell, measurement: &Measurement) -> String {

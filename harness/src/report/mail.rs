@@ -25,9 +25,7 @@ pub fn render(run: &Run, view: &View) -> String {
     }
     let outcomes = &document.outcomes;
     out += &paragraph(&outcomes.summary, "");
-    if outcomes.interrupted {
-        out += &paragraph("The run was interrupted: cells that are missing were not run.", "");
-    }
+    out.extend(outcomes.lacks.iter().map(|said| paragraph(said, "")));
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n{}", paragraph(&format!("fail {cell}"), ""));
         out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));

@@ -68,9 +68,7 @@ pub fn table(table: &Table) -> String {
 
 fn outcomes(outcomes: &Outcomes) -> String {
     let mut out = format!("**{}**\n", text(&outcomes.summary));
-    if outcomes.interrupted {
-        out += "\nThe run was interrupted: cells that are missing were not run.\n";
-    }
+    out.extend(outcomes.lacks.iter().map(|said| format!("\n{said}\n")));
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n- fail: `{cell}`\n");
         out.extend(reasons.iter().map(|reason| format!("  - {}\n", text(reason))));

@@ -25,6 +25,6 @@ pub mod terminal;
 pub mod tests;
 mod throughput;
 
-pub(crate) use clean::plain;
+pub use clean::{cdata, plain};
 pub use content::View;
 pub use line::cell_line;

@@ -12,14 +12,17 @@ pub fn rate(bench: &Bench) -> Option<Spread> {
     Spread::of(bench.boots.iter().flat_map(|boot| boot.hits.iter().copied()))
 }
 
-/// `3 subtests ok, 1 skipped, 1 denied`.
+/// `subtests: 3 ok, 1 skipped, 1 denied`.
 pub fn subtests(test: &TreeTest) -> String {
-    let count = |end: End| test.subtests.iter().filter(|subtest| subtest.end == end).count();
+    let named = |end: End| test.subtests.iter().filter(|subtest| subtest.end == end).count();
+    let count = |end: End| named(end) + test.left_out.of(end) as usize;
+    let unnamed = test.left_out.sum() as usize;
     let parts = [
         (count(End::Ok), "ok"),
         (count(End::Fail), "failed"),
         (count(End::Skip), "skipped"),
         (test.denied.len(), "denied"),
+        (unnamed, "of all not listed"),
     ];
     let parts: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();

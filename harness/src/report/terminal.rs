@@ -89,9 +89,7 @@ const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
     let mut out = style.bold(&outcomes.summary) + "\n";
-    if outcomes.interrupted {
-        out += "The run was interrupted: cells that are missing were not run.\n";
-    }
+    out.extend(outcomes.lacks.iter().map(|said| format!("{said}\n")));
     for (cell, reasons) in &outcomes.failures {
         out += &format!("{} {cell}\n", style.red("fail"));
         out.extend(reasons.iter().map(|reason| format!("      {reason}\n")));

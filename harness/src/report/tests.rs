@@ -7,7 +7,8 @@ use crate::{
     compare::tests::recorded,
     profile::{Phase, Space, Unit},
     run::{
-        Accel, Backend, BranchSource, Built, Clock, Delivered, ErrorKind, Measurement, Outcome, Run, Test,
+        Accel, Backend, BranchSource, Built, Clock, Delivered, ErrorKind, Joined, Measurement, Outcome, Run,
+        Test,
     },
 };
 use proptest::prelude::*;
@@ -233,7 +234,8 @@ fn error_kinds() -> Vec<ErrorKind> {
             Oops => RcuStall,
             RcuStall => HungTask,
             HungTask => Lockup,
-            Lockup => Silence,
+            Lockup => Warning,
+            Warning => Silence,
             Silence => Build,
             Build => BootTimeout,
             BootTimeout => Timeout,
@@ -353,7 +355,37 @@ fn an_empty_or_interrupted_run_renders() {
     for text in [terminal::render(&run, &with_listings(), false), markdown::render(&run, &with_listings())] {
         assert!(text.contains("0 cells") && text.contains("interrupted"), "{text}");
     }
-    parse(&junit::render(&run).unwrap());
+    // A killed run that had selected nothing yet, and one of too few shards: nothing in them passed.
+    run.joined = Some(Joined { runs: vec!["a".to_owned()], expected: 2 });
+    let text = terminal::render(&run, &View::default(), false);
+    assert!(text.contains("Only 1 of 2 runs are here."), "{text}");
+    let xml = junit::render(&run).unwrap();
+    parse(&xml);
+    assert_eq!(String::from_utf8(xml).unwrap().matches("<error").count(), 2);
+}
+
+/// Whoever sees only what passed would take it for all.
+#[test]
+fn what_an_interrupted_run_did_not_come_to_is_in_every_report() {
+    let mut run = run();
+    let all = run.cells.len();
+    run.interrupted = true;
+    run.missing = run.cells.drain(all - 2..).map(|cell| cell.id).collect();
+    let said = format!("interrupted: 2 of {all} cells left no result");
+    let document = mail::render(&run, &View::default());
+    let annotations = github::annotations(&run);
+    for text in [
+        terminal::render(&run, &View::default(), false),
+        markdown::render(&run, &View::default()),
+        document,
+        annotations,
+    ] {
+        assert!(text.replace('\n', " ").contains(&said), "{text}");
+    }
+    let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
+    let kcidb = String::from_utf8(kcidb::render(&run, &kcidb::Origin::default()).unwrap()).unwrap();
+    assert_eq!(xml.matches("the run was interrupted").count(), 4, "as a message and as a trace: {xml}");
+    assert_eq!(kcidb.matches(r#""status": "MISS""#).count(), 2);
 }
 
 proptest! {

@@ -2,6 +2,7 @@
 //! Several runs as one: the shards of a CI pipeline, or runs of one suite on different kernels.
 
 use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run};
+use std::collections::HashSet;
 
 /// Why two runs are not parts of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +21,9 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
         |run: &Run| run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()));
     let expected = expected + runs.iter().map(lacks).sum::<usize>();
     let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
+    // Of these nobody knows what they lack.
+    let unknown = runs.iter().any(|run| run.interrupted && run.missing.is_empty());
+    let last = runs.iter().filter_map(|run| run.finished.clone()).max();
     let mut runs = runs.into_iter();
     let Some(mut all) = runs.next() else { return Ok(None) };
     let mut planned: Vec<CellId> = Vec::new();
@@ -33,9 +37,15 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
         plan(&mut planned, &mut run);
         add(&mut all, run);
     }
-    let missing: Vec<Cell> =
-        planned.iter().filter(|id| all.cells.iter().all(|cell| cell.id != **id)).map(missing).collect();
-    all.cells.extend(missing);
+    // One that a run did not come to may be another's.
+    let mut seen: HashSet<String> = all.cells.iter().map(|cell| cell.id.name()).collect();
+    all.missing.retain(|id| seen.insert(id.name()));
+    if !unknown && all.missing.is_empty() && last.is_some() {
+        // What one did not come to, others have.
+        (all.interrupted, all.finished) = (false, last);
+    }
+    let lost: Vec<Cell> = planned.iter().filter(|id| !seen.contains(&id.name())).map(missing).collect();
+    all.cells.extend(lost);
     // As one run would have them; builds, which no plan has, come first.
     all.cells.sort_by_key(|cell| planned.iter().position(|id| *id == cell.id));
     all.joined = Some(joined);
@@ -83,7 +93,7 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
     let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
     let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
     let twice = run.cells.iter().find(differs)?;
-    Some(format!("{} is in both, and not the same", twice.id.name()))
+    Some(format!("{} is in both, and not the same: what is measured is taken from one run", twice.id.name()))
 }
 
 fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
@@ -91,7 +101,7 @@ fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
 }
 
 fn add(all: &mut Run, run: Run) {
-    let Run { machines, kernels, series, cells, interrupted, started, finished, .. } = run;
+    let Run { machines, kernels, series, cells, interrupted, missing, started, finished, .. } = run;
     for machine in machines {
         if all.machine(machine.arch).is_none() {
             all.machines.push(machine);
@@ -113,6 +123,7 @@ fn add(all: &mut Run, run: Run) {
         }
     }
     all.interrupted |= interrupted;
+    all.missing.extend(missing);
     // RFC 3339 in UTC: the order of the texts is that of the times.
     all.started = started.min(std::mem::take(&mut all.started));
     // One that was killed never finished, and so neither did the whole.
@@ -121,16 +132,7 @@ fn add(all: &mut Run, run: Run) {
 
 fn missing(id: &CellId) -> Cell {
     let message = "no run has it: the shard that was to measure it did not report".to_owned();
-    Cell {
-        id: id.clone(),
-        outcome: Outcome::Error { kind: ErrorKind::Harness, message },
-        duration_ms: 0,
-        boot_ms: None,
-        restored: false,
-        guest: None,
-        measurement: None,
-        console_tail: Vec::new(),
-    }
+    Cell::without_result(id.clone(), Outcome::Error { kind: ErrorKind::Harness, message })
 }
 
 #[cfg(test)]
@@ -201,6 +203,37 @@ mod tests {
         first.interrupted = true;
         let all = join(vec![second, first], 2).unwrap().unwrap();
         assert!(all.interrupted && all.finished.is_none());
+    }
+
+    #[test]
+    fn what_one_run_did_not_come_to_another_may_have() {
+        let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+        (first.shard, second.shard) = (None, None);
+        first.interrupted = true;
+        let [lost, other] = [0, 1].map(|cell| second.cells[cell].id.clone());
+        second.cells.remove(0);
+        first.missing = vec![lost.clone(), other];
+        let parts = vec![first, second];
+        assert_eq!(join(parts.clone(), 2).unwrap().unwrap().missing, std::slice::from_ref(&lost));
+
+        let mut third = parts[1].clone();
+        third.id = "third".to_owned();
+        third.cells = whole().cells.into_iter().filter(|cell| cell.id == lost).collect();
+        let [mut killed, second] = <[Run; 2]>::try_from(parts).unwrap();
+        killed.finished = None;
+        let all = join(vec![killed, second, third], 3).unwrap().unwrap();
+        assert_eq!(all.cells.len(), whole().cells.len());
+        assert!(all.missing.is_empty() && !all.interrupted && all.finished.is_some());
+    }
+
+    /// It did report: what it lacks is no error of a shard that was lost.
+    #[test]
+    fn what_an_interrupted_shard_lacks_is_missing() {
+        let [first, mut second] = [shard(0, 2), shard(1, 2)];
+        let lost = second.cells.remove(0).id;
+        (second.interrupted, second.missing) = (true, vec![lost.clone()]);
+        let all = join(vec![first, second], 2).unwrap().unwrap();
+        assert_eq!((all.missing, all.cells.len()), (vec![lost], whole().cells.len() - 1));
     }
 
     /// Else it would count for one that is missing.

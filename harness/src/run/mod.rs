@@ -4,12 +4,14 @@
 mod join;
 mod outcome;
 mod row;
+pub mod running;
 mod selftests;
 mod store;
 
 pub use join::{Apart, join};
 pub use outcome::{ErrorKind, Outcome};
 pub use row::{Row, UnknownRow};
+pub use running::Running;
 pub use selftests::{Bench, BenchBoot, TreeTest};
 pub use store::{RunDir, StoreError};
 
@@ -46,8 +48,11 @@ pub struct Run {
     /// The series whose base and head were measured, once for each architecture; none of a run that compares nothing.
     pub series: Vec<Series>,
     pub cells: Vec<Cell>,
-    /// Ended by Ctrl-C or a signal: the cells that are missing were not run.
+    /// Not ended yet, or ended by Ctrl-C or a signal.
     pub interrupted: bool,
+    /// The cells that were selected and left no result; none of a run that has ended by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<CellId>,
     /// Of a run of one part of the cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
@@ -132,6 +137,30 @@ impl Run {
     /// A kernel's cells, on one architecture.
     pub fn cells_of(&self, arch: Arch, kernel: &str) -> impl Iterator<Item = &Cell> {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
+    }
+
+    /// What a reader must know of one that was interrupted: what it does not have is no pass.
+    pub fn interruption(&self) -> Option<String> {
+        let missing = self.missing.len();
+        let selected = missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
+        self.interrupted.then(|| match missing {
+            // Between two cells, while it was begun or ended; or in a file of before there was `missing`.
+            0 => "The run was interrupted.".to_owned(),
+            _ => format!("The run was interrupted: {missing} of {selected} cells left no result."),
+        })
+    }
+
+    /// The same of one that was put together from fewer runs than there were to be.
+    pub fn shortage(&self) -> Option<String> {
+        let joined = self.joined.as_ref().filter(|joined| joined.runs.len() < joined.expected)?;
+        Some(format!("Only {} of {} runs are here.", joined.runs.len(), joined.expected))
+    }
+
+    /// What is missing as cells, for formats that have nothing else.
+    pub fn missing_cells(&self) -> Vec<Cell> {
+        let message = "not run to its end: the run was interrupted";
+        let error = || Outcome::Error { kind: ErrorKind::Harness, message: message.to_owned() };
+        self.missing.iter().map(|id| Cell::without_result(id.clone(), error())).collect()
     }
 }
 
@@ -478,6 +507,20 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// With no more than how it ended.
+    pub fn without_result(id: CellId, outcome: Outcome) -> Cell {
+        Cell {
+            id,
+            outcome,
+            duration_ms: 0,
+            boot_ms: None,
+            restored: false,
+            guest: None,
+            measurement: None,
+            console_tail: Vec::new(),
+        }
+    }
+
     /// Where the records come from that it counted, if it did.
     pub fn branch_source(&self) -> Option<BranchSource> {
         match &self.measurement {

@@ -32,6 +32,8 @@ pub enum ErrorKind {
     RcuStall,
     HungTask,
     Lockup,
+    /// The kernel found a bug of its own while it measured, and went on.
+    Warning,
     /// The guest's agent stopped beating.
     Silence,
     /// The kernel could not be built.
@@ -46,7 +48,7 @@ pub enum ErrorKind {
     QemuStart,
     /// The guest sent what is no message.
     Protocol,
-    /// The guest answered that it failed.
+    /// The guest's agent said that it failed, or gave up.
     Guest,
     /// The trace does not hold what it must.
     Trace,
@@ -57,8 +59,8 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Said by the guest's kernel on its console.
     pub fn is_kernel_death(self) -> bool {
-        use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall};
-        matches!(self, Panic | Oops | RcuStall | HungTask | Lockup)
+        use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall, Warning};
+        matches!(self, Panic | Oops | RcuStall | HungTask | Lockup | Warning)
     }
 
     pub fn name(self) -> &'static str {
@@ -68,6 +70,7 @@ impl ErrorKind {
             ErrorKind::RcuStall => "RCU stall",
             ErrorKind::HungTask => "hung task",
             ErrorKind::Lockup => "lockup",
+            ErrorKind::Warning => "warning",
             ErrorKind::Silence => "silence",
             ErrorKind::Build => "build",
             ErrorKind::BootTimeout => "boot time-out",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Results of the kernel tree's own tests.
 
-use crate::selftests::{End, Subtest};
+use crate::selftests::{End, LeftOut, Subtest};
 use serde::{Deserialize, Serialize};
 
 /// The tree's `bench`, run in one guest after the other.
@@ -24,8 +24,11 @@ pub struct BenchBoot {
 #[serde(deny_unknown_fields)]
 pub struct TreeTest {
     pub end: End,
-    /// In the order in which they ran.
+    /// In the order in which they ran: the first of them.
     pub subtests: Vec<Subtest>,
+    /// How many others there are.
+    #[serde(default, skip_serializing_if = "LeftOut::is_none")]
+    pub left_out: LeftOut,
     /// Patterns of subtests that were not run, by a deny list.
     pub denied: Vec<String>,
     /// What the test said of its failures.

@@ -11,7 +11,10 @@
 //!
 //! Other lines are the program's own and say nothing. Neither do indented ones, tests within a test: the line of the outer one is their sum.
 
-use super::{End, Ran, Subtest, ran::FAILURES};
+use super::{
+    End, Ran, Subtest,
+    ran::{FAILURES, Kept},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
@@ -40,7 +43,7 @@ const SKIPPED: i32 = 4;
 pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
     let mut version = false;
     let mut planned = None;
-    let mut subtests: Vec<Subtest> = Vec::new();
+    let mut kept = Kept::default();
     let mut remarks: Vec<&str> = Vec::new();
     let mut failures: Vec<String> = Vec::new();
     let last = || {
@@ -57,31 +60,30 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
         } else if let Some(plan) = plan(line) {
             planned = Some(plan);
         } else if let Some((number, subtest)) = result(line) {
-            let seen = subtests.len() as u32;
+            let seen = kept.len() as u32;
             if number.is_some_and(|number| number != seen + 1) {
                 return Err(Unreadable::Miscounted { seen, line: line.chars().take(120).collect() });
             }
             if subtest.end == End::Fail {
                 let said =
                     remarks.iter().map(|remark| remark.trim()).filter(|remark| is_of_a_failure(remark));
-                failures.extend(said.map(|remark| remark.chars().take(300).collect()));
+                let room = FAILURES - failures.len();
+                failures.extend(said.take(room).map(|remark| remark.chars().take(300).collect()));
             }
             remarks.clear();
-            subtests.push(subtest);
+            kept.add(&subtest.name, subtest.end);
         }
     }
     if !version {
         return Err(Unreadable::NoVersion(last()));
     }
     let planned = planned.ok_or_else(|| Unreadable::NoPlan(last()))?;
-    let seen = subtests.len() as u32;
+    let seen = kept.len() as u32;
     if planned != seen {
         return Err(Unreadable::Unfinished { planned, seen, last: last() });
     }
-    failures.truncate(FAILURES);
-    let count = |end: End| subtests.iter().filter(|test| test.end == end).count();
-    let failed = count(End::Fail);
-    let end = match (failed, count(End::Ok)) {
+    let failed = kept.count(End::Fail);
+    let end = match (failed, kept.count(End::Ok)) {
         (0, 0) => End::Skip,
         (0, _) => End::Ok,
         _ => End::Fail,
@@ -91,7 +93,11 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
         End::Skip => code == 0 || code == SKIPPED,
         End::Fail => code != 0 && code != SKIPPED,
     };
-    if agrees { Ok(Ran { end, subtests, failures }) } else { Err(Unreadable::Contradiction { failed, code }) }
+    let Kept { subtests, left_out } = kept;
+    match agrees {
+        true => Ok(Ran { end, subtests, left_out, failures }),
+        false => Err(Unreadable::Contradiction { failed, code }),
+    }
 }
 
 /// Why a program skips all of its tests, where it says that.
@@ -235,6 +241,14 @@ mod tests {
             let error = read(output, code).unwrap_err().to_string();
             assert!(error.contains(said), "{said}: {error}");
         }
+    }
+
+    #[test]
+    fn of_more_subtests_than_are_named_all_are_counted() {
+        let lines: String = (1..=10_005).map(|n| format!("# r{n}\nnot ok {n} a\n")).collect();
+        let ran = read(&format!("TAP version 13\n1..10005\n{lines}"), 1).unwrap();
+        assert_eq!((ran.end, ran.subtests.len(), ran.left_out.fail), (End::Fail, 10_000, 5));
+        assert_eq!(ran.failures.len(), FAILURES);
     }
 
     #[test]

@@ -12,9 +12,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+#[derive(Debug, thiserror::Error)]
+pub enum LinkedError {
+    /// The program's own: a guest cannot be given what it takes.
+    #[error("{0}")]
+    Unfit(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The dynamic linker and every library, also what the libraries need, by their paths on this host. None of a file that is no ELF
 /// program or is linked statically. Names that are paths are refused: the program may be a stranger's.
-pub fn libraries(program: &Path, arch: Arch) -> io::Result<BTreeSet<PathBuf>> {
+pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, LinkedError> {
     let mut found = BTreeSet::new();
     let own = program.parent().unwrap_or(Path::new("/")).to_owned();
     let mut waiting = vec![program.to_owned()];
@@ -23,13 +32,13 @@ pub fn libraries(program: &Path, arch: Arch) -> io::Result<BTreeSet<PathBuf>> {
         if let Some(interpreter) = needs.interpreter {
             let path = PathBuf::from(interpreter);
             if path != Path::new(linker(arch)) {
-                return Err(io::Error::other(format!("its dynamic linker is {}", path.display())));
+                return Err(LinkedError::Unfit(format!("its dynamic linker is {}", path.display())));
             }
             found.insert(path);
         }
         for name in needs.libraries {
             if name.contains('/') || name.is_empty() {
-                return Err(io::Error::other(format!(
+                return Err(LinkedError::Unfit(format!(
                     "it is linked to `{name}`, which is no library's name"
                 )));
             }
@@ -42,7 +51,7 @@ pub fn libraries(program: &Path, arch: Arch) -> io::Result<BTreeSet<PathBuf>> {
                 .into_iter()
                 .find(|path| path.is_file());
             let path = path.ok_or_else(|| {
-                io::Error::other(format!(
+                LinkedError::Unfit(format!(
                     "it is linked to {name}, which is in none of {}",
                     folders(arch).join(", ")
                 ))

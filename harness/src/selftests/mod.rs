@@ -6,6 +6,7 @@ pub mod bench;
 mod deny;
 pub mod ktap;
 pub mod linked;
+pub mod makefile;
 mod name;
 mod ran;
 pub mod selection;
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 
 pub use deny::{Denied, DenyList};
 pub use name::{Name, NotAName, Program};
-pub use ran::{End, Ran, Subtest};
+pub use ran::{End, LeftOut, Ran, Subtest};
 
 /// What of them a run takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,21 @@ impl Wanted {
     pub fn test_progs(&self) -> bool {
         !self.tests.is_empty() || !self.files.is_empty()
     }
+}
+
+/// Of `test_progs`, the test of branch records. Without them it skips itself.
+pub const SNAPSHOT_TEST: &str = "get_branch_snapshot";
+
+const ABSENT: &str = "this kernel's tree has no ";
+
+/// Why a kernel skips a test that its tree has not.
+pub fn absent(what: &str, name: impl std::fmt::Display) -> String {
+    format!("{ABSENT}{what} `{name}`")
+}
+
+/// Whether that is why it was skipped: a run has no other word on it.
+pub fn is_absent(reason: &str) -> bool {
+    reason.starts_with(ABSENT)
 }
 
 /// Where the kernel's tree has all of them.

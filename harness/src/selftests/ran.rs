@@ -33,11 +33,72 @@ pub struct Subtest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     pub end: End,
-    /// In the order in which they ended.
+    /// In the order in which they ended: the first of them.
     pub subtests: Vec<Subtest>,
+    pub left_out: LeftOut,
     /// What it said of its failures, from the first on.
     pub failures: Vec<String>,
 }
 
+/// Subtests beyond those that are kept by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    pub ok: u32,
+    pub skip: u32,
+    pub fail: u32,
+}
+
+impl LeftOut {
+    pub fn of(&self, end: End) -> u32 {
+        match end {
+            End::Ok => self.ok,
+            End::Skip => self.skip,
+            End::Fail => self.fail,
+        }
+    }
+
+    pub fn sum(&self) -> u32 {
+        self.ok + self.skip + self.fail
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.sum() == 0
+    }
+}
+
+/// Subtests that are kept of one test: a few thousand are the most that the tree's own have.
+const SUBTESTS: usize = 10_000;
 /// Failures that are kept of one test.
 pub(super) const FAILURES: usize = 20;
+/// Of a subtest's name.
+const WIDTH: usize = 200;
+
+/// What is kept of a test's subtests while they are read: 4 MiB of output can name hundreds of thousands.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub subtests: Vec<Subtest>,
+    pub left_out: LeftOut,
+}
+
+impl Kept {
+    pub fn add(&mut self, name: &str, end: End) {
+        if self.subtests.len() < SUBTESTS {
+            self.subtests.push(Subtest { name: name.chars().take(WIDTH).collect(), end });
+            return;
+        }
+        *match end {
+            End::Ok => &mut self.left_out.ok,
+            End::Skip => &mut self.left_out.skip,
+            End::Fail => &mut self.left_out.fail,
+        } += 1;
+    }
+
+    pub fn count(&self, end: End) -> usize {
+        self.subtests.iter().filter(|subtest| subtest.end == end).count() + self.left_out.of(end) as usize
+    }
+
+    pub fn len(&self) -> usize {
+        self.subtests.len() + self.left_out.sum() as usize
+    }
+}

@@ -7,7 +7,11 @@
 //! Summary: 1/1 PASSED, 0 SKIPPED, 0 FAILED
 //! ```
 
-use super::{End, Ran, Subtest, ran::FAILURES};
+use super::{
+    End, Ran,
+    ran::{FAILURES, Kept},
+};
+use std::collections::HashSet;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
@@ -22,7 +26,8 @@ pub enum Unreadable {
 /// Reads the output of a run of `test` alone that ended with the exit code `code`.
 pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
     let mut ended = None;
-    let mut subtests: Vec<Subtest> = Vec::new();
+    let mut kept = Kept::default();
+    let mut seen: HashSet<&str> = HashSet::new();
     let mut failures: Vec<String> = Vec::new();
     let mut summary = None;
     for line in output.lines() {
@@ -35,9 +40,9 @@ pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
             Some((name, end)) => {
                 // Failed ones are printed again with all logs at the end.
                 if let Some(name) = name.strip_prefix(test).and_then(|rest| rest.strip_prefix('/'))
-                    && !subtests.iter().any(|known| known.name == name)
+                    && seen.insert(name)
                 {
-                    subtests.push(Subtest { name: name.to_owned(), end });
+                    kept.add(name, end);
                 }
             }
             None if is_failure(line) && failures.len() < FAILURES => {
@@ -56,19 +61,20 @@ pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
     let end = ended.ok_or_else(|| Unreadable::NotRun(test.to_owned()))?;
     // Three words for one thing: a pass takes all of them.
     let none_failed = summary.ends_with(" 0 FAILED");
-    let subtests_fail = subtests.iter().any(|subtest| subtest.end == End::Fail);
+    let subtests_fail = kept.count(End::Fail) > 0;
     let agrees = match end {
         End::Ok | End::Skip => none_failed && code == 0 && !subtests_fail,
         End::Fail => !none_failed && code != 0,
     };
     if !agrees {
-        let (test, summary) = (test.to_owned(), summary.to_owned());
+        let (test, summary) = (test.to_owned(), summary.chars().take(120).collect());
         return Err(Unreadable::Contradiction { test, end, summary, code });
     }
     // The program counts what a deny list takes out among what ran.
-    let nothing_ran = !subtests.is_empty() && subtests.iter().all(|subtest| subtest.end == End::Skip);
+    let nothing_ran = kept.len() > 0 && kept.count(End::Skip) == kept.len();
     let end = if end == End::Ok && nothing_ran { End::Skip } else { end };
-    Ok(Ran { end, subtests, failures })
+    let Kept { subtests, left_out } = kept;
+    Ok(Ran { end, subtests, left_out, failures })
 }
 
 /// `#103/1   fentry_test/fentry:OK`, `#5 align:OK (SKIP: 1/4)`.
@@ -105,6 +111,8 @@ fn is_failure(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::selftests::LeftOut;
 
     const PASSES: &str = include_str!("testdata/6.12-test_progs-fentry_test.txt");
     const FAILS: &str = include_str!("testdata/6.12-test_progs-kprobe_multi_test-fails.txt");
@@ -146,6 +154,24 @@ mod tests {
         ] {
             assert!(read(&output, test, code).is_err(), "{test} {code}\n{output}");
         }
+    }
+
+    /// As many as fit into what is kept of an output. Each is looked at once: a test that looked through all others would not end.
+    #[test]
+    fn of_hundreds_of_thousands_of_subtests_some_are_named_and_all_are_counted() {
+        let count = 300_000;
+        let lines: String = (1..=count)
+            .map(|n| format!("#1/{n} t/{n}:{}\n", if n % 100_000 == 0 { "FAIL" } else { "OK" }))
+            .collect();
+        let output = format!("{lines}{lines}#1 t:FAIL\nSummary: 0/{count} PASSED, 0 SKIPPED, 1 FAILED\n");
+        let ran = read(&output, "t", 1).unwrap();
+        assert_eq!(ran.subtests.len(), 10_000);
+        assert_eq!(ran.left_out, LeftOut { ok: count - 10_003, skip: 0, fail: 3 });
+        // A failure is one, wherever it is.
+        let code = read(&output.replace("#1 t:FAIL", "#1 t:OK").replace("1 FAILED", "0 FAILED"), "t", 0);
+        assert!(matches!(code, Err(Unreadable::Contradiction { .. })));
+        let long = PASSES.replace("fentry_test/fentry:", &format!("fentry_test/{}:", "x".repeat(9999)));
+        assert_eq!(read(&long, "fentry_test", 0).unwrap().subtests[0].name.len(), 200);
     }
 
     /// As 6.12 counts: a subtest that is not run is none that is skipped.

@@ -152,21 +152,17 @@ fn find_diff(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// A diff whose first line ends as DOS ends lines was converted as a whole. (In one that was not, a line of a DOS
-/// file keeps its end.)
+/// A diff whose first line ends as DOS ends lines was converted as a whole, as often as that line tells. (In one that was
+/// not, a line of a DOS file keeps its end.)
 fn unix_lines(diff: &[u8]) -> Vec<u8> {
-    let lines = || diff.split_inclusive(|byte| *byte == b'\n');
-    if !lines().next().is_some_and(|first| first.ends_with(b"\r\n")) {
+    let lines = || diff.split(|byte| *byte == b'\n');
+    let added = |line: &[u8]| line.iter().rev().take_while(|byte| **byte == b'\r').count();
+    let conversions = lines().next().map_or(0, added);
+    if conversions == 0 {
         return diff.to_vec();
     }
-    let mut unix = Vec::with_capacity(diff.len());
-    for line in lines() {
-        match line.strip_suffix(b"\r\n") {
-            Some(text) => unix.extend([text, b"\n"].concat()),
-            None => unix.extend_from_slice(line),
-        }
-    }
-    unix
+    let kept = |line: &[u8]| line.len() - conversions.min(added(line));
+    lines().map(|line| &line[..kept(line)]).collect::<Vec<_>>().join(&b'\n')
 }
 
 fn base_commit(text: &[u8]) -> Option<String> {

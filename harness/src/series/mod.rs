@@ -9,17 +9,17 @@
 
 mod apply;
 mod b4;
-mod diff;
+pub mod diff;
 mod file;
 mod git;
 mod load;
-mod mail;
-mod name;
-mod quilt;
-mod subject;
+pub mod mail;
+pub mod name;
+pub mod quilt;
+pub mod subject;
 #[cfg(test)]
 mod tests;
-mod thread;
+pub mod thread;
 
 pub use apply::{ApplyError, Conflict, apply};
 pub use b4::B4Error;

@@ -2,13 +2,13 @@
 //! One guest of an attach cell: its rounds against the clock, and a further one that is explained.
 
 use super::{
-    cell::{ATTACH, Stop, resolve_addresses, unexpected},
+    cell::{ATTACH, Stop, of_plugin, resolve_addresses, unexpected},
     plan::{AttachParameters, PlannedCell},
 };
 use crate::{
     profile::{How, Phase, Profile, Summary, Thread, count},
     run::{Accel, Attach, AttachBoot, Clock, ErrorKind, Measurement},
-    vm::Vm,
+    vm::{Vm, brief},
 };
 use sha2::{Digest, Sha256};
 use std::{fs, path::Path};
@@ -55,8 +55,9 @@ pub fn measure(
 ) -> Result<Measurement, Stop> {
     let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
     for command in commands {
-        match vm.request(command.clone(), ATTACH)? {
-            Ok(Response::Attach(reply)) => {
+        match (command, vm.request(command.clone(), ATTACH)?) {
+            (Command::Attach(asked), Ok(Response::Attach(reply))) => {
+                require_asked(asked, &reply)?;
                 let still_attached = reply.stopped.is_some_and(|stopped| stopped.detached < stopped.attached);
                 boot = Some(keep(reply, folder)?);
                 if still_attached && commands.len() > 1 {
@@ -66,10 +67,7 @@ pub fn measure(
                     break;
                 }
             }
-            Ok(Response::Explain(reply)) => {
-                let Command::Explain(ExplainRequest { how, .. }) = command else {
-                    unreachable!("its answer")
-                };
+            (Command::Explain(ExplainRequest { how, .. }), Ok(Response::Explain(reply))) => {
                 let (rounds, attached) = (reply.rounds, reply.functions);
                 let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
                 for (number, (phase, reply)) in phases.into_iter().enumerate() {
@@ -80,10 +78,10 @@ pub fn measure(
                     });
                 }
             }
-            Ok(other) => return Err(unexpected(&other)),
+            (_, Ok(other)) => return Err(unexpected(&other)),
             // The times stand without it.
-            Err(error) if boot.is_some() => unexplained.push(error.to_string()),
-            Err(error) => return Err(error.into()),
+            (_, Err(error)) if boot.is_some() => unexplained.push(brief(error.to_string())),
+            (_, Err(error)) => return Err(error.into()),
         }
     }
     let boot = boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
@@ -91,6 +89,22 @@ pub fn measure(
         Clock::Free => Attach { boots: vec![boot], exact: None, explained, unexplained },
         Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
     }))
+}
+
+/// A guest that attached nothing, never, or something else, has measured nothing.
+fn require_asked(asked: &AttachRequest, reply: &AttachReply) -> Result<(), Stop> {
+    let (rounds, functions) = (reply.rounds.len(), reply.functions.len());
+    if reply.mechanism == asked.mechanism
+        && (1..=asked.rounds as usize).contains(&rounds)
+        && (functions > 0 || reply.stopped.is_some())
+    {
+        return Ok(());
+    }
+    let message = format!(
+        "the guest was asked for {} rounds of {}, and answers of {rounds} of {} with {functions} functions",
+        asked.rounds, asked.mechanism, reply.mechanism
+    );
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
 }
 
 /// The names of tens of thousands of functions are a file of their own.
@@ -176,10 +190,8 @@ fn counted(counters: &[Counter], accel: Accel) -> Vec<Counter> {
 fn exact(vm: &mut Vm, made: &Made, reply: &PhaseReply, number: u64, folder: &Path) -> Result<Summary, Stop> {
     let path = counts::file_name(folder, number);
     let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
-    let bytes = fs::read(&path).map_err(|e| {
-        error(format!("the plugin left no counts ({}: {e}); its own words are in qemu.log", path.display()))
-    })?;
-    let counts = Counts::decode(&bytes).map_err(|e| error(format!("{}: {e}", path.display())))?;
+    let counts = Counts::decode(&of_plugin(folder, &path, "counts")?)
+        .map_err(|e| error(format!("{}: {e}", path.display())))?;
     if let Some(fault) = counts.fault() {
         return Err(error(fault));
     }

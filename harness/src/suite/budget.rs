@@ -107,16 +107,23 @@ pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
 }
 
+/// Subtests that a reason names.
+const NAMED: usize = 20;
+
 /// A test of the tree's is its own judge.
 fn failed(who: &str, test: &TreeTest) -> Vec<String> {
     if test.end != End::Fail {
         return Vec::new();
     }
     let failed = test.subtests.iter().filter(|subtest| subtest.end == End::Fail);
-    let names: Vec<&str> = failed.map(|subtest| subtest.name.as_str()).collect();
-    let which = match names[..] {
-        [] => format!("{who} says that it fails"),
-        _ => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
+    let mut names: Vec<&str> = failed.map(|subtest| subtest.name.as_str()).collect();
+    let more = names.len().saturating_sub(NAMED) + test.left_out.fail as usize;
+    names.truncate(NAMED);
+    let which = match (&names[..], more) {
+        ([], 0) => format!("{who} says that it fails"),
+        ([], _) => format!("{who} says that it fails, with {more} of its subtests"),
+        (_, 0) => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
+        _ => format!("{who} says that it fails, of its subtests {} and {more} more", names.join(", ")),
     };
     std::iter::once(which).chain(test.failures.first().cloned()).collect()
 }

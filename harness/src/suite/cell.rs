@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, Symbols},
-    run::{Accel, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test, Trigger},
+    run::{
+        Accel, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, RunDir, StoreError, Test, Trigger,
+        running::OWN_ROOT,
+    },
     vm::{self, Deadlines, Spec, Vm, VmError},
 };
 use std::{
@@ -17,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_protocol::{
-    Mechanism,
+    Mechanism, Point,
     message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response, TriggerRequest},
     trace::{self, Trace},
 };
@@ -54,15 +57,17 @@ impl From<VmError> for Stop {
 impl From<GuestError> for Stop {
     fn from(error: GuestError) -> Stop {
         match error {
-            GuestError::Unsupported(reason) => Stop::Skip(reason),
-            GuestError::Failed(message) => Stop::Error { kind: ErrorKind::Guest, message },
+            GuestError::Unsupported(reason) => Stop::Skip(vm::brief(reason)),
+            GuestError::Failed(message) => {
+                Stop::Error { kind: ErrorKind::Guest, message: vm::brief(message) }
+            }
         }
     }
 }
 
 /// Runs the job's cells and writes their `cell.json`, whatever happened. Where a cell boots several guests, the cells
 /// take turns, in an order that is turned around each time: what drifts on the host then falls on all alike.
-pub fn run_and_save(plan: &Plan, job: &Job) -> Result<Vec<Cell>, StoreError> {
+pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreError> {
     let run_dir = RunDir::new(&plan.run_dir);
     let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
     let boots = job.cells.iter().map(PlannedCell::boots).max().unwrap_or(0);
@@ -98,20 +103,11 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn new(planned: &'a PlannedCell) -> Running<'a> {
-        let cell = Cell {
-            id: planned.id.clone(),
-            outcome: Outcome::Pass,
-            duration_ms: 0,
-            boot_ms: None,
-            restored: false,
-            guest: None,
-            measurement: None,
-            console_tail: Vec::new(),
-        };
+        let cell = Cell::without_result(planned.id.clone(), Outcome::Pass);
         Running { planned, cell, measured: Vec::new(), stopped: None }
     }
 
-    fn boot(&mut self, plan: &Plan, run_dir: &RunDir, boot: u32) {
+    fn boot(&mut self, plan: &Plan<String>, run_dir: &RunDir, boot: u32) {
         if self.stopped.is_some() {
             return;
         }
@@ -228,7 +224,7 @@ impl Task {
 }
 
 fn run(
-    plan: &Plan,
+    plan: &Plan<String>,
     planned: &PlannedCell,
     boot: u32,
     folders: Folders,
@@ -253,7 +249,7 @@ fn run(
     let mut initrd = planned.initrd.clone();
     let mut deadlines = Deadlines::default();
     if let Some(orders) = task.orders() {
-        let root = std::mem::replace(&mut initrd, folders.guest.join("initramfs.cpio"));
+        let root = std::mem::replace(&mut initrd, folders.guest.join(OWN_ROOT));
         vm::initramfs::with_orders(&root, &orders, &initrd)
             .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
         deadlines.boot += task.silence;
@@ -270,8 +266,11 @@ fn run(
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),
         snapshots: planned.snapshots.clone(),
-        // Nothing is recorded of the tree's own tests, and all that they do would be slower.
-        plugin: emulator.plugin.clone().filter(|_| planned.id.accel == Accel::Tcg && !own_test),
+        // Nothing is recorded of the tree's own tests, but for the one that asks for records; and all that they do would be slower.
+        plugin: emulator
+            .plugin
+            .clone()
+            .filter(|_| planned.id.accel == Accel::Tcg && (!own_test || planned.deliver)),
         lbr: emulator.lbr,
         dir: folders.guest.to_owned(),
         deadlines,
@@ -295,8 +294,8 @@ fn run(
         cell.console_tail = vm.console_tail();
     }
     match vm.power_off(Duration::from_secs(5)) {
-        // It was dying while it measured: the console only came to say so after the answer.
-        Err(error) if result.is_ok() && error.kind.is_kernel_death() => {
+        // It was dying while it measured: the console only came to say so after the answer. A worse answer is no better reason.
+        Err(error) if error.kind.is_kernel_death() => {
             cell.console_tail.clone_from(&error.console_tail);
             Err(error.into())
         }
@@ -339,7 +338,9 @@ fn measure(
             selftests::bench(vm, benchmark, parameters, folders.guest).map(Measurement::Bench)
         }
         (&Test::TestProgs { test }, Parameters::TestProgs(parameters), _) => {
-            selftests::test_progs(vm, test, parameters, folders.guest).map(Measurement::TestProgs)
+            let model = Model::choose(None, planned.id.arch);
+            let deliver = planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
+            selftests::test_progs(vm, test, parameters, deliver, folders.guest).map(Measurement::TestProgs)
         }
         (&Test::Kselftest { program }, &Parameters::Kselftest { seconds }, _) => {
             selftests::kselftest(vm, program, seconds, folders.guest).map(Measurement::Kselftest)
@@ -371,6 +372,7 @@ fn lbr_waste(
         Response::LbrWaste(reply) => reply,
         other => return Err(unexpected(&other)),
     };
+    require_asked((mechanism, hits), (reply.mechanism, reply.hits), &reply.points)?;
     let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
     if planned.is_hardware() {
         let error = |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
@@ -405,6 +407,9 @@ fn trigger(
         Response::Trigger(reply) => reply,
         other => return Err(unexpected(&other)),
     };
+    if let Command::Trigger(asked) = command {
+        require_asked((mechanism, asked.hits), (reply.mechanism, reply.hits), &reply.points)?;
+    }
     let cost = match accel {
         // No plugin counts there: what is left is the clock.
         Accel::Kvm => None,
@@ -427,16 +432,41 @@ fn trigger(
     })
 }
 
+/// What is done with a trace takes as long as the guest says that it has hits: it says what it was asked for, or nothing that counts.
+fn require_asked(asked: (Mechanism, u32), told: (Mechanism, u32), points: &[Point]) -> Result<(), Stop> {
+    if asked == told && points == asked.0.points() {
+        return Ok(());
+    }
+    let message = format!(
+        "the guest was asked for {} hits of {}, and answers of {} of {} at {} points",
+        asked.1,
+        asked.0,
+        told.1,
+        told.0,
+        points.len()
+    );
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
+}
+
 fn read_trace(folder: &Path) -> Result<Trace, Stop> {
     let path = trace::file_name(folder, 0);
     let error = |message| Stop::Error { kind: ErrorKind::Trace, message };
-    let bytes = fs::read(&path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => {
-            error(format!("the plugin left no trace ({}); its own words are in qemu.log", path.display()))
-        }
-        _ => error(format!("failed to read {}: {e}", path.display())),
-    })?;
-    Trace::decode(&bytes).map_err(|e| error(format!("{}: {e}", path.display())))
+    Trace::decode(&of_plugin(folder, &path, "trace")?).map_err(|e| error(format!("{}: {e}", path.display())))
+}
+
+/// A file that the plugin has written.
+pub(super) fn of_plugin(folder: &Path, path: &Path, what: &str) -> Result<Vec<u8>, Stop> {
+    fs::read(path).map_err(|error| {
+        let message = match error.kind() {
+            io::ErrorKind::NotFound => {
+                let words = vm::last_words(&folder.join("qemu.log"));
+                let words = words.as_deref().unwrap_or("none");
+                format!("the plugin left no {what}; QEMU's last words: {words}")
+            }
+            _ => format!("failed to read {}: {error}", path.display()),
+        };
+        Stop::Error { kind: ErrorKind::Trace, message }
+    })
 }
 
 /// Names for every address of the trace, while what is attached still is.
@@ -459,7 +489,6 @@ pub(super) fn resolve_addresses(vm: &mut Vm, addresses: Vec<u64>) -> Result<Symb
 }
 
 pub(super) fn unexpected(response: &Response) -> Stop {
-    let mut shown = format!("{response:?}");
-    shown.truncate(shown.floor_char_boundary(200));
-    Stop::Error { kind: ErrorKind::Protocol, message: format!("the guest's answer does not fit: {shown}") }
+    let message = format!("the guest's answer does not fit: {}", vm::shown(response));
+    Stop::Error { kind: ErrorKind::Protocol, message }
 }

@@ -256,6 +256,21 @@ pub struct Budget {
 }
 
 impl Suite {
+    /// Whether branch records are counted.
+    pub fn counts_records(&self) -> bool {
+        self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }))
+    }
+
+    /// Whether programs ask for them.
+    pub fn asks_for_records(&self) -> bool {
+        self.counts_records() || self.test_progs().any(|test| test.as_str() == selftests::SNAPSHOT_TEST)
+    }
+
+    /// Whether programs are handed them.
+    pub fn delivers_records(&self) -> bool {
+        self.experiments.contains(&Experiment::DeliverRecords)
+    }
+
     /// The same with other clocks, and other explanations, for all attach tests.
     pub fn with(mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) -> Suite {
         for group in &mut self.tests {
@@ -287,14 +302,24 @@ impl Suite {
         wanted
     }
 
-    /// The same with more tests of `test_progs`, where it has any.
+    /// The same with more tests of `test_progs`, where it has any. What any group denies is denied of them; they may take what a group that
+    /// names no tests gives them, else as long as any.
     pub fn with_tests(mut self, more: &BTreeSet<Name>) -> Suite {
         let named: BTreeSet<Name> = self.test_progs().collect();
-        for group in &mut self.tests {
-            if let TestGroup::TestProgs { tests, .. } = group {
-                tests.extend(more.difference(&named));
-                break;
+        let mut limits: Vec<(bool, NonZeroU32)> = Vec::new();
+        let mut denied: Vec<String> = Vec::new();
+        for group in &self.tests {
+            if let TestGroup::TestProgs { tests, deny, seconds } = group {
+                limits.push((tests.is_empty(), *seconds));
+                denied.extend(deny.iter().cloned());
             }
+        }
+        let tests: Vec<Name> = more.difference(&named).copied().collect();
+        let is_own = |group: &TestGroup| matches!(group, TestGroup::TestProgs { .. });
+        if let (Some(last), Some((_, seconds)), false) =
+            (self.tests.iter().rposition(is_own), limits.into_iter().max(), tests.is_empty())
+        {
+            self.tests.insert(last + 1, TestGroup::TestProgs { tests, deny: denied, seconds });
         }
         self
     }
@@ -365,5 +390,33 @@ mod tests {
         let suite: Suite = config::parse(example, Path::new("docs/suites.md")).unwrap();
         assert!(!suite.experiments.is_empty());
         assert!(suite.budgets.iter().any(|budget| !budget.most.is_empty()));
+    }
+
+    #[test]
+    fn what_a_series_brings_is_denied_by_every_group_and_may_take_what_they_say() {
+        let brings = |groups: &str| {
+            let text = format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{groups}");
+            let suite: Suite = config::parse(&text, Path::new("t.yaml")).unwrap();
+            let before = suite.tests.len();
+            let all = suite.with_tests(&["a", "b"].map(|name| name.parse().unwrap()).into()).tests;
+            let added = all.into_iter().skip(before).map(|group| match group {
+                TestGroup::TestProgs { tests, deny, seconds } => (
+                    tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                    deny.join(" "),
+                    seconds.get(),
+                ),
+                other => panic!("{other:?}"),
+            });
+            added.collect::<Vec<_>>()
+        };
+        let told = |tests: &str, deny: &str, seconds| vec![(tests.to_owned(), deny.to_owned(), seconds)];
+        let named = "  - test_progs: { tests: [a], deny: [x], seconds: 50 }\n";
+        assert_eq!(brings(named), told("b", "x", 50));
+        let later = format!("{named}  - test_progs: {{ tests: [c], deny: [\"b/*\"], seconds: 700 }}\n");
+        assert_eq!(brings(&later), told("b", "x b/*", 700));
+        // A group without tests is for them.
+        assert_eq!(brings(&format!("{later}  - test_progs: {{ seconds: 30 }}\n")), told("b", "x b/*", 30));
+        assert_eq!(brings("  - test_progs: { tests: [a, b] }\n"), vec![]);
+        assert_eq!(brings("  - boot: {}\n"), vec![]);
     }
 }

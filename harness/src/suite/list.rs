@@ -17,7 +17,7 @@ pub fn main() -> ExitCode {
     let trials = match std::env::var_os(PLAN_ENV).map(PathBuf::from) {
         // A plain `cargo test` of the workspace: there is no plan, and so no cell.
         None => Vec::new(),
-        Some(path) => match Plan::load(&path) {
+        Some(path) => match Plan::names(&path) {
             Ok(plan) => trials(plan),
             Err(error) => {
                 eprintln!("error: failed to read the plan {}: {error}", path.display());
@@ -28,19 +28,17 @@ pub fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trials(plan: Plan) -> Vec<Trial> {
+fn trials(plan: Plan<String>) -> Vec<Trial> {
     let plan = Arc::new(plan);
-    plan.jobs
-        .iter()
-        .map(|job| {
-            let (shared, job) = (Arc::clone(&plan), job.clone());
-            Trial::test(job.name.clone(), move || run(&shared, &job))
-        })
-        .collect()
+    let trial = |(number, name): (usize, &String)| {
+        let plan = Arc::clone(&plan);
+        Trial::test(name.clone(), move || run(&plan, &plan.job(number)?))
+    };
+    plan.jobs.iter().enumerate().map(trial).collect()
 }
 
 /// Only pass or fail crosses the process boundary; the results themselves are the cells' files.
-fn run(plan: &Plan, job: &Job) -> Result<(), Failed> {
+fn run(plan: &Plan<String>, job: &Job) -> Result<(), Failed> {
     let bad: Vec<String> = cell::run_and_save(plan, job)?
         .into_iter()
         .filter_map(|cell| match cell.outcome {

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plan of a run: every cell with all that its process needs, as a file. Cell processes read nothing else, so
-//! that what ran can be seen, and run again, afterwards.
+//! The plan of a run: every cell with all that its process needs, as files. Cell processes read nothing else, so
+//! that what ran can be seen, and run again, afterwards:
+//!
+//! ```text
+//! RUN/plan.json     what is common, and the jobs' names, in order
+//! RUN/jobs/N.json   the job at that place, counted from 0: its process reads no other
+//! ```
 
-use super::{Budget, Clocks, Experiment, Suite, TestGroup};
+use super::{Budget, Clocks, Suite, TestGroup};
 use crate::{
     compare::Metric,
     host::lbr::LbrFormat,
     kernel::{self, build::Selftests},
     run::{Accel, Arch, Backend, CellId, Clock, Row, Test, Tolerance},
-    selftests::{DenyList, Name},
+    selftests::{self, DenyList, Name},
     vm::{QemuProgram, Snapshots, Virtme, branches::Source},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs, io,
     num::NonZeroU32,
     path::{Path, PathBuf},
 };
@@ -22,11 +28,12 @@ use tramplab_protocol::{Mechanism, message::Explain};
 /// Names the plan's file in a cell process' environment.
 pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
 
+/// Whole, or with no more of its jobs than their names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub struct Plan<J = Job> {
     pub run_dir: PathBuf,
     pub emulators: BTreeMap<Arch, Emulator>,
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<J>,
 }
 
 /// What runs the guests of an architecture.
@@ -207,12 +214,12 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
         let budgets: Vec<Budget> =
             suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
         for (test, mut parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
-            let deliver = suite.experiments.contains(&Experiment::DeliverRecords)
-                && matches!(test, Test::LbrWaste { .. });
+            let is_waste = matches!(test, Test::LbrWaste { .. });
+            let deliver = asks_for_records(&test) && suite.delivers_records();
             let undeliverable = undeliverable.clone().filter(|_| deliver);
             // The plugin's records are of guests under TCG, whatever the others run under.
-            let is_waste = matches!(test, Test::LbrWaste { .. });
-            let accel = if is_waste && *branches == Source::Virtual { Accel::Tcg } else { accel };
+            let is_virtual = deliver && !is_waste || is_waste && *branches == Source::Virtual;
+            let accel = if is_virtual { Accel::Tcg } else { accel };
             let recordless = match branches {
                 Source::None(reason) if is_waste => Some(reason.clone()),
                 _ => None,
@@ -220,10 +227,11 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             let own = test.is_of_the_tree();
             let skip = match own {
                 true => refused(&test, &mut parameters, selftests.as_ref().map(|(selftests, _)| *selftests)),
-                false => skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image)
-                    .or(recordless)
-                    .or(undeliverable),
+                false => {
+                    skip_reason(&test, &parameters, suite.machine.cpus.get(), accel, image).or(recordless)
+                }
             };
+            let skip = skip.or(undeliverable);
             let skip = virtme_lacks(backend, &parameters, image).or(skip);
             let unbuilt = selftests
                 .as_ref()
@@ -234,7 +242,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 backend,
                 kernel_image: image.image.clone(),
                 initrd: root.clone(),
-                snapshots: snapshots.clone(),
+                snapshots: snapshots.clone().filter(|_| may_restore(&parameters)),
                 cpus: suite.machine.cpus.get(),
                 memory_mib: suite.machine.memory_mib.get(),
                 append: suite.machine.append.clone(),
@@ -254,7 +262,6 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
                 }
             }
             cell.budgets = budgets;
-            cell.snapshots = cell.snapshots.filter(|_| may_restore(&cell.parameters));
             cells.push(cell);
         }
     }
@@ -262,6 +269,15 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
     let mut seen = BTreeSet::new();
     cells.retain(|cell| seen.insert(cell.id.clone()));
     cells
+}
+
+/// Whether programs of its guest ask for branch records.
+fn asks_for_records(test: &Test) -> bool {
+    match test {
+        Test::LbrWaste { .. } => true,
+        Test::TestProgs { test } => test.as_str() == selftests::SNAPSHOT_TEST,
+        _ => false,
+    }
 }
 
 /// Whether the measurement is that of a guest that has booted. Whether it boots is not; and several guests are asked for where each is to have
@@ -401,13 +417,13 @@ fn refused(test: &Test, parameters: &mut Parameters, selftests: Option<&Selftest
     if let Test::Kselftest { program } = test
         && !selftests.record.programs.contains(program)
     {
-        return Some(format!("this kernel's tree has no program `{program}`"));
+        return Some(selftests::absent("program", program));
     }
     let (Test::TestProgs { test }, Parameters::TestProgs(parameters)) = (test, parameters) else {
         return None;
     };
     if !selftests.record.tests.contains_key(test) {
-        return Some(format!("this kernel's tree has no test `{test}`"));
+        return Some(selftests::absent("test", test));
     }
     let list = selftests.denied.clone().and(DenyList::of(&parameters.deny, "the suite"));
     if let Some(denied) = list.denies(test) {
@@ -417,17 +433,16 @@ fn refused(test: &Test, parameters: &mut Parameters, selftests: Option<&Selftest
     None
 }
 
-/// Tests of the trees that no kernel of the run has: their names are wrong.
-pub fn unknown_tests(suite: &Suite, kernels: &[Guest]) -> Vec<Test> {
-    let built = || kernels.iter().filter_map(|guest| Some(guest.selftests.as_ref()?.0));
+/// Tests of the trees that no kernel's tree has: their names are wrong. `trees` are those of all kernels of the run.
+pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
     let known = |test: &Test| {
-        built().any(|Selftests { record, .. }| match test {
+        trees.iter().any(|Selftests { record, .. }| match test {
             Test::TestProgs { test } => record.tests.contains_key(test),
             Test::Kselftest { program } => record.programs.contains(program),
             _ => true,
         })
     };
-    if built().next().is_none() {
+    if trees.is_empty() {
         return Vec::new();
     }
     let named = suite.tests.iter().flat_map(|group| tests(group, false)).map(|(test, _)| test);
@@ -567,12 +582,44 @@ impl Plan {
         run_dir.join("plan.json")
     }
 
-    pub fn save(&self) -> std::io::Result<()> {
-        std::fs::write(Plan::path(&self.run_dir), serde_json::to_vec_pretty(self)?)
+    pub fn save(&self) -> io::Result<()> {
+        fs::create_dir_all(self.run_dir.join(JOBS))?;
+        for (number, job) in self.jobs.iter().enumerate() {
+            fs::write(job_path(&self.run_dir, number), serde_json::to_vec_pretty(job)?)?;
+        }
+        let names = Plan {
+            run_dir: self.run_dir.clone(),
+            emulators: self.emulators.clone(),
+            jobs: self.jobs.iter().map(|job| job.name.clone()).collect(),
+        };
+        fs::write(Plan::path(&self.run_dir), serde_json::to_vec_pretty(&names)?)
     }
 
-    pub fn load(path: &Path) -> std::io::Result<Plan> {
-        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+    pub fn load(path: &Path) -> io::Result<Plan> {
+        let names = Plan::names(path)?;
+        let jobs = (0..names.jobs.len()).map(|number| names.job(number)).collect::<io::Result<_>>()?;
+        Ok(Plan { run_dir: names.run_dir, emulators: names.emulators, jobs })
+    }
+}
+
+const JOBS: &str = "jobs";
+
+fn job_path(run_dir: &Path, number: usize) -> PathBuf {
+    run_dir.join(JOBS).join(format!("{number}.json"))
+}
+
+impl Plan<String> {
+    pub fn names(path: &Path) -> io::Result<Plan<String>> {
+        Ok(serde_json::from_slice(&fs::read(path)?)?)
+    }
+
+    /// The job at this place.
+    pub fn job(&self, number: usize) -> io::Result<Job> {
+        let path = job_path(&self.run_dir, number);
+        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        read.map_err(|error| {
+            io::Error::new(error.kind(), format!("failed to read {}: {error}", path.display()))
+        })
     }
 }
 
@@ -658,6 +705,21 @@ mod tests {
             let cells = super::cells(&suite(&format!("{experiments}{TESTS}")), &guests, false);
             let found: Vec<_> = cells.iter().map(|cell| (cell.deliver, cell.skip.as_deref())).collect();
             assert_eq!(found, expected, "{experiments:?} {too_old}");
+        }
+        // Of the tree's own tests one asks for them; it wants the plugin, whatever the others run under.
+        const OWN: &str = "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: [get_branch_snapshot, fentry_test] }\n";
+        let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
+        for (experiment, too_old, expected) in [
+            (OWN, false, (true, Accel::Tcg, None)),
+            (OWN, true, (true, Accel::Tcg, Some("too old"))),
+            (&OWN[OWN.find('\n').unwrap() + 1..], true, (false, Accel::Kvm, None)),
+        ] {
+            let mut guests = guests(&images, Accel::Kvm);
+            guests[0].undeliverable = too_old.then(|| "too old".to_owned());
+            guests[0].selftests = Some((&tests, "with".into()));
+            let [asks, other] = &super::cells(&suite(experiment), &guests, false)[..] else { panic!() };
+            assert_eq!((asks.deliver, asks.id.accel, asks.skip.as_deref()), expected);
+            assert_eq!((other.deliver, other.id.accel, &other.skip), (false, Accel::Kvm, &None));
         }
     }
 
@@ -955,11 +1017,13 @@ mod tests {
     fn with_tests(tests: &[&str]) -> Selftests {
         let file = |name: &&str| (name.parse().unwrap(), format!("{name}.c"));
         let broken = [("bench", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
-        let broken: BTreeMap<_, _> = broken.into_iter().filter(|_| tests.contains(&"added")).collect();
+        let told = |(name, reason)| (name, serde_json::json!({ "reason": reason, "lasts": true }));
+        let broken: BTreeMap<_, _> =
+            broken.into_iter().filter(|_| tests.contains(&"added")).map(told).collect();
         Selftests {
             root: "root".into(),
             record: serde_json::from_value(serde_json::json!({
-                "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang 19",
+                "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang 19", "contents": "c",
                 "broken": broken,
                 "tests": tests.iter().map(file).collect::<BTreeMap<Name, String>>(),
             }))
@@ -1036,9 +1100,9 @@ mod tests {
         // Compared, benchmarks take turns; a test's word does not change with repetition.
         let compared = super::cells(&suite, &guests, true);
         assert_eq!((compared[0].boots(), compared[1].boots()), (COMPARED_BOOTS, 1));
-        assert_eq!(unknown_tests(&suite, &guests), ["kselftest/other/none".parse().unwrap()]);
+        assert_eq!(unknown_tests(&suite, &[&old, &new]), ["kselftest/other/none".parse().unwrap()]);
         let wrong = suite.with_tests(&["fentry_tset".parse().unwrap()].into());
-        let [first, _] = &unknown_tests(&wrong, &guests)[..] else { panic!("{wrong:?}") };
+        let [first, _] = &unknown_tests(&wrong, &[&old, &new])[..] else { panic!("{wrong:?}") };
         assert_eq!(first.name(), "test_progs/fentry_tset");
     }
 

@@ -9,15 +9,19 @@ use crate::{
     kernel::build::{IN_GUEST, PROGRAMS},
     run::{Bench, BenchBoot, ErrorKind, TreeTest},
     selftests::{End, Name, Program, Ran, bench, ktap, test_progs},
-    vm::Vm,
+    vm::{Vm, brief},
 };
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Write},
     path::Path,
     time::Duration,
 };
-use tramplab_protocol::message::{ExecEnd, ExecRequest, Response};
+use tramplab_protocol::{
+    delivery::Cpu,
+    message::{ExecEnd, ExecRequest, Response},
+    trace,
+};
 
 /// Seconds that bench runs before those that count.
 const WARMUP: u32 = 1;
@@ -27,7 +31,6 @@ const SETUP: u32 = 120;
 const GRACE: Duration = Duration::from_secs(120);
 /// All that is kept of what a program prints.
 const OUTPUT: u64 = 4 << 20;
-const CONSOLE: u64 = 16 << 20;
 
 pub(super) fn bench(
     vm: &mut Vm,
@@ -38,7 +41,7 @@ pub(super) fn bench(
     let &BenchParameters { seconds, producers, .. } = parameters;
     let mut words = vec!["-w".to_owned(), WARMUP.to_string(), "-d".to_owned(), seconds.to_string()];
     words.extend(["-p".to_owned(), producers.to_string(), benchmark.to_string()]);
-    let said = run(vm, "bench", words, seconds + WARMUP + SETUP, folder)?;
+    let said = run(vm, "bench", words, None, seconds + WARMUP + SETUP, folder)?;
     if bench::is_unknown(&said.output) {
         return Err(Stop::Skip(format!("this kernel's tree has no benchmark `{benchmark}`")));
     }
@@ -51,13 +54,22 @@ pub(super) fn test_progs(
     vm: &mut Vm,
     test: Name,
     parameters: &TestProgsParameters,
+    deliver: Option<Cpu>,
     folder: &Path,
 ) -> Result<TreeTest, Stop> {
     let TestProgsParameters { deny, seconds } = parameters;
     // `-a` takes a name as it is; `-t` would take all that contain it.
     let mut words = vec!["-a".to_owned(), test.to_string()];
     words.extend(deny.iter().flat_map(|pattern| ["-d".to_owned(), pattern.clone()]));
-    let said = run(vm, "test_progs", words, *seconds, folder)?;
+    let said = run(vm, "test_progs", words, deliver, *seconds, folder)?;
+    if deliver.is_some() {
+        // What the plugin kept of the whole run, which nobody reads: what counts is what it handed over. Where there is none, it stopped
+        // looking before the test's end.
+        std::fs::remove_file(trace::file_name(folder, 0)).map_err(|error| Stop::Error {
+            kind: ErrorKind::Trace,
+            message: format!("the plugin left no trace, so what it handed over may have holes: {error}"),
+        })?;
+    }
     // 0 and 1 are its verdicts; with all else it could not do its work.
     let code = said.require_exit("test_progs", |code| code == 0 || code == 1)?;
     let ran =
@@ -65,11 +77,11 @@ pub(super) fn test_progs(
     if ran.end == End::Skip {
         return Err(Stop::Skip(format!("test_progs skips it{}", reason(&said.output))));
     }
-    let Ran { end, subtests, failures } = ran;
+    let Ran { end, subtests, left_out, failures } = ran;
     if end == End::Ok && subtests.is_empty() && !deny.is_empty() {
         return Err(Stop::Skip(format!("all its subtests are denied: {}", deny.join(", "))));
     }
-    Ok(TreeTest { end, subtests, denied: deny.clone(), failures })
+    Ok(TreeTest { end, subtests, left_out, denied: deny.clone(), failures })
 }
 
 pub(super) fn kselftest(
@@ -79,16 +91,16 @@ pub(super) fn kselftest(
     folder: &Path,
 ) -> Result<TreeTest, Stop> {
     let path = format!("{PROGRAMS}/{program}");
-    let said = run(vm, &path, Vec::new(), seconds, folder)?;
+    let said = run(vm, &path, Vec::new(), None, seconds, folder)?;
     let code = said.require_exit(program.as_str(), ktap::is_verdict)?;
-    let Ran { end, subtests, failures } =
+    let Ran { end, subtests, left_out, failures } =
         ktap::read(&said.output, code).map_err(|error| failed(format!("{program}: {error}")))?;
     if end == End::Skip {
         let why = ktap::skipped(&said.output)
             .map_or_else(String::new, |why| format!(": {}", why.chars().take(200).collect::<String>()));
         return Err(Stop::Skip(format!("it skips itself{why}")));
     }
-    Ok(TreeTest { end, subtests, denied: Vec::new(), failures })
+    Ok(TreeTest { end, subtests, left_out, denied: Vec::new(), failures })
 }
 
 /// The test's own word on why it skips, where it says one.
@@ -115,7 +127,10 @@ impl Said {
         let tail: Vec<&str> = self.output.trim_end().lines().rev().take(3).collect();
         let last = match tail[..] {
             [] => "it printed nothing".to_owned(),
-            _ => format!("it last said `{}`", tail.into_iter().rev().collect::<Vec<_>>().join(" / ")),
+            _ => {
+                let said = tail.into_iter().rev().collect::<Vec<_>>().join(" / ");
+                format!("it last said `{}`", brief(said))
+            }
         };
         match self.end {
             ExecEnd::Exited(code) if is_fine(code) => Ok(code),
@@ -141,23 +156,24 @@ fn cwd(program: &str) -> String {
     }
 }
 
-fn run(vm: &mut Vm, program: &str, words: Vec<String>, seconds: u32, folder: &Path) -> Result<Said, Stop> {
-    let console = folder.join("console.log");
-    let before = std::fs::metadata(&console).map_or(0, |meta| meta.len());
+fn run(
+    vm: &mut Vm,
+    program: &str,
+    words: Vec<String>,
+    deliver: Option<Cpu>,
+    seconds: u32,
+    folder: &Path,
+) -> Result<Said, Stop> {
     let path = folder.join("output.log");
     let harness = |error: io::Error| Stop::harness(format!("failed to write {}: {error}", path.display()));
     let mut log = File::create(&path).map_err(harness)?;
-    let mut output = String::new();
+    let mut output = Output::default();
     let mut broken = None;
-    // The guest has the same limit, and may lie.
-    let mut flooded = false;
     let mut said = |text: &str| {
-        flooded |= output.len() + text.len() > OUTPUT as usize;
-        if !flooded {
-            output.push_str(text);
-            if let Err(error) = log.write_all(text.as_bytes()) {
-                broken.get_or_insert(error);
-            }
+        if output.add(text)
+            && let Err(error) = log.write_all(text.as_bytes())
+        {
+            broken.get_or_insert(error);
         }
     };
     let request = ExecRequest {
@@ -168,6 +184,7 @@ fn run(vm: &mut Vm, program: &str, words: Vec<String>, seconds: u32, folder: &Pa
         cwd: cwd(program),
         seconds,
         output_bytes: OUTPUT,
+        deliver,
     };
     let within = Duration::from_secs(u64::from(seconds)) + GRACE;
     let reply = match vm.exec(request, within, &mut said)?? {
@@ -177,56 +194,49 @@ fn run(vm: &mut Vm, program: &str, words: Vec<String>, seconds: u32, folder: &Pa
     if let Some(error) = broken {
         return Err(harness(error));
     }
+    let Output { text: output, flooded } = output;
     if flooded || reply.dropped > 0 {
         let limit = OUTPUT >> 20;
         return Err(failed(format!(
             "{program} printed more than {limit} MiB, of which its result is no part"
         )));
     }
-    let warnings = warnings(&console, before)
-        .map_err(|error| Stop::harness(format!("failed to read {}: {error}", console.display())))?;
-    if let Some(warning) = warnings {
-        return Err(failed(format!("the kernel complained while {program} ran: {warning}")));
-    }
     Ok(Said { output, end: reply.end, seconds })
 }
 
-/// The first warning on the console since then: the kernel went on, but did what it says it should not.
-fn warnings(console: &Path, since: u64) -> io::Result<Option<String>> {
-    let mut file = File::open(console)?;
-    file.seek(SeekFrom::Start(since))?;
-    let mut bytes = Vec::new();
-    file.take(CONSOLE).read_to_end(&mut bytes)?;
-    Ok(first_warning(&String::from_utf8_lossy(&bytes)))
+/// What a program prints, as far as it is kept.
+#[derive(Default)]
+struct Output {
+    text: String,
+    flooded: bool,
 }
 
-/// `WARNING: CPU: 0 PID: 1 at kernel/x.c:1 f+0x1/0x2`, since 6.18 `WARNING: kernel/x.c:1 at f+0x1/0x2, CPU#0: a/1`.
-fn first_warning(console: &str) -> Option<String> {
-    let line = console
-        .lines()
-        .find(|line| line.contains("WARNING: ") && line.contains("+0x") && line.contains("CPU"))?;
-    let at = line.find("WARNING: ").expect("just found");
-    Some(line[at..].chars().take(200).collect())
+impl Output {
+    /// The guest has its limit in bytes, and may lie. What is no UTF-8 has grown since: each byte to three.
+    const LIMIT: usize = 3 * OUTPUT as usize;
+
+    /// Whether it was kept.
+    fn add(&mut self, text: &str) -> bool {
+        self.flooded |= self.text.len() + text.len() > Output::LIMIT;
+        if !self.flooded {
+            self.text.push_str(text);
+        }
+        !self.flooded
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The guest's limit is of the program's own bytes, and these are no text.
     #[test]
-    fn a_splat_is_found_and_a_remark_is_not() {
-        let old = "[    9.1] ------------[ cut here ]------------\n\
-                   [    9.1] WARNING: CPU: 0 PID: 91 at kernel/trace/ftrace.c:2100 ftrace_bug+0x1/0x2\n";
-        let new =
-            "[    9.1][  T91] WARNING: kernel/bpf/verifier.c:1 at do_check+0x10/0x20, CPU#0: test_progs/91\n";
-        for (text, expected) in [
-            (old, Some("WARNING: CPU: 0 PID: 91 at kernel/trace/ftrace.c:2100 ftrace_bug+0x1/0x2")),
-            (new, Some("WARNING: kernel/bpf/verifier.c:1 at do_check+0x10/0x20, CPU#0: test_progs/91")),
-            ("[    1.0] bpf_testmod: loading out-of-tree module taints kernel.\n", None),
-            ("[    1.0] WARNING: The mand mount option has been deprecated\n", None),
-            ("", None),
-        ] {
-            assert_eq!(first_warning(text).as_deref(), expected);
+    fn what_grew_on_the_way_is_no_flood() {
+        let mut output = Output::default();
+        let line = String::from_utf8_lossy(&[0xff; 4096]).into_owned();
+        for _ in 0..OUTPUT / 4096 {
+            assert!(output.add(&line));
         }
+        assert!(!output.add("x") && output.flooded && !output.text.ends_with('x'));
     }
 }

@@ -6,17 +6,25 @@ use std::{
     collections::VecDeque,
     fs,
     io::{self, BufRead, BufReader, PipeReader, Read, Write},
-    sync::{Arc, Mutex, MutexGuard, mpsc::SyncSender},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+        mpsc::SyncSender,
+    },
     thread,
     time::Instant,
 };
+use tramplab_protocol::message::UP;
 
 /// A guest that prints without end does not fill the disk; the tail is kept all the same.
 const LOG_LIMIT: u64 = 16 << 20;
 const LINE_LIMIT: u64 = 4096;
 const TAIL: usize = 60;
 
-pub struct Console(Arc<Mutex<Seen>>);
+pub struct Console {
+    seen: Arc<Mutex<Seen>>,
+    minds_warnings: Arc<AtomicBool>,
+}
 
 struct Seen {
     tail: VecDeque<String>,
@@ -26,17 +34,25 @@ struct Seen {
 impl Console {
     pub fn watch(from: PipeReader, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
         let seen = Arc::new(Mutex::new(Seen { tail: VecDeque::new(), last_line: Instant::now() }));
-        let console = Console(Arc::clone(&seen));
-        thread::Builder::new().name("console".to_owned()).spawn(move || drain(from, log, &seen, &signals))?;
+        let minds_warnings = Arc::new(AtomicBool::new(false));
+        let console = Console { seen: Arc::clone(&seen), minds_warnings: Arc::clone(&minds_warnings) };
+        let work = move || drain(from, log, &seen, &minds_warnings, &signals);
+        thread::Builder::new().name("console".to_owned()).spawn(work)?;
         Ok(console)
     }
 
+    /// From here on a warning is a death, as it is from the agent's line on the console ([`UP`]). What a kernel finds wrong with its machine
+    /// while it boots, it finds on every machine.
+    pub fn mind_warnings(&self) {
+        self.minds_warnings.store(true, Ordering::Relaxed);
+    }
+
     pub fn tail(&self) -> Vec<String> {
-        lock(&self.0).tail.iter().cloned().collect()
+        lock(&self.seen).tail.iter().cloned().collect()
     }
 
     pub fn last_line(&self) -> Instant {
-        lock(&self.0).last_line
+        lock(&self.seen).last_line
     }
 }
 
@@ -45,7 +61,13 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
 }
 
 /// Ends when QEMU's end of the console closes.
-fn drain(from: PipeReader, mut log: fs::File, seen: &Mutex<Seen>, signals: &SyncSender<Signal>) {
+fn drain(
+    from: PipeReader,
+    mut log: fs::File,
+    seen: &Mutex<Seen>,
+    minds_warnings: &AtomicBool,
+    signals: &SyncSender<Signal>,
+) {
     let mut input = BufReader::new(from);
     let mut written = 0;
     let mut dead = false;
@@ -61,7 +83,11 @@ fn drain(from: PipeReader, mut log: fs::File, seen: &Mutex<Seen>, signals: &Sync
             let _ = log.write_all(&line);
         }
         let text = strip_ansi_escapes::strip_str(String::from_utf8_lossy(&line)).trim_end().to_owned();
-        let death = death::detect(&text);
+        if text == UP {
+            minds_warnings.store(true, Ordering::Relaxed);
+        }
+        let warning = || minds_warnings.load(Ordering::Relaxed).then(|| death::warning(&text)).flatten();
+        let death = death::detect(&text).or_else(warning);
         {
             let mut seen = lock(seen);
             seen.last_line = Instant::now();
@@ -76,5 +102,30 @@ fn drain(from: PipeReader, mut log: fs::File, seen: &Mutex<Seen>, signals: &Sync
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const WARNING: &str = "[    1.0] WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580";
+
+    fn deaths(console: &str) -> usize {
+        let (from, mut to) = io::pipe().unwrap();
+        to.write_all(console.as_bytes()).unwrap();
+        drop(to);
+        let seen = Mutex::new(Seen { tail: VecDeque::new(), last_line: Instant::now() });
+        let (signals, told) = mpsc::sync_channel(4);
+        drain(from, tempfile::tempfile().unwrap(), &seen, &AtomicBool::new(false), &signals);
+        drop(signals);
+        told.into_iter().count()
+    }
+
+    #[test]
+    fn a_warning_counts_from_the_agents_line_on() {
+        assert_eq!(deaths(&format!("{WARNING}\n{UP}\nall is well\n")), 0);
+        assert_eq!(deaths(&format!("{UP}\r\n{WARNING}\r\n{WARNING}\r\n")), 1);
     }
 }

@@ -36,9 +36,48 @@ pub fn detect(line: &str) -> Option<Death> {
     let kind = sign().or_else(|| is_hung_task(title).then_some(ErrorKind::HungTask)).or_else(|| {
         // What the kernel calls a bug of its own (a bad access, memory corrupted, a lock misused) voids a measurement,
         // whether it goes on or not. Anywhere else in a line the word may be a user's.
-        (title.starts_with("BUG: ") || is_die(title)).then_some(ErrorKind::Oops)
+        let is_bug = ["BUG: ", "[ BUG: "].iter().any(|head| title.starts_with(head)) || is_slubs(title);
+        (is_bug || is_die(title)).then_some(ErrorKind::Oops)
     })?;
     Some(Death { kind, title: title.to_owned() })
+}
+
+/// A bug of its own that the kernel goes on after: `WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580`, since 6.18
+/// `WARNING: fs/open.c:1016 at do_dentry_open+0x435/0x580, CPU#0: init/1` (lib/bug.c, kernel/panic.c). Without an address it is any
+/// driver's advice. `UBSAN: shift-out-of-bounds in kernel/x.c:1:2` (lib/ubsan.c), and what lockdep says.
+pub fn warning(line: &str) -> Option<Death> {
+    let line = without_time_stamp(line);
+    // Behind a line that somebody else has begun it is one all the same.
+    let title = line.find("WARNING: ").map_or(line, |start| &line[start..]);
+    let is_bug = match title.strip_prefix("WARNING: ") {
+        Some(rest) => {
+            title.contains(" at ") && title.contains("+0x")
+                || LOCKDEP.iter().any(|sign| rest.starts_with(sign))
+        }
+        None => title.starts_with("UBSAN: "),
+    };
+    is_bug.then(|| Death { kind: ErrorKind::Warning, title: title.to_owned() })
+}
+
+/// kernel/locking/lockdep.c
+const LOCKDEP: &[&str] = &[
+    "possible circular locking dependency detected",
+    "possible recursive locking detected",
+    "possible irq lock inversion dependency detected",
+    "inconsistent lock state",
+    "suspicious RCU usage",
+    "bad unlock balance detected",
+    "bad contention detected",
+    "held lock freed",
+    "lock held when returning to user space",
+    "Nested lock was not taken",
+    "HARDIRQ-safe -> HARDIRQ-unsafe lock order detected",
+    "SOFTIRQ-safe -> SOFTIRQ-unsafe lock order detected",
+];
+
+/// mm/slub.c: `BUG kmalloc-64 (Not tainted): Redzone overwritten`
+fn is_slubs(title: &str) -> bool {
+    title.starts_with("BUG ") && title.contains(" (") && title.contains("): ")
 }
 
 /// kernel/hung_task.c: `INFO: task NAME:PID blocked for more than N seconds.`
@@ -150,6 +189,8 @@ mod tests {
                 Some(ErrorKind::Oops),
             ),
             ("[    5.0] BUG: scheduling while atomic: tramplab-agent/1/0x00000002", Some(ErrorKind::Oops)),
+            ("[    5.0] [ BUG: Invalid wait context ]", Some(ErrorKind::Oops)),
+            ("[    5.0] BUG kmalloc-64 (Not tainted): Right Redzone overwritten", Some(ErrorKind::Oops)),
             // arm64
             (
                 "[    5.0] Unable to handle kernel NULL pointer dereference at virtual address 0000000000000000",
@@ -166,6 +207,37 @@ mod tests {
             ("tramplab-agent: item [#1 of 2", None),
         ] {
             assert_eq!(detect(line).map(|death| death.kind), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_warning_is_told_from_advice_and_from_death() {
+        let first = |log: &str| log.lines().find_map(warning).map(|found| found.title);
+        for (log, title) in [
+            (include_str!("testdata/6.1-warning.log"), "WARNING: CPU: 0 PID: "),
+            (
+                include_str!("testdata/7.3-warning.log"),
+                "WARNING: lib/refcount.c:28 at refcount_warn_saturate+0x59/0x90",
+            ),
+            (
+                "[    9.1][  T91] WARNING: kernel/bpf/verifier.c:1 at do_check+0x10/0x20, CPU#0: test_progs/91",
+                "WARNING: kernel/bpf/verifier.c:1 at ",
+            ),
+            ("half a line[    9.1] WARNING: CPU: 0 PID: 9 at a.c:1 f+0x1/0x2", "WARNING: CPU: 0 PID: 9 at "),
+            ("[    9.1] WARNING: suspicious RCU usage", "WARNING: suspicious RCU usage"),
+            ("[    1.0] UBSAN: shift-out-of-bounds in a.c:1:2", "UBSAN: shift-out-of-bounds in a.c:1:2"),
+        ] {
+            assert!(first(log).is_some_and(|found| found.starts_with(title)), "{title}");
+        }
+        for log in [
+            include_str!("testdata/6.1-lives.log"),
+            include_str!("testdata/7.3-lives.log"),
+            include_str!("testdata/7.2-arm64-lives.log"),
+            include_str!("testdata/6.12-panic.log"),
+            "[    1.0] WARNING: Spectre v2 mitigation leaves CPU vulnerable",
+            "[    1.0] WARNING: The mand mount option has been deprecated",
+        ] {
+            assert_eq!(first(log), None);
         }
     }
 

@@ -15,8 +15,8 @@ use tramplab_protocol::{
 };
 
 /// Frames that may wait to be looked at, heartbeats not counted; a guest that floods its host is held up, not stored.
-/// Only answers are due, one at a time.
-pub const QUEUE: usize = 4;
+/// Only answers are due, one at a time. One may be fifteen times as large in memory as on the link.
+pub const QUEUE: usize = 1;
 
 pub struct Link {
     stream: UnixStream,

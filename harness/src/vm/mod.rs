@@ -4,7 +4,7 @@
 pub mod accel;
 pub mod branches;
 mod console;
-mod death;
+pub mod death;
 pub mod initramfs;
 mod link;
 mod machine;
@@ -17,6 +17,7 @@ pub mod yardstick;
 
 pub use death::Death;
 pub use machine::{QemuProgram, Spec, cpu_model};
+pub use process::last_words;
 pub use snapshot::Snapshots;
 pub use virtme::{Virtme, Vng};
 
@@ -29,7 +30,7 @@ use process::Qemu;
 use serde::{Deserialize, Serialize};
 use snapshot::{Kept, Saved};
 use std::{
-    fs,
+    fmt, fs,
     io::{self, Read, Write},
     os::fd::OwnedFd,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -38,7 +39,7 @@ use std::{
 };
 use tramplab_protocol::{
     frame::FrameError,
-    message::{self, Command, Event, ExecRequest, Facts, GuestError, Request, Response},
+    message::{self, Command, Event, ExecRequest, Facts, GAVE_UP, GuestError, Request, Response},
 };
 
 /// How long each silence may last, on the host's clock.
@@ -61,6 +62,8 @@ impl Default for Deadlines {
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// For a guest to look at itself.
 const FACTS: Duration = Duration::from_secs(60);
+/// Much to read; what takes even longer is read by those who need it.
+const PREPARE: Duration = Duration::from_secs(300);
 /// From a guest's memory on disk to the agent's answer.
 const RESTORE: Duration = Duration::from_secs(30);
 /// How often a waiting host looks whether QEMU still lives.
@@ -127,11 +130,12 @@ impl Vm {
     /// A guest that has said what it is: restored where one of the kind was kept, else booted, and kept for the next. The calling thread
     /// must outlive the guest: QEMU is told to die with it.
     pub fn start(spec: &Spec) -> Result<(Vm, Facts), VmError> {
-        let Some(snapshots) = Snapshots::of(spec) else {
+        let booted = || {
             let mut vm = Vm::boot(spec)?;
             let facts = vm.facts()?;
-            return Ok((vm, facts));
+            Ok((vm, facts))
         };
+        let Some(snapshots) = Snapshots::of(spec) else { return booted() };
         if let Some(found) = Vm::restored_from(snapshots, spec) {
             return Ok(found);
         }
@@ -139,8 +143,16 @@ impl Vm {
         let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
         let mut vm = Vm::begin(spec, None, Some(theirs), started)?;
         vm.hear(spec, started)?;
-        // Asked first in any case; what the agent had to read for it, those that are restored need not read again.
         let facts = vm.facts()?;
+        if let Err(error) = vm.prepare(spec) {
+            // The kernel's own end is its verdict, whatever it ended of.
+            if error.kind.is_kernel_death() {
+                return Err(error);
+            }
+            note(spec, &format!("no snapshot was kept, as the agent did not get ready for it: {error}"));
+            drop(vm);
+            return booted();
+        }
         match snapshots.keep(spec, ours, (&vm.ready, &facts), &spec.dir.join(CONSOLE_LOG)) {
             // Another run keeps one: this guest is as it was.
             Ok(Kept::Untouched) => return Ok((vm, facts)),
@@ -154,12 +166,7 @@ impl Vm {
             snapshots.discard(spec);
             return Err(vm.died(death));
         }
-        if let Some(found) = Vm::restored_from(snapshots, spec) {
-            return Ok(found);
-        }
-        let mut vm = Vm::boot(spec)?;
-        let facts = vm.facts()?;
-        Ok((vm, facts))
+        Vm::restored_from(snapshots, spec).map_or_else(booted, Ok)
     }
 
     /// None where there is no snapshot, or one that is of no use, which then goes: a guest that boots owes nothing to it.
@@ -179,14 +186,37 @@ impl Vm {
             .ok()
     }
 
-    fn facts(&mut self) -> Result<Facts, VmError> {
+    /// What the guest says that it is.
+    pub fn facts(&mut self) -> Result<Facts, VmError> {
         match self.request(Command::Facts, FACTS)? {
-            Ok(Response::Facts(facts)) => Ok(facts),
+            Ok(Response::Facts(facts)) => {
+                let said = serde_json::to_vec(&facts).map_or(usize::MAX, |facts| facts.len());
+                if said > MOST_FACTS {
+                    let message =
+                        format!("the agent said what it is by {said} bytes, more than {MOST_FACTS}");
+                    return Err(self.dead(ErrorKind::Protocol, message));
+                }
+                Ok(facts)
+            }
             Ok(other) => {
-                Err(self.dead(ErrorKind::Protocol, format!("the agent said what it is by {other:?}")))
+                Err(self.dead(ErrorKind::Protocol, format!("the agent said what it is by {}", shown(&other))))
             }
             Err(error) => Err(self.dead(ErrorKind::Guest, error.to_string())),
         }
+    }
+
+    /// Has the agent read what those that are restored need not read again.
+    fn prepare(&mut self, spec: &Spec) -> Result<(), VmError> {
+        match self.request(Command::Prepare, PREPARE)? {
+            Ok(Response::Done) => {}
+            Ok(other) => {
+                let message = format!("the agent got ready by {}", shown(&other));
+                return Err(self.dead(ErrorKind::Protocol, message));
+            }
+            // Whoever needs what is missing finds that out.
+            Err(error) => note(spec, &format!("kept, but not all is read beforehand: {error}")),
+        }
+        Ok(())
     }
 
     /// Starts QEMU and waits for the agent. The calling thread must outlive the guest.
@@ -202,6 +232,7 @@ impl Vm {
         let started = Instant::now();
         let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
         let mut vm = Vm::begin(spec, Some(saved), Some(theirs), started)?;
+        vm.console.mind_warnings();
         vm.silence = RESTORE;
         vm.ready = saved.ready.clone();
         let restored = Monitor::open(ours).and_then(|mut monitor| monitor.restore(&saved.state));
@@ -260,7 +291,7 @@ impl Vm {
                 let argv = machine::arguments(spec, &ends, start);
                 let program = spec.qemu.program.display();
                 let inherited = [console_guest, link_guest].into_iter().chain(monitor).collect();
-                let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, inherited)
+                let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, inherited, (spec.memory_mib, spec.cpus))
                     .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
                 (qemu, link_host)
             }
@@ -304,10 +335,16 @@ impl Vm {
                     format!("the agent speaks protocol {version}, the host {ours}: the initramfs is from another build"),
                 ));
             }
-            other => return Err(self.dead(ErrorKind::Protocol, format!("the agent began with {other:?}"))),
+            other => {
+                return Err(self.dead(ErrorKind::Protocol, format!("the agent began with {}", shown(&other))));
+            }
         }
         self.boot_time = started.elapsed();
         self.silence = spec.deadlines.silence;
+        if spec.virtme.is_some() {
+            // Of its console the agent knows nothing.
+            self.console.mind_warnings();
+        }
         Ok(())
     }
 
@@ -382,9 +419,7 @@ impl Vm {
                     said.as_mut().expect("asked before")(&text);
                 }
                 other => {
-                    let mut shown = format!("{other:?}");
-                    shown.truncate(shown.floor_char_boundary(200));
-                    let message = format!("expected the answer to request {id}, got {shown}");
+                    let message = format!("expected the answer to request {id}, got {}", shown(&other));
                     return Err(self.dead(ErrorKind::Protocol, message));
                 }
             }
@@ -405,7 +440,7 @@ impl Vm {
                     None => Err(self.qemu_exited(&status)),
                 };
             }
-            thread::sleep(TICK / 5);
+            thread::sleep(TICK / 50);
         }
         Err(self.dead(ErrorKind::Timeout, format!("the guest did not power off within {within:?}")))
     }
@@ -479,6 +514,11 @@ impl Vm {
             return self.died(death);
         }
         let tail = self.console.tail();
+        // Who gives up switches the machine off.
+        let gave_up = || tail.iter().rev().find_map(|line| line.strip_prefix(GAVE_UP));
+        if let Some(why) = self.qemu.is_good_end(status).then(gave_up).flatten() {
+            return self.dead(ErrorKind::Guest, format!("the agent gave up: {why}"));
+        }
         // What virtme-ng, QEMU and virtiofsd say themselves goes the way of the console there.
         let said = self.qemu.last_words().unwrap_or_else(|| {
             tail.iter().rev().find(|line| !line.trim().is_empty()).cloned().unwrap_or_default()
@@ -502,6 +542,39 @@ impl Vm {
 
     fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
         self.qemu.kill();
-        VmError { kind, message, console_tail: self.console.tail() }
+        VmError { kind, message: brief(message), console_tail: self.console.tail() }
     }
+}
+
+/// What a guest says of itself in words is kept in every form of the report: so much of it.
+const BRIEF: usize = 8 << 10;
+/// And in its facts, as JSON. A real guest's are 2 KiB.
+const MOST_FACTS: usize = 64 << 10;
+
+/// Of a message that does not fit, so much is shown.
+const SHOWN: usize = 200;
+
+/// The beginning of it. A message of megabytes is never written out.
+pub fn shown(message: &impl fmt::Debug) -> String {
+    struct Beginning(String);
+    impl fmt::Write for Beginning {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let room = SHOWN.saturating_sub(self.0.len());
+            self.0.push_str(&text[..text.floor_char_boundary(room)]);
+            if text.len() < room { Ok(()) } else { Err(fmt::Error) }
+        }
+    }
+    let mut beginning = Beginning(String::new());
+    // Its error is that there is no more room.
+    let _ = fmt::write(&mut beginning, format_args!("{message:?}"));
+    beginning.0
+}
+
+/// Without what goes beyond [`BRIEF`].
+pub fn brief(mut text: String) -> String {
+    if text.len() > BRIEF {
+        text.truncate(text.floor_char_boundary(BRIEF));
+        text.push('…');
+    }
+    text
 }

@@ -6,6 +6,7 @@ use super::machine::QemuProgram;
 use nix::{
     sys::{
         prctl,
+        resource::{Resource, getrlimit, setrlimit},
         signal::{self, Signal},
         socket::{AddressFamily, SockFlag, SockType, socketpair},
         wait::{WaitPidFlag, WaitStatus, waitpid},
@@ -14,12 +15,13 @@ use nix::{
 };
 use std::{
     ffi::OsString,
-    fs, io,
+    fs,
+    io::{self, Read, Seek, SeekFrom},
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::{net::UnixStream, process::CommandExt},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -80,6 +82,15 @@ const GUARD: &str = "guard=$1 terminal=$2; shift 2; { cat <\"/dev/fd/$guard\"; r
                      exec \"$@\"";
 /// How long killed processes may take to be gone.
 const REAPING: Duration = Duration::from_secs(5);
+/// Addresses that QEMU may have beside its guest's memory: it has 1.5 GiB, most of it untouched, and the plugin's tables can be 1 GiB. Whatever a
+/// guest brings it to, it then ends, and not the host.
+const OWN_MEMORY: u64 = 6 << 30;
+/// And for each CPU: a thread's stack, its heap, and what the plugin keeps of it, more than once while it is written.
+const CPU_MEMORY: u64 = 256 << 20;
+/// Bytes of any one of its files beside the guest's memory, which is one when it is saved.
+const OWN_FILES: u64 = 1 << 30;
+/// Of a log, that its last line is looked for in.
+const LAST_WORDS: u64 = 16 << 10;
 /// What virtme-ng ends with when the guest ended and no script did.
 const NO_SCRIPT: i32 = 255;
 
@@ -90,6 +101,7 @@ impl Qemu {
         arguments: &[OsString],
         (log, output): (PathBuf, fs::File),
         inherited: Vec<OwnedFd>,
+        (memory_mib, cpus): (u32, u32),
     ) -> io::Result<Qemu> {
         let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         let parent = std::process::id();
@@ -103,10 +115,18 @@ impl Qemu {
             .stderr(output)
             // Its own group: a Ctrl-C on the terminal is for us to handle, and our end is QEMU's.
             .process_group(0);
-        // SAFETY: only async-signal-safe calls: prctl, getppid, fcntl.
+        let memory = u64::from(memory_mib) << 20;
+        let limits = [
+            limit(Resource::RLIMIT_AS, memory + OWN_MEMORY + u64::from(cpus) * CPU_MEMORY)?,
+            limit(Resource::RLIMIT_FSIZE, memory + OWN_FILES)?,
+        ];
+        // SAFETY: only async-signal-safe calls: prctl, getppid, setrlimit, fcntl.
         unsafe {
             command.pre_exec(move || {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
+                for (resource, limit) in limits {
+                    setrlimit(resource, limit, limit)?;
+                }
                 if nix::unistd::getppid().as_raw() as u32 != parent {
                     return Err(io::Error::other("the harness is gone"));
                 }
@@ -191,9 +211,7 @@ impl Qemu {
     /// The last line it wrote itself, where that is known.
     pub fn last_words(&self) -> Option<String> {
         let Owned::Log(log) = &self.owned else { return None };
-        let text = fs::read(log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        Some(text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned())
+        Some(last_words(log).unwrap_or_default())
     }
 
     pub fn kill(&mut self) {
@@ -219,6 +237,29 @@ impl Drop for Qemu {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// No more than this machine allows anyway.
+fn limit(resource: Resource, wanted: u64) -> io::Result<(Resource, u64)> {
+    let (_, hard) = getrlimit(resource)?;
+    Ok((resource, wanted.min(hard)))
+}
+
+/// The last line that a QEMU wrote itself.
+pub fn last_words(log: &Path) -> Option<String> {
+    let text = end_of(log).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+}
+
+/// A guest can have QEMU complain without end.
+fn end_of(log: &Path) -> io::Result<Vec<u8>> {
+    let mut file = fs::File::open(log)?;
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(LAST_WORDS)))?;
+    let mut bytes = Vec::new();
+    file.take(LAST_WORDS).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Kills a process group and reaps who is in it.

@@ -65,6 +65,8 @@ pub enum End {
 
 const POLL: Duration = Duration::from_millis(50);
 const PORTS: [&str; 3] = ["out", "err", "exit"];
+/// What an exit code takes, its line end included; a guest may send anything.
+const EXIT_CODE: usize = 8;
 /// From the command's end to that of the machine.
 const POWER_OFF: Duration = Duration::from_secs(10);
 
@@ -315,7 +317,10 @@ impl Ports {
                 self.exit = Some(thread::spawn(move || {
                     let mut text = String::new();
                     let mut byte = [0];
-                    while !text.ends_with('\n') && stream.read_exact(&mut byte).is_ok() {
+                    while text.len() < EXIT_CODE
+                        && !text.ends_with('\n')
+                        && stream.read_exact(&mut byte).is_ok()
+                    {
                         text.push(char::from(byte[0]));
                     }
                     text.trim().parse().ok()

@@ -5,6 +5,7 @@
 //! CACHE/snapshot/KEY/state        QEMU's migration stream, memory at fixed places (`mapped-ram`)
 //! CACHE/snapshot/KEY/console.log  what the guest had printed
 //! CACHE/snapshot/KEY/about.json   what the agent had said of the guest, and checksums of the two
+//! CACHE/snapshot/KEY/sound        which files the checksums were last those of
 //! ```
 
 use super::{
@@ -31,13 +32,14 @@ pub const KIND: &str = "snapshot";
 /// What all of them may take together: one has some 100 MB.
 const LIMIT: u64 = 2 << 30;
 /// Raised when what is kept, or when, changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const STATE: &str = "state";
 const CONSOLE: &str = "console.log";
 const ABOUT: &str = "about.json";
+const SOUND: &str = "sound";
 
 /// Where they are kept, and for which contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +119,7 @@ impl Snapshots {
         let _ = self.cache().discard(KIND, &self.key(spec));
     }
 
-    /// Keeps a guest that has only booted and said what it is, unless another run is about to.
+    /// Keeps a guest that has booted, said what it is and got ready, unless another run is about to.
     pub(super) fn keep(
         &self,
         spec: &Spec,
@@ -151,12 +153,27 @@ impl Snapshots {
 }
 
 fn read(folder: &Path) -> io::Result<Saved> {
-    let about: About = serde_json::from_slice(&fs::read(folder.join(ABOUT))?)?;
-    let (state, console) = (folder.join(STATE), folder.join(CONSOLE));
-    if (checksum(&state)?, checksum(&console)?) != (about.state, about.console) {
-        return Err(io::Error::other("its checksum is not what it was"));
+    let (state, console, about) = (folder.join(STATE), folder.join(CONSOLE), folder.join(ABOUT));
+    let seen = [stamp(&state)?, stamp(&console)?, stamp(&about)?].concat();
+    let about: About = serde_json::from_slice(&fs::read(about)?)?;
+    if fs::read_to_string(folder.join(SOUND)).ok().as_ref() != Some(&seen) {
+        if (checksum(&state)?, checksum(&console)?) != (about.state, about.console) {
+            return Err(io::Error::other("its checksum is not what it was"));
+        }
+        // What was read may be in memory only: from here on it is the disk's, or an error.
+        fs::File::open(&state)?.sync_data()?;
+        // Who finds none, or half of one, looks again.
+        let _ = fs::write(folder.join(SOUND), seen);
     }
     Ok(Saved { state, console, ready: about.ready, facts: about.facts })
+}
+
+/// Another one for whatever is written to the file, and for a file put in its place: no call sets the time of a file's last change
+/// (inode(7)). What rots on the disk itself is not seen, for as long as the snapshot is of use: one boot of the host.
+fn stamp(path: &Path) -> io::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    let of = fs::metadata(path)?;
+    Ok(format!("{} {} {} {}.{:09}\n", of.dev(), of.ino(), of.len(), of.ctime(), of.ctime_nsec()))
 }
 
 const PAGE: usize = 4096;
@@ -201,4 +218,41 @@ fn data(file: &fs::File, from: u64, length: u64) -> io::Result<Option<(u64, u64)
     let end = lseek(file, start as i64, Whence::SeekHole)? as u64;
     let page = PAGE as u64;
     Ok(Some((start / page * page, end.next_multiple_of(page).min(length))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_snapshot_is_looked_at_again_when_it_is_not_the_one_that_was_sound() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name| folder.path().join(name);
+        fs::write(at(STATE), [1; 3 * PAGE]).unwrap();
+        fs::write(at(CONSOLE), "up\n").unwrap();
+        let facts = json!({
+            "release": "6.12", "version": "", "machine": "x86_64", "cpus": 1, "memory_kib": 1, "clocksource": "tsc",
+            "btf_bytes": 1, "ftrace_functions": 1, "btf_functions": 1, "mitigations": [], "cmdline": ""
+        });
+        let keep = |state: u64| {
+            let console = checksum(&at(CONSOLE)).unwrap();
+            let about =
+                json!({"ready": Ready::default(), "facts": facts, "state": state, "console": console});
+            fs::write(at(ABOUT), about.to_string()).unwrap();
+        };
+        let right = checksum(&at(STATE)).unwrap();
+        keep(right);
+        read(folder.path()).unwrap();
+        // The files that were sound are not read again, whatever is said of them elsewhere.
+        keep(right ^ 1);
+        assert!(read(folder.path()).is_err());
+        let stamps = [STATE, CONSOLE, ABOUT].map(|name| stamp(&at(name)).unwrap());
+        fs::write(at(SOUND), stamps.concat()).unwrap();
+        read(folder.path()).unwrap();
+        // What is written to one of them is noticed.
+        let mut file = fs::File::options().append(true).open(at(STATE)).unwrap();
+        io::Write::write_all(&mut file, &[0]).unwrap();
+        assert!(read(folder.path()).is_err());
+    }
 }

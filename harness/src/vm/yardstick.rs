@@ -28,7 +28,7 @@ pub fn bare(spec: &Spec, busybox: &Path, limit: Duration) -> io::Result<Duration
     let log = spec.dir.join("bare.log");
     let output = fs::File::create(&log)?;
     let started = Instant::now();
-    let mut qemu = Qemu::start(&spec.qemu, &argv, (log, output), Vec::new())?;
+    let mut qemu = Qemu::start(&spec.qemu, &argv, (log, output), Vec::new(), (spec.memory_mib, spec.cpus))?;
     ended(&mut qemu, started, limit)
 }
 

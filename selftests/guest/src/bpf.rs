@@ -4,7 +4,7 @@
 //! libbpf's attach functions resolve names, probe features and parse BTF on the way; in a timed round none of that
 //! is the mechanism's cost. Besides, libbpf 1.7 has no call for tracing multi.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -70,7 +70,7 @@ impl From<BpfError> for GuestError {
         if error.is_unsupported() {
             GuestError::Unsupported(error.to_string())
         } else {
-            GuestError::Failed(error.to_string())
+            GuestError::failed(error)
         }
     }
 }
@@ -101,11 +101,27 @@ fn owned(fd: i64, action: &'static str) -> Result<OwnedFd, BpfError> {
     }
 }
 
-/// `r0 = 0; exit`: the program that costs nothing.
-const EMPTY: [u64; 2] = [0x0000_0000_0000_00b7, 0x95];
+/// `struct bpf_insn`, as it is.
+pub type Instruction = [u8; size_of::<libbpf_sys::bpf_insn>()];
 
-/// Loads the empty program; `btf_id` is what it is to be attached to, 0 where that is said at the link.
-pub fn load_empty(kind: Kind, btf_id: u32) -> Result<OwnedFd, BpfError> {
+/// A program as the kernel takes it.
+#[derive(Clone, Copy)]
+pub struct Program<'a> {
+    pub name: &'a CStr,
+    pub instructions: &'a [Instruction],
+    /// What its functions are called, and the BTF that says so: without it the kernel shows no more than 15 bytes of the name.
+    pub functions: Option<(BorrowedFd<'a>, &'a [libbpf_sys::bpf_func_info])>,
+}
+
+/// `r0 = 0; exit`: the program that costs nothing.
+pub const EMPTY: Program<'_> = Program {
+    name: c"tramplab_empty",
+    instructions: &[[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]],
+    functions: None,
+};
+
+/// Loads a program; `btf_id` is what it is to be attached to, 0 where that is said at the link.
+pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, BpfError> {
     let action = "load a program";
     let load = |log: &mut [u8]| {
         let mut options = libbpf_sys::bpf_prog_load_opts {
@@ -118,14 +134,20 @@ pub fn load_empty(kind: Kind, btf_id: u32) -> Result<OwnedFd, BpfError> {
             log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
             ..Default::default()
         };
-        // SAFETY: `EMPTY` has the layout of two `struct bpf_insn`; all pointers outlive the call.
+        if let Some((btf, functions)) = program.functions {
+            options.prog_btf_fd = btf.as_raw_fd() as u32;
+            options.func_info = functions.as_ptr().cast();
+            options.func_info_cnt = functions.len() as u32;
+            options.func_info_rec_size = size_of::<libbpf_sys::bpf_func_info>() as u32;
+        }
+        // SAFETY: all pointers outlive the call, and the counts are theirs.
         unsafe {
             libbpf_sys::bpf_prog_load(
                 kind.program,
-                c"tramplab_empty".as_ptr(),
+                program.name.as_ptr(),
                 c"GPL".as_ptr(),
-                EMPTY.as_ptr().cast(),
-                EMPTY.len() as libbpf_sys::size_t,
+                program.instructions.as_ptr().cast(),
+                program.instructions.len() as libbpf_sys::size_t,
                 &mut options,
             )
         }

@@ -5,8 +5,7 @@
 use crate::bpf::BpfError;
 use crate::counting::Counting;
 use crate::functions;
-use crate::kallsyms::Kallsyms;
-use crate::kernel_btf::KernelBtf;
+use crate::known::Known;
 use crate::trigger::Trigger;
 use std::fs;
 use std::path::Path;
@@ -23,22 +22,18 @@ const INTERRUPT: &str = "irq_enter_rcu";
 /// Attempts to find the system calls undisturbed: an interrupt comes every few milliseconds, and they take about one.
 const ATTEMPTS: usize = 50;
 
-fn failed(what: impl std::fmt::Display) -> GuestError {
-    GuestError::Failed(what.to_string())
-}
-
-pub fn compare(request: &CallsRequest, btf: &KernelBtf) -> Result<CallsReply, GuestError> {
-    let counting = Counting::new(&Kallsyms::read().map_err(failed)?, btf)?;
+pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, GuestError> {
+    let counting = Counting::new(known.symbols()?, known.btf()?)?;
     let calls = || Trigger::Rename.pull_all(request.times);
     // Page faults of the first time are nothing to compare.
-    calls().map_err(failed)?;
-    counting.during(calls).map_err(failed)?;
+    calls().map_err(GuestError::failed)?;
+    counting.during(calls).map_err(GuestError::failed)?;
     let traced = traced(calls);
     // Whatever came of it, nothing stays traced.
     for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")] {
         write(file, text)?;
     }
-    let traceable = functions::available().map_err(failed)?;
+    let traceable = functions::available().map_err(GuestError::failed)?;
     Ok(CallsReply {
         root: ROOT.to_owned(),
         trace: traced?,
@@ -59,19 +54,20 @@ fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError
         write("tracing_on", "1")?;
         let done = calls();
         write("tracing_on", "0")?;
-        done.map_err(failed)?;
+        done.map_err(GuestError::failed)?;
         let path = Path::new(TRACING).join("trace");
-        let trace =
-            fs::read_to_string(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        let trace = fs::read_to_string(&path)
+            .map_err(|error| GuestError::failed(format!("{}: {error}", path.display())))?;
         if !trace.contains(INTERRUPT) {
             return Ok(trace);
         }
     }
-    Err(failed(format!("an interrupt came over each of {ATTEMPTS} attempts to trace {ROOT}")))
+    Err(GuestError::failed(format!("an interrupt came over each of {ATTEMPTS} attempts to trace {ROOT}")))
 }
 
 fn write(file: &str, text: &str) -> Result<(), GuestError> {
     let path = Path::new(TRACING).join(file);
-    fs::write(&path, text)
-        .map_err(|error| failed(format!("{} (CONFIG_FUNCTION_GRAPH_TRACER): {error}", path.display())))
+    fs::write(&path, text).map_err(|error| {
+        GuestError::failed(format!("{} (CONFIG_FUNCTION_GRAPH_TRACER): {error}", path.display()))
+    })
 }

@@ -6,6 +6,7 @@ use crate::budget::now_ns;
 use crate::counting::Counting;
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
+use crate::known::Known;
 use crate::rounds::{Phase, Prepared, Watch};
 use crate::sampling::{Sampler, Tally};
 use crate::stat::Stat;
@@ -19,21 +20,23 @@ use tramplab_protocol::message::{
 pub fn explain(
     request: &ExplainRequest,
     prepared: &mut Prepared,
-    btf: &KernelBtf,
+    known: &Known,
 ) -> Result<(ExplainReply, Kallsyms), GuestError> {
     // What the kernel refuses is found in rounds that nobody watches.
     prepared.settle()?;
     let (done, [attach, detach]) = match request.how {
         Explain::Sampled => {
             let mut watched = Sampled::new()?;
-            let done = rounds(&request.attach, prepared, &mut |phase, work| watched.watch(phase, work))?;
+            let done =
+                rounds(&request.attach, prepared, known, &mut |phase, work| watched.watch(phase, work))?;
             let scheduler = done.names.function("__schedule").map(|symbol| symbol.start..symbol.end);
             let phases = watched.finish(scheduler.as_ref())?;
             (done, phases)
         }
         Explain::Exact => {
-            let mut watched = Exact::new(&read_names()?, btf)?;
-            let done = rounds(&request.attach, prepared, &mut |phase, work| watched.watch(phase, work))?;
+            let mut watched = Exact::new(known.symbols()?, known.btf()?)?;
+            let done =
+                rounds(&request.attach, prepared, known, &mut |phase, work| watched.watch(phase, work))?;
             (done, watched.finish())
         }
     };
@@ -84,16 +87,17 @@ struct Done {
 fn rounds(
     request: &AttachRequest,
     prepared: &mut Prepared,
+    known: &Known,
     watch: &mut Watch<'_>,
 ) -> Result<Done, GuestError> {
     let mut done = 0;
     loop {
         let mut names = None;
         let functions = prepared.watched_round(watch, &mut || {
-            // Reading them takes time, in which a grace period may begin or end: so only in the last round. Where there is a
+            // Reading them, twice at least, takes time, in which a grace period may begin or end: so only in the last round. Where there is a
             // budget any may turn out to be that.
             if done + 1 == request.rounds || request.seconds.is_some() {
-                names = Some(read_names()?);
+                names = Some(known.names()?);
             }
             Ok(())
         })?;
@@ -103,10 +107,6 @@ fn rounds(
             return Ok(Done { rounds: done, functions: functions as u32, names });
         }
     }
-}
-
-fn read_names() -> Result<Kallsyms, GuestError> {
-    Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))
 }
 
 /// Phases explained by the guest's own means, so that it works under every accelerator.
@@ -169,7 +169,7 @@ impl Sampled {
         phased.stat.switch(false)?;
         phased.wall_ns += wall;
         phased.cpu_ns += cpu;
-        self.sampler.drain(&mut phased.tally).map_err(|error| GuestError::Failed(error.to_string()))
+        self.sampler.drain(&mut phased.tally).map_err(GuestError::failed)
     }
 
     /// Of attaching and detaching.

@@ -7,7 +7,6 @@ use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
 use std::collections::HashSet;
 use std::fs;
-use tramplab_protocol::{Functions, Mechanism};
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`; there since 6.5.
@@ -92,41 +91,27 @@ pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
 }
 
-/// All functions a mechanism may attach to, by name. Only those whose names stand for one function everywhere: in
-/// ftrace's list, in BTF and in kallsyms. Of a number of functions only plain ones, so that all mechanisms but fmod_ret
-/// choose from the same list; of all functions every one that the kernel may take, for it to say so.
-pub fn candidates(
-    mechanism: Mechanism,
-    wanted: Functions,
-    available: &str,
-    injectable: &str,
-    btf: &KernelBtf,
-    kallsyms: &Kallsyms,
-) -> Vec<Target> {
+/// All functions to attach to that are in BTF, where they are looked up by `btf_id`; by name. Only those whose names stand for one function
+/// everywhere: in ftrace's list, in BTF and in kallsyms.
+pub fn candidates(available: &str, btf_id: impl Fn(&str) -> Option<u32>, kallsyms: &Kallsyms) -> Vec<Target> {
     let addresses = kallsyms.unique_addresses();
-    let injectable: HashSet<&str> = image_functions(injectable).collect();
-    let fits = |name: &str| match mechanism {
-        Mechanism::FmodRet => name.starts_with(SECURITY) || injectable.contains(name),
-        _ => true,
-    };
-    let mut names: Vec<&str> =
-        image_functions(available).filter(|name| !is_denied(name) && fits(name)).collect();
+    let mut names: Vec<&str> = image_functions(available).filter(|name| !is_denied(name)).collect();
     names.sort_unstable();
     names
         .chunk_by(|a, b| a == b)
         .filter(|namesakes| namesakes.len() == 1)
         .filter_map(|name| {
             let name = name[0];
-            Some(Target {
-                btf_id: match wanted {
-                    Functions::Count(_) => btf.plain_function(name)?,
-                    Functions::All => btf.traceable_function(name)?,
-                },
-                address: *addresses.get(name)?,
-                name: name.to_owned(),
-            })
+            let btf_id = btf_id(name)?;
+            Some(Target { btf_id, address: *addresses.get(name)?, name: name.to_owned() })
         })
         .collect()
+}
+
+/// Keeps those whose return value may be overridden.
+pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
+    let injectable: HashSet<&str> = image_functions(injectable).collect();
+    targets.retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&*target.name));
 }
 
 /// All functions of the image that are not denied, by name and address, as mechanisms that attach by address take
@@ -177,7 +162,8 @@ pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
 /// in another kernel changes its own place and no other. Base and head of a comparison then attach to the same functions
 /// but for those that one of them lacks. A list of 10 is the beginning of the list of 100 of the same seed.
 pub fn order(targets: &mut [Target], seed: u64) {
-    targets.sort_by_cached_key(|target| (rank(seed, &target.name), target.name.clone(), target.address));
+    // Namesakes have one rank.
+    targets.sort_by_cached_key(|target| (rank(seed, &target.name), target.address));
 }
 
 /// FNV-1a over the seed's bytes and the name's, and as that leaves the high bits of short names alike, the last steps of
@@ -274,20 +260,23 @@ mod tests {
         let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n_etext [ext4]\n\
                          begin_new_exec\nperf_trace_bpf_test_finish\nperf_trace_bpf_test_finish\n__set_task_comm\n\
                          __x64_sys_fork\n";
-        let one = Functions::Count(std::num::NonZeroU32::MIN);
-        let choose = |mechanism, wanted, injectable| {
-            let chosen = candidates(mechanism, wanted, available, injectable, &btf, &kallsyms);
+        let named = |chosen: Vec<Target>| {
             chosen.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
         };
-        let names = |mechanism, injectable| choose(mechanism, one, injectable);
+        let plain = || candidates(available, |name| btf.plain_function(name), &kallsyms);
+        let injectable = |list| {
+            let mut plain = plain();
+            keep_injectable(&mut plain, list);
+            named(plain)
+        };
         let set_comm = ("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0);
         let trigger = ("perf_trace_bpf_trigger_tp".to_owned(), 0xffff_ffff_937f_fdc0);
-        assert_eq!(names(Mechanism::Kprobe, ""), [set_comm.clone(), trigger.clone()]);
-        let all = choose(Mechanism::Fentry, Functions::All, "");
+        assert_eq!(named(plain()), [set_comm.clone(), trigger.clone()]);
+        let all = named(candidates(available, |name| btf.traceable_function(name), &kallsyms));
         assert_eq!(all.len(), 3, "those that are not plain as well: {all:?}");
         assert_eq!((&all[0], &all[1].0, &all[2]), (&set_comm, &"entry_SYSCALL_64".to_owned(), &trigger));
-        assert_eq!(names(Mechanism::FmodRet, ""), []);
-        assert_eq!(names(Mechanism::FmodRet, "__set_task_comm\tERRNO\n"), [set_comm]);
+        assert_eq!(injectable(""), []);
+        assert_eq!(injectable("__set_task_comm\tERRNO\n"), [set_comm]);
     }
 
     #[test]

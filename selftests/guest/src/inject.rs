@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Failures on demand: how the harness' own tests prove that it notices. All but one end the conversation; none is
-//! answered before it happens, as a real one would not be.
+//! Failures on demand: how the harness' own tests prove that it notices. None is answered before it happens, as a real one would
+//! not be; most end the conversation.
 
 use crate::libbpf_log;
-use crate::link::Events;
-use libbpf_rs::{ObjectBuilder, ProgramInput};
+use crate::link::{self, Events};
+use libbpf_rs::{Link, Object, ObjectBuilder, ProgramInput};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
 use std::fs;
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use tramplab_protocol::message::{Fault, GuestError};
+use tramplab_protocol::frame;
+use tramplab_protocol::message::{Event, Fault, GuestError, Response};
 
+const ANSWER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/answer.bpf.o"));
 const STALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stall.bpf.o"));
 const STALL_TIMEOUT: &str = "/sys/module/rcupdate/parameters/rcu_cpu_stall_timeout";
 /// The least the kernel takes, in seconds.
@@ -19,6 +24,14 @@ const LEAST_STALL_SECONDS: &str = "3";
 /// Runs of the program, a few seconds each.
 const STALLS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
+const HUNG_TIMEOUT: &str = "/proc/sys/kernel/hung_task_timeout_secs";
+/// A file whose readers wait for the kernel to say something, one of them with the file's lock.
+const KERNEL_LOG: &str = "/proc/kmsg";
+/// For the kernel to notice.
+const NOTICED: Duration = Duration::from_secs(30);
+/// Taken at once.
+const CHUNK: usize = 16 << 20;
+const PAGE: usize = 4096;
 
 /// What the main loop has to do after a fault.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,29 +43,113 @@ pub enum After {
 }
 
 pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
+    // On the console, for whoever waits for it to begin.
+    eprintln!("tramplab-agent: what happens now was asked for: {fault:?}");
     let failed =
         |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
     match fault {
         Fault::Panic => {
             fs::write("/proc/sysrq-trigger", "c").map_err(|error| failed("crash the kernel", &error))?;
-            Ok(After::Answer)
         }
-        Fault::RcuStall => {
-            stall().map_err(|error| failed("stall RCU", &error))?;
-            Ok(After::Answer)
-        }
-        Fault::Silence => Ok(After::FallSilent),
+        Fault::Oops => oops().map_err(|error| failed("bring about an oops", &error))?,
+        Fault::Warning => warn().map_err(|error| failed("bring about a warning", &error))?,
+        Fault::HungTask => hang().map_err(|error| failed("hang", &error))?,
+        Fault::OutOfMemory => exhaust(),
+        Fault::RcuStall => stall().map_err(|error| failed("stall RCU", &error))?,
+        Fault::Silence => return Ok(After::FallSilent),
         Fault::ExitAgent => std::process::exit(1),
         Fault::GarbageFrame => {
             // A length beyond any frame's.
             events.send_raw(&[0xff; 64]).map_err(|error| failed("send garbage", &error))?;
-            Ok(After::Answer)
         }
+        Fault::CorruptFrame => {
+            let mut frame = a_frame()?;
+            *frame.last_mut().expect("a frame has bytes") ^= 1;
+            events.send_raw(&frame).map_err(|error| failed("send a corrupt frame", &error))?;
+        }
+        Fault::CutFrame => {
+            let frame = a_frame()?;
+            events
+                .send_raw(&frame[..frame.len() / 2])
+                .map_err(|error| failed("send half a frame", &error))?;
+        }
+        Fault::Flood => loop {
+            let unasked = Event::Reply { id: 0, result: Ok(Response::Done) };
+            events.send(&unasked).map_err(|error| failed("flood the host", &error))?;
+        },
+    }
+    Ok(After::Answer)
+}
+
+fn a_frame() -> Result<Vec<u8>, GuestError> {
+    let beat = Event::Heartbeat { uptime_ns: link::uptime_ns() };
+    frame::encode(&beat).map_err(|error| GuestError::Failed(format!("failed to make a frame: {error}")))
+}
+
+type Failed = Box<dyn std::error::Error>;
+
+/// While it lives, a hook of the kernel's security modules gives an impossible answer.
+fn answering(program: &str) -> Result<(Link, Object), Failed> {
+    libbpf_log::clear();
+    let mut open = ObjectBuilder::default().open_memory(ANSWER)?;
+    for mut other in open.progs_mut().filter(|other| other.name() != program) {
+        other.set_autoload(false);
+    }
+    let object = open.load().map_err(|error| format!("{error}; {}", libbpf_log::take().trim_end()))?;
+    let program = object.progs_mut().find(|found| found.name() == program);
+    let link = program.ok_or("the object has no such program")?.attach_trace()?;
+    Ok((link, object))
+}
+
+/// Opens a file in a process of its own, which the kernel kills.
+fn oops() -> Result<(), Failed> {
+    let _answering = answering("oops")?;
+    // SAFETY: the child makes two system calls.
+    match unsafe { fork() }? {
+        ForkResult::Child => unsafe {
+            libc::open(c"/".as_ptr(), libc::O_RDONLY);
+            libc::_exit(0)
+        },
+        // There is no status of children here, so this ends with an error when the child has ended.
+        ForkResult::Parent { child } => drop(waitpid(child, None)),
+    }
+    Ok(())
+}
+
+/// Opens a file, which fails.
+fn warn() -> Result<(), Failed> {
+    let _answering = answering("warning")?;
+    match fs::File::open("/") {
+        Ok(_) => Err("the file could be opened".into()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Two threads read what nobody writes: one waits for the other, uninterruptibly.
+fn hang() -> Result<(), Failed> {
+    fs::write(HUNG_TIMEOUT, "1").map_err(|e| format!("{HUNG_TIMEOUT}: {e}"))?;
+    let log = Arc::new(fs::File::open(KERNEL_LOG).map_err(|e| format!("{KERNEL_LOG}: {e}"))?);
+    for _ in 0..2 {
+        let log = Arc::clone(&log);
+        thread::Builder::new().spawn(move || while (&*log).read(&mut [0; 4096]).is_ok() {})?;
+    }
+    thread::sleep(NOTICED);
+    Err("the kernel did not complain".into())
+}
+
+/// The first process is never killed for its memory.
+fn exhaust() -> ! {
+    let mut taken: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let mut chunk = vec![0; CHUNK];
+        // A page that is not touched is none.
+        chunk.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        taken.push(chunk);
     }
 }
 
 /// Runs a BPF program that loops under the RCU read lock for seconds, while another thread waits for RCU.
-fn stall() -> Result<(), Box<dyn std::error::Error>> {
+fn stall() -> Result<(), Failed> {
     fs::write(STALL_TIMEOUT, LEAST_STALL_SECONDS).map_err(|e| format!("{STALL_TIMEOUT}: {e}"))?;
     libbpf_log::clear();
     let object = ObjectBuilder::default()

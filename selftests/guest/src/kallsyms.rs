@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's symbol table: names for addresses, addresses for names.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
 use tramplab_protocol::message::Symbol;
 
 const PATH: &str = "/proc/kallsyms";
@@ -21,10 +24,12 @@ pub enum KallsymsError {
     Line { line: usize, text: String },
     #[error("{PATH} hides the addresses from the agent (all are 0)")]
     Hidden,
+    #[error("{PATH} was another one each of {READINGS} times: programs or modules come and go all the time")]
+    Unsettled,
 }
 
 /// One line; names stay in the text, of which there are megabytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     address: u64,
     /// `nm`'s letter; upper case is global.
@@ -40,65 +45,116 @@ impl Entry {
     }
 }
 
-/// A snapshot of the table: programs and trampolines come and go.
-#[derive(Debug)]
-pub struct Kallsyms {
+/// Lines that follow each other.
+#[derive(Debug, PartialEq, Eq)]
+struct Lines {
     text: String,
     /// By address; of one address the best name first.
     entries: Vec<Entry>,
 }
 
+/// A snapshot of the table: programs and trampolines come and go.
+#[derive(Debug)]
+pub struct Kallsyms {
+    /// The kernel's own symbols, which never change: all tables of a boot share them.
+    own: Rc<Lines>,
+    /// Where its last lines begin, by which their end is known again in the file.
+    last: usize,
+    /// Those behind: of modules, programs, trampolines.
+    rest: Lines,
+}
+
+/// So many. Behind the last of them the file would already have looked for the first symbol of a module, and keep what it found.
+const LAST: usize = 2;
+
+/// So often the lines behind the kernel's own are read until two readings agree.
+const READINGS: u32 = 10;
+/// After two that do not; then twice as long each time, five seconds in all.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The file, at the kernel's own last lines. What is read on is of the moment when it is read: the file keeps the number of the record it
+/// has reached (fs/seq_file.c), not those that follow.
+#[derive(Debug)]
+pub struct Rest(File);
+
 impl Kallsyms {
+    /// The kernel's own symbols. Of those behind, one may lack; see [`settled`].
     pub fn read() -> Result<Kallsyms, KallsymsError> {
-        Kallsyms::parse(fs::read_to_string(PATH)?)
+        Kallsyms::parse(std::fs::read_to_string(PATH)?)
     }
 
-    pub fn parse(text: String) -> Result<Kallsyms, KallsymsError> {
-        let mut entries = Vec::with_capacity(text.len() / 40);
-        let mut start = 0;
-        for (index, line) in text.split_terminator('\n').enumerate() {
-            let entry = parse_line(line, start);
-            entries
-                .push(entry.ok_or_else(|| KallsymsError::Line { line: index + 1, text: line.to_owned() })?);
-            start += line.len() + 1;
+    /// From where a later moment's symbols are read on. The kernel makes the lines before it all the same, for nobody: half a second under
+    /// TCG.
+    pub fn rest(&self) -> io::Result<Rest> {
+        let mut file = File::open(PATH)?;
+        file.seek(SeekFrom::Start(self.last as u64))?;
+        Ok(Rest(file))
+    }
+
+    /// The table of this moment, from as many files as it takes.
+    pub fn renewed(&self, mut next: impl FnMut() -> io::Result<Rest>) -> Result<Kallsyms, KallsymsError> {
+        let read = || {
+            let mut rest = String::new();
+            next()?.0.read_to_string(&mut rest)?;
+            Ok(rest)
+        };
+        let rest = settled(read, thread::sleep)?;
+        match self.followed_by(&rest)? {
+            Some(table) => Ok(table),
+            None => Kallsyms::parse(settled(|| std::fs::read_to_string(PATH), thread::sleep)?),
         }
-        if entries.iter().all(|e: &Entry| e.address == 0) {
+    }
+
+    /// None where it does not begin with the lines by which the place is known.
+    fn followed_by(&self, rest: &str) -> Result<Option<Kallsyms>, KallsymsError> {
+        let Some(new) = rest.strip_prefix(&self.own.text[self.last..]) else { return Ok(None) };
+        let rest = Lines::parse(new.to_owned(), || self.own.count())?;
+        Ok(Some(Kallsyms { own: Rc::clone(&self.own), last: self.last, rest }))
+    }
+
+    pub fn parse(mut text: String) -> Result<Kallsyms, KallsymsError> {
+        // Only lines of modules have a tab.
+        let line_of = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let rest = text.split_off(text.find('\t').map_or(text.len(), line_of));
+        let own = Lines::parse(text, || 0)?;
+        let rest = Lines::parse(rest, || own.count())?;
+        if own.entries.iter().chain(&rest.entries).all(|entry| entry.address == 0) {
             return Err(KallsymsError::Hidden);
         }
-        let mut table = Kallsyms { text, entries: Vec::new() };
-        entries.sort_by(|a, b| a.address.cmp(&b.address).then_with(|| table.prefer(a, b)));
-        table.entries = entries;
-        Ok(table)
+        let lines = own.text.rmatch_indices('\n').map(|(at, _)| at + 1);
+        let last = lines.skip(1).nth(LAST - 1).unwrap_or(0);
+        Ok(Kallsyms { own: Rc::new(own), last, rest })
     }
 
-    /// Which of two names of one address is the better one: text, no mark, then global, then the fewest underscores
-    /// in front, then the shortest, then the alphabet. So an address has the same name in every run.
-    fn prefer(&self, a: &Entry, b: &Entry) -> Ordering {
-        let key = |e: &Entry| {
-            let name = &self.text[e.name.clone()];
-            (
-                !e.is_text(),
-                MARKS.iter().any(|mark| name.starts_with(mark)),
-                e.kind.is_ascii_lowercase(),
-                name.bytes().take_while(|b| *b == b'_').count(),
-                name.len(),
-            )
-        };
-        key(a).cmp(&key(b)).then_with(|| self.text[a.name.clone()].cmp(&self.text[b.name.clone()]))
+    fn entries(&self) -> impl Iterator<Item = (&Lines, &Entry)> {
+        [&*self.own, &self.rest]
+            .into_iter()
+            .flat_map(|lines| lines.entries.iter().map(move |entry| (lines, entry)))
     }
 
     /// The function that holds an address.
     pub fn resolve(&self, address: u64) -> Option<Symbol> {
-        let after = self.entries.partition_point(|e| e.address <= address);
-        let start = self.entries[..after].last()?.address;
-        let first = self.entries.partition_point(|e| e.address < start);
-        let entry = &self.entries[first];
-        // Data is a neighbour too: it ends the function before it.
-        let next = self.entries.get(after).map_or(u64::MAX, |e| e.address);
+        let (mut best, mut next): (Option<(&Lines, &Entry)>, u64) = (None, u64::MAX);
+        for lines in [&*self.own, &self.rest] {
+            let after = lines.entries.partition_point(|e| e.address <= address);
+            // Data is a neighbour too: it ends the function before it.
+            next = next.min(lines.entries.get(after).map_or(u64::MAX, |e| e.address));
+            let Some(newest) = lines.entries[..after].last() else { continue };
+            let first = &lines.entries[lines.entries.partition_point(|e| e.address < newest.address)];
+            let better = |(than, other): (&Lines, &Entry)| {
+                other.address.cmp(&first.address).then_with(|| lines.key(first).cmp(&than.key(other))).is_lt()
+            };
+            if best.is_none_or(better) {
+                best = Some((lines, first));
+            }
+        }
+        let (lines, entry) = best?;
+        let start = entry.address;
         let end = next.min(start.saturating_add(LONGEST));
+        let module = lines.module(entry);
         (entry.is_text() && address < end).then(|| Symbol {
-            name: self.text[entry.name.clone()].to_owned(),
-            module: (!entry.module.is_empty()).then(|| self.text[entry.module.clone()].to_owned()),
+            name: lines.name(entry).to_owned(),
+            module: (!module.is_empty()).then(|| module.to_owned()),
             start,
             end,
         })
@@ -106,32 +162,113 @@ impl Kallsyms {
 
     /// The addresses of all text symbols whose name stands for one address only.
     pub fn unique_addresses(&self) -> HashMap<&str, u64> {
-        let mut addresses: HashMap<&str, Option<u64>> = HashMap::with_capacity(self.entries.len());
-        for entry in self.entries.iter().filter(|e| e.is_text()) {
-            let seen = addresses.entry(&self.text[entry.name.clone()]);
-            seen.and_modify(|address| *address = None).or_insert(Some(entry.address));
+        self.unique_addresses_of(self.own.entries.len(), |_| true)
+    }
+
+    /// Of those names that are wanted, some `count`.
+    fn unique_addresses_of(&self, count: usize, wanted: impl Fn(&str) -> bool) -> HashMap<&str, u64> {
+        let mut addresses: HashMap<&str, Option<u64>> = HashMap::with_capacity(count);
+        let text = self.entries().filter(|(_, entry)| entry.is_text());
+        let names = text.map(|(lines, entry)| (lines.name(entry), entry.address));
+        for (name, address) in names.filter(|(name, _)| wanted(name)) {
+            addresses.entry(name).and_modify(|address| *address = None).or_insert(Some(address));
         }
         addresses.into_iter().filter_map(|(name, address)| Some((name, address?))).collect()
     }
 
     /// The only address of a text symbol; none when there is no such symbol or there are several.
     pub fn unique(&self, name: &str) -> Option<u64> {
-        let mut found = self.entries.iter().filter(|e| e.is_text() && self.text[e.name.clone()] == *name);
-        let address = found.next()?.address;
-        found.next().is_none().then_some(address)
+        self.only(|lines, entry| entry.is_text() && lines.name(entry) == name)
     }
 
     /// The only address of a symbol of the kernel proper, be it data: which kernels without CONFIG_KALLSYMS_ALL do not name.
     pub fn of_kernel(&self, name: &str) -> Option<u64> {
-        let is_meant = |e: &&Entry| e.module.is_empty() && self.text[e.name.clone()] == *name;
-        let mut found = self.entries.iter().filter(is_meant);
-        let address = found.next()?.address;
-        found.next().is_none().then_some(address)
+        self.only(|lines, entry| entry.module.is_empty() && lines.name(entry) == name)
+    }
+
+    fn only(&self, is_meant: impl Fn(&Lines, &Entry) -> bool) -> Option<u64> {
+        let mut found = self.entries().filter(|(lines, entry)| is_meant(lines, entry));
+        let (_, entry) = found.next()?;
+        found.next().is_none().then_some(entry.address)
     }
 
     /// A function by name, under that name even where its address has a better one.
     pub fn function(&self, name: &str) -> Option<Symbol> {
-        Some(Symbol { name: name.to_owned(), ..self.resolve(self.unique(name)?)? })
+        self.functions(&[name]).remove(name)
+    }
+
+    /// Those of these functions that are there, and the only ones of their names.
+    pub fn functions(&self, names: &[&str]) -> HashMap<String, Symbol> {
+        let addresses = self.unique_addresses_of(names.len(), |name| names.contains(&name));
+        let symbol = |(name, address): (&str, u64)| {
+            let name = name.to_owned();
+            Some((name.clone(), Symbol { name, ..self.resolve(address)? }))
+        };
+        addresses.into_iter().filter_map(symbol).collect()
+    }
+}
+
+/// What two readings in a row say. The kernel finds a place among its programs and trampolines by counting from the first
+/// (`bpf_get_kallsym`, kernel/bpf/core.c): if one goes meanwhile, the reading lacks another. And trampolines go late, when RCU lets them:
+/// the pauses between readings grow.
+fn settled(
+    mut read: impl FnMut() -> io::Result<String>,
+    pause: impl Fn(Duration),
+) -> Result<String, KallsymsError> {
+    let mut last = read()?;
+    for earlier in 0..READINGS - 1 {
+        let text = read()?;
+        if text == last {
+            return Ok(text);
+        }
+        last = text;
+        pause(SHORTEST_PAUSE * (1 << earlier));
+    }
+    Err(KallsymsError::Unsettled)
+}
+
+impl Lines {
+    /// `before` is how many lines the file has before these; asked for an error.
+    fn parse(text: String, before: impl Fn() -> usize) -> Result<Lines, KallsymsError> {
+        let mut entries = Vec::with_capacity(text.len() / 40);
+        let mut start = 0;
+        for line in text.split_terminator('\n') {
+            let number = || before() + text[..start].matches('\n').count() + 1;
+            let bad = || KallsymsError::Line { line: number(), text: line.to_owned() };
+            entries.push(parse_line(line, start).ok_or_else(bad)?);
+            start += line.len() + 1;
+        }
+        let mut lines = Lines { text, entries: Vec::new() };
+        entries.sort_by(|a, b| a.address.cmp(&b.address).then_with(|| lines.key(a).cmp(&lines.key(b))));
+        lines.entries = entries;
+        Ok(lines)
+    }
+
+    fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn name(&self, entry: &Entry) -> &str {
+        &self.text[entry.name.clone()]
+    }
+
+    fn module(&self, entry: &Entry) -> &str {
+        &self.text[entry.module.clone()]
+    }
+
+    /// The better of two names of one address has the smaller one: text, no mark, then global, then the fewest underscores
+    /// in front, then the shortest, then the alphabet, its module's last. So an address has the same name in every run.
+    fn key(&self, entry: &Entry) -> impl Ord {
+        let name = self.name(entry);
+        (
+            !entry.is_text(),
+            MARKS.iter().any(|mark| name.starts_with(mark)),
+            entry.kind.is_ascii_lowercase(),
+            name.bytes().take_while(|b| *b == b'_').count(),
+            name.len(),
+            name,
+            self.module(entry),
+        )
     }
 }
 
@@ -228,8 +365,56 @@ mod tests {
     fn the_order_of_the_lines_does_not_matter() {
         let reversed: Vec<&str> = RECORDED.lines().rev().collect();
         let reversed = Kallsyms::parse(reversed.join("\n")).unwrap();
-        for entry in &recorded().entries {
+        for (_, entry) in recorded().entries() {
             assert_eq!(reversed.resolve(entry.address), recorded().resolve(entry.address));
+        }
+    }
+
+    #[test]
+    fn what_came_and_went_is_read_anew() {
+        let whole = recorded();
+        let first = RECORDED.lines().position(|line| line.contains('\t')).unwrap();
+        let lines: Vec<&str> = RECORDED.lines().collect();
+        let text = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let own = Kallsyms::parse(text(&lines[..first])).unwrap();
+        // Out of nothing, and back to it; of lines that come later than others in the file and earlier in memory.
+        let mut turned: Vec<&str> = lines[first..].to_vec();
+        turned.reverse();
+        let rest = |behind: &[&str]| text(&[&lines[first - LAST..first], behind].concat());
+        for (before, behind) in
+            [(&own, &lines[first..]), (&whole, &lines[first..]), (&whole, &turned), (&whole, &[])]
+        {
+            let renewed = before.followed_by(&rest(behind)).unwrap().unwrap();
+            let expected = Kallsyms::parse(text(&[&lines[..first], behind].concat())).unwrap();
+            assert_eq!(
+                (renewed.own, renewed.last, renewed.rest),
+                (expected.own, expected.last, expected.rest)
+            );
+        }
+        // Another place of the file.
+        for other in [text(&lines[first - 1..]), text(&lines[first..]), String::new()] {
+            assert!(whole.followed_by(&other).unwrap().is_none());
+        }
+        let bad = whole.followed_by(&(rest(&lines[first..first + 3]) + "T _text\n"));
+        assert!(matches!(bad, Err(KallsymsError::Line { line, .. }) if line == first + 4));
+    }
+
+    #[test]
+    fn a_reading_counts_when_the_next_says_the_same() {
+        // The probe's trampoline goes while the second reading is at the program: it lacks the measurement's.
+        let (all, lacking, left) =
+            ("probe\nprogram\ntrampoline\n", "probe\nprogram\n", "program\ntrampoline\n");
+        for (readings, expected) in [
+            (&[all, all][..], Some(all)),
+            (&[lacking, left, left], Some(left)),
+            (&[all, lacking, left, left], Some(left)),
+            (&[all, left].repeat(READINGS as usize / 2), None),
+        ] {
+            let mut next = readings.iter();
+            let read = || Ok(next.next().expect("no more readings are needed").to_string());
+            let settled = settled(read, |_| ());
+            assert_eq!(settled.ok().as_deref(), expected, "{readings:?}");
+            assert_eq!(next.len(), 0, "{readings:?}");
         }
     }
 

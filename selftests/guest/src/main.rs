@@ -7,6 +7,7 @@ mod beside;
 mod bpf;
 mod budget;
 mod calls;
+mod capture;
 mod counting;
 mod delivering;
 mod exec;
@@ -17,11 +18,13 @@ mod init;
 mod inject;
 mod kallsyms;
 mod kernel_btf;
+mod known;
 mod libbpf_log;
 mod link;
 mod mapping;
 mod method;
 mod orders;
+mod posing;
 mod ring;
 mod rounds;
 mod sampling;
@@ -34,14 +37,15 @@ mod waiting;
 mod waste;
 
 use kallsyms::Kallsyms;
-use kernel_btf::KernelBtf;
+use known::Known;
 use link::{Events, Heartbeat, LinkError, Requests};
 use orders::{Answer, Answers};
 use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{
-    AGENT_NAME, AttachRequest, Command, Event, GuestError, PROGRAM_WORD, Request, Response, VERSION,
+    AGENT_NAME, AttachRequest, Command, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request, Response, UP,
+    VERSION,
 };
 
 /// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
@@ -71,7 +75,7 @@ fn main() {
     };
     let Err(error) = run(role);
     // The console is all that is left to speak through; the host reads its end when QEMU has gone.
-    eprintln!("tramplab-agent: {error}");
+    eprintln!("{GAVE_UP}{error}");
     init::power_off();
 }
 
@@ -102,7 +106,11 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
         eprintln!("tramplab-agent: failed to name itself: {error}");
     }
-    let mut agent = Agent { btf: None, attached: None, prepared: None, names: None, left: 0, line: None };
+    if role == Role::Init {
+        eprintln!("{UP}");
+    }
+    let mut agent =
+        Agent { known: Known::default(), attached: None, prepared: None, names: None, left: 0, line: None };
     let mut answers = Answers::default();
     let orders = match role {
         Role::Init => orders::read()?,
@@ -177,12 +185,12 @@ enum Outcome {
 
 /// What lives from one request to the next.
 struct Agent {
-    btf: Option<KernelBtf>,
+    known: Known,
     /// What the last measurement left attached, so that its addresses resolve; dropped, it is detached.
     attached: Option<Box<dyn Any>>,
     /// What the last request for rounds attached to.
     prepared: Option<Prepared>,
-    /// The names of the moment when everything of the last explained round was attached.
+    /// The names of the moment when everything of the last measurement was attached, if it read them.
     names: Option<Kallsyms>,
     /// Links of ended measurements that are still attached.
     left: usize,
@@ -200,20 +208,22 @@ impl Agent {
     /// `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
         let response = match command {
-            Command::Facts => Response::Facts(facts::gather(self.btf().ok())?),
+            Command::Facts => Response::Facts(facts::gather(self.known.btf().ok())?),
+            Command::Prepare => {
+                self.known.prepare()?;
+                Response::Done
+            }
             Command::LbrWaste(request) => {
                 self.release();
-                self.btf()?;
-                let btf = self.btf.as_ref().expect("read above");
                 let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
-                let (reply, attached) = waste::measure(&request, btf, heartbeat)?;
+                let (reply, attached) = waste::measure(&request, &self.known, heartbeat)?;
                 self.attached = Some(Box::new(attached));
                 Response::LbrWaste(reply)
             }
             Command::Resolve { addresses } => {
                 let fresh = match self.names {
                     Some(_) => None,
-                    None => Some(Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?),
+                    None => Some(self.known.names()?),
                 };
                 let names = self.names.as_ref().or(fresh.as_ref()).expect("one of the two");
                 let symbols = addresses.iter().map(|address| names.resolve(*address)).collect();
@@ -229,23 +239,22 @@ impl Agent {
             }
             Command::Explain(request) => {
                 let explained =
-                    |prepared: &mut Prepared, btf: &KernelBtf| explain::explain(&request, prepared, btf);
+                    |prepared: &mut Prepared, known: &Known| explain::explain(&request, prepared, known);
                 let (reply, names) = self.rounds(&request.attach, explained)?;
                 self.names = Some(names);
                 Response::Explain(Box::new(reply))
             }
             Command::Trigger(request) => {
                 self.release();
-                self.btf()?;
-                let btf = self.btf.as_ref().expect("read above");
                 let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
-                let (reply, attached) = trigger_cost::measure(&request, btf, heartbeat)?;
+                let (reply, attached, names) = trigger_cost::measure(&request, &self.known, heartbeat)?;
                 self.attached = Some(Box::new(attached));
+                self.names = Some(names);
                 Response::Trigger(reply)
             }
             Command::Calls(request) => {
                 self.release();
-                Response::Calls(calls::compare(&request, self.btf()?)?)
+                Response::Calls(calls::compare(&request, &self.known)?)
             }
             Command::Exec(request) => {
                 let line = self.line.as_ref();
@@ -255,6 +264,8 @@ impl Agent {
                     let said = line.events.send(&Event::Output { id, text });
                     said.map_err(|error| GuestError::Failed(format!("failed to talk to the host: {error}")))
                 };
+                let _posing =
+                    request.deliver.map(|cpu| posing::Posing::begin(cpu, &self.known)).transpose()?;
                 Response::Exec(exec::run(&request, &mut say)?)
             }
             Command::Inject(fault) => {
@@ -286,7 +297,7 @@ impl Agent {
     fn rounds<T>(
         &mut self,
         request: &AttachRequest,
-        work: impl FnOnce(&mut Prepared, &KernelBtf) -> Result<T, GuestError>,
+        work: impl FnOnce(&mut Prepared, &Known) -> Result<T, GuestError>,
     ) -> Result<T, GuestError> {
         self.release();
         if self.left > 0 {
@@ -297,22 +308,11 @@ impl Agent {
             )));
         }
         let earlier = self.prepared.take();
-        self.btf()?;
-        let btf = self.btf.as_ref().expect("read above");
-        let mut prepared = Prepared::of(request, btf, earlier)?;
-        let result = work(&mut prepared, btf);
+        let mut prepared = Prepared::of(request, &self.known, earlier)?;
+        let result = work(&mut prepared, &self.known);
         self.left = prepared.left;
         self.prepared = Some(prepared);
         result
-    }
-
-    /// The kernel's BTF, read at its first use.
-    fn btf(&mut self) -> Result<&KernelBtf, GuestError> {
-        if self.btf.is_none() {
-            let btf = KernelBtf::read().map_err(|error| GuestError::Unsupported(error.to_string()))?;
-            self.btf = Some(btf);
-        }
-        Ok(self.btf.as_ref().expect("read above"))
     }
 }
 

@@ -98,10 +98,6 @@ impl Method {
         Ok(Method { mechanism, uapi, pmu })
     }
 
-    pub fn kind(self) -> Kind {
-        Kind { program: self.uapi.program, attach: self.uapi.attach }
-    }
-
     /// Whether a program is loaded for one target and can be attached to no other.
     pub fn program_per_target(self) -> bool {
         matches!(
@@ -119,9 +115,14 @@ impl Method {
         matches!(mechanism, Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
     }
 
-    /// Loads the empty program for a target.
+    /// Loads a program for a target.
+    pub fn load(self, target: &Target, program: bpf::Program<'_>) -> Result<OwnedFd, BpfError> {
+        let kind = Kind { program: self.uapi.program, attach: self.uapi.attach };
+        bpf::load(kind, if self.program_per_target() { target.btf_id } else { 0 }, program)
+    }
+
     pub fn load_empty(self, target: &Target) -> Result<OwnedFd, BpfError> {
-        bpf::load_empty(self.kind(), if self.program_per_target() { target.btf_id } else { 0 })
+        self.load(target, bpf::EMPTY)
     }
 
     /// Attaches to one target.

@@ -4,11 +4,10 @@
 use crate::bpf::Link;
 use crate::budget::{Budget, now_ns};
 use crate::facts;
-use crate::kallsyms::Kallsyms;
-use crate::kernel_btf::KernelBtf;
+use crate::known::Known;
 use crate::method::{List, Method};
 use crate::targets::{self, Targets};
-use crate::waste;
+use crate::trigger::Traced;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Stopped};
 use tramplab_protocol::{Functions, Mechanism};
@@ -70,30 +69,25 @@ struct Round {
 /// Does the work of a phase, and whatever else belongs around it.
 pub type Watch<'a> = dyn FnMut(Phase, &mut dyn FnMut()) -> Result<(), GuestError> + 'a;
 
-fn failed(what: impl std::fmt::Display) -> GuestError {
-    GuestError::Failed(what.to_string())
-}
-
 impl Prepared {
     /// Chooses a request's targets, as `earlier` has them if it is of the same choice.
     pub fn of(
         request: &AttachRequest,
-        btf: &KernelBtf,
+        known: &Known,
         earlier: Option<Prepared>,
     ) -> Result<Prepared, GuestError> {
         let &AttachRequest { mechanism, functions, seed, seconds, rounds } = request;
         if rounds == 0 {
-            return Err(failed("an attach request needs at least one round"));
+            return Err(GuestError::failed("an attach request needs at least one round"));
         }
         let choice = Choice { mechanism, functions, seed, seconds };
         if let Some(earlier) = earlier.filter(|earlier| earlier.choice == choice) {
             return Ok(earlier);
         }
-        let method = Method::new(mechanism, btf)?;
-        let kallsyms = Kallsyms::read().map_err(failed)?;
+        let method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel that cannot from a function that must not.
-        method.probe(&waste::reference(mechanism, btf, &kallsyms)?)?;
-        let candidates = targets::candidates(mechanism, functions, btf, &kallsyms)?;
+        method.probe(&Traced::of(mechanism, known)?.target)?;
+        let candidates = targets::candidates(mechanism, functions, known)?;
         let mut targets = Targets::choose(candidates, functions, seed)?;
         if mechanism.is_multi() {
             targets.remove_offenders(method)?;
@@ -136,7 +130,7 @@ impl Prepared {
         let round = self.round(Excess::Leave, watch, attached)?;
         let unexpected = || {
             let refused = self.targets.refused.last().map_or("", |refusal| &refusal.function);
-            failed(format!("the kernel refused {refused}, which it had taken before"))
+            GuestError::failed(format!("the kernel refused {refused}, which it had taken before"))
         };
         Ok(round.ok_or_else(unexpected)?.attached)
     }
@@ -194,7 +188,7 @@ impl Prepared {
 
         // Never grows, so that its memory is not taken for the links'.
         let mut links = Vec::with_capacity(self.targets.chosen.len());
-        let taken = facts::kernel_memory_kib().map_err(failed)?;
+        let taken = facts::kernel_memory_kib().map_err(GuestError::failed)?;
         let mut attach_ns = 0;
         let mut result = Ok(());
         watch(Phase::Attach, &mut || {
@@ -210,7 +204,7 @@ impl Prepared {
             attach_ns = now_ns() - before;
         })?;
         result?;
-        let memory_kib = facts::kernel_memory_kib().map_err(failed)? - taken;
+        let memory_kib = facts::kernel_memory_kib().map_err(GuestError::failed)? - taken;
         attached()?;
 
         let made = links.len();

@@ -60,10 +60,6 @@ pub struct Tally {
     lost: u64,
 }
 
-fn failed(what: impl std::fmt::Display) -> GuestError {
-    GuestError::Failed(what.to_string())
-}
-
 impl Sampler {
     pub fn open(cpu: i32) -> Result<Sampler, GuestError> {
         let (clock, event) = open_event(cpu)?;
@@ -71,9 +67,10 @@ impl Sampler {
             .ok()
             .flatten()
             .and_then(|size| usize::try_from(size).ok())
-            .ok_or_else(|| failed("the page size is not known"))?;
-        let buffer = Mapping::new(event.as_fd(), page + BUFFER)
-            .map_err(|error| failed(format!("failed to map the samples of {}: {error}", clock.name)))?;
+            .ok_or_else(|| GuestError::failed("the page size is not known"))?;
+        let buffer = Mapping::new(event.as_fd(), page + BUFFER).map_err(|error| {
+            GuestError::failed(format!("failed to map the samples of {}: {error}", clock.name))
+        })?;
         Ok(Sampler { clock, event, buffer, page, commands: HashMap::from([(0, IDLE.to_owned())]) })
     }
 

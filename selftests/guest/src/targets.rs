@@ -5,8 +5,7 @@
 
 use crate::bpf::BpfError;
 use crate::functions;
-use crate::kallsyms::Kallsyms;
-use crate::kernel_btf::KernelBtf;
+use crate::known::Known;
 use crate::method::{List, Method, Target};
 use std::os::fd::AsFd;
 use tramplab_protocol::message::{GuestError, Refusal};
@@ -90,22 +89,26 @@ fn too_few(available: usize, wanted: usize) -> GuestError {
     GuestError::Unsupported(format!("{available} targets are available, {wanted} were asked for"))
 }
 
-/// What a mechanism can be asked to attach to.
-pub fn candidates(
-    mechanism: Mechanism,
-    wanted: Functions,
-    btf: &KernelBtf,
-    kallsyms: &Kallsyms,
-) -> Result<Vec<Target>, GuestError> {
+/// What a mechanism can be asked to attach to. Of a number of functions only plain ones, so that all mechanisms but fmod_ret choose from
+/// the same list; of all functions every one that the kernel may take, for it to say so.
+pub fn candidates(mechanism: Mechanism, wanted: Functions, known: &Known) -> Result<Vec<Target>, GuestError> {
+    let (btf, symbols) = (known.btf()?, known.symbols()?);
     if mechanism.is_tracepoint() {
         return Ok(functions::tracepoints(btf));
     }
-    let available = functions::available().map_err(|error| GuestError::Failed(error.to_string()))?;
-    Ok(if wanted == Functions::All && Method::attaches_by_address(mechanism) {
-        functions::by_address(&available, functions::available_addresses().as_deref(), kallsyms)
-    } else {
-        functions::candidates(mechanism, wanted, &available, &functions::injectable(), btf, kallsyms)
-    })
+    let available = || functions::available().map_err(GuestError::failed);
+    let mut found = match wanted {
+        Functions::Count(_) => known.plain()?.to_vec(),
+        Functions::All if Method::attaches_by_address(mechanism) => {
+            let addresses = functions::available_addresses();
+            functions::by_address(&available()?, addresses.as_deref(), symbols)
+        }
+        Functions::All => functions::candidates(&available()?, |name| btf.traceable_function(name), symbols),
+    };
+    if mechanism == Mechanism::FmodRet {
+        functions::keep_injectable(&mut found, &functions::injectable());
+    }
+    Ok(found)
 }
 
 /// Those items of a list that are refused by themselves, found by halving what is refused.

@@ -3,8 +3,7 @@
 
 use crate::bpf::{self, BpfError, Kind};
 use crate::delivering::Delivering;
-use crate::kallsyms::Kallsyms;
-use crate::kernel_btf::KernelBtf;
+use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,6 +36,8 @@ const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
 const MODIFY_HOOK: &str = "security_task_prctl";
 const TRACEPOINT: &str = "task_rename";
 const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
+/// All that hits are measured at.
+pub const FUNCTIONS: [&str; 4] = [TEST_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TRACEPOINT_FUNCTION];
 
 /// What a measurement of hits needs, of a mechanism that this kernel has.
 #[derive(Debug)]
@@ -48,26 +49,23 @@ pub struct Hit {
 }
 
 impl Hit {
-    pub fn prepare(mechanism: Mechanism, btf: &KernelBtf) -> Result<Hit, GuestError> {
-        let method = Method::new(mechanism, btf)?;
-        let kallsyms = Kallsyms::read().map_err(|error| GuestError::Failed(error.to_string()))?;
-        let traced = Traced::of(mechanism, btf, |name| kallsyms.unique(name))?;
-        let function = kallsyms.function(traced.function).ok_or_else(|| {
+    pub fn prepare(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
+        let method = Method::new(mechanism, known.btf()?)?;
+        let traced = Traced::of(mechanism, known)?;
+        let function = known.reference(traced.function)?.ok_or_else(|| {
             GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
         })?;
-        // The empty program: what it is refused for is the kernel's word on the mechanism, not on what is measured.
+        // The empty program: what it is refused for is the kernel's word on the mechanism, not on what is measured. And so nothing is measured
+        // by the first attaching of a boot, whose hits are others (kretprobe.multi on arm64, 7.2).
         method.probe(&traced.target)?;
-        Ok(Hit { method, traced, function })
+        Ok(Hit { method, traced, function: function.clone() })
     }
 }
 
 impl Traced {
-    /// The target of a mechanism's measurement. `address` finds a function's address by its name.
-    pub fn of(
-        mechanism: Mechanism,
-        btf: &KernelBtf,
-        address: impl Fn(&str) -> Option<u64>,
-    ) -> Result<Traced, GuestError> {
+    /// The target of a mechanism's measurement.
+    pub fn of(mechanism: Mechanism, known: &Known) -> Result<Traced, GuestError> {
+        let btf = known.btf()?;
         let missing = |what: &str| GuestError::Unsupported(format!("it has no {what}"));
         if mechanism.is_tracepoint() {
             let btf_id =
@@ -78,14 +76,12 @@ impl Traced {
         let function = |name: &'static str| {
             let absent = || missing(&format!("function {name}"));
             let btf_id = btf.function(name).ok_or_else(absent)?;
-            Ok::<_, GuestError>(Target {
-                name: name.to_owned(),
-                btf_id,
-                address: address(name).ok_or_else(absent)?,
-            })
+            let address = known.reference(name)?.ok_or_else(absent)?.start;
+            Ok::<_, GuestError>(Target { name: name.to_owned(), btf_id, address })
         };
         let runner = |target: &Target, attach| {
-            bpf::load_empty(Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach }, target.btf_id)
+            let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };
+            bpf::load(kind, target.btf_id, bpf::EMPTY)
         };
         if mechanism != Mechanism::FmodRet {
             let target = function(TEST_FUNCTION)?;

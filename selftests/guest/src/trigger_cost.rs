@@ -5,7 +5,7 @@
 use crate::beside;
 use crate::bpf::{self, BpfError, Link};
 use crate::kallsyms::Kallsyms;
-use crate::kernel_btf::KernelBtf;
+use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::trigger::{Hit, Trigger};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,19 +20,15 @@ pub struct Attached {
     _beside: beside::Attached,
 }
 
-fn failed(what: impl std::fmt::Display) -> GuestError {
-    GuestError::Failed(what.to_string())
-}
-
-/// Runs the measurement; the program stays attached while the second value lives.
+/// Runs the measurement; the program stays attached while the second value lives. The third are the names of the moment when it is.
 pub fn measure(
     request: &TriggerRequest,
-    btf: &KernelBtf,
+    known: &Known,
     heartbeat: Option<&Heartbeat>,
-) -> Result<(TriggerReply, Attached), GuestError> {
+) -> Result<(TriggerReply, Attached, Kallsyms), GuestError> {
     let mechanism = request.mechanism;
-    let Hit { method, traced, function } = Hit::prepare(mechanism, btf)?;
-    let beside = beside::attach(request.beside, mechanism, &traced.target, btf)?;
+    let Hit { method, traced, function } = Hit::prepare(mechanism, known)?;
+    let beside = beside::attach(request.beside, mechanism, &traced.target, known.btf()?)?;
     let program = method.load_empty(&traced.target)?;
     let attach = || method.link(program.as_fd(), &traced.target);
     let timed = || time(&traced.trigger, request.warmup, request.timed, heartbeat);
@@ -58,11 +54,11 @@ pub fn measure(
     traced.trigger.record(request.hits, heartbeat, None)?;
 
     // Read again: before, the program was not there.
-    let kallsyms = Kallsyms::read().map_err(failed)?;
+    let names = known.names()?;
     let code = bpf::code(program.as_fd())?;
-    let symbol = kallsyms
-        .resolve(code.start)
-        .ok_or_else(|| failed(format!("kallsyms has no name for the empty program at {:#x}", code.start)))?;
+    let symbol = names.resolve(code.start).ok_or_else(|| {
+        GuestError::failed(format!("kallsyms has no name for the empty program at {:#x}", code.start))
+    })?;
     let reply = TriggerReply {
         mechanism,
         function,
@@ -74,7 +70,7 @@ pub fn measure(
         detached_ns,
         timed: request.timed,
     };
-    Ok((reply, Attached { _link: link, _program: program, _beside: beside }))
+    Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
 }
 
 /// Nanoseconds that so many hits take; the first few, which run into code just patched, come before.

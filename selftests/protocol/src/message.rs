@@ -2,10 +2,16 @@
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
 use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 9;
+
+/// The agent's line on the console when the kernel is up and it begins to do what it is asked: what the kernel warns of from there on, it
+/// warns of while it is measured. On the console, as the order among its lines is certain.
+pub const UP: &str = "tramplab-agent: up";
+/// The head of its line when it switches the machine off unasked; why is behind it. There may be no other way to say so.
+pub const GAVE_UP: &str = "tramplab-agent: gave up: ";
 /// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
 /// What the agent's threads that measure call themselves.
@@ -34,6 +40,8 @@ pub struct Request {
 pub enum Command {
     /// What the guest's kernel is and can do.
     Facts,
+    /// Reads what measurements need and never changes, before the guest is kept: else each reads it when it needs it.
+    Prepare,
     /// Attaches a capturing program and triggers it, recorder armed. The program stays attached, so that
     /// its addresses can be resolved, until `Release` or another measurement.
     LbrWaste(LbrWasteRequest),
@@ -145,6 +153,9 @@ pub struct ExecRequest {
     pub seconds: u32,
     /// Output beyond it is read and dropped, lest a program that prints without end fill the host.
     pub output_bytes: u64,
+    /// While it runs the plugin hands programs the branch records they ask for, as this CPU would; and to all that runs the guest looks
+    /// like a machine that has them.
+    pub deliver: Option<Cpu>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -152,6 +163,14 @@ pub struct ExecRequest {
 pub enum Fault {
     /// `echo c > /proc/sysrq-trigger`.
     Panic,
+    /// A process of the agent's dies in the kernel of a bad pointer; the kernel and the agent go on.
+    Oops,
+    /// The kernel warns of a bug of its own, and all goes on.
+    Warning,
+    /// A thread of the agent waits uninterruptibly until the kernel complains.
+    HungTask,
+    /// The agent takes memory until there is none.
+    OutOfMemory,
     /// A thread of the agent holds the RCU read lock (a BPF loop) until the kernel complains.
     RcuStall,
     /// The agent stops beating and answering, but lives.
@@ -160,6 +179,12 @@ pub enum Fault {
     ExitAgent,
     /// Bytes that are no frame are sent to the host.
     GarbageFrame,
+    /// A frame with a flipped bit.
+    CorruptFrame,
+    /// Half a frame, and then others.
+    CutFrame,
+    /// Answers that nobody asked for, without end.
+    Flood,
 }
 
 /// Guest to host.
@@ -223,6 +248,12 @@ pub enum GuestError {
     Failed(String),
 }
 
+impl GuestError {
+    pub fn failed(what: impl std::fmt::Display) -> GuestError {
+        GuestError::Failed(what.to_string())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// `uname -r`.
@@ -244,12 +275,33 @@ pub struct Facts {
     pub cmdline: String,
 }
 
+/// The kernel has none that is longer (`KSYM_NAME_LEN`). Whoever reads a trace copies a name for every record: a guest with longer ones would fill
+/// the host's memory.
+pub const LONGEST_NAME: usize = 512;
+
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    fits(String::deserialize(deserializer)?)
+}
+
+fn module<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Option::<String>::deserialize(deserializer)?.map(fits).transpose()
+}
+
+fn fits<E: serde::de::Error>(name: String) -> Result<String, E> {
+    match name.len() <= LONGEST_NAME {
+        true => Ok(name),
+        false => Err(E::invalid_length(name.len(), &"the name of a symbol, of at most 512 bytes")),
+    }
+}
+
 /// A function in the guest's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Symbol {
+    #[serde(deserialize_with = "name")]
     pub name: String,
     /// Module name as kallsyms prints it without brackets: `bpf` for JITed programs and trampolines,
     /// `__builtin__ftrace` for ftrace's; none for the kernel proper.
+    #[serde(default, deserialize_with = "module")]
     pub module: Option<String>,
     pub start: u64,
     /// One past the end: the next symbol's start.
@@ -457,4 +509,23 @@ pub enum ExecEnd {
     Signaled(i32),
     /// It took longer than it may, and was killed.
     TimedOut,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_symbol_has_a_longer_name_than_the_kernels() {
+        let read = |name: usize, module: usize| {
+            let (name, module) = ("a".repeat(name), "b".repeat(module));
+            serde_json::from_str::<Symbol>(&format!(
+                r#"{{"name":"{name}","module":"{module}","start":1,"end":2}}"#
+            ))
+        };
+        assert!(read(LONGEST_NAME, LONGEST_NAME).is_ok());
+        assert!(read(LONGEST_NAME + 1, 1).is_err() && read(1, LONGEST_NAME + 1).is_err());
+        let none = serde_json::from_str::<Symbol>(r#"{"name":"a","start":1,"end":2}"#).unwrap();
+        assert_eq!(none.module, None);
+    }
 }

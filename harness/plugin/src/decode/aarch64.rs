@@ -47,6 +47,20 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
     }
 }
 
+/// Whether an instruction completes whatever registers and memory hold. Of those it does not know it says no.
+pub fn surely_completes(instruction: &[u8]) -> bool {
+    let Ok(bytes) = instruction.try_into() else { return false };
+    let word = u32::from_le_bytes(bytes);
+    let is = |mask: u32, value: u32| word & mask == value;
+    let processes_data = is(0x1c00_0000, 0x1000_0000) || is(0x0e00_0000, 0x0a00_0000);
+    // Of one source: those that authenticate a pointer may raise an exception (FEAT_FPACCOMBINE).
+    let authenticates = is(0xffff_0000, 0xdac1_0000);
+    let branches = is(0x7c00_0000, 0x1400_0000) || matches!(tail(instruction, 0), Tail::Cond { .. });
+    processes_data && !authenticates || branches || word == NOP
+}
+
+const NOP: u32 = 0xd503_201f;
+
 /// A signed number of instructions, in bytes.
 fn offset(word: u32, low: u32, bits: u32) -> i64 {
     let high = 32 - bits;

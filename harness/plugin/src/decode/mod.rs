@@ -32,6 +32,15 @@ impl Guest {
         }
     }
 
+    /// Whether an instruction always completes: no fault, no exit from the emulator's block in its middle.
+    pub fn surely_completes(self, instruction: &[u8], is_first: bool) -> bool {
+        match self {
+            Guest::X86_64 => x86_64::surely_completes(instruction),
+            // Where an indirect branch led may be no place for one to lead (BTI), whatever is there.
+            Guest::Aarch64 => !is_first && aarch64::surely_completes(instruction),
+        }
+    }
+
     pub fn magic(self, instruction: &[u8]) -> Option<Magic> {
         match self {
             Guest::X86_64 => Magic::from_x86_64(instruction),

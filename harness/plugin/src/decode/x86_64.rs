@@ -2,7 +2,9 @@
 //! x86-64, in 64-bit mode.
 
 use crate::flow::Tail;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic};
+use iced_x86::{
+    ConditionCode, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind,
+};
 use tramplab_protocol::trace::Kind;
 
 pub fn tail(instruction: &[u8], address: u64) -> Tail {
@@ -35,6 +37,72 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
             }
         }
     }
+}
+
+/// Whether an instruction completes whatever registers and memory hold. Of those it does not know it says no.
+pub fn surely_completes(instruction: &[u8]) -> bool {
+    use Mnemonic::{
+        Adc, Add, And, Bsf, Bsr, Bswap, Bt, Btc, Btr, Bts, Cbw, Cdq, Cdqe, Cmp, Cqo, Cwde, Dec, Endbr64,
+        Imul, Inc, Jmp, Lea, Mov, Movsx, Movsxd, Movzx, Mul, Neg, Nop, Not, Or, Rcl, Rcr, Rol, Ror, Sar, Sbb,
+        Shl, Shld, Shr, Shrd, Sub, Test, Xchg, Xor,
+    };
+    let decoded = Decoder::new(64, instruction, DecoderOptions::NONE).decode();
+    let is_known = decoded.condition_code() != ConditionCode::None
+        || matches!(
+            decoded.mnemonic(),
+            Adc | Add
+                | And
+                | Bsf
+                | Bsr
+                | Bswap
+                | Bt
+                | Btc
+                | Btr
+                | Bts
+                | Cbw
+                | Cdq
+                | Cdqe
+                | Cmp
+                | Cqo
+                | Cwde
+                | Dec
+                | Endbr64
+                | Imul
+                | Inc
+                | Jmp
+                | Lea
+                | Mov
+                | Movsx
+                | Movsxd
+                | Movzx
+                | Mul
+                | Neg
+                | Nop
+                | Not
+                | Or
+                | Rcl
+                | Rcr
+                | Rol
+                | Ror
+                | Sar
+                | Sbb
+                | Shl
+                | Shld
+                | Shr
+                | Shrd
+                | Sub
+                | Test
+                | Xchg
+                | Xor
+        );
+    // Segment and control registers are no general ones; a far jump has an operand of another kind.
+    let is_harmless = |index| match decoded.op_kind(index) {
+        OpKind::Register => decoded.op_register(index).is_gpr(),
+        OpKind::Memory => matches!(decoded.mnemonic(), Lea | Nop),
+        OpKind::FarBranch16 | OpKind::FarBranch32 => false,
+        _ => true,
+    };
+    is_known && !decoded.has_lock_prefix() && (0..decoded.op_count()).all(is_harmless)
 }
 
 #[cfg(test)]
@@ -75,6 +143,49 @@ mod tests {
         ];
         for &(name, bytes, expected) in cases {
             assert_eq!(tail(bytes, 0x1000), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_surely_completes() {
+        let cases: &[(&str, &[u8], bool)] = &[
+            ("nop", &[0x90], true),
+            ("nopl 0(%rax)", &[0x0f, 0x1f, 0x40, 0], true),
+            ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa], true),
+            ("mov %rsp,%rbp", &[0x48, 0x89, 0xe5], true),
+            ("mov $1,%eax", &[0xb8, 1, 0, 0, 0], true),
+            ("lea 8(%rax),%rdx", &[0x48, 0x8d, 0x50, 8], true),
+            ("shl %cl,%eax", &[0xd3, 0xe0], true),
+            ("sete %al", &[0x0f, 0x94, 0xc0], true),
+            ("cmovne %rax,%rdx", &[0x48, 0x0f, 0x45, 0xd0], true),
+            ("jne", &[0x75, 0x10], true),
+            ("jmp", &[0xeb, 0x10], true),
+            ("mov (%rax),%rax", &[0x48, 0x8b, 0x00], false),
+            ("add %eax,(%rdx)", &[0x01, 0x02], false),
+            ("cmovne (%rax),%rdx", &[0x48, 0x0f, 0x45, 0x10], false),
+            ("push %rax", &[0x50], false),
+            ("pop %rax", &[0x58], false),
+            ("leave", &[0xc9], false),
+            ("call", &[0xe8, 0, 1, 0, 0], false),
+            ("call *%rax", &[0xff, 0xd0], false),
+            ("jmp *(%rax)", &[0xff, 0x20], false),
+            ("ret", &[0xc3], false),
+            ("div %ecx", &[0xf7, 0xf1], false),
+            ("mov %cr3,%rax", &[0x0f, 0x20, 0xd8], false),
+            ("mov %eax,%ds", &[0x8e, 0xd8], false),
+            ("pause", &[0xf3, 0x90], false),
+            ("rdtsc", &[0x0f, 0x31], false),
+            ("rdmsr", &[0x0f, 0x32], false),
+            ("cli", &[0xfa], false),
+            ("rep movsb", &[0xf3, 0xa4], false),
+            ("lock xchg is a fault", &[0xf0, 0x90], false),
+            ("paddd %xmm0,%xmm1", &[0x66, 0x0f, 0xfe, 0xc8], false),
+            ("fld1", &[0xd9, 0xe8], false),
+            ("ud2", &[0x0f, 0x0b], false),
+            ("nothing that is known", &[0x06], false),
+        ];
+        for &(name, bytes, expected) in cases {
+            assert_eq!(surely_completes(bytes), expected, "{name}");
         }
     }
 }

@@ -14,8 +14,7 @@ const V: u64 = ENTRY + 0x100;
 const SWITCH: u64 = 0x5000;
 
 fn block(start: u64, last: u64, tail: Tail) -> Block {
-    let instructions = (start..=last).step_by(4).collect();
-    Block { start, last, end: last + 4, tail, instructions }
+    Block::new((start..=last).step_by(4).collect(), last + 4, tail)
 }
 
 /// Three instructions of the kernel: at 0x100, 0x104, 0x108.
@@ -631,8 +630,8 @@ proptest! {
         for (start, tail, way, switch) in ways {
             // What starts where the one before was left inside would be that one going on.
             let inside = |(before, begun, _): &(Block, u64, _)| {
-                *begun != before.last && (before.start..before.end).contains(&start)
-                    || matches!(before.tail, Tail::Next { .. }) && start == before.last
+                *begun != before.last && (before.start..before.end()).contains(&start)
+                    || matches!(before.tail(), Tail::Next { .. }) && start == before.last
             };
             if blocks.last().is_some_and(inside) {
                 continue;
@@ -676,4 +675,31 @@ proptest! {
         let counts = Counts { discontinuities: false, setup: true, lost_switches: 0, vcpus: vec![counts] };
         prop_assert_eq!(Counts::decode(&counts.encode().unwrap()).unwrap(), counts);
     }
+}
+
+/// Which threads there are is the guest's word, in its own memory.
+#[test]
+fn a_guest_that_makes_threads_up_is_followed_so_far_and_says_so() {
+    let mut profiler = Profiler::new(setup(), true);
+    let mut parked = Parking::default();
+    let threads = MOST_THREADS as u32 + 100;
+    for number in 0..threads {
+        profiler.switch(&task(number), &task(number + 1), &mut parked);
+    }
+    assert_eq!(parked.len(), MOST_THREADS);
+    let counted = profiler.finish(0, 0);
+    assert_eq!(counted.threads.len(), MOST_THREADS);
+    assert!(counted.cut > 0, "nothing says that threads were left out");
+}
+
+/// One whose vectors lead nowhere is interrupted for ever, and runs nothing.
+#[test]
+fn interrupts_without_end_are_not_stored() {
+    let mut profiler = Profiler::new(setup(), true);
+    let mut recorder = crate::recorder::Recorder::new(16);
+    for _ in 0..100 * MOST_TOLD {
+        profiler.discontinuity(K + V, K + V);
+        recorder.discontinuity(K + V, K + V);
+    }
+    assert_eq!((profiler.told.len(), recorder.told()), (MOST_TOLD, MOST_TOLD));
 }

@@ -12,7 +12,7 @@ on_each_machine! {
     what_stands_beside_the_branches_is_what_is_recorded
     each_cpu_has_its_own_list
     wrong_arguments_keep_qemu_from_starting
-    several_cpus_in_one_thread_are_refused
+    cpus_that_cannot_be_told_apart_are_refused
     a_small_ring_keeps_the_newest
 }
 
@@ -76,19 +76,19 @@ fn wrong_arguments_keep_qemu_from_starting(guest: Guest) {
     }
 }
 
-fn several_cpus_in_one_thread_are_refused(guest: Guest) {
+fn cpus_that_cannot_be_told_apart_are_refused(guest: Guest) {
     let machine = Machine::assemble(guest);
     let option =
         format!("{},dir={}", machine::from_env("TRAMPLAB_PLUGIN").display(), machine.path().display());
-    for (accel, arguments) in
-        [("tcg,thread=single", &["-smp", "2"][..]), ("tcg", &["-smp", "2", "-icount", "shift=0"])]
-    {
+    let shared = "several vCPUs share a thread";
+    for (accel, arguments, words) in [
+        ("tcg,thread=single", &["-smp", "2"][..], shared),
+        ("tcg", &["-smp", "2", "-icount", "shift=0"], shared),
+        ("tcg", &["-smp", "1,maxcpus=2"], "vCPUs that are added later"),
+    ] {
         let output = machine.qemu(accel, &[&["-plugin", &option], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(1) && said.contains("several vCPUs share a thread"),
-            "{output:?}"
-        );
+        assert!(output.status.code() == Some(1) && said.contains(words), "{output:?}");
     }
 }
 

@@ -38,6 +38,20 @@ pub struct FirstError {
     pub context: Vec<String>,
 }
 
+impl FirstError {
+    /// Whether a tool has named a place in the sources, for what they say themselves: not for a file that this machine may lack.
+    pub fn is_in_a_source(&self) -> bool {
+        let of_sources = matches!(
+            self.kind,
+            Kind::Compiler | Kind::Assembler | Kind::Linker | Kind::Modpost | Kind::Objtool | Kind::Kconfig
+        );
+        // As gcc says it, and clang.
+        let is_missing =
+            ["No such file or directory", "file not found"].iter().any(|end| self.message.ends_with(end));
+        of_sources && self.file.is_some() && !is_missing
+    }
+}
+
 impl fmt::Display for FirstError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.file, self.line) {

@@ -5,13 +5,9 @@ use super::{
     confine::{Confinement, View, folders_of},
     toolchain::Tools,
 };
-use crate::host::cache::{self, CacheError};
-use nix::{
-    sys::{
-        prctl,
-        signal::{self, Signal},
-    },
-    unistd::Pid,
+use crate::host::{
+    cache::{self, CacheError},
+    child::Group,
 };
 use std::{
     env,
@@ -19,9 +15,9 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     ops::ControlFlow,
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -36,9 +32,6 @@ const LOG_LIMIT: u64 = 64 << 20;
 
 /// What a build leaves free on its disk: a stranger's Makefile does not fill it.
 const RESERVE: u64 = 1 << 30;
-
-/// How long make may take to stop its children by itself.
-const GRACE: Duration = Duration::from_secs(3);
 
 /// ccache's folder, and whether this build may add to it.
 #[derive(Clone, Debug)]
@@ -165,7 +158,8 @@ impl Make<'_> {
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut variables: Vec<(&'static str, OsString)> = vec![
             ("PATH", env::var_os("PATH").unwrap_or_default()),
-            ("HOME", "/nonexistent".into()),
+            // Where nothing can be made: what keeps its settings at home would make even a folder that is missing.
+            ("HOME", "/dev/null".into()),
             ("LC_ALL", "C".into()),
             ("TZ", "UTC".into()),
             ("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970".into()),
@@ -257,25 +251,11 @@ fn supervise(
     log: &Path,
     start: u64,
 ) -> Result<ExitStatus, MakeError> {
-    command.process_group(0);
-    let parent = nix::unistd::getpid();
-    // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            // SIGTERM and not SIGKILL: make takes its children with it. bubblewrap dies of it and kills all inside.
-            prctl::set_pdeathsig(Signal::SIGTERM)?;
-            if nix::unistd::getppid() != parent {
-                return Err(io::Error::other("the parent has died"));
-            }
-            Ok(())
-        });
-    }
-    let mut group = Group { child: command.spawn()?, ended: false };
+    let mut group = Group::spawn(command)?;
     let end = Instant::now() + LIMIT;
     let mut pause = Duration::from_millis(1);
     loop {
-        if let Some(status) = group.child.try_wait()? {
-            group.ended = true;
+        if let Some(status) = group.try_wait()? {
             return Ok(status);
         }
         // The limits first: they bound what the tick has to read.
@@ -292,28 +272,6 @@ fn supervise(
         tick()?;
         thread::sleep(pause);
         pause = (pause * 2).min(TICK);
-    }
-}
-
-/// Killed whole and reaped when dropped.
-struct Group {
-    child: Child,
-    ended: bool,
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let group = Pid::from_raw(self.child.id() as i32);
-        if !self.ended {
-            let _ = signal::killpg(group, Signal::SIGTERM);
-            let end = Instant::now() + GRACE;
-            while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
-        // Also after a good end: what it left in the background. The group's number is not given anew while any lives.
-        let _ = signal::killpg(group, Signal::SIGKILL);
-        let _ = self.child.wait();
     }
 }
 
@@ -387,7 +345,7 @@ mod tests {
     fn nothing_of_the_caller_is_in_the_environment() {
         let (result, log) = Tree::new("all:\n\t@env\n").run(&mut go_on);
         result.unwrap();
-        assert!(log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/nonexistent"), "{log}");
+        assert!(log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/dev/null"), "{log}");
         // Cargo sets this for tests.
         assert!(env::var_os("CARGO_MANIFEST_DIR").is_some() && !log.contains("CARGO_MANIFEST_DIR"), "{log}");
     }

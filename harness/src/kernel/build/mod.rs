@@ -14,7 +14,7 @@ mod workspace;
 
 pub use compiler_error::{FirstError, Kind};
 pub use confine::{Confinement, Unconfined};
-pub use selftests::{IN_GUEST, PROGRAMS, Selftests};
+pub use selftests::{IN_GUEST, PROGRAMS, Record as SelftestsRecord, Selftests};
 pub use toolchain::{ToolchainError, Tools};
 pub use workspace::WorkspaceError;
 
@@ -193,6 +193,15 @@ impl BuildError {
             _ => false,
         }
     }
+
+    /// Whether the same sources always give it: a tool has named a place in them. What is missing, killed or late may be this machine's.
+    pub fn lasts(&self) -> bool {
+        match self {
+            BuildError::Compile { error, .. } => error.is_in_a_source(),
+            BuildError::Config { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 impl From<CacheError> for BuildError {
@@ -221,6 +230,8 @@ pub struct Builder<'a, C, A> {
     checkout: C,
     apply: A,
     open: Option<Open>,
+    /// Tests of trees that were built by this one, whatever came of it: entries of the cache.
+    tried: BTreeSet<String>,
 }
 
 /// The workspace, opened when something is to be built.
@@ -256,7 +267,16 @@ where
         apply: A,
     ) -> Result<Builder<'a, C, A>, BuildError> {
         let tools = toolchain::find(&order.toolchain, order.arch)?;
-        Ok(Builder { order, cache, tools, checkout, apply, open: None })
+        Ok(Builder { order, cache, tools, checkout, apply, open: None, tried: BTreeSet::new() })
+    }
+
+    /// Strangers read what the base's builds wrote, and write nothing that a base would read.
+    fn ccache(&self, is_base: bool, log: &Path) -> Result<Option<Ccache>, BuildError> {
+        if !self.tools.ccache {
+            return Ok(None);
+        }
+        let folder = fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?;
+        Ok(Some(Ccache { folder, write: is_base }))
     }
 
     pub fn means(&self) -> Means {
@@ -483,15 +503,7 @@ where
         events: &mut Events,
     ) -> Result<(u64, u64), BuildError> {
         let is_base = touched.is_none();
-        let ccache = if self.tools.ccache {
-            // Strangers read what the base's builds wrote, and write nothing that a base would read.
-            Some(Ccache {
-                folder: fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?,
-                write: is_base,
-            })
-        } else {
-            None
-        };
+        let ccache = self.ccache(is_base, log)?;
         let order = self.order;
         let open = self.open.as_mut().expect("opened before");
         let (source, build) = (open.workspace.source(), open.workspace.build());

@@ -5,15 +5,17 @@
 //! made anew each time, inside the confinement; what is made of it stays in `selftests/out` of the build folder, and with the base.
 
 use super::{
-    BuildError, Builder, Event, Events, Holds, Reason, build_error, io_error,
-    make::{Ccache, Make, MakeError},
-    require_own, write_anew,
+    BuildError, Builder, Event, Events, Hasher, Holds, Reason, build_error, io_error, is_own,
+    make::{Make, MakeError},
+    write_anew,
 };
 use crate::{
     kernel::build::toolchain,
     run::{Arch, Test},
     selftests::{
-        DenyList, FOLDER, Name, Program, ROOT, Wanted, linked,
+        DenyList, FOLDER, Name, Program, ROOT, Wanted,
+        linked::{self, LinkedError},
+        makefile,
         selection::{self, Selection},
     },
     series::Patch,
@@ -27,9 +29,10 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
+use walkdir::WalkDir;
 
 /// As `build::RECIPE`.
-const RECIPE: &str = "3";
+const RECIPE: &str = "4";
 
 const KIND: &str = "kernel-selftests";
 
@@ -93,9 +96,20 @@ pub struct Record {
     pub tests: BTreeMap<Name, String>,
     /// Of other folders.
     pub programs: BTreeSet<Program>,
-    /// What the tree has and what does not build, with the reason: `bench`, `test_progs/TEST`, `kselftest/PROGRAM`.
-    pub broken: BTreeMap<String, String>,
+    /// What the tree has and what does not build: `bench`, `test_progs/TEST`, `kselftest/PROGRAM`.
+    pub broken: BTreeMap<String, Broken>,
     pub clang: Option<String>,
+    /// SHA-256 of all that a guest's root has of it. The same order may give another one: of another host, with other libraries.
+    pub contents: String,
+}
+
+/// Why something does not build.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Broken {
+    pub reason: String,
+    /// The same sources always say so. What is not sure to be theirs is tried again by the next run: a tool that was missing, a
+    /// compiler that was killed.
+    pub lasts: bool,
 }
 
 impl Record {
@@ -105,7 +119,12 @@ impl Record {
             Test::Bench { .. } => self.broken.get(BENCH),
             test => self.broken.get(&test.name()),
         };
-        error.map(String::as_str)
+        error.map(|broken| broken.reason.as_str())
+    }
+
+    /// Whether another run would find the same.
+    fn lasts(&self) -> bool {
+        self.broken.values().all(|broken| broken.lasts)
     }
 }
 
@@ -134,16 +153,25 @@ where
             words.extend(clang.iter().map(|clang| clang.version.clone()));
             super::digest(words.iter().map(String::as_str))
         };
-        if let Some(entry) = self.cache.get(KIND, &key) {
-            return built(&entry, self.order.arch);
+        let arch = self.order.arch;
+        // One for each time that it was tried: what does not last stays for whoever is using it, and is passed over.
+        let mut place = key.clone();
+        for attempt in 2.. {
+            let Some(entry) = self.cache.get(KIND, &place) else { break };
+            let found = built(&entry, arch)?;
+            if found.record.lasts() || self.tried.contains(&place) {
+                return Ok(found);
+            }
+            place = format!("{key}-{attempt}");
         }
         // As in `build`.
         self.open(events)?;
         let cache = self.cache;
-        let entry = cache.entry(KIND, &key, |folder| {
+        let entry = cache.entry(KIND, &place, |folder| {
             self.make_selftests(count, wanted, clang.as_ref(), &key, folder, log, events)
         })?;
-        built(&entry, self.order.arch)
+        self.tried.insert(place);
+        built(&entry, arch)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -161,25 +189,18 @@ where
         // `build/` must hold the kernel, which the cache may have had.
         let (holds, applied) = (self.opened().build, self.opened().applied);
         if holds == Holds::Unknown || applied != count {
+            self.require_base(log, events)?;
             if count == 0 {
-                self.require_base(log, events)?;
                 self.take_out()?;
                 self.order.stage(events, "copying the base")?;
                 self.opened().workspace.begin_series()?;
                 self.opened().build = Holds::Series;
             } else {
-                self.require_base(log, events)?;
                 self.with_patches(count, log, events)?;
             }
         }
         let order = self.order;
-        let ccache = match self.tools.ccache {
-            true => {
-                let folder = fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?;
-                Some(Ccache { folder, write: count == 0 })
-            }
-            false => None,
-        };
+        let ccache = self.ccache(count == 0, log)?;
         let mut tools = self.tools.clone();
         tools.programs.extend(clang.iter().flat_map(|clang| clang.programs.iter().cloned()));
         let open = self.open.as_mut().expect("opened before");
@@ -200,6 +221,8 @@ where
         let mut run = |words: &[OsString], events: &mut Events| {
             logs += 1;
             let log = log.with_extension(format!("{logs}.log"));
+            // What another kernel's tests have left there.
+            fs::write(&log, "").map_err(io_error("write", &log))?;
             let ended = Make { log: &log, ..make.clone() }.run_words(words, &mut |_| events(Event::Waiting));
             ended.map(drop).map_err(|error| {
                 if !matches!(error, MakeError::Failed(_)) {
@@ -312,12 +335,11 @@ where
             };
             let is_lost = |file: &String| culprits.is_empty() || culprits.contains(file);
             for (test, file) in selection.tests.iter().filter(|(_, file)| is_lost(file)) {
-                made.broken.insert(format!("{TEST_PROGS}/{test}"), why(&error));
+                made.broken.insert(format!("{TEST_PROGS}/{test}"), Broken::of(&error));
                 made.tests.insert(*test, file.clone());
                 left.tests.remove(test);
-                left.files.remove(file);
             }
-            // Wanted for themselves, they may have no test.
+            // Those too that are wanted for themselves, and may have no test.
             left.files.retain(|file| !culprits.contains(file));
             let rest = selection::select(&sources, &left);
             if culprits.is_empty() || rest == selection {
@@ -333,7 +355,7 @@ where
             made.add(BENCH, of_sources(run(&bpf(clang, BENCH), events))?);
         }
 
-        let headers = headers.as_ref().map(why);
+        let headers = headers.as_ref().map(Broken::of);
         for program in &wanted.programs {
             let folder = tree.join(ROOT).join(program.folder());
             if !has_program(&source.join(ROOT), program)? {
@@ -355,10 +377,11 @@ where
             words.push(into.join(program.name()).into());
             made.add(&name, of_sources(run(&words, events))?);
         }
-        let result = collect(&out, &source.join(FOLDER), folder, order.arch, &made.whole);
+        let collected = collect(&out, &source.join(FOLDER), folder, order.arch, &made.whole);
         // It would be looked through, and kept with the base.
         let gone = run(&rules(&["prepared"]), events);
-        result.and(gone)?;
+        made.give_up(collected?);
+        gone?;
         if count == 0 {
             order.stage(events, "keeping the base")?;
             let state = self.opened().workspace.base_state();
@@ -373,6 +396,7 @@ where
             programs: made.programs,
             broken: made.broken,
             clang: clang.map(|clang| clang.version.clone()),
+            contents: contents(&folder.join("root"))?,
         };
         let path = folder.join("record.json");
         let text = serde_json::to_vec_pretty(&record).expect("plain data");
@@ -385,7 +409,7 @@ where
 struct Made {
     tests: BTreeMap<Name, String>,
     programs: BTreeSet<Program>,
-    broken: BTreeMap<String, String>,
+    broken: BTreeMap<String, Broken>,
     /// Files that must be there, from the folder that all is made in.
     whole: Vec<String>,
 }
@@ -395,17 +419,36 @@ impl Made {
         match error {
             None => self.whole.push(target.to_owned()),
             Some(error) => {
-                self.broken.insert(target.to_owned(), why(&error));
+                self.broken.insert(target.to_owned(), Broken::of(&error));
+            }
+        }
+    }
+
+    /// What was made and is nothing for a guest.
+    fn give_up(&mut self, unfit: BTreeMap<String, String>) {
+        for (target, reason) in unfit {
+            // A library that this host has not may be there the next time.
+            let broken = Broken { reason, lasts: false };
+            if target != TEST_PROGS {
+                self.broken.insert(target, broken);
+                continue;
+            }
+            for test in self.tests.keys() {
+                let name = format!("{TEST_PROGS}/{test}");
+                self.broken.entry(name).or_insert_with(|| broken.clone());
             }
         }
     }
 }
 
-/// It is kept longer than a run's logs, and may be found again for a kernel of another name.
-fn why(error: &BuildError) -> String {
-    match error {
-        BuildError::Compile { error, .. } => error.to_string(),
-        error => error.to_string(),
+impl Broken {
+    /// Without the log's place: it is kept longer than a run's logs, and may be found again for a kernel of another name.
+    fn of(error: &BuildError) -> Broken {
+        let reason = match error {
+            BuildError::Compile { error, .. } => error.to_string(),
+            error => error.to_string(),
+        };
+        Broken { reason, lasts: error.lasts() }
     }
 }
 
@@ -415,17 +458,15 @@ fn variable(name: &str, value: &Path) -> OsString {
     word
 }
 
-/// Whether the tree has a program: its source, or a word of it in its folder's Makefile.
+/// Whether the tree has a program: its source, or its folder's Makefile says that it makes it.
 fn has_program(root: &Path, program: &Program) -> Result<bool, BuildError> {
     let folder = root.join(program.folder());
     let makefile = folder.join("Makefile");
     if !makefile.is_file() {
         return Ok(false);
     }
-    let text = read_source(&makefile)?;
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    Ok(folder.join(program.name()).with_extension("c").is_file()
-        || text.split(|c| !is_part(c)).any(|word| word == program.name()))
+    let is_source = folder.join(program.name()).with_extension("c").is_file();
+    Ok(is_source || makefile::makes(&read_source(&makefile)?, program.name()))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -475,46 +516,42 @@ fn read_sources(folder: &Path) -> Result<selection::Sources, BuildError> {
     Ok(sources)
 }
 
-/// Copies what a guest takes: the programs, what they open, the libraries that they are linked to, the tree's deny lists.
-fn collect(out: &Path, sources: &Path, folder: &Path, arch: Arch, made: &[String]) -> Result<(), BuildError> {
+/// Copies what a guest takes: the programs, what they open, the libraries that they are linked to, the tree's deny lists. Says which of what
+/// was made is nothing for a guest, and why.
+fn collect(
+    out: &Path,
+    sources: &Path,
+    folder: &Path,
+    arch: Arch,
+    made: &[String],
+) -> Result<BTreeMap<String, String>, BuildError> {
     let root = folder.join("root");
     let into = root.join(IN_GUEST);
     fs::create_dir_all(&into).map_err(io_error("make", &into))?;
     let mut left = LARGEST;
-    let mut programs = Vec::new();
-    let mut names = Vec::new();
-    for entry in fs::read_dir(out).map_err(io_error("list", out))? {
-        let entry = entry.map_err(io_error("list", out))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if entry.file_type().is_ok_and(|kind| kind.is_file()) && is_for_the_guest(&name) {
-            names.push(name);
+    let mut unfit = BTreeMap::new();
+    for target in made {
+        let mut files = vec![target.clone()];
+        // What else lies there is made for test_progs: objects that it opens, programs that it runs.
+        if target == TEST_PROGS {
+            files.extend(beside(out)?);
         }
-    }
-    names.extend(made.iter().filter(|name| name.contains('/')).cloned());
-    for name in names {
-        let (path, to) = (out.join(&name), into.join(&name));
-        require_own(&path, out)?;
-        let parent = to.parent().expect("below the root");
-        fs::create_dir_all(parent).map_err(io_error("make", parent))?;
-        let length = fs::copy(&path, &to).map_err(io_error("copy", &path))?;
-        left = left.checked_sub(length).ok_or_else(|| {
-            io_error("use", out)(io::Error::other(format!("it is more than {} MiB", LARGEST >> 20)))
-        })?;
-        programs.push(to);
-    }
-    for name in made {
-        let program = into.join(name);
-        if !program.is_file() {
-            return Err(io_error("use", &program)(io::Error::other("make ended well and did not make it")));
-        }
-    }
-    for program in &programs {
-        for library in linked::libraries(program, arch).map_err(io_error("read", program))? {
-            let to = root.join(library.strip_prefix("/").unwrap_or(&library));
-            if !to.exists() {
-                let parent = to.parent().expect("below the root");
-                fs::create_dir_all(parent).map_err(io_error("make", parent))?;
-                fs::copy(&library, &to).map_err(io_error("copy", &library))?;
+        match fit(&files, out, arch, left)? {
+            Err(reason) => {
+                unfit.insert(target.clone(), reason);
+            }
+            Ok(Fit { bytes, libraries }) => {
+                left -= bytes;
+                let own = files.iter().map(|name| (out.join(name), into.join(name)));
+                let given = libraries.into_iter().map(|library| {
+                    let to = root.join(library.strip_prefix("/").unwrap_or(&library));
+                    (library, to)
+                });
+                for (from, to) in own.chain(given).filter(|(_, to)| !to.exists()) {
+                    let parent = to.parent().expect("below the root");
+                    fs::create_dir_all(parent).map_err(io_error("make", parent))?;
+                    fs::copy(&from, &to).map_err(io_error("copy", &from))?;
+                }
             }
         }
     }
@@ -526,7 +563,70 @@ fn collect(out: &Path, sources: &Path, folder: &Path, arch: Arch, made: &[String
             fs::copy(&path, lists.join(name)).map_err(io_error("copy", &path))?;
         }
     }
-    Ok(())
+    Ok(unfit)
+}
+
+/// What of a target goes into a guest.
+struct Fit {
+    bytes: u64,
+    /// By their paths on this host.
+    libraries: BTreeSet<PathBuf>,
+}
+
+/// Whether a guest can be given these files of one target: else the reason, which is the target's own.
+fn fit(files: &[String], out: &Path, arch: Arch, left: u64) -> Result<Result<Fit, String>, BuildError> {
+    let mut fit = Fit { bytes: 0, libraries: BTreeSet::new() };
+    for name in files {
+        let path = out.join(name);
+        match is_own(&path, out) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Err(format!("{name} is a link, or no file"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Err(format!("make ended well and did not make {name}")));
+            }
+            Err(error) => return Err(io_error("find", &path)(error)),
+        }
+        // Before anything of it is read: what its sources say may be without end.
+        fit.bytes += fs::metadata(&path).map_err(io_error("find", &path))?.len();
+        if fit.bytes > left {
+            let limit = LARGEST >> 20;
+            return Ok(Err(format!("with {name} the programs are more than {limit} MiB")));
+        }
+        match linked::libraries(&path, arch) {
+            Ok(libraries) => fit.libraries.extend(libraries),
+            Err(LinkedError::Unfit(reason)) => return Ok(Err(format!("{name}: {reason}"))),
+            Err(LinkedError::Io(error)) => return Err(io_error("read", &path)(error)),
+        }
+    }
+    Ok(Ok(fit))
+}
+
+/// The files of the folder that are for a guest, but those that have tests of their own.
+fn beside(out: &Path) -> Result<BTreeSet<String>, BuildError> {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(out).map_err(io_error("list", out))? {
+        let entry = entry.map_err(io_error("list", out))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_file && is_for_the_guest(&name) && name != TEST_PROGS && name != BENCH {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}
+
+/// SHA-256 of a folder's files, by name and content: what a guest's root is made of.
+fn contents(root: &Path) -> Result<String, BuildError> {
+    let mut hasher = Hasher::default();
+    for entry in WalkDir::new(root).sort_by_file_name() {
+        let entry = entry.map_err(|error| io_error("list", root)(error.into()))?;
+        let (path, name) = (entry.path(), entry.path().strip_prefix(root).expect("found there"));
+        if entry.file_type().is_file() {
+            hasher.add(name.as_os_str().as_encoded_bytes());
+            hasher.add(&fs::read(path).map_err(io_error("read", path))?);
+        }
+    }
+    Ok(hasher.end())
 }
 
 fn deny_lists(arch: Arch) -> [&'static str; 2] {
@@ -598,6 +698,17 @@ words: always.skel.h
 include $(wildcard $(OUTPUT)/test.d)
 ";
 
+    /// What comes of a program is its own: `waits` wants a tool that this host has not the first time.
+    const OTHERS: &str = "\
+TEST_GEN_PROGS := $(wildcard *.c) odd huge nothing waits
+$(OUTPUT)/%: %.c\n\t$(CC) -o $@ $<
+$(OUTPUT)/odd: says_ok.c\n\t$(CC) -Wl,--dynamic-linker=/etc/passwd -o $@ $<
+$(OUTPUT)/huge: says_ok.c\n\ttruncate -s 600M $@
+$(OUTPUT)/nothing: says_ok.c\n\t@:
+$(OUTPUT)/waits: says_ok.c
+\tif [ -e $(OUTPUT)/../../../../there ]; then $(CC) -o $@ $<; else touch $(OUTPUT)/../../../../there; no-such-tool; fi
+";
+
     const MAIN: &str = "\
 #include <stdio.h>
 #include \"all.h\"
@@ -623,7 +734,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
             (own.join("prog_tests/second.c"), test("second", "not C")),
             (own.join("prog_tests/worse.c"), test("worse", "puts(\"ok\");")),
             (own.join("progs/worse.c"), "not C either\n".to_owned()),
-            (other.join("Makefile"), "$(OUTPUT)/%: %.c\n\t$(CC) -o $@ $<\n".to_owned()),
+            (other.join("Makefile"), OTHERS.to_owned()),
             (
                 other.join("says_ok.c"),
                 "#include <stdio.h>\nint main(void) { return puts(\"ok\") < 0; }\n".to_owned(),
@@ -684,7 +795,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
             bench: true,
             tests: ["first".parse().unwrap()].into(),
             files: ["third.c".to_owned()].into(),
-            programs: ["other/says_ok", "other/missing", "other/broken"]
+            programs: ["other/says_ok", "other/missing", "other/broken", "other/wildcard"]
                 .map(|name| name.parse().unwrap())
                 .into(),
         };
@@ -749,7 +860,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
             (vec!["first".to_owned(), "second".to_owned(), "worse".to_owned()], "first ok\n")
         );
         for (test, place) in [("second", "prog_tests/second.c:3: "), ("worse", "progs/worse.c:1: ")] {
-            let message = &some.record.broken[&format!("test_progs/{test}")];
+            let message = &some.record.broken[&format!("test_progs/{test}")].reason;
             assert!(
                 message.starts_with(&format!("{FOLDER}/{place}")) || message.starts_with(place),
                 "{message}"
@@ -766,9 +877,58 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
         let bench = Wanted { bench: true, ..Wanted::default() };
         let bench = builder.build_selftests(0, &bench, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(bench.record.broken.is_empty() && bench.root.join(IN_GUEST).join("bench").is_file());
+        // What is odd of one program is no loss to the others, nor to the run.
+        let program = |name: &str| format!("other/{name}").parse().unwrap();
+        let odd = Wanted {
+            programs: ["says_ok", "odd", "huge", "nothing"].map(program).into(),
+            ..Wanted::default()
+        };
+        let odd = builder.build_selftests(0, &odd, &log, &mut |_| ControlFlow::Continue(())).unwrap();
+        let why: Vec<&str> = odd.record.broken.values().map(|broken| broken.reason.as_str()).collect();
+        assert!(
+            why.len() == 3
+                && why[0].ends_with("more than 512 MiB")
+                && why[1].ends_with("did not make kselftest/other/nothing")
+                && why[2].ends_with("its dynamic linker is /etc/passwd"),
+            "{why:?}"
+        );
+        let made = |built: &Selftests, name: &str| {
+            built.root.join(IN_GUEST).join("kselftest/other").join(name).is_file()
+        };
+        assert!(made(&odd, "says_ok") && !made(&odd, "odd") && !made(&odd, "huge"));
         // Of a test that the tree has not there is nothing to build.
         let none = Wanted { tests: ["fourth".parse().unwrap()].into(), ..Wanted::default() };
         let none = builder.build_selftests(0, &none, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(none.record.tests.is_empty() && none.record.broken.is_empty());
+
+        // What may be this host's is told, and tried again by the next run; what is the sources' is not.
+        let late = Wanted { programs: ["broken", "waits"].map(program).into(), ..Wanted::default() };
+        let first = builder.build_selftests(0, &late, &log, &mut |_| ControlFlow::Continue(())).unwrap();
+        let said = |built: &Selftests, name: &str| {
+            built.record.broken.get(&format!("kselftest/other/{name}")).map(|broken| broken.reason.clone())
+        };
+        assert!(said(&first, "waits").unwrap().contains("no-such-tool"), "{:?}", first.record);
+        let again = builder.build_selftests(0, &late, &log, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(again.root, first.root);
+        drop(builder);
+        let later = || {
+            let mut stages = 0;
+            let mut builder = Builder::new(&order, &cache, tree, apply).unwrap();
+            let mut events = |event| {
+                stages += u32::from(matches!(event, Event::Stage(_)));
+                ControlFlow::Continue(())
+            };
+            let built = builder.build_selftests(0, &late, &log, &mut events).unwrap();
+            (built, stages > 0)
+        };
+        let (second, was_made) = later();
+        assert!(was_made && said(&second, "waits").is_none() && made(&second, "waits"));
+        assert!(said(&second, "broken").unwrap().contains("broken.c"));
+        // The same was asked for, and another thing came of it: no guest's root is taken for the other.
+        assert!(first.record.key == second.record.key && first.record.contents != second.record.contents);
+        // Who still uses the first goes on with it.
+        assert!(first.root.is_dir());
+        let (third, was_made) = later();
+        assert_eq!((third.root, was_made), (second.root, false));
     }
 }

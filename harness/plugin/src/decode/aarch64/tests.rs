@@ -218,3 +218,36 @@ fn as_binutils_has_it() {
     assert!(differences.is_empty(), "of {compared}: {differences:#?}");
     assert!(compared > 10_000, "{compared}");
 }
+
+#[test]
+fn what_surely_completes() {
+    let cases: &[(&str, u32, bool)] = &[
+        ("nop", 0xd503_201f, true),
+        ("mov x29, sp", 0x9100_03fd, true),
+        ("movz x9, #1", 0xd280_0029, true),
+        ("adrp x0, 0", 0x9000_0000, true),
+        ("add x0, x1, x2", 0x8b02_0020, true),
+        ("csel x0, x1, x2, eq", 0x9a82_0020, true),
+        ("udiv x0, x1, x2", 0x9ac2_0820, true),
+        ("clz x0, x1", 0xdac0_1020, true),
+        ("b", 0x1400_0040, true),
+        ("bl", 0x9400_0001, true),
+        ("cbz w3", 0x3400_0083, true),
+        ("autia x0, x1", 0xdac1_1020, false),
+        ("autiasp", 0xd503_23bf, false),
+        ("ldr x0, [x1]", 0xf940_0020, false),
+        ("stp x29, x30, [sp, #-16]!", 0xa9bf_7bfd, false),
+        ("cpyfp", 0x1902_0420, false),
+        ("br x0", 0xd61f_0000, false),
+        ("ret", 0xd65f_03c0, false),
+        ("mrs x0, sp_el0", 0xd538_4100, false),
+        ("msr daifset, #2", 0xd503_42df, false),
+        ("fmov d0, #1.0", 0x1e6e_1000, false),
+        ("svc #0", 0xd400_0001, false),
+        ("brk", 0xd420_0000, false),
+        ("udf", 0, false),
+    ];
+    for &(name, word, expected) in cases {
+        assert_eq!(surely_completes(&word.to_le_bytes()), expected, "{name}");
+    }
+}

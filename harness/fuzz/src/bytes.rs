@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An input as a stream of small numbers, for what no text or file is made of. It never ends: behind its end are zeros, so that an input
+//! that was cut still means something.
+
+use tramplab_protocol::message::Symbol;
+
+pub struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub fn new(data: &'a [u8]) -> Bytes<'a> {
+        Bytes(data)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((&first, rest)) => {
+                self.0 = rest;
+                first
+            }
+            None => 0,
+        }
+    }
+
+    /// One of `values`.
+    pub fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[usize::from(self.byte()) % values.len()]
+    }
+
+    /// Small ones, and those at which sums overflow.
+    pub fn number(&mut self) -> u64 {
+        match self.byte() {
+            small @ 0..=0xef => small.into(),
+            at => u64::MAX >> ((at & 0xf) * 4),
+        }
+    }
+}
+
+/// A function, and how kallsyms calls its module.
+pub type Named = (&'static str, Option<&'static str>);
+
+/// Functions of one size, one behind the other.
+pub struct Table {
+    pub base: u64,
+    pub each: u64,
+    pub names: &'static [Named],
+}
+
+impl Table {
+    pub fn symbols(&self) -> impl Iterator<Item = Symbol> + '_ {
+        (0..).zip(self.names).map(|(at, (name, module))| Symbol {
+            name: (*name).to_owned(),
+            module: module.map(str::to_owned),
+            start: self.base + at * self.each,
+            end: self.base + (at + 1) * self.each,
+        })
+    }
+
+    /// By number; behind the last of them nothing is known.
+    pub fn address(&self, function: u8, offset: u64) -> u64 {
+        self.base + u64::from(function) * self.each + offset
+    }
+}

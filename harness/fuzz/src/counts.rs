@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The plugin's file of exact counts, with its frame put right, and the profile that is made of it.
+
+use super::{bytes::Table, perf};
+use tramplab::{
+    branch::Symbols,
+    profile::{Phase, count},
+};
+use tramplab_protocol::counts::Counts;
+
+const KERNEL: Table = Table {
+    base: 0xffff_ffff_8100_0000,
+    each: 0x100,
+    names: &[
+        ("vfs_read", None),
+        ("asm_sysvec_apic_timer_interrupt", None),
+        ("asm_exc_page_fault", None),
+        ("irq_entries_start", None),
+        ("bpf_prog_6deef7357e7b4530_empty", Some("bpf")),
+        ("vectors", None),
+    ],
+};
+
+pub fn run(data: &[u8]) {
+    let _ = Counts::decode(data);
+    let Ok(counts) = perf::decode_counts(data) else { return };
+    let again = counts.encode().expect("what was read can be written");
+    assert_eq!(Counts::decode(&again).as_ref(), Ok(&counts));
+    let _ = counts.fault();
+    assert!(count::addresses(&counts).is_sorted());
+    let symbols: Symbols = KERNEL.symbols().collect();
+    let profile = count::of_counts("cell", Phase::Attach, &counts, &symbols);
+    let blocks = counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks);
+    let counted = blocks.fold(0_u64, |sum, block| sum.saturating_add(block.instructions));
+    if profile.check().is_ok() {
+        let own: u64 = profile.nodes.iter().map(|node| node.own).sum();
+        assert_eq!(own, counted, "instructions are lost, or counted twice");
+    }
+    perf::look_at(&[profile]);
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guest's link: frames as they come, and what is in them. Of a message in a good frame the rest of the host is shown what it would
+//! look at.
+
+use tramplab::{
+    branch::{Symbols, hardware},
+    profile::{Phase, Profile, Thread, count},
+    report::plain,
+};
+use tramplab_protocol::{
+    frame::{self, FrameError, MAX_PAYLOAD},
+    message::{Command, Event, PhaseReply, Request, Response},
+};
+
+pub fn run(data: &[u8]) {
+    stream(data);
+    // The checksum is no secret: a guest that lies computes it.
+    let mut framed = Vec::from((data.len() as u32).to_le_bytes());
+    framed.extend(crc(data).to_le_bytes());
+    framed.extend(data);
+    match frame::read::<Event>(&mut &framed[..]) {
+        Ok(Some(event)) => {
+            let again = frame::encode(&event).expect("what was read can be written");
+            let read = frame::read::<Event>(&mut &again[..]).expect("what was written can be read");
+            assert_eq!(read.as_ref(), Some(&event));
+            look_at(event);
+        }
+        Err(FrameError::Message(_)) => {}
+        other => panic!("a good frame is taken for {other:?}"),
+    }
+    // What the agent reads, and what finds its way into a guest's root.
+    if let Ok(Some(request)) = frame::read::<Request>(&mut &framed[..]) {
+        let again = frame::encode(&request).expect("what was read can be written");
+        assert_eq!(frame::read(&mut &again[..]).expect("what was written can be read"), Some(request));
+    }
+    let _ = serde_json::from_slice::<Vec<Command>>(data);
+}
+
+/// Whatever is in a stream, it ends, at its end or at the first frame that is none.
+fn stream(mut data: &[u8]) {
+    loop {
+        let before = data.len();
+        match frame::read::<Event>(&mut data) {
+            Ok(Some(_)) => assert!(before - data.len() >= 8, "a frame without a header"),
+            Ok(None) => return assert_eq!(before, 0),
+            Err(FrameError::TooLarge(length)) => return assert!(length > MAX_PAYLOAD),
+            Err(FrameError::Truncated) => return assert!(data.is_empty()),
+            Err(_) => return,
+        }
+    }
+}
+
+pub fn crc(data: &[u8]) -> u32 {
+    // As the protocol's own, bit by bit.
+    !data.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    })
+}
+
+fn look_at(event: Event) {
+    let Event::Reply { result, .. } = event else { return };
+    let response = match result {
+        Ok(response) => response,
+        Err(error) => {
+            plain(&error.to_string());
+            return;
+        }
+    };
+    match response {
+        Response::LbrWaste(reply) => {
+            let addresses = hardware::addresses(&reply);
+            assert!(addresses.is_sorted());
+            let symbols: Symbols = [reply.function.clone()].into_iter().collect();
+            if let Ok(waste) = tramplab::branch::hardware_waste(&reply, &symbols) {
+                let depth = hardware::depth(&reply).expect("it was asked before");
+                assert!(waste.points.iter().all(|point| point.records.len() <= depth as usize));
+            }
+        }
+        Response::Explain(reply) => {
+            explained(&reply.attach);
+            explained(&reply.detach);
+        }
+        Response::Resolve { symbols } => {
+            let symbols: Vec<_> = symbols.into_iter().flatten().collect();
+            let table: Symbols = symbols.iter().cloned().collect();
+            for address in symbols.iter().flat_map(|symbol| [symbol.start, symbol.end]) {
+                if let Some(found) = table.find(address) {
+                    assert!((found.start..found.end).contains(&address));
+                    assert_eq!(table.place(address).offset, address - found.start);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn explained(reply: &PhaseReply) {
+    let symbols = Symbols::default();
+    let profile =
+        reply.samples.as_ref().map(|samples| count::of_samples("cell", Phase::Attach, samples, &symbols));
+    let waiting = count::of_waits("cell", Phase::Attach, &reply.waits, Thread::agent(), &symbols);
+    for profile in profile.into_iter().chain([waiting]) {
+        if profile.check().is_ok() {
+            let text = serde_json::to_vec(&profile).expect("a profile has a form in JSON");
+            assert_eq!(
+                serde_json::from_slice::<Profile>(&text).expect("what was written can be read"),
+                profile
+            );
+        }
+    }
+    count::waited(&reply.waits, &symbols);
+}

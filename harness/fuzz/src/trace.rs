@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The plugin's file of branches, with its frame put right; and flows of any shape, as what they waste and what a trigger of them costs.
+
+use super::{
+    bytes::{Bytes, Table},
+    frames::crc,
+};
+use tramplab::{
+    branch::{
+        Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, symbols, trigger_cost, trigger_listing,
+    },
+    run::{Arch, LbrWaste, NamedRecord},
+};
+use tramplab_protocol::{
+    Mechanism,
+    message::{LbrWasteReply, Pmu, Symbol, TriggerReply},
+    trace::{Kind, Record, Trace, VcpuTrace},
+};
+
+/// A kernel of a few functions.
+pub const KERNEL: Table = Table {
+    base: 0xffff_ffff_8100_0000,
+    each: 0x1000,
+    names: &[
+        ("entry_SYSCALL_64", None),
+        ("sys_probe", None),
+        ("traced", None),
+        ("bpf_trampoline_6442508829", Some("bpf")),
+        ("bpf_prog_6deef7357e7b4530_capture", Some("bpf")),
+        ("__static_call_return0", None),
+        ("bpf_get_branch_snapshot", None),
+        ("intel_pmu_snapshot_branch_stack", None),
+        ("asm_sysvec_apic_timer_interrupt", None),
+        ("asm_exc_page_fault", None),
+        ("vectors", None),
+        ("fprobe_handler", None),
+    ],
+};
+const TRACED: usize = 2;
+const PROGRAM: usize = 4;
+const KINDS: [Kind; 11] = [
+    Kind::Call,
+    Kind::Ret,
+    Kind::Cond,
+    Kind::Jump,
+    Kind::IndCall,
+    Kind::IndJump,
+    Kind::Syscall,
+    Kind::Sysret,
+    Kind::Int,
+    Kind::Interrupt,
+    Kind::Iret,
+];
+const MECHANISMS: [Mechanism; 6] = [
+    Mechanism::Fentry,
+    Mechanism::Fexit,
+    Mechanism::KprobeMulti,
+    Mechanism::KretprobeMulti,
+    Mechanism::KprobeSession,
+    Mechanism::TpBtf,
+];
+
+pub fn run(data: &[u8]) {
+    let _ = Trace::decode(data);
+    match data.split_first() {
+        Some((b'F', file)) => of_file(file),
+        Some((_, flow)) => of_flow(flow),
+        None => {}
+    }
+}
+
+fn of_file(data: &[u8]) {
+    let mut file = Vec::from(&Trace::default().encode()[..8]);
+    file.extend(data);
+    file.extend(crc(&file).to_le_bytes());
+    let Ok(trace) = Trace::decode(&file) else { return };
+    assert_eq!(Trace::decode(&trace.encode()).as_ref(), Ok(&trace));
+    assert!(trace.vcpus.iter().map(|vcpu| vcpu.records.len() * 24).sum::<usize>() <= data.len());
+    assert!(symbols::addresses(&trace).is_sorted());
+}
+
+fn of_flow(data: &[u8]) {
+    let mut bytes = Bytes::new(data);
+    let mechanism = bytes.one_of(&MECHANISMS);
+    let (hits, result, depth) = (u32::from(bytes.byte() % 8), bytes.byte(), bytes.byte());
+    let mut vcpus: Vec<VcpuTrace> = Vec::new();
+    while !bytes.is_empty() {
+        let kind = bytes.byte();
+        // Where another vCPU begins.
+        if kind == 0xff || vcpus.is_empty() {
+            vcpus.push(VcpuTrace { index: vcpus.len() as u32, ..VcpuTrace::default() });
+        }
+        let (from, to) = (address(&mut bytes), address(&mut bytes));
+        let vcpu = vcpus.last_mut().expect("there is one");
+        let kind_of = KINDS[usize::from(kind & 0xf) % KINDS.len()];
+        vcpu.records.push(Record { from, to, kind: kind_of, instructions: bytes.number() as u32 });
+        vcpu.total += 1 + u64::from(kind >> 7);
+    }
+    let trace = Trace { discontinuities: false, vcpus };
+    let table: Vec<Symbol> = KERNEL.symbols().collect();
+    let symbols: Symbols = table.iter().cloned().collect();
+    let points = mechanism.points().to_vec();
+    let function = table[TRACED].clone();
+    let runs = u64::from(hits) * points.len() as u64;
+    let reply = LbrWasteReply {
+        mechanism,
+        function: function.clone(),
+        points: points.clone(),
+        hits,
+        runs,
+        snapshot_result: i64::from(result as i8),
+        snapshot: vec![(0, 0); usize::from(result & 7)],
+        pmu: Pmu::default(),
+        hardware: Vec::new(),
+    };
+    for arch in Arch::ALL {
+        if let Ok(waste) = lbr_waste(arch, &trace, &symbols, &reply) {
+            measured(arch, &waste);
+        }
+    }
+    for model in Model::ALL {
+        let filter = Filter::of(Branch::Any);
+        if let Ok(delivered) = delivered(model, filter, depth.into(), &trace, &symbols, &reply) {
+            assert!(delivered.records <= depth.into());
+        }
+    }
+    let program = table[PROGRAM].clone();
+    let reply = TriggerReply {
+        mechanism,
+        function,
+        points,
+        program,
+        hits,
+        attached_ns: Vec::new(),
+        detached_ns: Vec::new(),
+        timed: 0,
+    };
+    if let Ok(cost) = trigger_cost(&trace, &symbols, &reply) {
+        assert_eq!(cost.hits, hits);
+        assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= hits);
+        cost.parts.iter().for_each(|part| drop(trigger_listing(part)));
+    }
+}
+
+/// In one of the functions, or in user space.
+fn address(bytes: &mut Bytes) -> u64 {
+    let (function, offset) = (bytes.byte(), bytes.byte());
+    if function == 0xff { offset.into() } else { KERNEL.address(function & 0xf, offset.into()) }
+}
+
+/// The definitions, the slow way.
+fn measured(arch: Arch, waste: &LbrWaste) {
+    assert!(waste.agreeing_hits > 0 && waste.agreeing_hits + waste.interrupted_hits <= waste.hits);
+    let touches = |address: u64| (waste.function.start..waste.function.end).contains(&address);
+    for point in &waste.points {
+        let own = point.records.iter().any(|r| touches(r.from.address) || touches(r.to.address));
+        assert!(own, "a capture without the function");
+        for (model, filters) in &point.wasted {
+            let model: Model = model.parse().expect("a model's name");
+            assert_eq!(model.arch(), arch);
+            for (branch, counted) in filters {
+                let filter: Filter = branch.parse().expect("a filter's name");
+                let Some(wasted) = counted.wasted else {
+                    assert!(counted.wasted_selftest.is_none(), "the stricter rule finds more");
+                    continue;
+                };
+                assert!(wasted as usize <= point.records.len(), "more are wasted than there are");
+                assert!(counted.wasted_selftest.is_none_or(|stricter| stricter >= wasted));
+                in_rings(model, filter, &point.records);
+                let shown = listing(point, &waste.function, model, filter);
+                assert_eq!(shown.lines().count(), wasted as usize + 1, "{shown}");
+            }
+        }
+    }
+}
+
+/// A ring holds the newest records, in their order, and no more than its depth.
+fn in_rings(model: Model, filter: Filter, records: &[NamedRecord]) {
+    let all: Vec<_> = model.snapshot(filter, None, records).collect();
+    for &depth in model.depths() {
+        let kept: Vec<_> = model.snapshot(filter, Some(depth), records).collect();
+        assert!(kept.len() <= depth as usize);
+        assert!(all.starts_with(&kept));
+    }
+}

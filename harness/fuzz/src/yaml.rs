@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The files a user writes or is given: suites, kernels' manifests, a suite's budgets written from a run.
+
+use std::{path::Path, sync::LazyLock};
+use tramplab::{
+    config, kernel,
+    run::Run,
+    suite::{Suite, baseline},
+};
+
+/// A run that is stored in the repository.
+static RUN: LazyLock<Run> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../src/report/testdata/run.json")).expect("it is a run")
+});
+
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let path = Path::new("/fuzz/input.yaml");
+    if let Err(error) = kernel::parse_manifest(text, path) {
+        assert!(error.to_string().starts_with("/fuzz/input.yaml"), "{error}");
+    }
+    match config::parse::<Suite>(text, path) {
+        Ok(suite) => {
+            let written = config::write(&suite);
+            let again: Suite = config::parse(&written, path).expect("what was written can be read");
+            assert_eq!(config::write(&again), written);
+        }
+        Err(error) => assert!(error.to_string().starts_with("/fuzz/input.yaml:"), "{error}"),
+    }
+    if let Ok(updated) = baseline::updated(text, path, &RUN) {
+        let again = baseline::updated(&updated, path, &RUN).expect("a baseline can be written again");
+        assert_eq!(again, updated, "a run changes its own baseline");
+    }
+}

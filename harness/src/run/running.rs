@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether a run's harness lives, and what one that was killed has left in the run's folder.
+
+use super::RunDir;
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use walkdir::WalkDir;
+
+/// There while cells run, and locked by their harness: a lock ends with its holder.
+const MARK: &str = ".running";
+/// The root of a guest with the exact clock, which holds nothing that is not kept elsewhere.
+pub const OWN_ROOT: &str = "initramfs.cpio";
+/// A result before it has its name.
+pub(super) const UNNAMED: &str = ".unnamed-";
+/// What the plugin has not finished writing.
+const UNFINISHED: &str = ".part";
+
+/// Marks a run as running until it is dropped.
+#[derive(Debug)]
+pub struct Running {
+    mark: PathBuf,
+    #[expect(dead_code, reason = "held for its drop")]
+    lock: Flock<fs::File>,
+}
+
+impl Running {
+    pub fn mark(run: &RunDir) -> io::Result<Running> {
+        // Locked before it has its name: a run that begins at the same moment must not take this one for dead.
+        let (mark, unnamed) = (run.path().join(MARK), run.path().join(format!("{UNNAMED}mark")));
+        let file = fs::File::create(&unnamed)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
+        fs::rename(&unnamed, &mark)?;
+        Ok(Running { mark, lock })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // What stays is the mark of a run that is dead: the next run removes it.
+        let _ = fs::remove_file(&self.mark);
+    }
+}
+
+/// The runs in a folder whose harness was killed, each once: the mark of those that are returned is gone.
+pub fn killed(runs: &Path) -> Vec<RunDir> {
+    let folders = fs::read_dir(runs).into_iter().flatten().flatten();
+    let real = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let is_dead = |run: &RunDir| {
+        let mark = run.path().join(MARK);
+        let Ok(file) = fs::File::open(&mark) else { return false };
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok_and(|_lock| fs::remove_file(&mark).is_ok())
+    };
+    real.map(|entry| RunDir::new(entry.path())).filter(is_dead).collect()
+}
+
+/// Removes what only a cell that runs has a use for; how many files that were. Results and logs stay.
+pub fn tidy(run: &RunDir) -> usize {
+    let files = WalkDir::new(run.path()).into_iter().flatten().filter(|entry| entry.file_type().is_file());
+    let is_of_no_use =
+        |name: &str| name == OWN_ROOT || name.starts_with(UNNAMED) || name.ends_with(UNFINISHED);
+    let useless = files.filter(|entry| entry.file_name().to_str().is_some_and(is_of_no_use));
+    // What cannot be removed is in nobody's way.
+    useless.filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_dead_are_tidied_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = ["alive", "dead", "ended"].map(|name| {
+            let cell = dir.path().join(name).join("cells/a");
+            fs::create_dir_all(&cell).unwrap();
+            for file in [OWN_ROOT, "console.log", &format!("{UNNAMED}x"), "trace-0000.part"] {
+                fs::write(cell.join(file), "").unwrap();
+            }
+            RunDir::new(dir.path().join(name))
+        });
+        let [alive, dead, ended] = &runs;
+        let _alive = Running::mark(alive).unwrap();
+        // As a kill leaves it.
+        fs::write(dead.path().join(MARK), "").unwrap();
+        drop(Running::mark(ended).unwrap());
+
+        let found = killed(dir.path());
+        assert_eq!(found.iter().map(RunDir::id).collect::<Vec<_>>(), ["dead"]);
+        assert_eq!(tidy(&found[0]), 3);
+        assert!(dead.path().join("cells/a/console.log").exists());
+        assert_eq!(fs::read_dir(dead.path()).unwrap().count(), 1);
+        assert!(killed(dir.path()).is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which programs the Makefile of a folder of selftests says that it makes: those in the lists that `lib.mk` reads, and those with a rule of
+//! their own. What make would work out (`$(wildcard *.c)`) is not worked out.
+
+/// `TEST_GEN_PROGS`, `TEST_GEN_PROGS_EXTENDED`, `TEST_GEN_FILES`; `TEST_PROGS` are scripts.
+const LISTS: [&str; 2] = ["TEST_GEN_", "TEST_CUSTOM_PROGS"];
+const OUTPUT: &str = "$(OUTPUT)/";
+
+pub fn makes(makefile: &str, program: &str) -> bool {
+    let whole = makefile.replace("\\\n", " ");
+    whole.lines().map(|line| line.split('#').next().unwrap_or_default()).any(|line| {
+        let is_it = |word: &str| word.strip_prefix(OUTPUT).unwrap_or(word) == program;
+        if line.starts_with('\t') {
+            return false;
+        }
+        match line.split_once('=') {
+            Some((variable, value)) if !variable.contains(OUTPUT) => {
+                let variable = variable.trim_end_matches([':', '+', '?', ' ', '\t']).trim_start();
+                LISTS.iter().any(|list| variable.starts_with(list)) && value.split_whitespace().any(is_it)
+            }
+            _ => line.split_once(':').is_some_and(|(targets, _)| {
+                targets.split_whitespace().any(|target| target.starts_with(OUTPUT) && is_it(target))
+            }),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of 6.12's ring-buffer, timers, arm64 and net, shortened.
+    const MAKEFILE: &str = "\
+# SPDX-License-Identifier: GPL-2.0
+CFLAGS += -Wl,-no-as-needed -Wall
+TEST_GEN_PROGS = map_test
+TEST_GEN_PROGS_EXTENDED := alarmtimer-suspend skew_consistency\\
+\tset-2038  # not by default: leap-a-day
+TEST_PROGS = run.sh clean_up
+TEST_CUSTOM_PROGS += $(OUTPUT)/sub/run-me
+  TEST_GEN_FILES += nettest
+TOOLS := helper
+all: $(TEST_GEN_PROGS) everything
+$(OUTPUT)/cluster-test: LDLIBS = -lcap
+$(OUTPUT)/set-tai: set-tai.c
+\t$(CC) recipe_word -o $@ $<
+include ../lib.mk
+";
+
+    #[test]
+    fn a_program_is_what_a_list_or_a_rule_makes_and_no_other_word() {
+        for made in [
+            "map_test",
+            "alarmtimer-suspend",
+            "skew_consistency",
+            "set-2038",
+            "sub/run-me",
+            "nettest",
+            "set-tai",
+            "cluster-test",
+        ] {
+            assert!(makes(MAKEFILE, made), "{made}");
+        }
+        for word in [
+            "map",
+            "CFLAGS",
+            "Wall",
+            "leap-a-day",
+            "clean_up",
+            "helper",
+            "all",
+            "everything",
+            "recipe_word",
+            "include",
+            "LDLIBS",
+            "TEST_GEN_PROGS",
+            "OUTPUT",
+        ] {
+            assert!(!makes(MAKEFILE, word), "{word}");
+        }
+    }
+}

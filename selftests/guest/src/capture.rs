@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The capturing programs (`selftests/bpf/capture.bpf.c`), which take a snapshot of the branch records, and what they leave.
+//!
+//! libbpf relocates them once and makes their map; each is then loaded by one call. Loaded by libbpf, every program of tracing would have
+//! it read the kernel's BTF, to find an id that is known: a seventh of a second under TCG.
+
+use crate::bpf::Program;
+use crate::libbpf_log;
+use crate::method::{Method, Target};
+use libbpf_rs::{AsRawLibbpf, ObjectBuilder, OpenObject, ProgramType};
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::slice;
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::message::{GuestError, Snapshot};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
+/// The helper as the verifier calls it: by its name, or by its number alone where the kernel does not know it (before 5.16).
+const HELPER: [&str; 2] = ["bpf_get_branch_snapshot#176", "unknown#176"];
+
+/// As `state` of capture.bpf.c.
+#[repr(C)]
+pub struct State {
+    pub runs: u64,
+    pub cpu: u32,
+    reserved: u32,
+    results: [i64; RUNS],
+    records: [[Record; RECORDS]; RUNS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Record {
+    from: u64,
+    to: u64,
+    flags: u64,
+}
+
+/// The newest that are kept.
+const RUNS: usize = 2;
+const RECORDS: usize = 64;
+
+/// All of them, none loaded.
+#[derive(Debug)]
+pub struct Capture {
+    object: OpenObject,
+    /// The map of the one that runs.
+    state: OwnedFd,
+}
+
+fn name(mechanism: Mechanism) -> String {
+    format!("capture_{}", mechanism.name().replace('.', "_"))
+}
+
+impl Capture {
+    pub fn prepare() -> Result<Capture, GuestError> {
+        libbpf_log::clear();
+        let refused = |error: &dyn std::fmt::Display| {
+            let log = libbpf_log::take();
+            GuestError::failed(format!(
+                "failed to prepare the capturing programs: {error}; {}",
+                log.trim_end()
+            ))
+        };
+        let mut object = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| refused(&error))?;
+        for mut program in object.progs_mut() {
+            // For this type libbpf looks for no BTF. What a program is, is said when it is loaded.
+            program.set_prog_type(ProgramType::Kprobe);
+        }
+        // SAFETY: the object is open, and not loaded yet.
+        let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
+        if result < 0 {
+            return Err(refused(&io::Error::from_raw_os_error(-result)));
+        }
+        let is_state = |name: &OsStr| name.to_string_lossy().ends_with(".bss");
+        let map = object.maps().find(|map| is_state(map.name()));
+        let map =
+            map.ok_or_else(|| GuestError::failed("the capturing programs have no .bss"))?.as_libbpf_object();
+        // SAFETY: the map belongs to the object.
+        let (fd, size) = unsafe {
+            (libbpf_sys::bpf_map__fd(map.as_ptr()), libbpf_sys::bpf_map__value_size(map.as_ptr()) as usize)
+        };
+        if size != size_of::<State>() {
+            return Err(GuestError::failed(format!(
+                "the capturing programs' state has {size} bytes, not {}",
+                size_of::<State>()
+            )));
+        }
+        // SAFETY: `prepare` made the map, and the object lives.
+        let state = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(GuestError::failed)?;
+        Ok(Capture { object, state })
+    }
+
+    /// Loads the one for a mechanism.
+    pub fn load(&self, method: Method, target: &Target) -> Result<OwnedFd, GuestError> {
+        let mechanism = method.mechanism;
+        let wanted = name(mechanism);
+        let program = self.object.progs().find(|program| program.name() == wanted.as_str());
+        let program = program.expect("there is one for each").as_libbpf_object().as_ptr();
+        let name = CString::new(wanted).expect("names of mechanisms have no NUL");
+        let object = self.object.as_libbpf_object().as_ptr();
+        // SAFETY: both belong to the object, which nobody changes any more, and live as long; instructions are bytes, and functions are
+        // none where the file's are not of this size.
+        let (instructions, functions, btf) = unsafe {
+            let count = libbpf_sys::bpf_program__insn_cnt(program) as usize;
+            let instructions = slice::from_raw_parts(libbpf_sys::bpf_program__insns(program).cast(), count);
+            let (first, count) = (
+                libbpf_sys::bpf_program__func_info(program),
+                libbpf_sys::bpf_program__func_info_cnt(program),
+            );
+            let functions =
+                if first.is_null() { &[] } else { slice::from_raw_parts(first.cast_const(), count as usize) };
+            (instructions, functions, libbpf_sys::bpf_object__btf_fd(object))
+        };
+        // SAFETY: the object's own.
+        let btf = (btf >= 0).then(|| unsafe { BorrowedFd::borrow_raw(btf) });
+        let functions = btf.map(|btf| (btf, functions));
+        method.load(target, Program { name: &name, instructions, functions }).map_err(|error| {
+            let text = format!("the capturing program for {mechanism}: {error}");
+            if is_of_helper(&text) { GuestError::Unsupported(text) } else { GuestError::Failed(text) }
+        })
+    }
+
+    pub fn write(&self, state: &State) -> Result<(), GuestError> {
+        let key = 0u32;
+        // SAFETY: both live through the call, and the map's values are as long as a `State`.
+        let result = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.state.as_raw_fd(),
+                (&raw const key).cast(),
+                (&raw const *state).cast(),
+                u64::from(libbpf_sys::BPF_ANY),
+            )
+        };
+        if result < 0 { Err(map_failed("write", result)) } else { Ok(()) }
+    }
+
+    pub fn read(&self) -> Result<Box<State>, GuestError> {
+        let key = 0u32;
+        let mut state = State::zeroed();
+        // SAFETY: both live through the call, the map's values are as long as a `State`, and any bytes are one.
+        let result = unsafe {
+            libbpf_sys::bpf_map_lookup_elem(
+                self.state.as_raw_fd(),
+                (&raw const key).cast(),
+                (&raw mut *state).cast(),
+            )
+        };
+        if result < 0 { Err(map_failed("read", result)) } else { Ok(state) }
+    }
+}
+
+/// Whether a program is refused for the helper: no such, or not for programs of this type.
+fn is_of_helper(refusal: &str) -> bool {
+    HELPER.iter().any(|helper| refusal.contains(helper))
+}
+
+fn map_failed(action: &str, result: i32) -> GuestError {
+    let error = io::Error::from_raw_os_error(-result);
+    GuestError::failed(format!("failed to {action} the capturing program's state: {error}"))
+}
+
+impl State {
+    pub fn zeroed() -> Box<State> {
+        // SAFETY: integers only, for which zero is a value.
+        unsafe { Box::<State>::new_zeroed().assume_init() }
+    }
+
+    /// The snapshots of the last runs, the oldest first.
+    pub fn newest(&self, runs: usize) -> Vec<Snapshot> {
+        let first = self.runs.saturating_sub(runs.min(RUNS) as u64);
+        let snapshot = |run: u64| {
+            let slot = run as usize % RUNS;
+            let result = self.results[slot];
+            let kept = usize::try_from(result).unwrap_or(0) / size_of::<Record>();
+            let entries = self.records[slot].iter().take(kept).map(|r| (r.from, r.to, r.flags)).collect();
+            Snapshot { result, entries }
+        };
+        (first..self.runs).map(snapshot).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::BpfError;
+
+    #[test]
+    fn every_mechanism_has_a_program_and_the_state_fits() {
+        let mut object = ObjectBuilder::default().open_memory(OBJECT).unwrap();
+        let names: Vec<String> =
+            object.progs_mut().map(|p| p.name().to_string_lossy().into_owned()).collect();
+        for mechanism in Mechanism::ALL {
+            assert!(names.contains(&name(mechanism)), "{mechanism} has no program among {names:?}");
+        }
+        assert_eq!(names.len(), Mechanism::ALL.len());
+        let bss = object.maps().find(|m| m.name().to_string_lossy().ends_with(".bss")).unwrap();
+        assert_eq!(bss.value_size() as usize, size_of::<State>());
+    }
+
+    #[test]
+    fn a_kernel_without_the_helper_is_told_from_a_program_that_is_wrong() {
+        // kernel/bpf/verifier.c, check_helper_call(): before 6.0 and after, unknown and of the wrong type.
+        for (log, expected) in [
+            ("3: (85) call unknown#176\ninvalid func unknown#176\nprocessed 4 insns (limit 1000000)", true),
+            ("unknown func bpf_get_branch_snapshot#176", true),
+            ("program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 9 insns", true),
+            ("9: (85) call bpf_get_branch_snapshot#176\nR2 min value is negative\nprocessed 9 insns", false),
+            ("unknown func bpf_other#1764", false),
+        ] {
+            let error = BpfError::new("load a program", libc::EINVAL, log);
+            assert_eq!(is_of_helper(&error.to_string()), expected, "{log}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_as_long_as_its_result_says() {
+        let mut state = State::zeroed();
+        assert_eq!(state.newest(1), []);
+        state.runs = 4;
+        state.records[1][0] = Record { from: 1, to: 2, flags: 5 };
+        state.records[1][1] = Record { from: 3, to: 4, flags: 0 };
+        let all = [(1, 2, 5), (3, 4, 0)];
+        for (result, expected) in [(-2, 0), (0, 0), (24, 1), (48, 2)] {
+            state.results[1] = result;
+            assert_eq!(state.newest(1), [Snapshot { result, entries: all[..expected].to_vec() }]);
+        }
+        state.results[1] = i64::MAX;
+        assert_eq!(state.newest(1)[0].entries.len(), RECORDS);
+    }
+
+    #[test]
+    fn of_a_session_the_entry_comes_before_the_exit() {
+        let mut state = State::zeroed();
+        state.results = [24, 48];
+        let lengths = |state: &State, runs| -> Vec<usize> {
+            state.newest(runs).iter().map(|snapshot| snapshot.entries.len()).collect()
+        };
+        for (done, runs, expected) in [
+            (1, 1, vec![1]),
+            (1, 2, vec![1]),
+            (2, 1, vec![2]),
+            (2, 2, vec![1, 2]),
+            // Of more than are kept, the last.
+            (5, 2, vec![2, 1]),
+            (5, 9, vec![2, 1]),
+        ] {
+            state.runs = done;
+            assert_eq!(lengths(&state, runs), expected, "{runs} of {done}");
+        }
+    }
+}
