@@ -146,6 +146,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
             || cause.is::<host::QemuError>()
             || cause.is::<host::rust::RustError>()
             || cause.is::<host::VirtmeError>()
+            || cause.downcast_ref::<host::CacheError>().is_some_and(host::CacheError::is_usage)
             || cause.is::<host::fuzzer::FuzzerError>()
             || cause.downcast_ref::<run::StoreError>().is_some_and(run::StoreError::is_usage)
             || cause.is::<baseline::BaselineError>()

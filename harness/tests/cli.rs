@@ -355,4 +355,9 @@ fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
     drop(users);
     assert_eq!(run(&["prune", "--to", "0"], "1GiB").0, Some(0));
     assert!(!cache.join("qemu/new").exists() && dir.path().join("beside/mine/file").exists());
+
+    let file = dir.path().join("beside/mine/file");
+    let output = tramplab().env("TRAMPLAB_CACHE", &file).args(["cache", "ls"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no folder; set TRAMPLAB_CACHE"), "{}", stderr(&output));
 }

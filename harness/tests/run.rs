@@ -4,11 +4,20 @@
 mod command;
 
 use command::{said, stored, tramplab};
-use std::{fs, path::Path, process::Command};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
 use tramplab::{
     host::Cache,
     kernel,
-    run::{Arch, BranchSource, Cell, Clock, ErrorKind, Measurement, Outcome, Run, RunDir},
+    run::{Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run, RunDir},
 };
 use tramplab_protocol::message::Explain;
 
@@ -98,6 +107,48 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
     let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// The first cell that ends is kept; the rest is measured by the command line that was given, and both are one run.
+#[test]
+fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
+    let mut child =
+        vm_test(dir.path(), &suite).args(["-j", "1", "lbr_waste"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("pass ")));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:#?}");
+    let first = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let hint = format!(" vm-test --accel tcg --suite {}", dir.path().join("suite.yaml").display());
+    let is_hint =
+        |line: &String| line.contains(&hint) && line.ends_with(&format!("--rest-of {}", first.display()));
+    assert!(rest.iter().any(is_hint), "{rest:#?}");
+    let lacking = RunDir::load(&first).unwrap();
+    assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
+
+    let output = vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&first).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let second = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let measured: Vec<CellId> =
+        stored(&dir.path().join("runs")).cells.into_iter().map(|cell| cell.id).collect();
+    assert_eq!(measured, lacking.missing);
+    let joined = dir.path().join("joined");
+    let merge = tramplab().args(["merge", "--into"]).args([&joined, &first, &second]).output().unwrap();
+    assert_eq!(merge.status.code(), Some(0), "{}", said(&merge));
+    let whole = RunDir::load(&joined).unwrap();
+    assert!(whole.cells.len() == 4 && !whole.interrupted && whole.missing.is_empty(), "{whole:#?}");
+
+    // Nothing is left of a whole one, and of another suite nothing here.
+    let refused = |suite: &str, of: &Path, words: &str| {
+        let output = vm_test(dir.path(), suite).arg("--rest-of").arg(of).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    };
+    refused(&suite, &second, "was not interrupted");
+    refused(&format!("{HEAD}  - boot: {{}}\n"), &first, "cargo xtask vm-test --accel tcg");
 }
 
 /// A distribution's kernel without its package: its virtio is in modules that nobody packs.

@@ -13,7 +13,7 @@ use super::{
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fs,
     hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
@@ -84,6 +84,16 @@ pub struct Planned {
 impl Planned {
     pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
         self.run.machine(arch)
+    }
+
+    /// The jobs that measure these cells, or the first cell that none does.
+    pub fn jobs_of<'a>(&self, cells: &'a [CellId]) -> Result<Vec<String>, &'a CellId> {
+        let measures = |id: &CellId| {
+            self.plan.jobs.iter().position(|job| job.cells.iter().any(|planned| planned.id == *id))
+        };
+        let places: BTreeSet<usize> =
+            cells.iter().map(|id| measures(id).ok_or(id)).collect::<Result<_, _>>()?;
+        Ok(places.into_iter().map(|place| self.plan.jobs[place].name.clone()).collect())
     }
 
     /// For a run whose folder is named by its place among others.
@@ -403,7 +413,17 @@ fn run_cells(
                             progress.finished(&format!("stop  {}", planned.id.name()));
                             continue;
                         }
-                        Ok(None) => no_result(planned, &how, timed_out, taken.as_millis() as u64),
+                        Ok(None) => {
+                            let partial = run_dir.partial(&planned.id);
+                            let how = match partial.exists() {
+                                true => format!(
+                                    "{how}; what its first boots measured is kept in {}",
+                                    partial.display()
+                                ),
+                                false => how.clone(),
+                            };
+                            no_result(planned, &how, timed_out, taken.as_millis() as u64)
+                        }
                         Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
                     };
                     progress.finished(&tramplab::report::cell_line(&result));
@@ -568,7 +588,6 @@ pub fn sha256(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
     use tramplab::{kernel::build::SelftestsRecord, selftests::DenyList};
 
     /// The same order, made anew on another host or after a failure.

@@ -72,6 +72,9 @@ pub struct Selection {
     /// Run only cells whose name contains one of these
     #[arg(value_name = "CELL")]
     pub names: Vec<String>,
+    /// These, by their whole names; none: all.
+    #[arg(skip)]
+    pub jobs_named: Vec<String>,
 }
 
 pub enum Event<'a> {
@@ -170,12 +173,11 @@ impl Cells {
                 let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
                 UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; ")))
             })?;
-        let filter = TestFilter::new(
-            NextestRunMode::Test,
-            RunIgnored::Default,
-            TestFilterPatterns::new(selection.names.clone()),
-            filtersets,
-        )?;
+        let mut patterns = TestFilterPatterns::new(selection.names.clone());
+        for name in &selection.jobs_named {
+            patterns.add_exact_pattern(name.clone());
+        }
+        let filter = TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)?;
 
         let platforms = BuildPlatforms::new_with_no_target()?;
         let profile = profile.apply_build_platforms(&platforms);

@@ -11,7 +11,7 @@ use std::{
 use tramplab::{
     branch::{Branch, Filter, Model},
     report::{self, View, kcidb::Origin},
-    run::{Arch, Run, RunDir},
+    run::{Arch, Run, RunDir, running},
 };
 
 #[derive(clap::Args)]
@@ -66,6 +66,9 @@ enum Format {
 
 pub fn report(args: &Args) -> Result<u8> {
     let run = RunDir::load(&args.run)?;
+    if running::is_going_on(&RunDir::at(&args.run)) {
+        eprintln!("the run {} still goes on: this is what it has so far", run.id);
+    }
     if let Some(suite) = &args.update_budgets {
         return update_budgets(&run, suite.as_deref());
     }

@@ -22,7 +22,7 @@ use tramplab::{
     compare,
     host::{self, Cache, Purpose},
     kernel::build::Confinement,
-    run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test},
+    run::{Accel, Arch, Backend, CellId, Outcome, Run, RunDir, SuiteRef, Test, running},
     selftests,
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
     vm::{accel, branches},
@@ -83,6 +83,10 @@ pub struct Args {
     /// Name the selected cells, run none
     #[arg(long)]
     list: bool,
+    /// Run only the cells that RUN, which was interrupted, left without a result; `merge` makes one run of both. All else is to be given as
+    /// it was given then, but what selected cells need not
+    #[arg(long, value_name = "RUN", overrides_with = "rest_of")]
+    rest_of: Option<PathBuf>,
     /// When a cell did not pass, boot its guest again with a shell: its kernel, its machine, its command line; needs a terminal
     #[arg(long, conflicts_with = "list")]
     keep: bool,
@@ -232,6 +236,9 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
         Measured::Cells(run, run_dir) => {
             let code = finish(&run, &run_dir, &args.look)?;
+            if !run.missing.is_empty() {
+                eprintln!("to measure what is missing: {}", rest_of(&run, &run_dir));
+            }
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is the new one.
             if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
@@ -256,6 +263,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         },
         suite,
     };
+    let rest = args.rest_of.as_deref().map(interrupted_run).transpose()?;
     // Read early, so that no run ends with a complaint about it.
     cache::limit()?;
     let cache = Cache::open(!args.no_cache)?;
@@ -322,12 +330,53 @@ pub fn measure(args: &Args) -> Result<Measured> {
         }
     })?;
     drop(interrupt);
+    let selection = match &rest {
+        None => args.selection.clone(),
+        Some(rest) => {
+            let named = planned.jobs_of(&rest.missing).map_err(|id| not_of_it(id, rest));
+            let named = named.inspect_err(|_| lab::discard(&run_dir))?;
+            Selection { jobs: args.selection.jobs, jobs_named: named, ..Selection::default() }
+        }
+    };
     if args.list {
-        return lab.list(&planned, &args.selection).map(Measured::Nothing);
+        return lab.list(&planned, &selection).map(Measured::Nothing);
     }
-    let (run, run_dir) = lab.run(planned, &args.selection)?;
+    let (run, run_dir) = lab.run(planned, &selection)?;
     cache::keep_within_limit(&lab.cache);
     Ok(Measured::Cells(Box::new(run), run_dir))
+}
+
+/// A run of which it is known what it lacks.
+fn interrupted_run(path: &Path) -> Result<Run> {
+    let run = RunDir::load(path)?;
+    let lacks = match () {
+        () if running::is_going_on(&RunDir::at(path)) => "still goes on",
+        () if !run.interrupted => "was not interrupted: nothing is left of it",
+        () if run.missing.is_empty() => {
+            "was interrupted before it was known what it would measure: run all of it"
+        }
+        () => return Ok(run),
+    };
+    Err(UsageError(format!("--rest-of: the run {} {lacks}", run.id)).into())
+}
+
+fn not_of_it(id: &CellId, rest: &Run) -> UsageError {
+    UsageError(format!(
+        "--rest-of: {} is left of {}, and no cell here; the suite, kernels and options are to be those of then: {}",
+        id.name(),
+        rest.id,
+        command_line(rest)
+    ))
+}
+
+/// As somebody typed it.
+fn command_line(run: &Run) -> String {
+    format!("cargo xtask {}", shell_words::join(run.command.iter().skip(1)))
+}
+
+/// What somebody types to have the rest of a run.
+fn rest_of(run: &Run, run_dir: &RunDir) -> String {
+    format!("{} --rest-of {}", command_line(run), shell_words::quote(&run_dir.path().display().to_string()))
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {

@@ -34,6 +34,8 @@ const PRUNING: Duration = Duration::from_secs(600);
 pub enum CacheError {
     #[error("failed to find a folder for the cache: none of TRAMPLAB_CACHE, XDG_CACHE_HOME and HOME is set")]
     NoHome,
+    #[error("the cache is to be at {root}, which is no folder; set TRAMPLAB_CACHE to another")]
+    NoFolder { root: PathBuf },
     #[error(
         "failed to write to the cache {root}: {source}; make it writable or set TRAMPLAB_CACHE to another folder"
     )]
@@ -52,6 +54,13 @@ pub enum CacheError {
         "another run ({holder}) has held {lock} for {minutes} minutes; end it, or set TRAMPLAB_CACHE to another folder"
     )]
     Locked { lock: PathBuf, holder: String, minutes: u64 },
+}
+
+impl CacheError {
+    /// Whether other settings would mend it, and nothing on the disk is at fault.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, CacheError::NoHome | CacheError::NoFolder { .. })
+    }
 }
 
 impl From<CacheError> for io::Error {
@@ -85,6 +94,9 @@ impl Cache {
             .or_else(|| Some(folder("HOME")?.join(".cache/tramplab")))
             .ok_or(CacheError::NoHome)?;
         let mut cache = Cache::at(root, reuse);
+        if cache.root.exists() && !cache.root.is_dir() {
+            return Err(CacheError::NoFolder { root: cache.root });
+        }
         // Waits for who is just taking things away, for the moment that it takes.
         let users = cache.root.join(USERS);
         if let Ok(file) = fs::create_dir_all(&cache.root).and_then(|()| lock_file(&users)) {

@@ -667,7 +667,7 @@ fn outcomes(run: &Run) -> Outcomes {
     });
     Outcomes {
         summary: format!("{} cells: {}", run.cells.len(), parts.join(", ")),
-        lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
+        lacks: run.interruption().into_iter().chain(run.shortage()).map(|said| line(&said)).collect(),
         failures,
         errors,
         skips,

@@ -35,7 +35,9 @@ pub fn render(run: &Run, view: &View) -> String {
         out += &format!("\n{heading}{}", paragraph(&failed.message, "  "));
     }
     for (reason, cells) in &outcomes.skips {
-        out += &format!("\n{}", paragraph(&format!("skip, {} cells: {reason}", cells.len()), ""));
+        let count = cells.len();
+        let skipped = if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") };
+        out += &format!("\n{}", paragraph(&format!("skip, {skipped}: {reason}"), ""));
     }
     out.push('\n');
     for kernel in &run.kernels {

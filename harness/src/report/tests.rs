@@ -371,7 +371,8 @@ fn what_an_interrupted_run_did_not_come_to_is_in_every_report() {
     let all = run.cells.len();
     run.interrupted = true;
     run.missing = run.cells.drain(all - 2..).map(|cell| cell.id).collect();
-    let said = format!("interrupted: 2 of {all} cells left no result");
+    let names = [0, 1].map(|place| run.missing[place].name()).join(", ");
+    let said = format!("interrupted: 2 of {all} cells left no result: {names}.");
     let document = mail::render(&run, &View::default());
     let annotations = github::annotations(&run);
     for text in [

@@ -146,8 +146,20 @@ impl Run {
         self.interrupted.then(|| match missing {
             // Between two cells, while it was begun or ended; or in a file of before there was `missing`.
             0 => "The run was interrupted.".to_owned(),
-            _ => format!("The run was interrupted: {missing} of {selected} cells left no result."),
+            _ => format!(
+                "The run was interrupted: {missing} of {selected} cells left no result: {}.",
+                self.some_missing()
+            ),
         })
+    }
+
+    /// As many as are named; all are in formats that have a place for each.
+    fn some_missing(&self) -> String {
+        const MOST: usize = 10;
+        let mut names: Vec<String> = self.missing.iter().take(MOST).map(CellId::name).collect();
+        let more = self.missing.len().saturating_sub(MOST);
+        names.extend((more > 0).then(|| format!("{more} more")));
+        names.join(", ")
     }
 
     /// The same of one that was put together from fewer runs than there were to be.

@@ -2,7 +2,10 @@
 //! Whether a run's harness lives, and what one that was killed has left in the run's folder.
 
 use super::RunDir;
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -42,6 +45,12 @@ impl Drop for Running {
         // What stays is the mark of a run that is dead: the next run removes it.
         let _ = fs::remove_file(&self.mark);
     }
+}
+
+/// Whether a run's harness lives, and its cells run.
+pub fn is_going_on(run: &RunDir) -> bool {
+    let Ok(file) = fs::File::open(run.path().join(MARK)) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockExclusiveNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 /// The runs in a folder whose harness was killed, each once: the mark of those that are returned is gone.
@@ -86,6 +95,7 @@ mod tests {
         // As a kill leaves it.
         fs::write(dead.path().join(MARK), "").unwrap();
         drop(Running::mark(ended).unwrap());
+        assert_eq!([alive, dead, ended].map(is_going_on), [true, false, false]);
 
         let found = killed(dir.path());
         assert_eq!(found.iter().map(RunDir::id).collect::<Vec<_>>(), ["dead"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run's folder: `run.json`, the plan (`plan.json`, `jobs/N.json`), and per cell `cells/NAME/` with `cell.json`, `console.log`, `qemu.log`, `trace-NNNN.bin`;
+//! A run's folder: `run.json`, the plan (`plan.json`, `jobs/N.json`), and per cell `cells/NAME/` with `cell.json` (`partial.json` until all its boots have ended), `console.log`, `qemu.log`, `trace-NNNN.bin`;
 //! `kernels/ARCH/NAME.config` and `kernels/ARCH/NAME.build.log`.
 
 use super::{Arch, Cell, CellId, Outcome, Run, SCHEMA, Test};
@@ -84,8 +84,21 @@ impl RunDir {
         write_json(&self.json(), run)
     }
 
+    /// A result, in place of what there was of it.
     pub fn save_cell(&self, cell: &Cell) -> Result<(), StoreError> {
-        write_json(&self.cell(&cell.id).join("cell.json"), cell)
+        write_json(&self.cell(&cell.id).join("cell.json"), cell)?;
+        // What stays of it beside the result is in nobody's way.
+        let _ = fs::remove_file(self.partial(&cell.id));
+        Ok(())
+    }
+
+    /// What a cell has that takes several boots, after some of them: it is kept, and is no result.
+    pub fn save_partial(&self, cell: &Cell) -> Result<(), StoreError> {
+        write_json(&self.partial(&cell.id), cell)
+    }
+
+    pub fn partial(&self, id: &CellId) -> PathBuf {
+        self.cell(id).join("partial.json")
     }
 
     /// `None` when the cell's process ended without leaving a result.

@@ -79,7 +79,7 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
         for running in order.into_iter().filter(|running| boot < running.planned.boots()) {
             running.boot(plan, &run_dir, boot);
             if boot + 1 < running.planned.boots() {
-                run_dir.save_cell(&running.unfinished())?;
+                run_dir.save_partial(&running.unfinished())?;
             }
         }
     }
