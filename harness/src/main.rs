@@ -58,14 +58,16 @@ enum Command {
     Bench(cli::bench::Args),
     /// Fuzz what reads the files, messages and words of others: an hour, or a while for each target
     Fuzz(cli::fuzz::Args),
-    /// nextest starts tests through this
-    #[command(name = cli::nextest::DOUBLE_SPAWN, hide = true)]
-    DoubleSpawn { program: String, arguments: String },
 }
 
 fn main() -> ExitCode {
     // SAFETY: it is the first thing that is done.
     unsafe { cli::forget_cargo_run() };
+    // Each cell begins here: all that the other commands have to say of themselves is not made up for it.
+    if let Some((error, code)) = cli::nextest::double_spawn(std::env::args_os().skip(1)) {
+        eprintln!("error: {error:#}");
+        return ExitCode::from(code);
+    }
     if !cli::bisect::is_step(std::env::args_os()) {
         return run(App::parse(), &ended);
     }
@@ -105,11 +107,6 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::Cache(args) => cli::cache::cache(&args),
         Command::Bench(args) => cli::bench::bench(&args),
         Command::Fuzz(args) => cli::fuzz::fuzz(&args),
-        Command::DoubleSpawn { program, arguments } => {
-            let (error, code) = cli::nextest::double_spawn(&program, &arguments);
-            eprintln!("error: {error:#}");
-            return ExitCode::from(code);
-        }
     };
     ExitCode::from(ended(result))
 }

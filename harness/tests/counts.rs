@@ -45,7 +45,7 @@ fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
 
 fn resolve(vm: &mut Vm, addresses: Vec<u64>) -> Symbols {
     let Response::Resolve { symbols } = request(vm, Command::Resolve { addresses }) else { panic!() };
-    symbols.into_iter().flatten().collect()
+    symbols.into_iter().collect()
 }
 
 fn counts(dir: &Path, number: u64) -> Counts {

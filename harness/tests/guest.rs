@@ -48,7 +48,7 @@ fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
     else {
         panic!()
     };
-    (trace, symbols.into_iter().flatten().collect())
+    (trace, symbols)
 }
 
 /// One of each way into the tracer, and its ends; kprobes among them, which are exceptions.
@@ -282,8 +282,9 @@ fn names(vm: &mut Vm, addresses: &[u64]) -> Vec<String> {
     let addresses = addresses.to_vec();
     match vm.request(Command::Resolve { addresses: addresses.clone() }, LIMIT).unwrap().unwrap() {
         Response::Resolve { symbols } => {
-            let named = symbols.into_iter().zip(addresses);
-            named.map(|(symbol, address)| symbol.map_or(format!("{address:#x}"), |s| s.name)).collect()
+            let symbols: branch::Symbols = symbols.into_iter().collect();
+            let named = addresses.into_iter().map(|address| symbols.place(address));
+            named.map(|place| place.symbol.unwrap_or(format!("{:#x}", place.address))).collect()
         }
         other => panic!("{other:?}"),
     }

@@ -81,7 +81,6 @@ fn look_at(event: Event) {
             explained(&reply.detach);
         }
         Response::Resolve { symbols } => {
-            let symbols: Vec<_> = symbols.into_iter().flatten().collect();
             let table: Symbols = symbols.iter().cloned().collect();
             for address in symbols.iter().flat_map(|symbol| [symbol.start, symbol.end]) {
                 if let Some(found) = table.find(address) {

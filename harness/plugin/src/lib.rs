@@ -42,6 +42,7 @@ use tramplab_protocol::{
     magic::Magic,
     trace::{self, Trace},
 };
+use typed_arena::Arena;
 
 /// Records kept per vCPU unless told otherwise: 24 MiB.
 const RING: usize = 1 << 20;
@@ -78,9 +79,9 @@ struct Plugin {
     writer: Option<Writer>,
     traces: AtomicU64,
     counts: AtomicU64,
-    /// What instrumented code points at; freed when that code is thrown away.
-    #[expect(clippy::vec_box, reason = "translated code holds the addresses")]
-    blocks: Mutex<Vec<Box<Block>>>,
+    /// What instrumented code points at, where it stays until that code is thrown away. Blocks that run together were mostly translated
+    /// together, and so share pages: with each in an allocation of its own the host's CPU waits for them.
+    blocks: Mutex<Arena<Block>>,
 }
 
 /// What the vCPUs are looked at for.
@@ -209,7 +210,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         writer: Writer::find(),
         traces: AtomicU64::new(0),
         counts: AtomicU64::new(0),
-        blocks: Mutex::new(Vec::new()),
+        blocks: Mutex::new(Arena::new()),
     };
     PLUGIN.set(plugin).map_err(|_| "loaded twice")?;
     // SAFETY: the id QEMU gave.
@@ -241,10 +242,9 @@ fn translated(tb: *mut api::Tb) {
         if armed && count > 0 {
             let mode = *locked(&plugin.mode);
             let block = describe(plugin.guest, tb, count);
-            let block = Box::new(if whole { block.surely_whole() } else { block });
+            let block = if whole { block.surely_whole() } else { block };
             let (start, last, tail) = (block.start, block.last, block.tail());
-            let data = std::ptr::from_ref(&*block).cast_mut().cast();
-            locked(&plugin.blocks).push(block);
+            let data = std::ptr::from_mut(locked(&plugin.blocks).alloc(block)).cast();
             let started = if matches!(mode, Mode::Profile { .. }) { profiled } else { recorded };
             api::qemu_plugin_register_vcpu_tb_exec_cb(tb, started, api::NO_REGISTERS, data);
             let call_at = |index, callback, registers| {
@@ -551,7 +551,7 @@ fn change(id: api::PluginId) {
         Mode::Record { .. } => plugin.write_trace(watches),
         Mode::Profile { setup, .. } => plugin.write_counts(watches, setup.is_some()),
     }
-    locked(&plugin.blocks).clear();
+    *locked(&plugin.blocks) = Arena::new();
     locked(&plugin.parked).clear();
     let switch_to = match wanted {
         Mode::Profile { setup, .. } => setup.map_or(0, |setup| setup.switch_to),

@@ -2,7 +2,7 @@
 //! Names for the guest's kernel addresses.
 
 use crate::run::Place;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tramplab_protocol::{message::Symbol, trace::Trace};
 
 /// Both x86-64 and arm64 keep the kernel in the upper half.
@@ -20,15 +20,16 @@ pub fn is_program(symbol: &Symbol) -> bool {
 
 /// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.
 pub fn addresses(trace: &Trace) -> Vec<u64> {
-    let mut addresses: Vec<u64> = trace
+    // Many are the same: fewer are sorted.
+    let once: HashSet<u64> = trace
         .vcpus
         .iter()
         .flat_map(|vcpu| &vcpu.records)
         .flat_map(|record| [record.from, record.to])
         .filter(|&address| is_kernel(address))
         .collect();
+    let mut addresses = Vec::from_iter(once);
     addresses.sort_unstable();
-    addresses.dedup();
     addresses
 }
 
@@ -45,6 +46,11 @@ impl FromIterator<Symbol> for Symbols {
 impl Symbols {
     pub fn find(&self, address: u64) -> Option<&Symbol> {
         self.0.range(..=address).next_back().map(|(_, symbol)| symbol).filter(|s| address < s.end)
+    }
+
+    /// Where those functions start that are meant.
+    pub fn starts(&self, is_meant: impl Fn(&Symbol) -> bool) -> BTreeSet<u64> {
+        self.0.values().filter(|symbol| is_meant(symbol)).map(|symbol| symbol.start).collect()
     }
 
     pub fn place(&self, address: u64) -> Place {

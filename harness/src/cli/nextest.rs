@@ -39,6 +39,7 @@ use nextest_runner::{
 };
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     io::{BufRead, BufReader, Write},
     num::NonZeroUsize,
     os::unix::process::CommandExt,
@@ -51,8 +52,6 @@ use tramplab::{
     vm::brief,
 };
 
-/// The name under which nextest runs this program again, to start a test with clean signal masks.
-pub const DOUBLE_SPAWN: &str = DoubleSpawnInfo::SUBCOMMAND_NAME;
 /// Where nothing is timed all cells may run at once, whatever their names.
 const TIMED: &str = "cells";
 const UNTIMED: &str = "untimed";
@@ -339,14 +338,21 @@ fn failure_of(printed: &str) -> &str {
     }
 }
 
-/// What runs under [`DOUBLE_SPAWN`]; returns only when it could not start the program.
-pub fn double_spawn(program: &str, arguments: &str) -> (anyhow::Error, u8) {
+/// nextest runs this program again, to start a test with clean signal masks: if these are its arguments, this returns only when it could not
+/// start the test.
+pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<(anyhow::Error, u8)> {
+    if arguments.next()? != DoubleSpawnInfo::SUBCOMMAND_NAME {
+        return None;
+    }
     double_spawn_child_init();
-    let error = match shell_words::split(arguments) {
-        Ok(arguments) => Command::new(program).args(arguments).exec().into(),
-        Err(error) => error.into(),
+    let mut arguments = arguments.skip_while(|argument| argument == "--");
+    let mut start = || -> Result<()> {
+        let (Some(program), Some(line), None) = (arguments.next(), arguments.next(), arguments.next()) else {
+            bail!("expected a program and its arguments")
+        };
+        Err(Command::new(program).args(shell_words::split(&line.to_string_lossy())?).exec().into())
     };
-    (error, exit::USAGE)
+    start().err().map(|error| (error, exit::USAGE))
 }
 
 #[cfg(test)]

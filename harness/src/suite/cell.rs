@@ -474,14 +474,14 @@ fn resolve(vm: &mut Vm, trace: &Trace) -> Result<Symbols, Stop> {
     resolve_addresses(vm, branch::symbols::addresses(trace))
 }
 
-/// Addresses per request: the answer has a name for each, and a message has its limit.
+/// Addresses per request: the answer may have a name for each, and a message has its limit.
 const RESOLVED_AT_ONCE: usize = 1 << 14;
 
 pub(super) fn resolve_addresses(vm: &mut Vm, addresses: Vec<u64>) -> Result<Symbols, Stop> {
     let mut found = Vec::new();
     for some in addresses.chunks(RESOLVED_AT_ONCE) {
         match vm.request(Command::Resolve { addresses: some.to_vec() }, QUICK)?? {
-            Response::Resolve { symbols } => found.extend(symbols.into_iter().flatten()),
+            Response::Resolve { symbols } => found.extend(symbols),
             other => return Err(unexpected(&other)),
         }
     }

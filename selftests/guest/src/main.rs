@@ -44,8 +44,8 @@ use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{
-    AGENT_NAME, AttachRequest, Command, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request, Response, UP,
-    VERSION,
+    AGENT_NAME, AttachRequest, Command, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request, Response, Symbol,
+    UP, VERSION,
 };
 
 /// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
@@ -226,7 +226,10 @@ impl Agent {
                     None => Some(self.known.names()?),
                 };
                 let names = self.names.as_ref().or(fresh.as_ref()).expect("one of the two");
-                let symbols = addresses.iter().map(|address| names.resolve(*address)).collect();
+                let mut symbols: Vec<Symbol> =
+                    addresses.iter().filter_map(|address| names.resolve(*address)).collect();
+                symbols.sort_unstable_by_key(|symbol| symbol.start);
+                symbols.dedup();
                 Response::Resolve { symbols }
             }
             Command::Release => {

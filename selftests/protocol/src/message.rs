@@ -5,7 +5,7 @@ use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Raised with every change of a message; both sides refuse another version.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The agent's line on the console when the kernel is up and it begins to do what it is asked: what the kernel warns of from there on, it
 /// warns of while it is measured. On the console, as the order among its lines is certain.
@@ -217,7 +217,10 @@ pub enum Event {
 pub enum Response {
     Facts(Facts),
     LbrWaste(LbrWasteReply),
-    Resolve { symbols: Vec<Option<Symbol>> },
+    /// The functions around the addresses that have one, each once, ascending: many addresses are of few.
+    Resolve {
+        symbols: Vec<Symbol>,
+    },
     Attach(AttachReply),
     Explain(Box<ExplainReply>),
     Trigger(TriggerReply),
