@@ -143,8 +143,8 @@ fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
 /// It skips itself in every guest, but where records are delivered and the guest looks like a machine that has them. On this kernel it fails:
 /// it counts the records before those within the function, so also the function's return, and wants fewer than 10. `lbr_waste/fexit` is 9
 /// there. (7.2's is 6: with the return it is the 7 of the test's comment.) It looks at one hit only, the first, and what runs for the first
-/// time is slow here: an interrupt comes into about half of them. Either its records fill the ring, or, where it only left work behind
-/// (`need_resched`), a hit takes a branch more; none takes one less.
+/// time is slow here: on a busy host an interrupt may come into it, whose records fill the ring, or a tick before it asks for another thread: then
+/// the end of `migrate_disable()` branches to a call that `preempt=none` has patched out, which is a record more (3 of 140 hits). None is less.
 #[test]
 fn the_trees_test_of_branch_records_counts_as_we_do() {
     const MEASURING: &str = "TRAMPLAB_QEMU_X86_64";

@@ -67,8 +67,9 @@ pub enum NoAnswer {
 
 impl From<VmError> for NoAnswer {
     fn from(error: VmError) -> NoAnswer {
-        // A kernel that says that it dies did run, and the next may live.
-        let is_of_kvm = !error.kind.is_kernel_death() && error.kind != ErrorKind::Harness;
+        // A kernel that says that it dies did run, as did one in which the agent gave up; the next may live.
+        let ran = error.kind.is_kernel_death() || error.kind == ErrorKind::Guest;
+        let is_of_kvm = !ran && error.kind != ErrorKind::Harness;
         if is_of_kvm { NoAnswer::Failed(error.to_string()) } else { NoAnswer::Untried(error.to_string()) }
     }
 }
@@ -162,8 +163,10 @@ mod tests {
         let now = circumstances("a", true, "qemu");
 
         // One that was interrupted, or whose kernel died, says nothing of the next.
-        let died = VmError { kind: ErrorKind::Panic, message: "no init".to_owned(), console_tail: vec![] };
-        for why in [NoAnswer::Untried("stopped".to_owned()), died.into()] {
+        let ran = |kind, message: &str| VmError { kind, message: message.to_owned(), console_tail: vec![] };
+        let died = ran(ErrorKind::Panic, "no init");
+        let gave_up = ran(ErrorKind::Guest, "the agent gave up");
+        for why in [NoAnswer::Untried("stopped".to_owned()), died.into(), gave_up.into()] {
             let untried = || Err(why.clone());
             assert!(choose(Request::Auto, false, &memory, &now, untried).unwrap().fallback.is_some());
             assert!(choose(Request::Only(Accel::Kvm), false, &memory, &now, untried).is_err());
