@@ -46,7 +46,9 @@ pub enum TriggerError {
          between it and the program"
     )]
     Unaccounted { hit: usize, total: u32, inside: u32, cost: u32 },
-    #[error("interrupts fell into all {hits} hits")]
+    #[error(
+        "interrupts fell into all {hits} hits: ask for more (the first are slow, as the emulator translates anew), or measure on a quieter host"
+    )]
     Interrupted { hits: u32 },
 }
 
