@@ -117,7 +117,7 @@ def messages():
         "facts": reply({"facts": {
             "release": "6.12", "version": "#1", "machine": "x86_64", "cpus": 1, "memory_kib": 9, "clocksource": "tsc", "btf_bytes": 1,
             "ftrace_functions": 1, "btf_functions": 1, "mitigations": ["a: b"], "cmdline": "x"}}),
-        "resolve": reply({"resolve": {"symbols": [symbol, None]}}),
+        "resolve": reply({"resolve": {"symbols": [symbol, {**symbol, "name": "vfs_write", "module": "m", "start": 2**63 + 64, "end": 2**63 + 80}]}}),
         "explain": reply({"explain": {"rounds": 1, "functions": 1, "links": 1, "attach": phase, "detach": phase}}),
         "attach": reply({"attach": {
             "mechanism": "fentry", "functions": ["a"], "refused": [{"function": "b", "reason": "c"}], "programs": 1, "links": 1,

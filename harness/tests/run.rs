@@ -122,9 +122,8 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:#?}");
     let first = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
-    let hint = format!(" vm-test --accel tcg --suite {}", dir.path().join("suite.yaml").display());
-    let is_hint =
-        |line: &String| line.contains(&hint) && line.ends_with(&format!("--rest-of {}", first.display()));
+    let hint = format!("cargo xtask vm-test --rest-of {} --accel tcg --suite ", first.display());
+    let is_hint = |line: &String| line.contains(&hint);
     assert!(rest.iter().any(is_hint), "{rest:#?}");
     let lacking = RunDir::load(&first).unwrap();
     assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");

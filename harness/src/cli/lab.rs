@@ -86,13 +86,29 @@ impl Planned {
         self.run.machine(arch)
     }
 
-    /// The jobs that measure these cells, or the first cell that none does.
-    pub fn jobs_of<'a>(&self, cells: &'a [CellId]) -> Result<Vec<String>, &'a CellId> {
-        let measures = |id: &CellId| {
-            self.plan.jobs.iter().position(|job| job.cells.iter().any(|planned| planned.id == *id))
-        };
-        let places: BTreeSet<usize> =
-            cells.iter().map(|id| measures(id).ok_or(id)).collect::<Result<_, _>>()?;
+    /// From now on the rest of another run, with its folder: the jobs that measure what is missing there, as it would have been measured, or why
+    /// there are none.
+    pub fn make_rest_of(&mut self, other: &Run, folder: &RunDir) -> Result<Vec<String>, String> {
+        if let Some(why) = run::unlike(other, &self.run) {
+            return Err(why);
+        }
+        let then =
+            Plan::load(&Plan::path(folder.path())).map_err(|error| format!("its plan is lost: {error}"))?;
+        let mut places = BTreeSet::new();
+        for id in &other.missing {
+            let planned_then = then.cells().find(|planned| planned.id == *id);
+            let jobs = self.plan.jobs.iter().enumerate();
+            let found = jobs.flat_map(|(place, job)| job.cells.iter().map(move |planned| (place, planned)));
+            let Some((place, planned)) = found.into_iter().find(|(_, planned)| planned.id == *id) else {
+                return Err(format!("there is no cell {} here", id.name()));
+            };
+            if !planned_then.is_some_and(|then| then.measures_as(planned)) {
+                return Err(format!("{} would be measured otherwise than then", id.name()));
+            }
+            places.insert(place);
+        }
+        self.run.rest_of = Some(other.id.clone());
+        self.run.shard.clone_from(&other.shard);
         Ok(places.into_iter().map(|place| self.plan.jobs[place].name.clone()).collect())
     }
 
@@ -277,6 +293,7 @@ impl Lab {
             interrupted: true,
             missing: Vec::new(),
             shard: None,
+            rest_of: None,
             joined: None,
         };
         keep_configs(&kernels, &run_dir)?;
@@ -387,7 +404,9 @@ fn run_cells(
         end = cells.run(plan, selection, false, |event| match event {
             Event::Selected { jobs, part } => {
                 run.missing = cells_of(&jobs);
-                run.shard = part.map(|Part { partition, jobs }| Shard { partition, cells: cells_of(&jobs) });
+                if let Some(Part { partition, jobs }) = part {
+                    run.shard = Some(Shard { partition, cells: cells_of(&jobs) });
+                }
                 if let Err(error) = run_dir.save(&run) {
                     failed.get_or_insert(error);
                 }
@@ -416,10 +435,7 @@ fn run_cells(
                         Ok(None) => {
                             let partial = run_dir.partial(&planned.id);
                             let how = match partial.exists() {
-                                true => format!(
-                                    "{how}; what its first boots measured is kept in {}",
-                                    partial.display()
-                                ),
+                                true => format!("{how}; what its first boots measured is its partial.json"),
                                 false => how.clone(),
                             };
                             no_result(planned, &how, timed_out, taken.as_millis() as u64)

@@ -8,10 +8,14 @@ use super::{
 };
 use anyhow::{Context, Result};
 use std::{
+    collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab::run::{self, RunDir};
+use tramplab::{
+    compare,
+    run::{self, CellId, Run, RunDir},
+};
 use walkdir::WalkDir;
 
 #[derive(clap::Args)]
@@ -30,13 +34,20 @@ pub struct Args {
 }
 
 pub fn merge(args: &Args) -> Result<u8> {
-    let parts = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
-    let expected = args.expect.unwrap_or(parts.len());
-    if parts.len() > expected {
-        let message =
-            format!("{} runs are given, and {expected} expected: which one is too many?", parts.len());
+    let mut parts = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
+    // One that was killed came to no verdict of its own.
+    parts.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
+    // Nobody knew that a run would be interrupted: its rest comes besides.
+    let rests = parts.iter().filter(|part| part.rest_of.is_some()).count();
+    let given = parts.len() - rests;
+    let expected = args.expect.unwrap_or(given);
+    if given > expected {
+        let message = format!("{given} runs are given, and {expected} expected: which one is too many?");
         return Err(UsageError(message).into());
     }
+    let expected = expected + rests;
+    run::superseded(&mut parts);
+    let measured: Vec<Vec<CellId>> = first_measured(&parts);
     let joined = run::join(parts, expected).map_err(|apart| UsageError(apart.to_string()))?;
     let run = joined.expect("clap asks for one at least");
     let kernels = run.kernels.iter().map(|kernel| kernel.arch);
@@ -47,9 +58,13 @@ pub fn merge(args: &Args) -> Result<u8> {
     };
     // A folder that was given has the same name each time.
     let id = if args.into.is_some() { lab::new_id() } else { run_dir.id() };
-    for part in &args.runs {
-        // Consoles, profiles, configurations: what the cells refer to.
-        bring(RunDir::at(part).path(), run_dir.path())?;
+    for (part, cells) in args.runs.iter().zip(&measured) {
+        let from = RunDir::at(part);
+        // Consoles, profiles: what the cells refer to. What an interrupted run has of others is no result.
+        let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
+        bring(&from, "cells", &run_dir, |path| path.ancestors().any(|folder| folders.contains(folder)))?;
+        // Configurations: what is said of a kernel all say.
+        bring(&from, "kernels", &run_dir, |_| true)?;
     }
     let run = run::Run { id, command: std::env::args().collect(), ..run };
     run_dir.save(&run)?;
@@ -67,26 +82,31 @@ fn empty(folder: &Path) -> Result<RunDir> {
     Ok(RunDir::new(fs::canonicalize(folder)?))
 }
 
-/// The files of a run's cells and kernels. Each cell is one run's; what is said of a kernel all say.
-fn bring(from: &Path, into: &Path) -> Result<()> {
-    for folder in ["cells", "kernels"] {
-        let from_folder = from.join(folder);
-        if !from_folder.is_dir() {
+/// Of each run, the cells of which the whole has its result: those that no run before it has.
+fn first_measured(parts: &[Run]) -> Vec<Vec<CellId>> {
+    let mut seen = HashSet::new();
+    let ids = |part: &Run| part.cells.iter().map(|cell| cell.id.clone()).collect::<Vec<_>>();
+    parts.iter().map(|part| ids(part).into_iter().filter(|id| seen.insert(id.name())).collect()).collect()
+}
+
+/// The files of a run's folder that are wanted.
+fn bring(from: &RunDir, folder: &str, into: &RunDir, is_wanted: impl Fn(&Path) -> bool) -> Result<()> {
+    let from_folder = from.path().join(folder);
+    if !from_folder.is_dir() {
+        return Ok(());
+    }
+    for entry in WalkDir::new(&from_folder).follow_root_links(false) {
+        let entry = entry.with_context(|| format!("failed to read {}", from_folder.display()))?;
+        // A run has neither links nor devices; an artefact of somebody's might.
+        if !entry.file_type().is_file() || !is_wanted(entry.path()) {
             continue;
         }
-        for entry in WalkDir::new(&from_folder).follow_root_links(false) {
-            let entry = entry.with_context(|| format!("failed to read {}", from_folder.display()))?;
-            let to = into.join(entry.path().strip_prefix(from).expect("found below it"));
-            let done: io::Result<()> = if entry.file_type().is_dir() {
-                fs::create_dir_all(&to)
-            } else if entry.file_type().is_file() {
-                fs::copy(entry.path(), &to).map(drop)
-            } else {
-                // A run has neither links nor devices; an artefact of somebody's might.
-                Ok(())
-            };
-            done.with_context(|| format!("failed to copy {} to {}", entry.path().display(), to.display()))?;
-        }
+        let to = into.path().join(entry.path().strip_prefix(from.path()).expect("found below it"));
+        let copy = || -> io::Result<()> {
+            fs::create_dir_all(to.parent().expect("in the run's folder"))?;
+            fs::copy(entry.path(), &to).map(drop)
+        };
+        copy().with_context(|| format!("failed to copy {} to {}", entry.path().display(), to.display()))?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use tramplab::{
     compare,
     host::{self, Cache, Purpose},
     kernel::build::Confinement,
-    run::{Accel, Arch, Backend, CellId, Outcome, Run, RunDir, SuiteRef, Test, running},
+    run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test, running},
     selftests,
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
     vm::{accel, branches},
@@ -237,7 +237,8 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         Measured::Cells(run, run_dir) => {
             let code = finish(&run, &run_dir, &args.look)?;
             if !run.missing.is_empty() {
-                eprintln!("to measure what is missing: {}", rest_of(&run, &run_dir));
+                let folder = run_dir.path().display().to_string();
+                eprintln!("to measure what is missing: {}", command_line(&run, &[REST_OF, &folder]));
             }
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is the new one.
@@ -263,7 +264,11 @@ pub fn measure(args: &Args) -> Result<Measured> {
         },
         suite,
     };
-    let rest = args.rest_of.as_deref().map(interrupted_run).transpose()?;
+    let rest = args
+        .rest_of
+        .as_deref()
+        .map(|path| Ok::<_, anyhow::Error>((interrupted_run(path)?, RunDir::at(path))))
+        .transpose()?;
     // Read early, so that no run ends with a complaint about it.
     cache::limit()?;
     let cache = Cache::open(!args.no_cache)?;
@@ -324,7 +329,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     drop(progress);
     // From here on nextest hears signals.
     let planned = if interrupt.came() { Err(Interrupted.into()) } else { planned };
-    let planned = planned.inspect_err(|_| {
+    let mut planned = planned.inspect_err(|_| {
         if !is_built_here {
             lab::discard(&run_dir);
         }
@@ -332,9 +337,13 @@ pub fn measure(args: &Args) -> Result<Measured> {
     drop(interrupt);
     let selection = match &rest {
         None => args.selection.clone(),
-        Some(rest) => {
-            let named = planned.jobs_of(&rest.missing).map_err(|id| not_of_it(id, rest));
-            let named = named.inspect_err(|_| lab::discard(&run_dir))?;
+        Some((rest, folder)) => {
+            let named = planned.make_rest_of(rest, folder).map_err(|why| not_its_rest(&why, rest));
+            let named = named.inspect_err(|_| {
+                if !is_built_here {
+                    lab::discard(&run_dir);
+                }
+            })?;
             Selection { jobs: args.selection.jobs, jobs_named: named, ..Selection::default() }
         }
     };
@@ -351,6 +360,7 @@ fn interrupted_run(path: &Path) -> Result<Run> {
     let run = RunDir::load(path)?;
     let lacks = match () {
         () if running::is_going_on(&RunDir::at(path)) => "still goes on",
+        () if !is_of_vm_test(&run) => "was not made by vm-test: give the run that was interrupted itself",
         () if !run.interrupted => "was not interrupted: nothing is left of it",
         () if run.missing.is_empty() => {
             "was interrupted before it was known what it would measure: run all of it"
@@ -360,23 +370,33 @@ fn interrupted_run(path: &Path) -> Result<Run> {
     Err(UsageError(format!("--rest-of: the run {} {lacks}", run.id)).into())
 }
 
-fn not_of_it(id: &CellId, rest: &Run) -> UsageError {
+const VM_TEST: &str = "vm-test";
+const REST_OF: &str = "--rest-of";
+
+fn is_of_vm_test(run: &Run) -> bool {
+    run.joined.is_none() && run.command.get(1).is_some_and(|command| command == VM_TEST)
+}
+
+fn not_its_rest(why: &str, rest: &Run) -> UsageError {
     UsageError(format!(
-        "--rest-of: {} is left of {}, and no cell here; the suite, kernels and options are to be those of then: {}",
-        id.name(),
+        "--rest-of: this is not the rest of {}: {why}; its suite, kernels and options were: {}",
         rest.id,
-        command_line(rest)
+        command_line(rest, &[])
     ))
 }
 
-/// As somebody typed it.
-fn command_line(run: &Run) -> String {
-    format!("cargo xtask {}", shell_words::join(run.command.iter().skip(1)))
-}
-
-/// What somebody types to have the rest of a run.
-fn rest_of(run: &Run, run_dir: &RunDir) -> String {
-    format!("{} --rest-of {}", command_line(run), shell_words::quote(&run_dir.path().display().to_string()))
+/// As somebody typed it, with other words for what it was the rest of.
+fn command_line(run: &Run, rest_of: &[&str]) -> String {
+    let mut given = run.command.iter().skip(2).map(String::as_str);
+    let mut words = [&["cargo", "xtask", VM_TEST], rest_of].concat();
+    while let Some(word) = given.next() {
+        if word == REST_OF {
+            given.next();
+        } else if !word.starts_with(REST_OF) {
+            words.push(word);
+        }
+    }
+    shell_words::join(words)
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
@@ -395,10 +415,10 @@ pub fn exit_code(run: &Run) -> u8 {
         exit::FAIL
     } else if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || run.cells.iter().all(|cell| cell.id.test == Test::Build)
-        || (run.shard.is_none() && compares_nothing(run))
+        || (run.shard.is_none() && run.rest_of.is_none() && compares_nothing(run))
         || run.shortage().is_some()
     {
-        // Building a kernel measures nothing, and two kernels that skip everything were not compared: of a shard that may be, as
+        // Building a kernel measures nothing, and two kernels that skip everything were not compared: of a shard, or a rest, that may be, as
         // what the others measured is judged together with it. Of a part that is missing nothing is known.
         exit::NO_MEASUREMENT
     } else {

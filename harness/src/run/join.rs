@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Several runs as one: the shards of a CI pipeline, or runs of one suite on different kernels.
 
-use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run};
+use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run, Test};
 use std::collections::HashSet;
 
 /// Why two runs are not parts of one.
@@ -15,7 +15,8 @@ pub struct Apart {
 
 /// All as one; the first says where and since when. A cell that a shard says is measured, and that none has, is an error.
 /// None of no runs.
-pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
+pub fn join(mut runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
+    superseded(&mut runs);
     // Of one that was put together itself, what it lacks is lacking still.
     let lacks =
         |run: &Run| run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()));
@@ -52,6 +53,19 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     Ok(Some(all))
 }
 
+/// Takes from interrupted runs the cells that their rest measured again: of kernels that are compared all are measured in one run, also where
+/// one of them had ended.
+pub fn superseded(runs: &mut [Run]) {
+    let rest =
+        |run: &Run| Some((run.rest_of.clone()?, run.cells.iter().map(|cell| cell.id.clone()).collect()));
+    let rests: Vec<(String, Vec<CellId>)> = runs.iter().filter_map(rest).collect();
+    for (of, again) in rests {
+        for run in runs.iter_mut().filter(|run| run.id == of) {
+            run.cells.retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
+        }
+    }
+}
+
 /// The run, and those that it was put together from.
 fn parts_of(run: &Run) -> impl Iterator<Item = &String> {
     [&run.id].into_iter().chain(run.joined.iter().flat_map(|joined| &joined.runs))
@@ -73,6 +87,18 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
     if let Some(id) = parts_of(run).find(|id| parts.contains(id)) {
         return Some(format!("the run {id} is in both"));
     }
+    if let Some(why) = unlike(all, run) {
+        return Some(why);
+    }
+    // What is exact is the same each time, and so is a skip, and a kernel that was built.
+    let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
+    let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
+    let twice = run.cells.iter().find(differs)?;
+    Some(format!("{} is in both, and not the same: what is measured is taken from one run", twice.id.name()))
+}
+
+/// What two runs differ in that no cell names, if in something.
+pub fn unlike(all: &Run, run: &Run) -> Option<String> {
     if run.suite.sha256 != all.suite.sha256 {
         return Some("they are of different suites".to_owned());
     }
@@ -85,15 +111,8 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
         let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
         all.kernels.iter().filter(same_name).any(|known| known != *kernel)
     };
-    if let Some(kernel) = run.kernels.iter().find(is_other) {
-        let Kernel { name, arch, .. } = kernel;
-        return Some(format!("a kernel of one name is not the same in both: {name} for {arch}"));
-    }
-    // What is exact is the same each time, and so is a skip, and a kernel that was built.
-    let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
-    let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
-    let twice = run.cells.iter().find(differs)?;
-    Some(format!("{} is in both, and not the same: what is measured is taken from one run", twice.id.name()))
+    let Kernel { name, arch, .. } = run.kernels.iter().find(is_other)?;
+    Some(format!("a kernel of one name is not the same in both: {name} for {arch}"))
 }
 
 fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {

@@ -8,7 +8,7 @@ pub mod running;
 mod selftests;
 mod store;
 
-pub use join::{Apart, join};
+pub use join::{Apart, join, superseded, unlike};
 pub use outcome::{ErrorKind, Outcome};
 pub use row::{Row, UnknownRow};
 pub use running::Running;
@@ -56,6 +56,9 @@ pub struct Run {
     /// Of a run of one part of the cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
+    /// The id of the interrupted run of which this measured what was missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_of: Option<String>,
     /// Of one that was put together from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,

@@ -50,7 +50,8 @@ impl Drop for Running {
 /// Whether a run's harness lives, and its cells run.
 pub fn is_going_on(run: &RunDir) -> bool {
     let Ok(file) = fs::File::open(run.path().join(MARK)) else { return false };
-    matches!(Flock::lock(file, FlockArg::LockExclusiveNonblock), Err((_, Errno::EWOULDBLOCK)))
+    // Shared: two who ask at once are not taken for the harness.
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 /// The runs in a folder whose harness was killed, each once: the mark of those that are returned is gone.

@@ -76,21 +76,15 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
         if boot % 2 == 1 {
             order.reverse();
         }
-        for running in order.into_iter().filter(|running| boot < running.planned.boots()) {
+        for running in order.into_iter().filter(|running| !running.is_over(boot)) {
             running.boot(plan, &run_dir, boot);
-            if boot + 1 < running.planned.boots() {
-                run_dir.save_partial(&running.unfinished())?;
+            match running.is_over(boot + 1) {
+                true => run_dir.save_cell(&running.finished())?,
+                false => run_dir.save_partial(&running.unfinished())?,
             }
         }
     }
-    cells
-        .into_iter()
-        .map(|running| {
-            let cell = running.finish();
-            run_dir.save_cell(&cell)?;
-            Ok(cell)
-        })
-        .collect()
+    Ok(cells.iter().map(Running::finished).collect())
 }
 
 /// A cell between its boots.
@@ -107,10 +101,12 @@ impl<'a> Running<'a> {
         Running { planned, cell, measured: Vec::new(), stopped: None }
     }
 
+    /// After so many boots.
+    fn is_over(&self, boots: u32) -> bool {
+        self.stopped.is_some() || boots >= self.planned.boots()
+    }
+
     fn boot(&mut self, plan: &Plan<String>, run_dir: &RunDir, boot: u32) {
-        if self.stopped.is_some() {
-            return;
-        }
         let mut folder = run_dir.cell(&self.cell.id);
         if self.planned.boots() > 1 {
             folder.push(format!("boot-{}", boot + 1));
@@ -138,22 +134,24 @@ impl<'a> Running<'a> {
         Cell { outcome, measurement: merged(self.measured.clone()), ..self.cell.clone() }
     }
 
-    fn finish(mut self) -> Cell {
-        self.cell.measurement = merged(self.measured);
-        self.cell.outcome = match (self.stopped, &self.cell.measurement) {
-            (Some(Stop::Skip(reason)), _) => Outcome::Skip { reason },
-            (Some(Stop::Error { kind, message }), _) => Outcome::Error { kind, message },
-            (None, Some(_)) => budget::judge(&self.cell, &self.planned.budgets, self.planned.tolerance),
+    fn finished(&self) -> Cell {
+        let mut cell = Cell { measurement: merged(self.measured.clone()), ..self.cell.clone() };
+        cell.outcome = match (&self.stopped, &cell.measurement) {
+            (Some(Stop::Skip(reason)), _) => Outcome::Skip { reason: reason.clone() },
+            (Some(Stop::Error { kind, message }), _) => {
+                Outcome::Error { kind: *kind, message: message.clone() }
+            }
+            (None, Some(_)) => budget::judge(&cell, &self.planned.budgets, self.planned.tolerance),
             (None, None) => {
                 let message = "no guest was booted".to_owned();
                 Outcome::Error { kind: ErrorKind::Harness, message }
             }
         };
         // What some boots measured before one failed is no measurement of the cell.
-        if !matches!(self.cell.outcome, Outcome::Pass | Outcome::Fail { .. }) {
-            self.cell.measurement = None;
+        if !matches!(cell.outcome, Outcome::Pass | Outcome::Fail { .. }) {
+            cell.measurement = None;
         }
-        self.cell
+        cell
     }
 }
 

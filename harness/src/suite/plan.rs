@@ -103,6 +103,13 @@ impl PlannedCell {
         is_counted && metric.test() == self.id.test
     }
 
+    /// Whether another, of the same name, has the same done to the same machine.
+    pub fn measures_as(&self, other: &PlannedCell) -> bool {
+        let asked = |of: &PlannedCell| (of.parameters.clone(), of.deliver, of.backend);
+        let machine = |of: &PlannedCell| (of.cpus, of.memory_mib, of.append.clone());
+        asked(self) == asked(other) && machine(self) == machine(other)
+    }
+
     /// Guests that the cell takes, one after the other.
     pub fn boots(&self) -> u32 {
         // One that is not run boots none.
@@ -610,7 +617,9 @@ fn job_path(run_dir: &Path, number: usize) -> PathBuf {
 
 impl Plan<String> {
     pub fn names(path: &Path) -> io::Result<Plan<String>> {
-        Ok(serde_json::from_slice(&fs::read(path)?)?)
+        let plan: Plan<String> = serde_json::from_slice(&fs::read(path)?)?;
+        // The folder may have been brought elsewhere.
+        Ok(Plan { run_dir: path.parent().unwrap_or(Path::new("")).to_owned(), ..plan })
     }
 
     /// The job at this place.
