@@ -53,15 +53,21 @@ pub fn join(mut runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     Ok(Some(all))
 }
 
-/// Takes from interrupted runs the cells that their rest measured again: of kernels that are compared all are measured in one run, also where
-/// one of them had ended.
+/// Takes from interrupted runs the cells that their rest, or the rest of that, measured again: of kernels that are compared all are measured in
+/// one run, also where one of them had ended.
 pub fn superseded(runs: &mut [Run]) {
-    let rest =
-        |run: &Run| Some((run.rest_of.clone()?, run.cells.iter().map(|cell| cell.id.clone()).collect()));
-    let rests: Vec<(String, Vec<CellId>)> = runs.iter().filter_map(rest).collect();
-    for (of, again) in rests {
-        for run in runs.iter_mut().filter(|run| run.id == of) {
-            run.cells.retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
+    let again: Vec<Vec<CellId>> =
+        runs.iter().map(|run| run.cells.iter().map(|cell| cell.id.clone()).collect()).collect();
+    for (rest, again) in again.iter().enumerate() {
+        let mut place = rest;
+        // No further than there are runs: who edits them may have them go round.
+        for _step in 0..runs.len() {
+            let of = runs[place].rest_of.clone();
+            let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else { break };
+            if before != rest {
+                runs[before].cells.retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
+            }
+            place = before;
         }
     }
 }
@@ -293,5 +299,24 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn what_a_rest_of_a_rest_measured_is_taken_from_it() {
+        let all = whole();
+        let again = all.cells[1].id.clone();
+        let part = |id: &str, of: Option<&str>| {
+            let cells = all.cells.iter().filter(|cell| cell.id == again || of.is_none()).cloned().collect();
+            Run { id: id.to_owned(), rest_of: of.map(str::to_owned), cells, ..whole() }
+        };
+        let mut runs = [part("first", None), part("second", Some("first")), part("third", Some("second"))];
+        // Interrupted before it came to it.
+        runs[1].cells.clear();
+        superseded(&mut runs);
+        let has = |run: &Run| run.cells.iter().any(|cell| cell.id == again);
+        assert_eq!(runs.each_ref().map(has), [false, false, true]);
+        assert_eq!(runs[0].cells.len(), all.cells.len() - 1);
+        // Edited ones that are each the rest of the other end as well.
+        superseded(&mut [part("a", Some("b")), part("b", Some("a"))]);
     }
 }
