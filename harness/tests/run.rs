@@ -125,6 +125,8 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     let hint = format!("cargo xtask vm-test --rest-of {} --accel tcg --suite ", first.display());
     let is_hint = |line: &String| line.contains(&hint);
     assert!(rest.iter().any(is_hint), "{rest:#?}");
+    let report = tramplab().arg("report").arg(dir.path().join("runs/latest")).output().unwrap();
+    assert!(report.status.code() == Some(130) && said(&report).contains(&hint), "{}", said(&report));
     let lacking = RunDir::load(&first).unwrap();
     assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
 

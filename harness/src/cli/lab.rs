@@ -582,7 +582,7 @@ pub fn discard(run_dir: &RunDir) {
 }
 
 /// `runs/latest`: a convenience, which a file system without symlinks does without.
-fn point_latest_at(run_dir: &RunDir) {
+pub fn point_latest_at(run_dir: &RunDir) {
     let (Some(runs), Some(id)) = (run_dir.path().parent(), run_dir.path().file_name()) else { return };
     let latest = runs.join("latest");
     let _ = fs::remove_file(&latest);

@@ -68,6 +68,9 @@ pub fn merge(args: &Args) -> Result<u8> {
     }
     let run = run::Run { id, command: std::env::args().collect(), ..run };
     run_dir.save(&run)?;
+    if args.into.is_none() {
+        lab::point_latest_at(&run_dir);
+    }
     vm_test::finish(&run, &run_dir, &args.look)
 }
 

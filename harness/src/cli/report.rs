@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{UsageError, baseline, lab::sha256, vm_test::exit_code};
+use super::{
+    UsageError, baseline,
+    lab::sha256,
+    vm_test::{exit_code, tell_of_rest},
+};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
@@ -80,6 +84,9 @@ pub fn report(args: &Args) -> Result<u8> {
             std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?
         }
         None => print(&bytes)?,
+    }
+    if args.look.format == Format::Terminal {
+        tell_of_rest(&run, &RunDir::at(&args.run));
     }
     Ok(exit_code(&run))
 }

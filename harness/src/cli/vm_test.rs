@@ -83,8 +83,8 @@ pub struct Args {
     /// Name the selected cells, run none
     #[arg(long)]
     list: bool,
-    /// Run only the cells that RUN, which was interrupted, left without a result; `merge` makes one run of both. All else is to be given as
-    /// it was given then, but what selected cells need not
+    /// Run the cells that RUN, which was interrupted, left without a result, and no others, whatever else selects cells; `merge` makes one run of
+    /// both. Suite, kernels and options are to be those of then
     #[arg(long, value_name = "RUN", overrides_with = "rest_of")]
     rest_of: Option<PathBuf>,
     /// When a cell did not pass, boot its guest again with a shell: its kernel, its machine, its command line; needs a terminal
@@ -236,10 +236,7 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
         Measured::Cells(run, run_dir) => {
             let code = finish(&run, &run_dir, &args.look)?;
-            if !run.missing.is_empty() {
-                let folder = run_dir.path().display().to_string();
-                eprintln!("to measure what is missing: {}", command_line(&run, &[REST_OF, &folder]));
-            }
+            tell_of_rest(&run, &run_dir);
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is the new one.
             if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
@@ -383,6 +380,18 @@ fn not_its_rest(why: &str, rest: &Run) -> UsageError {
         rest.id,
         command_line(rest, &[])
     ))
+}
+
+/// How an interrupted run becomes whole.
+pub fn tell_of_rest(run: &Run, run_dir: &RunDir) {
+    if !run.missing.is_empty() && is_of_vm_test(run) && !running::is_going_on(run_dir) {
+        // By then `latest` is another.
+        let folder = fs::canonicalize(run_dir.path()).unwrap_or_else(|_| run_dir.path().to_owned());
+        let (rest, folder) = (folder.with_file_name("latest"), folder.display().to_string());
+        let merge = ["cargo", "xtask", "merge", &folder, &rest.display().to_string()];
+        eprintln!("to measure what is missing: {}", command_line(run, &[REST_OF, &folder]));
+        eprintln!("and to make one run of both: {}", shell_words::join(merge));
+    }
 }
 
 /// As somebody typed it, with other words for what it was the rest of.
