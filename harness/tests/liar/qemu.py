@@ -59,8 +59,8 @@ def lies():
         os.write(link, b"\xff" * 8)
     elif lie == "floods":
         ready()
-        # The costliest in memory: five bytes for a symbol.
-        frame = b'{"reply":{"id":1,"result":{"Ok":{"resolve":{"symbols":[' + b"null," * 3300000 + b"null]}}}}}"
+        # Costly in memory: a frame of nothing but the shortest symbols.
+        frame = b'{"reply":{"id":1,"result":{"Ok":{"resolve":{"symbols":[' + b",".join([b'{"name":"","module":null,"start":0,"end":0}'] * 375000) + b"]}}}}}"
         while True:
             send(frame)
     elif lie == "begins with a book":
