@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How one of the tree's own tests ended, whichever way it said so.
 
+use crate::host::apt;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// By its own word, the better first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -81,10 +83,20 @@ pub(super) struct Kept {
     pub left_out: LeftOut,
 }
 
+/// No longer than is kept, and still not another's: what is cut off is told by its hash.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= WIDTH {
+        return name.to_owned();
+    }
+    let mark = apt::hex(&Sha256::digest(name)[..8]);
+    let begin: String = name.chars().take(WIDTH - 1 - mark.len()).collect();
+    format!("{begin}~{mark}")
+}
+
 impl Kept {
     pub fn add(&mut self, name: &str, end: End) {
         if self.subtests.len() < SUBTESTS {
-            self.subtests.push(Subtest { name: name.chars().take(WIDTH).collect(), end });
+            self.subtests.push(Subtest { name: shortened(name), end });
             return;
         }
         *match end {

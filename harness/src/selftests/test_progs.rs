@@ -172,6 +172,13 @@ mod tests {
         assert!(matches!(code, Err(Unreadable::Contradiction { .. })));
         let long = PASSES.replace("fentry_test/fentry:", &format!("fentry_test/{}:", "x".repeat(9999)));
         assert_eq!(read(&long, "fentry_test", 0).unwrap().subtests[0].name.len(), 200);
+        // Two that differ behind that are two.
+        let alike =
+            long.replace("fentry_test/fentry_many_args", &format!("fentry_test/{}y", "x".repeat(9998)));
+        let [first, second] = &read(&alike, "fentry_test", 0).unwrap().subtests[..] else {
+            panic!("{alike}")
+        };
+        assert_ne!(first.name, second.name);
     }
 
     /// As 6.12 counts: a subtest that is not run is none that is skipped.
