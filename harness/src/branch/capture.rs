@@ -41,9 +41,7 @@ pub enum CaptureError {
     Vcpus { first: u32, second: u32 },
     #[error("hit {hit} ({point}) has no record that touches {function} [{start:#x}, {end:#x})")]
     Untouched { hit: usize, point: Point, function: String, start: u64, end: u64 },
-    #[error(
-        "interrupts fell into all {hits} hits: ask for more (the first are slow, as the emulator translates anew), or measure on a quieter host"
-    )]
+    #[error("{}", hit::all_interrupted(*hits))]
     Interrupted { hits: u32 },
 }
 

@@ -8,6 +8,13 @@ use tramplab_protocol::{
     trace::{Kind, Record},
 };
 
+/// What to do where no hit is of use.
+pub fn all_interrupted(hits: u32) -> String {
+    format!(
+        "interrupts fell into all {hits} hits: ask for more (the first are slow, as the emulator translates anew), or measure on a quieter host"
+    )
+}
+
 /// The hits of the most frequent form; of equally frequent ones that seen first. Empty of nothing.
 pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&H) -> F) -> Vec<&'a H> {
     let mut groups: BTreeMap<F, Vec<usize>> = BTreeMap::new();

@@ -46,9 +46,7 @@ pub enum TriggerError {
          between it and the program"
     )]
     Unaccounted { hit: usize, total: u32, inside: u32, cost: u32 },
-    #[error(
-        "interrupts fell into all {hits} hits: ask for more (the first are slow, as the emulator translates anew), or measure on a quieter host"
-    )]
+    #[error("{}", hit::all_interrupted(*hits))]
     Interrupted { hits: u32 },
 }
 

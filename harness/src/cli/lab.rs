@@ -13,7 +13,7 @@ use super::{
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     fs,
     hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
@@ -94,22 +94,19 @@ impl Planned {
         }
         let then =
             Plan::load(&Plan::path(folder.path())).map_err(|error| format!("its plan is lost: {error}"))?;
-        let mut places = BTreeSet::new();
         for id in &other.missing {
-            let planned_then = then.cells().find(|planned| planned.id == *id);
-            let jobs = self.plan.jobs.iter().enumerate();
-            let found = jobs.flat_map(|(place, job)| job.cells.iter().map(move |planned| (place, planned)));
-            let Some((place, planned)) = found.into_iter().find(|(_, planned)| planned.id == *id) else {
+            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id == *id).cloned();
+            let Some(now) = planned(&self.plan) else {
                 return Err(format!("there is no cell {} here", id.name()));
             };
-            if !planned_then.is_some_and(|then| then.measures_as(planned)) {
+            if !planned(&then).is_some_and(|then| then.measures_as(&now)) {
                 return Err(format!("{} would be measured otherwise than then", id.name()));
             }
-            places.insert(place);
         }
         self.run.rest_of = Some(other.id.clone());
         self.run.shard.clone_from(&other.shard);
-        Ok(places.into_iter().map(|place| self.plan.jobs[place].name.clone()).collect())
+        let is_left = |job: &&plan::Job| job.cells.iter().any(|planned| other.missing.contains(&planned.id));
+        Ok(self.plan.jobs.iter().filter(is_left).map(|job| job.name.clone()).collect())
     }
 
     /// For a run whose folder is named by its place among others.
@@ -604,6 +601,7 @@ pub fn sha256(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use tramplab::{kernel::build::SelftestsRecord, selftests::DenyList};
 
     /// The same order, made anew on another host or after a failure.

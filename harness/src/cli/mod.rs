@@ -20,6 +20,7 @@ pub mod nextest;
 pub mod profile;
 pub mod progress;
 pub mod report;
+mod rest;
 mod scratch;
 pub mod shell;
 pub mod test;

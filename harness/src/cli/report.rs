@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{
-    UsageError, baseline,
-    lab::sha256,
-    vm_test::{exit_code, tell_of_rest},
-};
+use super::{UsageError, baseline, lab::sha256, rest, vm_test::exit_code};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
@@ -86,7 +82,7 @@ pub fn report(args: &Args) -> Result<u8> {
         None => print(&bytes)?,
     }
     if args.look.format == Format::Terminal {
-        tell_of_rest(&run, &RunDir::at(&args.run));
+        rest::tell(&run, &RunDir::at(&args.run));
     }
     Ok(exit_code(&run))
 }

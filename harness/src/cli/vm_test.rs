@@ -9,7 +9,7 @@ use super::{
     nextest::Selection,
     progress::Progress,
     report::{self, Look},
-    repository, shell,
+    repository, rest, shell,
 };
 use anyhow::{Context, Result};
 use std::{
@@ -22,7 +22,7 @@ use tramplab::{
     compare,
     host::{self, Cache, Purpose},
     kernel::build::Confinement,
-    run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test, running},
+    run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test},
     selftests,
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
     vm::{accel, branches},
@@ -236,7 +236,7 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
         Measured::Cells(run, run_dir) => {
             let code = finish(&run, &run_dir, &args.look)?;
-            tell_of_rest(&run, &run_dir);
+            rest::tell(&run, &run_dir);
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is the new one.
             if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
@@ -261,11 +261,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         },
         suite,
     };
-    let rest = args
-        .rest_of
-        .as_deref()
-        .map(|path| Ok::<_, anyhow::Error>((interrupted_run(path)?, RunDir::at(path))))
-        .transpose()?;
+    let rest = args.rest_of.as_deref().map(rest::interrupted).transpose()?;
     // Read early, so that no run ends with a complaint about it.
     cache::limit()?;
     let cache = Cache::open(!args.no_cache)?;
@@ -326,86 +322,29 @@ pub fn measure(args: &Args) -> Result<Measured> {
     drop(progress);
     // From here on nextest hears signals.
     let planned = if interrupt.came() { Err(Interrupted.into()) } else { planned };
-    let mut planned = planned.inspect_err(|_| {
+    let selected = planned.and_then(|mut planned| {
+        let selection = match &rest {
+            None => args.selection.clone(),
+            Some(rest) => Selection {
+                jobs: args.selection.jobs,
+                jobs_named: rest.jobs_in(&mut planned)?,
+                ..Selection::default()
+            },
+        };
+        Ok((planned, selection))
+    });
+    let (planned, selection) = selected.inspect_err(|_| {
         if !is_built_here {
             lab::discard(&run_dir);
         }
     })?;
     drop(interrupt);
-    let selection = match &rest {
-        None => args.selection.clone(),
-        Some((rest, folder)) => {
-            let named = planned.make_rest_of(rest, folder).map_err(|why| not_its_rest(&why, rest));
-            let named = named.inspect_err(|_| {
-                if !is_built_here {
-                    lab::discard(&run_dir);
-                }
-            })?;
-            Selection { jobs: args.selection.jobs, jobs_named: named, ..Selection::default() }
-        }
-    };
     if args.list {
         return lab.list(&planned, &selection).map(Measured::Nothing);
     }
     let (run, run_dir) = lab.run(planned, &selection)?;
     cache::keep_within_limit(&lab.cache);
     Ok(Measured::Cells(Box::new(run), run_dir))
-}
-
-/// A run of which it is known what it lacks.
-fn interrupted_run(path: &Path) -> Result<Run> {
-    let run = RunDir::load(path)?;
-    let lacks = match () {
-        () if running::is_going_on(&RunDir::at(path)) => "still goes on",
-        () if !is_of_vm_test(&run) => "was not made by vm-test: give the run that was interrupted itself",
-        () if !run.interrupted => "was not interrupted: nothing is left of it",
-        () if run.missing.is_empty() => {
-            "was interrupted before it was known what it would measure: run all of it"
-        }
-        () => return Ok(run),
-    };
-    Err(UsageError(format!("--rest-of: the run {} {lacks}", run.id)).into())
-}
-
-const VM_TEST: &str = "vm-test";
-const REST_OF: &str = "--rest-of";
-
-fn is_of_vm_test(run: &Run) -> bool {
-    run.joined.is_none() && run.command.get(1).is_some_and(|command| command == VM_TEST)
-}
-
-fn not_its_rest(why: &str, rest: &Run) -> UsageError {
-    UsageError(format!(
-        "--rest-of: this is not the rest of {}: {why}; its suite, kernels and options were: {}",
-        rest.id,
-        command_line(rest, &[])
-    ))
-}
-
-/// How an interrupted run becomes whole.
-pub fn tell_of_rest(run: &Run, run_dir: &RunDir) {
-    if !run.missing.is_empty() && is_of_vm_test(run) && !running::is_going_on(run_dir) {
-        // By then `latest` is another.
-        let folder = fs::canonicalize(run_dir.path()).unwrap_or_else(|_| run_dir.path().to_owned());
-        let (rest, folder) = (folder.with_file_name("latest"), folder.display().to_string());
-        let merge = ["cargo", "xtask", "merge", &folder, &rest.display().to_string()];
-        eprintln!("to measure what is missing: {}", command_line(run, &[REST_OF, &folder]));
-        eprintln!("and to make one run of both: {}", shell_words::join(merge));
-    }
-}
-
-/// As somebody typed it, with other words for what it was the rest of.
-fn command_line(run: &Run, rest_of: &[&str]) -> String {
-    let mut given = run.command.iter().skip(2).map(String::as_str);
-    let mut words = [&["cargo", "xtask", VM_TEST], rest_of].concat();
-    while let Some(word) = given.next() {
-        if word == REST_OF {
-            given.next();
-        } else if !word.starts_with(REST_OF) {
-            words.push(word);
-        }
-    }
-    shell_words::join(words)
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {

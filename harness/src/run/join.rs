@@ -14,9 +14,8 @@ pub struct Apart {
 }
 
 /// All as one; the first says where and since when. A cell that a shard says is measured, and that none has, is an error.
-/// None of no runs.
-pub fn join(mut runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
-    superseded(&mut runs);
+/// None of no runs. What a rest measured again is to be [`superseded`] in the others.
+pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     // Of one that was put together itself, what it lacks is lacking still.
     let lacks =
         |run: &Run| run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()));

@@ -71,6 +71,7 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
     let run_dir = RunDir::new(&plan.run_dir);
     let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
     let boots = job.cells.iter().map(PlannedCell::boots).max().unwrap_or(0);
+    let mut ended = Vec::new();
     for boot in 0..boots {
         let mut order: Vec<&mut Running> = cells.iter_mut().collect();
         if boot % 2 == 1 {
@@ -78,13 +79,16 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
         }
         for running in order.into_iter().filter(|running| !running.is_over(boot)) {
             running.boot(plan, &run_dir, boot);
-            match running.is_over(boot + 1) {
-                true => run_dir.save_cell(&running.finished())?,
-                false => run_dir.save_partial(&running.unfinished())?,
+            if running.is_over(boot + 1) {
+                let cell = running.finished();
+                run_dir.save_cell(&cell)?;
+                ended.push(cell);
+            } else {
+                run_dir.save_partial(&running.unfinished())?;
             }
         }
     }
-    Ok(cells.iter().map(Running::finished).collect())
+    Ok(ended)
 }
 
 /// A cell between its boots.

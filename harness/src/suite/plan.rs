@@ -105,9 +105,10 @@ impl PlannedCell {
 
     /// Whether another, of the same name, has the same done to the same machine.
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
-        let asked = |of: &PlannedCell| (of.parameters.clone(), of.deliver, of.backend);
-        let machine = |of: &PlannedCell| (of.cpus, of.memory_mib, of.append.clone());
-        asked(self) == asked(other) && machine(self) == machine(other)
+        self.parameters == other.parameters
+            && self.append == other.append
+            && (self.deliver, self.backend, self.cpus, self.memory_mib)
+                == (other.deliver, other.backend, other.cpus, other.memory_mib)
     }
 
     /// Guests that the cell takes, one after the other.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `vm-test --rest-of RUN`: what an interrupted run left without a result, measured by itself.
+
+use super::{UsageError, lab::Planned};
+use anyhow::Result;
+use std::{fs, path::Path};
+use tramplab::run::{Run, RunDir, running};
+
+const VM_TEST: &str = "vm-test";
+const REST_OF: &str = "--rest-of";
+
+/// A run of which it is known what it lacks.
+pub struct Lacking {
+    run: Run,
+    folder: RunDir,
+}
+
+pub fn interrupted(path: &Path) -> Result<Lacking> {
+    let (run, folder) = (RunDir::load(path)?, RunDir::at(path));
+    let why = match () {
+        () if running::is_going_on(&folder) => "still goes on",
+        () if !is_of_vm_test(&run) => "was not made by vm-test: give the run that was interrupted itself",
+        () if !run.interrupted => "was not interrupted: nothing is left of it",
+        () if run.missing.is_empty() => {
+            "was interrupted before it was known what it would measure: run all of it"
+        }
+        () => return Ok(Lacking { run, folder }),
+    };
+    Err(UsageError(format!("{REST_OF}: the run {} {why}", run.id)).into())
+}
+
+impl Lacking {
+    /// Makes a plan that of its rest; the jobs that are left.
+    pub fn jobs_in(&self, planned: &mut Planned) -> Result<Vec<String>, UsageError> {
+        planned.make_rest_of(&self.run, &self.folder).map_err(|why| {
+            UsageError(format!(
+                "{REST_OF}: this is not the rest of {}: {why}; its suite, kernels and options were: {}",
+                self.run.id,
+                command_line(&self.run, &[])
+            ))
+        })
+    }
+}
+
+/// How an interrupted run becomes whole.
+pub fn tell(run: &Run, run_dir: &RunDir) {
+    if !run.missing.is_empty() && is_of_vm_test(run) && !running::is_going_on(run_dir) {
+        // By then `latest` is another.
+        let folder = fs::canonicalize(run_dir.path()).unwrap_or_else(|_| run_dir.path().to_owned());
+        let (rest, folder) = (folder.with_file_name("latest"), folder.display().to_string());
+        let merge = ["cargo", "xtask", "merge", &folder, &rest.display().to_string()];
+        eprintln!("to measure what is missing: {}", command_line(run, &[REST_OF, &folder]));
+        eprintln!("and to make one run of both: {}", shell_words::join(merge));
+    }
+}
+
+fn is_of_vm_test(run: &Run) -> bool {
+    run.joined.is_none() && run.command.get(1).is_some_and(|command| command == VM_TEST)
+}
+
+/// As somebody typed it, with other words for what it was the rest of.
+fn command_line(run: &Run, rest_of: &[&str]) -> String {
+    let mut given = run.command.iter().skip(2).map(String::as_str);
+    let mut words = [&["cargo", "xtask", VM_TEST], rest_of].concat();
+    while let Some(word) = given.next() {
+        if word == REST_OF {
+            given.next();
+        } else if !word.starts_with(REST_OF) {
+            words.push(word);
+        }
+    }
+    shell_words::join(words)
+}
