@@ -162,7 +162,7 @@ pub(super) struct Snapshot {
 }
 
 pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
-    // Few, where the records are many.
+    // One or two, where the records are many.
     let (captures, helpers) = (symbols.starts(is_snapshot), symbols.starts(is_helper));
     let at = |is: &dyn Fn(&Record) -> bool| -> Vec<usize> {
         records.iter().enumerate().filter(|(_, record)| is(record)).map(|(index, _)| index).collect()

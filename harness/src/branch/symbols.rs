@@ -2,7 +2,6 @@
 //! Names for the guest's kernel addresses.
 
 use crate::run::Place;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tramplab_protocol::{message::Symbol, trace::Trace};
 
 /// Both x86-64 and arm64 keep the kernel in the upper half.
@@ -20,37 +19,31 @@ pub fn is_program(symbol: &Symbol) -> bool {
 
 /// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.
 pub fn addresses(trace: &Trace) -> Vec<u64> {
-    // Many are the same: fewer are sorted.
-    let once: HashSet<u64> = trace
-        .vcpus
-        .iter()
-        .flat_map(|vcpu| &vcpu.records)
-        .flat_map(|record| [record.from, record.to])
-        .filter(|&address| is_kernel(address))
-        .collect();
-    let mut addresses = Vec::from_iter(once);
-    addresses.sort_unstable();
-    addresses
+    trace.addresses().into_iter().filter(|&address| is_kernel(address)).collect()
 }
 
 /// Functions of one guest, by address.
 #[derive(Clone, Debug, Default)]
-pub struct Symbols(BTreeMap<u64, Symbol>);
+pub struct Symbols(Vec<Symbol>);
 
 impl FromIterator<Symbol> for Symbols {
     fn from_iter<I: IntoIterator<Item = Symbol>>(symbols: I) -> Symbols {
-        Symbols(symbols.into_iter().map(|symbol| (symbol.start, symbol)).collect())
+        let mut sorted = Vec::from_iter(symbols);
+        sorted.sort_by_key(|symbol| symbol.start);
+        sorted.dedup_by_key(|symbol| symbol.start);
+        Symbols(sorted)
     }
 }
 
 impl Symbols {
     pub fn find(&self, address: u64) -> Option<&Symbol> {
-        self.0.range(..=address).next_back().map(|(_, symbol)| symbol).filter(|s| address < s.end)
+        let behind = self.0.partition_point(|symbol| symbol.start <= address);
+        self.0[..behind].last().filter(|symbol| address < symbol.end)
     }
 
     /// Where those functions start that are meant.
-    pub fn starts(&self, is_meant: impl Fn(&Symbol) -> bool) -> BTreeSet<u64> {
-        self.0.values().filter(|symbol| is_meant(symbol)).map(|symbol| symbol.start).collect()
+    pub fn starts(&self, is_meant: impl Fn(&Symbol) -> bool) -> Vec<u64> {
+        self.0.iter().filter(|symbol| is_meant(symbol)).map(|symbol| symbol.start).collect()
     }
 
     pub fn place(&self, address: u64) -> Place {

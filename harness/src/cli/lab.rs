@@ -17,7 +17,7 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
@@ -364,9 +364,8 @@ impl Lab {
     }
 }
 
-/// After a saving of a run, so many times as long passes until the next, but no longer than that: hundreds of cells are megabytes.
+/// After a saving of a run, so many times as long passes until the next: hundreds of cells are megabytes. What ends meanwhile has a file of its own.
 const PAUSE: u32 = 100;
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Runs the cells, saving the run while they end, so that nothing measured is lost: those that end right before a SIGKILL are found by
 /// their `cell.json`.
@@ -421,6 +420,8 @@ fn run_cells(
             Event::Finished { job: name, how, timed_out, taken } => {
                 progress.ended(name);
                 let Some(job) = plan.jobs.iter().find(|job| job.name == name) else { return };
+                // What has no file of its own is saved at once.
+                let mut is_due = Instant::now() >= next_saving;
                 for planned in &job.cells {
                     let result = match run_dir.load_cell(&planned.id) {
                         Ok(Some(result)) => result,
@@ -430,6 +431,7 @@ fn run_cells(
                             continue;
                         }
                         Ok(None) => {
+                            is_due = true;
                             let partial = run_dir.partial(&planned.id);
                             let how = match partial.exists() {
                                 true => format!("{how}; what its first boots measured is its partial.json"),
@@ -437,18 +439,21 @@ fn run_cells(
                             };
                             no_result(planned, &how, timed_out, taken.as_millis() as u64)
                         }
-                        Err(error) => no_result(planned, &error.to_string(), false, taken.as_millis() as u64),
+                        Err(error) => {
+                            is_due = true;
+                            no_result(planned, &error.to_string(), false, taken.as_millis() as u64)
+                        }
                     };
                     progress.finished(&tramplab::report::cell_line(&result));
                     run.missing.retain(|missing| *missing != planned.id);
                     run.cells.push(result);
                 }
-                let begun = Instant::now();
-                if begun >= next_saving {
+                if is_due {
+                    let begun = Instant::now();
                     if let Err(error) = run_dir.save(&run) {
                         failed.get_or_insert(error);
                     }
-                    next_saving = Instant::now() + (PAUSE * begun.elapsed()).min(LONGEST_PAUSE);
+                    next_saving = Instant::now() + PAUSE * begun.elapsed();
                 }
             }
         });

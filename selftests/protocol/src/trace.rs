@@ -104,6 +104,15 @@ pub enum TraceError {
 }
 
 impl Trace {
+    /// Where its branches come from and lead to, once each, ascending.
+    pub fn addresses(&self) -> Vec<u64> {
+        let records = self.vcpus.iter().flat_map(|vcpu| &vcpu.records);
+        let mut addresses: Vec<u64> = records.flat_map(|record| [record.from, record.to]).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(MAGIC);
