@@ -17,6 +17,7 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
+    thread,
     time::Instant,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
@@ -138,8 +139,12 @@ impl Lab {
         let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
-        let built = artifacts::build(&cache, arches)?;
-        Ok(Lab { qemus, built, cells: Cells::build()?, accel, branches, cache, virtme_ng, guests })
+        let (built, cells) = thread::scope(|scope| {
+            // Into another folder: where all is built already, cargo needs as long to see it for both together.
+            let cells = scope.spawn(Cells::build);
+            (artifacts::build(&cache, arches), cells.join().expect("building does not panic"))
+        });
+        Ok(Lab { qemus, built: built?, cells: cells?, accel, branches, cache, virtme_ng, guests })
     }
 
     /// Boots nothing but, once, a guest to try KVM. `compared` says whether the kernels are.
@@ -365,7 +370,7 @@ impl Lab {
 }
 
 /// After a saving of a run, so many times as long passes until the next: hundreds of cells are megabytes. What ends meanwhile has a file of its own.
-const PAUSE: u32 = 100;
+const PAUSE: u32 = 1000;
 
 /// Runs the cells, saving the run while they end, so that nothing measured is lost: those that end right before a SIGKILL are found by
 /// their `cell.json`.
