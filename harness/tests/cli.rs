@@ -160,6 +160,11 @@ fn bad_input_is_named_and_ends_with_2() {
         with_suite("no kernels", &SUITE.replace("[\"6.12\"]", "[]"), &["suite.yaml:3:", "at least one"]),
         with_suite("no mechanisms", &SUITE.replace("[fentry]", "[]"), &["suite.yaml:5:", "at least one"]),
         with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
+        with_suite(
+            "a guest too small",
+            &format!("{SUITE}machine: {{ memory_mib: 8 }}\n"),
+            &["suite.yaml:6:", "8 MiB", "128 or more"],
+        ),
         with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
         with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
         with_file(

@@ -133,6 +133,8 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     let output = vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&first).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let second = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let both = format!("cargo xtask merge {} {}\n", first.display(), second.display());
+    assert!(said(&output).contains(&both), "{}", said(&output));
     let measured: Vec<CellId> =
         stored(&dir.path().join("runs")).cells.into_iter().map(|cell| cell.id).collect();
     assert_eq!(measured, lacking.missing);
@@ -150,6 +152,7 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     };
     refused(&suite, &second, "was not interrupted");
     refused(&format!("{HEAD}  - boot: {{}}\n"), &first, "cargo xtask vm-test --accel tcg");
+    refused(&suite, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")), "is not a run");
 }
 
 /// A distribution's kernel without its package: its virtio is in modules that nobody packs.

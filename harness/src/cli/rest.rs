@@ -3,7 +3,10 @@
 
 use super::{UsageError, lab::Planned};
 use anyhow::Result;
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 use tramplab::run::{Run, RunDir, running};
 
 const VM_TEST: &str = "vm-test";
@@ -46,12 +49,32 @@ impl Lacking {
 pub fn tell(run: &Run, run_dir: &RunDir) {
     if !run.missing.is_empty() && is_of_vm_test(run) && !running::is_going_on(run_dir) {
         // By then `latest` is another.
-        let folder = fs::canonicalize(run_dir.path()).unwrap_or_else(|_| run_dir.path().to_owned());
-        let (rest, folder) = (folder.with_file_name("latest"), folder.display().to_string());
-        let merge = ["cargo", "xtask", "merge", &folder, &rest.display().to_string()];
-        eprintln!("to measure what is missing: {}", command_line(run, &[REST_OF, &folder]));
-        eprintln!("and to make one run of both: {}", shell_words::join(merge));
+        let folder = resolved(run_dir);
+        eprintln!(
+            "to measure what is missing: {}",
+            command_line(run, &[REST_OF, &folder.display().to_string()])
+        );
     }
+}
+
+/// How a run becomes one with what it is the rest of, which was in this folder.
+pub fn tell_of_merging(rest_dir: &RunDir, of: &Path) {
+    let mut folders = vec![resolved(rest_dir)];
+    let mut next = Some(resolved(&RunDir::at(of)));
+    // That may be a rest itself, of a run beside it.
+    while let Some(folder) = next {
+        let of = RunDir::load(&folder).ok().and_then(|run| run.rest_of);
+        next = of.map(|id| folder.with_file_name(id)).filter(|path| path.is_dir() && !folders.contains(path));
+        folders.insert(0, folder);
+    }
+    let folders = folders.iter().map(|folder| folder.display().to_string());
+    let words: Vec<String> =
+        ["cargo", "xtask", "merge"].map(str::to_owned).into_iter().chain(folders).collect();
+    eprintln!("to make one run of all its parts: {}", shell_words::join(words));
+}
+
+fn resolved(run_dir: &RunDir) -> PathBuf {
+    fs::canonicalize(run_dir.path()).unwrap_or_else(|_| run_dir.path().to_owned())
 }
 
 fn is_of_vm_test(run: &Run) -> bool {

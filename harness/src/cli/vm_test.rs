@@ -237,6 +237,9 @@ pub fn vm_test(args: &Args) -> Result<u8> {
         Measured::Cells(run, run_dir) => {
             let code = finish(&run, &run_dir, &args.look)?;
             rest::tell(&run, &run_dir);
+            if let Some(of) = &args.rest_of {
+                rest::tell_of_merging(&run_dir, of);
+            }
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is the new one.
             if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
@@ -301,12 +304,13 @@ pub fn measure(args: &Args) -> Result<Measured> {
         progress: &progress,
         interrupt: &interrupt,
     };
-    let prepared = preparing.prepare(&wanted).inspect_err(|_| {
+    let discard = || {
         // What make said stays.
         if !run_dir.kernels().exists() {
             lab::discard(&run_dir);
         }
-    })?;
+    };
+    let prepared = preparing.prepare(&wanted).inspect_err(|_| discard())?;
     if let [test, ..] = &prepared.unknown_tests(&asked.suite)[..] {
         let message = format!(
             "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or FOLDER/PROGRAM of \
@@ -314,6 +318,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
             asked.reference.file,
             test.name()
         );
+        discard();
         return Err(UsageError(message).into());
     }
     let compared = !prepared.series.is_empty();

@@ -146,11 +146,13 @@ impl Run {
     pub fn interruption(&self) -> Option<String> {
         let missing = self.missing.len();
         let selected = missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
+        // One that was killed looks like one that goes on.
+        let how = if self.finished.is_some() { "was interrupted" } else { "has not ended" };
         self.interrupted.then(|| match missing {
             // Between two cells, while it was begun or ended; or in a file of before there was `missing`.
-            0 => "The run was interrupted.".to_owned(),
+            0 => format!("The run {how}."),
             _ => format!(
-                "The run was interrupted: {missing} of {selected} cells left no result: {}.",
+                "The run {how}: {missing} of {selected} cells left no result: {}.",
                 self.some_missing()
             ),
         })

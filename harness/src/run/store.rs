@@ -15,6 +15,8 @@ use walkdir::WalkDir;
 pub enum StoreError {
     #[error("no run at {0}: expected a folder with a run.json, or that file")]
     NotFound(PathBuf),
+    #[error("{0} is not a run: expected a run's folder, or its run.json")]
+    NoRun(PathBuf),
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path} was damaged: {source}")]
@@ -33,6 +35,8 @@ impl StoreError {
         !matches!(self, StoreError::Io { action: "write", .. })
     }
 }
+
+const JSON: &str = "run.json";
 
 /// The folder of one run.
 #[derive(Clone, Debug)]
@@ -58,7 +62,7 @@ impl RunDir {
     }
 
     pub fn json(&self) -> PathBuf {
-        self.0.join("run.json")
+        self.0.join(JSON)
     }
 
     pub fn cell(&self, id: &CellId) -> PathBuf {
@@ -115,7 +119,7 @@ impl RunDir {
 
     /// Reads a stored run: a folder, or its `run.json`.
     pub fn load(path: &Path) -> Result<Run, StoreError> {
-        let json = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
+        let json = if path.is_dir() { path.join(JSON) } else { path.to_owned() };
         let bytes = match fs::read(&json) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -126,7 +130,10 @@ impl RunDir {
         // The version first: a file of another schema need not have this one's fields.
         let format = |source| StoreError::Format { path: json.clone(), source };
         let value: serde_json::Value = serde_json::from_slice(&bytes)
-            .map_err(|source| StoreError::Damaged { path: json.clone(), source })?;
+            .map_err(|source| match json.extension().is_some_and(|extension| extension == "json") {
+                true => StoreError::Damaged { path: json.clone(), source },
+                false => StoreError::NoRun(path.to_owned()),
+            })?;
         match value["schema"].as_u64() {
             Some(found) if found != u64::from(SCHEMA) => Err(StoreError::Schema { path: json, found }),
             _ => {

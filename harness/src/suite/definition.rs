@@ -51,6 +51,7 @@ pub enum Experiment {
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
     pub cpus: NonZeroU32,
+    #[serde(deserialize_with = "enough_mib")]
     pub memory_mib: NonZeroU32,
     /// Added to the kernel's command line.
     pub append: Vec<String>,
@@ -361,6 +362,18 @@ impl Budget {
 /// Reads a suite.
 pub fn load(path: &Path) -> Result<Suite, ConfigError> {
     config::load(path)
+}
+
+/// In less, QEMU's firmware finds no room for a distribution's kernel, and ends without a word.
+const LEAST_MIB: u32 = 128;
+
+fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
+    let mib = NonZeroU32::deserialize(deserializer)?;
+    if mib.get() < LEAST_MIB {
+        let message = format!("a guest of {mib} MiB does not boot, expected {LEAST_MIB} or more");
+        return Err(serde::de::Error::custom(message));
+    }
+    Ok(mib)
 }
 
 /// A list that must name something: one that is empty would run nothing and pass.
