@@ -129,11 +129,12 @@ impl RunDir {
         };
         // The version first: a file of another schema need not have this one's fields.
         let format = |source| StoreError::Format { path: json.clone(), source };
-        let value: serde_json::Value = serde_json::from_slice(&bytes)
-            .map_err(|source| match json.extension().is_some_and(|extension| extension == "json") {
+        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|source| {
+            match json.extension().is_some_and(|extension| extension == "json") {
                 true => StoreError::Damaged { path: json.clone(), source },
                 false => StoreError::NoRun(path.to_owned()),
-            })?;
+            }
+        })?;
         match value["schema"].as_u64() {
             Some(found) if found != u64::from(SCHEMA) => Err(StoreError::Schema { path: json, found }),
             _ => {
