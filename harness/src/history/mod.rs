@@ -233,7 +233,7 @@ fn of_group(
         }
     }
     let history = |metric: Metric| {
-        debug_assert_eq!(metric.test(), *test);
+        assert_eq!(metric.test(), *test);
         let mut rows: Vec<Row> = Vec::new();
         let mut before: Option<&Sample> = None;
         for (sample, values) in samples.iter().zip(&values) {

@@ -364,7 +364,7 @@ pub fn load(path: &Path) -> Result<Suite, ConfigError> {
     config::load(path)
 }
 
-/// In less, QEMU's firmware finds no room for a distribution's kernel, and ends without a word.
+/// In less a distribution's kernel finds no room: on x86-64 QEMU ends without a word.
 const LEAST_MIB: u32 = 128;
 
 fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
