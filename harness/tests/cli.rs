@@ -162,8 +162,8 @@ fn bad_input_is_named_and_ends_with_2() {
         with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
         with_suite(
             "a guest too small",
-            &format!("{SUITE}machine: {{ memory_mib: 8 }}\n"),
-            &["suite.yaml:6:", "8 MiB", "128 or more"],
+            &format!("{SUITE}machine: {{ memory_mib: 127 }}\n"),
+            &["suite.yaml:6:", "127 MiB", "128 or more"],
         ),
         with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
         with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),

@@ -130,7 +130,8 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     let lacking = RunDir::load(&first).unwrap();
     assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
 
-    let output = vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&first).output().unwrap();
+    let latest = dir.path().join("runs/latest");
+    let output = vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&latest).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let second = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
     let both = format!("cargo xtask merge {} {}\n", first.display(), second.display());

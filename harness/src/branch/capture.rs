@@ -162,13 +162,13 @@ pub(super) struct Snapshot {
 }
 
 pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
-    // One or two, where the records are many.
     let (captures, helpers) = (symbols.starts(is_snapshot), symbols.starts(is_helper));
     let at = |is: &dyn Fn(&Record) -> bool| -> Vec<usize> {
         records.iter().enumerate().filter(|(_, record)| is(record)).map(|(index, _)| index).collect()
     };
     // Each looked through once, however many helpers are entered and never left.
-    let taken = at(&|record| captures.contains(&record.to));
+    let is_one = |starts: &[u64], address: u64| starts.binary_search(&address).is_ok();
+    let taken = at(&|record| is_one(&captures, record.to));
     let returns = at(&|r| r.kind == Kind::Ret && symbols.find(r.to).is_some_and(is_program));
     let next =
         |sorted: &[usize], index: usize| sorted.get(sorted.partition_point(|&at| at <= index)).copied();
@@ -176,9 +176,9 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
     let mut index = 0;
     while let Some(record) = records.get(index) {
         if is_call(record) && symbols.find(record.from).is_some_and(is_program) {
-            if captures.contains(&record.to) {
+            if is_one(&captures, record.to) {
                 found.push(Snapshot { index, modelled: false });
-            } else if helpers.contains(&record.to) {
+            } else if is_one(&helpers, record.to) {
                 // The helper makes its static call before it branches, so that a call which left no record stands right behind its entry.
                 let within =
                     next(&taken, index).filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));

@@ -30,7 +30,14 @@ impl FromIterator<Symbol> for Symbols {
     fn from_iter<I: IntoIterator<Item = Symbol>>(symbols: I) -> Symbols {
         let mut sorted = Vec::from_iter(symbols);
         sorted.sort_by_key(|symbol| symbol.start);
-        sorted.dedup_by_key(|symbol| symbol.start);
+        // Of two the last: what was said later holds.
+        sorted.dedup_by(|later, kept| {
+            let is_same = later.start == kept.start;
+            if is_same {
+                std::mem::swap(later, kept);
+            }
+            is_same
+        });
         Symbols(sorted)
     }
 }
@@ -41,7 +48,7 @@ impl Symbols {
         self.0[..behind].last().filter(|symbol| address < symbol.end)
     }
 
-    /// Where those functions start that are meant.
+    /// Where those functions start that are meant, ascending.
     pub fn starts(&self, is_meant: impl Fn(&Symbol) -> bool) -> Vec<u64> {
         self.0.iter().filter(|symbol| is_meant(symbol)).map(|symbol| symbol.start).collect()
     }
@@ -72,8 +79,13 @@ mod tests {
 
     #[test]
     fn an_address_belongs_to_the_symbol_around_it() {
-        let symbols: Symbols =
-            [symbol("b", BASE + 0x40, BASE + 0x50), symbol("a", BASE, BASE + 0x20)].into_iter().collect();
+        let symbols: Symbols = [
+            symbol("old", BASE, BASE + 8),
+            symbol("b", BASE + 0x40, BASE + 0x50),
+            symbol("a", BASE, BASE + 0x20),
+        ]
+        .into_iter()
+        .collect();
         let table = [
             (BASE - 1, None, 0),
             (BASE, Some("a"), 0),

@@ -16,9 +16,10 @@ use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs,
     hash::{BuildHasher, RandomState},
+    panic::resume_unwind,
     path::{Path, PathBuf},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab::{
@@ -139,10 +140,11 @@ impl Lab {
         let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         progress.step("building the plugin, the guest agent and the cells");
+        // At once: mostly all is built, and cargo takes half a second to see it. Neither waits for the other's lock, as they are built into
+        // different folders.
         let (built, cells) = thread::scope(|scope| {
-            // Into another folder: where all is built already, cargo needs as long to see it for both together.
             let cells = scope.spawn(Cells::build);
-            (artifacts::build(&cache, arches), cells.join().expect("building does not panic"))
+            (artifacts::build(&cache, arches), cells.join().unwrap_or_else(|panic| resume_unwind(panic)))
         });
         Ok(Lab { qemus, built: built?, cells: cells?, accel, branches, cache, virtme_ng, guests })
     }
@@ -369,11 +371,13 @@ impl Lab {
     }
 }
 
-/// After a saving of a run, so many times as long passes until the next: hundreds of cells are megabytes. What ends meanwhile has a file of its own.
+/// After a saving of a run, so many times as long passes until the next, but no longer than that: hundreds of cells are megabytes. What ends
+/// meanwhile has a file of its own.
 const PAUSE: u32 = 1000;
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Runs the cells, saving the run while they end, so that nothing measured is lost: those that end right before a SIGKILL are found by
-/// their `cell.json`.
+/// Runs the cells, saving the run while they end, so that nothing measured is lost: those that end between the
+/// last saving and a SIGKILL are found by their `cell.json`.
 fn run_cells(
     cells: &Cells,
     selection: &Selection,
@@ -458,7 +462,7 @@ fn run_cells(
                     if let Err(error) = run_dir.save(&run) {
                         failed.get_or_insert(error);
                     }
-                    next_saving = Instant::now() + PAUSE * begun.elapsed();
+                    next_saving = Instant::now() + (PAUSE * begun.elapsed()).min(LONGEST_PAUSE);
                 }
             }
         });

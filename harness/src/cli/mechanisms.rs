@@ -73,7 +73,7 @@ fn measured(setup: bool) -> Result<Result<Run, u8>> {
     words.extend(setup.then_some("--setup"));
     let VmTest { args } = VmTest::parse_from(words);
     Ok(match vm_test::measure(&args)? {
-        Measured::Cells(run, run_dir) => {
+        Measured::Cells(run, run_dir, _) => {
             vm_test::finish(&run, &run_dir, &args.look)?;
             // What was measured can be written with `--run`.
             if run.interrupted { Err(exit::INTERRUPTED) } else { Ok(*run) }

@@ -19,7 +19,8 @@ pub struct Lacking {
 }
 
 pub fn interrupted(path: &Path) -> Result<Lacking> {
-    let (run, folder) = (RunDir::load(path)?, RunDir::at(path));
+    // What `latest` is now is another soon.
+    let (run, folder) = (RunDir::load(path)?, RunDir::new(resolved(&RunDir::at(path))));
     let why = match () {
         () if running::is_going_on(&folder) => "still goes on",
         () if !is_of_vm_test(&run) => "was not made by vm-test: give the run that was interrupted itself",
@@ -57,15 +58,20 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
     }
 }
 
-/// How a run becomes one with what it is the rest of, which was in this folder.
-pub fn tell_of_merging(rest_dir: &RunDir, of: &Path) {
+/// How a rest becomes one run with what it is the rest of.
+pub fn tell_of_merging(rest: &Run, rest_dir: &RunDir, of: &Lacking) {
+    // It lacks something itself, or belongs together with other shards, which only their owner knows.
+    if !rest.missing.is_empty() || rest.shard.is_some() {
+        return;
+    }
     let mut folders = vec![resolved(rest_dir)];
-    let mut next = Some(resolved(&RunDir::at(of)));
+    let mut next = Some((of.folder.path().to_owned(), of.run.rest_of.clone()));
     // That may be a rest itself, of a run beside it.
-    while let Some(folder) = next {
-        let of = RunDir::load(&folder).ok().and_then(|run| run.rest_of);
-        next = of.map(|id| folder.with_file_name(id)).filter(|path| path.is_dir() && !folders.contains(path));
+    while let Some((folder, of)) = next {
+        let before = of.map(|id| folder.with_file_name(id));
         folders.insert(0, folder);
+        let before = before.filter(|path| !folders.contains(path));
+        next = before.and_then(|path| RunDir::load(&path).ok().map(|run| (path, run.rest_of)));
     }
     let folders = folders.iter().map(|folder| folder.display().to_string());
     let words: Vec<String> =
@@ -74,7 +80,9 @@ pub fn tell_of_merging(rest_dir: &RunDir, of: &Path) {
 }
 
 fn resolved(run_dir: &RunDir) -> PathBuf {
-    fs::canonicalize(run_dir.path()).unwrap_or_else(|_| run_dir.path().to_owned())
+    // That of `run.json` is named by nothing.
+    let path = if run_dir.path() == Path::new("") { Path::new(".") } else { run_dir.path() };
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn is_of_vm_test(run: &Run) -> bool {

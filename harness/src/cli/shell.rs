@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
     /// Memory of the guest
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(128..))]
     memory: u32,
     /// Added to the kernel's command line; repeatable
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]

@@ -9,7 +9,9 @@ use super::{
     nextest::Selection,
     progress::Progress,
     report::{self, Look},
-    repository, rest, shell,
+    repository,
+    rest::{self, Lacking},
+    shell,
 };
 use anyhow::{Context, Result};
 use std::{
@@ -227,18 +229,19 @@ pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
 
 /// What came of it.
 pub enum Measured {
-    Cells(Box<Run>, RunDir),
+    /// Of the rest of another run, with that.
+    Cells(Box<Run>, RunDir, Option<Box<Lacking>>),
     /// The cells were only named; the exit code.
     Nothing(u8),
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
     match measure(args)? {
-        Measured::Cells(run, run_dir) => {
+        Measured::Cells(run, run_dir, rest) => {
             let code = finish(&run, &run_dir, &args.look)?;
             rest::tell(&run, &run_dir);
-            if let Some(of) = &args.rest_of {
-                rest::tell_of_merging(&run_dir, of);
+            if let Some(of) = &rest {
+                rest::tell_of_merging(&run, &run_dir, of);
             }
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is the new one.
@@ -349,7 +352,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     }
     let (run, run_dir) = lab.run(planned, &selection)?;
     cache::keep_within_limit(&lab.cache);
-    Ok(Measured::Cells(Box::new(run), run_dir))
+    Ok(Measured::Cells(Box::new(run), run_dir, rest.map(Box::new)))
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {

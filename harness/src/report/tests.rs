@@ -387,6 +387,12 @@ fn what_an_interrupted_run_did_not_come_to_is_in_every_report() {
     let kcidb = String::from_utf8(kcidb::render(&run, &kcidb::Origin::default()).unwrap()).unwrap();
     assert_eq!(xml.matches("the run was interrupted").count(), 4, "as a message and as a trace: {xml}");
     assert_eq!(kcidb.matches(r#""status": "MISS""#).count(), 2);
+    // One that goes on, or was killed.
+    run.finished = None;
+    let text = terminal::render(&run, &View::default(), false);
+    assert!(text.contains(&said.replace("interrupted", "The run has not ended")), "{text}");
+    let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
+    assert_eq!(xml.matches("the run has not ended").count(), 4, "{xml}");
 }
 
 proptest! {

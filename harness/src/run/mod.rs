@@ -142,12 +142,11 @@ impl Run {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
     }
 
-    /// What a reader must know of one that was interrupted: what it does not have is no pass.
+    /// What a reader must know of one that was interrupted, or has not ended: what it does not have is no pass.
     pub fn interruption(&self) -> Option<String> {
         let missing = self.missing.len();
         let selected = missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
-        // One that was killed looks like one that goes on.
-        let how = if self.finished.is_some() { "was interrupted" } else { "has not ended" };
+        let how = self.how_it_ended();
         self.interrupted.then(|| match missing {
             // Between two cells, while it was begun or ended; or in a file of before there was `missing`.
             0 => format!("The run {how}."),
@@ -156,6 +155,11 @@ impl Run {
                 self.some_missing()
             ),
         })
+    }
+
+    fn how_it_ended(&self) -> &'static str {
+        // One that was killed looks like one that goes on.
+        if self.finished.is_some() { "was interrupted" } else { "has not ended" }
     }
 
     /// As many as are named; all are in formats that have a place for each.
@@ -175,8 +179,8 @@ impl Run {
 
     /// What is missing as cells, for formats that have nothing else.
     pub fn missing_cells(&self) -> Vec<Cell> {
-        let message = "not run to its end: the run was interrupted";
-        let error = || Outcome::Error { kind: ErrorKind::Harness, message: message.to_owned() };
+        let message = format!("not run to its end: the run {}", self.how_it_ended());
+        let error = || Outcome::Error { kind: ErrorKind::Harness, message: message.clone() };
         self.missing.iter().map(|id| Cell::without_result(id.clone(), error())).collect()
     }
 }

@@ -15,8 +15,8 @@ use walkdir::WalkDir;
 pub enum StoreError {
     #[error("no run at {0}: expected a folder with a run.json, or that file")]
     NotFound(PathBuf),
-    #[error("{0} is not a run: expected a run's folder, or its run.json")]
-    NoRun(PathBuf),
+    #[error("{path} is not a run: expected a run's folder, or its run.json ({source})")]
+    NoRun { path: PathBuf, source: serde_json::Error },
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path} was damaged: {source}")]
@@ -132,7 +132,7 @@ impl RunDir {
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|source| {
             match json.extension().is_some_and(|extension| extension == "json") {
                 true => StoreError::Damaged { path: json.clone(), source },
-                false => StoreError::NoRun(path.to_owned()),
+                false => StoreError::NoRun { path: path.to_owned(), source },
             }
         })?;
         match value["schema"].as_u64() {
@@ -151,7 +151,7 @@ impl RunDir {
     }
 }
 
-/// A run that was killed may have ended cells after its last saving. They left their own results.
+/// A run that goes on, or was killed, may have ended cells after its last saving. They left their own results.
 fn add_late_cells(run: &mut Run, folder: &Path) {
     let files = WalkDir::new(folder.join("cells")).sort_by_file_name().into_iter().flatten();
     for file in files.filter(|entry| entry.file_name() == "cell.json") {

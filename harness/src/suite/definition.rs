@@ -370,7 +370,7 @@ const LEAST_MIB: u32 = 128;
 fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
     let mib = NonZeroU32::deserialize(deserializer)?;
     if mib.get() < LEAST_MIB {
-        let message = format!("a guest of {mib} MiB does not boot, expected {LEAST_MIB} or more");
+        let message = format!("{mib} MiB are too few for a guest, expected {LEAST_MIB} or more");
         return Err(serde::de::Error::custom(message));
     }
     Ok(mib)
