@@ -129,9 +129,9 @@ impl Block {
 
     /// How control came from here to `start`, if the block ran to its end and its last instruction leads there: as it nearly always is.
     #[inline]
-    pub fn plainly(&self, begun: u64, start: u64) -> Option<Plain> {
+    pub fn plainly(&self, begun: impl Fn() -> u64, start: u64) -> Option<Plain> {
         let branch = match start {
-            _ if begun != self.last && !self.whole => return None,
+            _ if !self.whole && begun() != self.last => return None,
             _ if start == self.falls_to => None,
             _ if start == self.leads_to || self.leads_anywhere => Some(self.kind),
             _ => return None,

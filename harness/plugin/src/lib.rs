@@ -60,7 +60,6 @@ struct Plugin {
     ring: usize,
     /// Per vCPU: the address of the last instruction that was begun.
     begun: api::ScoreboardField,
-    vcpus: Vec<Vcpu>,
     discontinuities: bool,
     /// For what newly translated blocks are instrumented. Changes only while all vCPUs stand still.
     mode: Mutex<Mode>,
@@ -100,8 +99,23 @@ enum Mode {
     },
 }
 
-/// Touched by its own vCPU's thread, or while all stand still. What it points at lives until then.
-struct Vcpu(UnsafeCell<Option<Watched>>, OnceLock<Registers>);
+/// Aligned, so that its place is found by a shift.
+#[repr(align(256))]
+struct Vcpu {
+    /// Touched by its own vCPU's thread, or while all stand still. What it points at lives until then.
+    watched: UnsafeCell<Option<Watched>>,
+    registers: OnceLock<Registers>,
+}
+
+const MOST_VCPUS: usize = 256;
+
+/// A static, and as many as there can be: looking for one is of what the host does at every block.
+static VCPUS: [Vcpu; MOST_VCPUS] =
+    [const { Vcpu { watched: UnsafeCell::new(None), registers: OnceLock::new() } }; MOST_VCPUS];
+
+fn vcpu(index: c_uint) -> &'static Vcpu {
+    &VCPUS[index as usize % MOST_VCPUS]
+}
 
 /// A vCPU that is looked at.
 struct Watched {
@@ -120,7 +134,9 @@ enum Watch {
     Profiler(Box<Profiler<'static>>),
 }
 
-// SAFETY: see `Vcpu`; the scoreboard's pointer is QEMU's and lives as long as the plugin.
+// SAFETY: see `watched`.
+unsafe impl Sync for Vcpu {}
+// SAFETY: the scoreboard's pointer is QEMU's and lives as long as the plugin.
 unsafe impl Sync for Plugin {}
 // SAFETY: as above.
 unsafe impl Send for Plugin {}
@@ -173,6 +189,9 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     if info.max_vcpus > info.smp_vcpus {
         return Err("vCPUs that are added later cannot be recorded: use -smp without maxcpus".to_owned());
     }
+    if !(0..=MOST_VCPUS as c_int).contains(&info.max_vcpus) {
+        return Err(format!("{} vCPUs: no more than {MOST_VCPUS} can be recorded", info.max_vcpus));
+    }
     let (mut dir, mut ring) = (None, RING);
     for argument in arguments {
         match argument.split_once('=') {
@@ -198,7 +217,6 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         dir,
         ring,
         begun: api::ScoreboardField { scoreboard, offset: 0 },
-        vcpus: (0..info.max_vcpus.max(1)).map(|_| Vcpu(UnsafeCell::new(None), OnceLock::new())).collect(),
         discontinuities: events::tells_of_discontinuities(),
         mode: Mutex::new(Mode::Idle),
         armed: AtomicBool::new(false),
@@ -288,8 +306,9 @@ unsafe fn note_what_is_begun(plugin: &Plugin, tb: *mut api::Tb, count: usize) ->
         let mut behind = 0;
         for index in 0..count {
             let insn = api::qemu_plugin_tb_get_insn(tb, index);
-            if !plugin.guest.surely_completes(bytes(insn, &mut buffer), index == 0) {
-                store(index, api::qemu_plugin_insn_vaddr(insn));
+            let address = api::qemu_plugin_insn_vaddr(insn);
+            if !plugin.guest.surely_completes(bytes(insn, &mut buffer), address, index == 0) {
+                store(index, address);
                 behind = index + 1;
             }
         }
@@ -305,7 +324,7 @@ unsafe fn note_what_is_begun(plugin: &Plugin, tb: *mut api::Tb, count: usize) ->
 /// Where several vCPUs share a thread (`thread=single`, `-icount`), QEMU 9.2 to 10.0 at least translates as if there
 /// were only one: callbacks are told the vCPU that translated, not the one that runs, and the inline stores of all
 /// instructions but a block's first go beside the scoreboard. Nothing true could be recorded.
-fn vcpu_started(vcpu: c_uint) {
+fn vcpu_started(index: c_uint) {
     static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
     let this = thread::current().id();
@@ -318,12 +337,9 @@ fn vcpu_started(vcpu: c_uint) {
         unsafe { libc::_exit(1) };
     }
     threads.push(this);
-    let plugin = plugin();
-    if let Some(Vcpu(_, registers)) = plugin.vcpus.get(vcpu as usize) {
-        // SAFETY: this vCPU's thread, in a callback.
-        if let Some(found) = unsafe { Registers::find(plugin.guest) } {
-            let _ = registers.set(found);
-        }
+    // SAFETY: this vCPU's thread, in a callback.
+    if let Some(found) = unsafe { Registers::find(plugin().guest) } {
+        let _ = vcpu(index).registers.set(found);
     }
 }
 
@@ -374,31 +390,29 @@ unsafe fn describe(guest: Guest, tb: *mut api::Tb, count: usize) -> Block {
 }
 
 /// A block starts while branches are recorded.
-extern "C" fn recorded(vcpu: c_uint, data: *mut c_void) {
-    let plugin = plugin();
-    let Some(Vcpu(watch, _)) = plugin.vcpus.get(vcpu as usize) else { return };
+extern "C" fn recorded(index: c_uint, data: *mut c_void) {
     // SAFETY: this vCPU's own thread; `data` is a block that lives longer than what looks at it.
     unsafe {
         let block = &*data.cast::<Block>();
-        match &mut *watch.get() {
+        match &mut *vcpu(index).watched.get() {
             Some(Watched { begun, watch: Watch::Recorder { recorder, .. } }) => {
-                recorder.block(block, **begun)
+                recorder.block(block, || **begun);
             }
-            first => plugin.watch(vcpu, first, block),
+            first => plugin().watch(index, first, block),
         }
     }
 }
 
 /// … while instructions are counted.
-extern "C" fn profiled(vcpu: c_uint, data: *mut c_void) {
-    let plugin = plugin();
-    let Some(Vcpu(watch, _)) = plugin.vcpus.get(vcpu as usize) else { return };
+extern "C" fn profiled(index: c_uint, data: *mut c_void) {
     // SAFETY: as above.
     unsafe {
         let block = &*data.cast::<Block>();
-        match &mut *watch.get() {
-            Some(Watched { begun, watch: Watch::Profiler(profiler) }) => profiler.block(block, **begun),
-            first => plugin.watch(vcpu, first, block),
+        match &mut *vcpu(index).watched.get() {
+            Some(Watched { begun, watch: Watch::Profiler(profiler) }) => {
+                profiler.block(block, **begun);
+            }
+            first => plugin().watch(index, first, block),
         }
     }
 }
@@ -416,39 +430,39 @@ impl Plugin {
     /// On the vCPU's own thread.
     #[cold]
     #[inline(never)]
-    unsafe fn watch(&self, vcpu: c_uint, watched: &mut Option<Watched>, first: &'static Block) {
-        let begun = self.begun_by(vcpu);
+    unsafe fn watch(&self, index: c_uint, watched: &mut Option<Watched>, first: &'static Block) {
+        let begun = self.begun_by(index);
         // SAFETY: this vCPU's place in the scoreboard.
         let last = unsafe { *begun };
         let watch = match *locked(&self.mode) {
             Mode::Profile { setup, vcpu: asked } => {
-                let mut profiler = Box::new(Profiler::new(setup.unwrap_or_default(), vcpu == asked));
+                let mut profiler = Box::new(Profiler::new(setup.unwrap_or_default(), index == asked));
                 profiler.block(first, last);
                 Watch::Profiler(profiler)
             }
             Mode::Record { .. } | Mode::Idle => {
                 let mut recorder = Recorder::new(self.ring);
-                recorder.block(first, last);
+                recorder.block(first, || last);
                 Watch::Recorder { recorder, asked: None }
             }
         };
         *watched = Some(Watched { begun, watch });
     }
 
-    fn begun_by(&self, vcpu: c_uint) -> *const u64 {
+    fn begun_by(&self, index: c_uint) -> *const u64 {
         // SAFETY: the scoreboard is of addresses, and has a place for each vCPU.
-        unsafe { api::qemu_plugin_scoreboard_find(self.begun.scoreboard, vcpu).cast() }
+        unsafe { api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast() }
     }
 }
 
 /// The function that switches threads is entered.
-extern "C" fn switched(vcpu: c_uint, _: *mut c_void) {
+extern "C" fn switched(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
-    let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Vcpu { watched, registers } = vcpu(index);
     let Mode::Profile { setup: Some(setup), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
-        let Some(Watched { watch: Watch::Profiler(profiler), .. }) = &mut *watch.get() else { return };
+        let Some(Watched { watch: Watch::Profiler(profiler), .. }) = &mut *watched.get() else { return };
         let Some((previous, next)) = registers.get().and_then(|r| r.switched(&setup)) else {
             plugin.lost_switches.fetch_add(1, Ordering::Relaxed);
             return;
@@ -458,13 +472,13 @@ extern "C" fn switched(vcpu: c_uint, _: *mut c_void) {
 }
 
 /// What the snapshot's stand-in was called for, if a program called it.
-extern "C" fn stand_in_entered(vcpu: c_uint, _: *mut c_void) {
+extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
-    let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Vcpu { watched, registers } = vcpu(index);
     let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
-        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watch.get() else {
+        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get() else {
             return;
         };
         *asked = if delivery.is_asked(recorder.newest_first()) {
@@ -476,13 +490,13 @@ extern "C" fn stand_in_entered(vcpu: c_uint, _: *mut c_void) {
 }
 
 /// It is about to return: the entries are written, and their number is what it returns.
-extern "C" fn stand_in_left(vcpu: c_uint, _: *mut c_void) {
+extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
-    let Some(Vcpu(watch, registers)) = plugin.vcpus.get(vcpu as usize) else { return };
+    let Vcpu { watched, registers } = vcpu(index);
     let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that writes registers.
     unsafe {
-        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watch.get() else {
+        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get() else {
             return;
         };
         let (Some(asked), Some(registers), Some(writer)) = (asked.take(), registers.get(), plugin.writer)
@@ -498,10 +512,9 @@ extern "C" fn stand_in_left(vcpu: c_uint, _: *mut c_void) {
 }
 
 /// QEMU tells of an interrupt or exception.
-fn discontinuity(vcpu: c_uint, from: u64, to: u64) {
-    let Some(Vcpu(watch, _)) = plugin().vcpus.get(vcpu as usize) else { return };
+fn discontinuity(index: c_uint, from: u64, to: u64) {
     // SAFETY: this vCPU's own thread.
-    match unsafe { &mut *watch.get() } {
+    match unsafe { &mut *vcpu(index).watched.get() } {
         Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => recorder.discontinuity(from, to),
         Some(Watched { watch: Watch::Profiler(profiler), .. }) => profiler.discontinuity(from, to),
         None => {}
@@ -509,17 +522,19 @@ fn discontinuity(vcpu: c_uint, from: u64, to: u64) {
 }
 
 /// The change itself waits until all vCPUs stand still; this one reaches that point at the end of the block.
-extern "C" fn magic_executed(vcpu: c_uint, data: *mut c_void) {
+extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     let plugin = plugin();
     // SAFETY: `data` is one of the statics.
     let magic = unsafe { &*data.cast::<Magic>() };
-    let registers = || plugin.vcpus.get(vcpu as usize).and_then(|Vcpu(_, registers)| registers.get());
+    let registers = || vcpu(index).registers.get();
     // SAFETY, of both: this vCPU's thread, in a callback that reads registers.
     let wanted = match magic {
         Magic::Arm => Mode::Record { delivery: None },
         Magic::Deliver => Mode::Record { delivery: registers().and_then(|r| unsafe { r.delivery() }) },
         Magic::Disarm => Mode::Idle,
-        Magic::Profile => Mode::Profile { setup: registers().and_then(|r| unsafe { r.setup() }), vcpu },
+        Magic::Profile => {
+            Mode::Profile { setup: registers().and_then(|r| unsafe { r.setup() }), vcpu: index }
+        }
     };
     let armed = plugin.armed.load(Ordering::Relaxed);
     let mut changing = locked(&plugin.changing);
@@ -539,7 +554,7 @@ fn change(id: api::PluginId) {
     let wanted = locked(&plugin.changing).take().unwrap_or(Mode::Idle);
     let was = std::mem::replace(&mut *locked(&plugin.mode), wanted);
     // SAFETY: nothing else touches them now.
-    let watches = plugin.vcpus.iter().map(|Vcpu(watch, _)| unsafe { (*watch.get()).take() });
+    let watches = VCPUS.iter().map(|vcpu| unsafe { (*vcpu.watched.get()).take() });
     let watches: Vec<Option<Watched>> = watches.collect();
     let overrun = plugin.translated.swap(0, Ordering::Relaxed) > MOST_INSTRUCTIONS;
     match was {

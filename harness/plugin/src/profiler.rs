@@ -144,7 +144,7 @@ impl<'a> Profiler<'a> {
     /// A block starts; `begun` is the address of the last instruction that was begun before it.
     pub fn block(&mut self, block: &'a Block, begun: u64) {
         if let Some(previous) = self.previous {
-            match previous.plainly(begun, block.start) {
+            match previous.plainly(|| begun, block.start) {
                 // Of all steps the most, and none that calls or returns.
                 Some(Plain { branch: None | Some(Kind::Cond | Kind::Jump), instructions })
                     if self.told.is_empty() =>

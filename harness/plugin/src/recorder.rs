@@ -20,7 +20,7 @@ struct Trial {
     /// The record's number.
     number: u64,
     /// Instructions recorded with it: if it is left out they are the interrupt's.
-    instructions: u64,
+    instructions: u32,
 }
 
 /// Interrupts that QEMU may tell of before an instruction runs. A guest whose vectors lead nowhere has no end of them.
@@ -44,11 +44,6 @@ const EMPTY: Slot = Slot { from: 0, to: 0, instructions: 0, kind: None };
 /// Slots that a ring begins with.
 const FIRST: usize = 1 << 12;
 
-/// As many as a record can say.
-fn clamped(instructions: u64) -> u32 {
-    u32::try_from(instructions).unwrap_or(u32::MAX)
-}
-
 impl Slot {
     fn record(&self) -> Option<Record> {
         let Slot { from, to, kind, instructions } = *self;
@@ -69,8 +64,8 @@ pub struct Recorder<'b> {
     capacity: usize,
     /// The block that runs, unless it was interrupted as far as QEMU told.
     previous: Option<&'b Block>,
-    /// Instructions begun since the newest record.
-    instructions: u64,
+    /// Instructions begun since the newest record, or as many as a record can say.
+    instructions: u32,
     /// The block that was interrupted, and the interrupts QEMU told of since it started.
     interrupted: Option<&'b Block>,
     told: Vec<(u64, u64)>,
@@ -100,17 +95,17 @@ impl<'b> Recorder<'b> {
     ///
     /// With the plugin armed, most of the time goes here: what is rare is in functions of its own, called last.
     #[inline]
-    pub fn block(&mut self, block: &'b Block, begun: u64) {
-        let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun) };
-        match previous.plainly(begun, block.start) {
+    pub fn block(&mut self, block: &'b Block, begun: impl Fn() -> u64) {
+        let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun()) };
+        match previous.plainly(&begun, block.start) {
             Some(Plain { branch, instructions }) => {
-                let instructions = self.instructions + u64::from(instructions);
+                let instructions = self.instructions.saturating_add(instructions);
                 match branch {
                     None => self.instructions = instructions,
                     Some(kind) => self.push(previous.last, block.start, kind, instructions),
                 }
             }
-            None => self.closely(previous, begun, block.start),
+            None => self.closely(previous, begun(), block.start),
         }
     }
 
@@ -128,7 +123,7 @@ impl<'b> Recorder<'b> {
     #[inline(never)]
     fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
         let counted = previous.counted(previous.left(begun, start));
-        self.instructions += u64::from(counted);
+        self.instructions = self.instructions.saturating_add(counted);
         let told = std::mem::take(&mut self.told);
         flow::between(previous, begun, &told, start, |step| self.step(step));
     }
@@ -205,7 +200,7 @@ impl<'b> Recorder<'b> {
             slot.kind = None;
         }
         if let Some(slot) = self.slot(interrupt) {
-            slot.instructions = clamped(u64::from(slot.instructions) + trial.instructions);
+            slot.instructions = slot.instructions.saturating_add(trial.instructions);
         }
     }
 
@@ -220,9 +215,8 @@ impl<'b> Recorder<'b> {
 
     /// `instructions` are those begun since the newest record.
     #[inline]
-    fn push(&mut self, from: u64, to: u64, kind: Kind, instructions: u64) {
+    fn push(&mut self, from: u64, to: u64, kind: Kind, instructions: u32) {
         self.instructions = 0;
-        let instructions = clamped(instructions);
         match self.ring.get_mut(self.next) {
             Some(slot) => {
                 // Each by itself: of a whole the compiler makes a copy first, for which the CPU waits.
@@ -315,13 +309,13 @@ mod tests {
         for step in steps {
             match step {
                 Whole(block) => {
-                    recorder.block(block, begun);
+                    recorder.block(block, || begun);
                     if block.begun(NOTHING) == NOTHING {
                         begun = block.last;
                     }
                 }
                 Left(block, at) => {
-                    recorder.block(block, begun);
+                    recorder.block(block, || begun);
                     begun = *at;
                 }
                 Told(from, to) => recorder.discontinuity(*from, *to),
@@ -583,7 +577,7 @@ mod tests {
         let mut recorder = Recorder::new(3);
         let mut begun = 0;
         for block in &blocks {
-            recorder.block(block, begun);
+            recorder.block(block, || begun);
             begun = block.last;
         }
         let newest_first: Vec<Record> = recorder.newest_first().collect();
@@ -600,7 +594,7 @@ mod tests {
         let blocks = [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
         let mut recorder = Recorder::new(2);
         for (block, begun) in blocks.iter().zip([0, 0x108, V + 8, 0x208, V + 20]) {
-            recorder.block(block, begun);
+            recorder.block(block, || begun);
         }
         let trace = recorder.finish(0);
         let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();

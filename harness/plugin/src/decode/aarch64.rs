@@ -47,8 +47,9 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
     }
 }
 
-/// Whether an instruction completes whatever registers and memory hold. Of those it does not know it says no.
-pub fn surely_completes(instruction: &[u8]) -> bool {
+/// Whether an instruction completes whatever registers and memory hold, or whatever they hold but the stack pointer, which points at memory
+/// that is there. Of those it does not know it says no.
+pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
     let Ok(bytes) = instruction.try_into() else { return false };
     let word = u32::from_le_bytes(bytes);
     let is = |mask: u32, value: u32| word & mask == value;
@@ -56,8 +57,16 @@ pub fn surely_completes(instruction: &[u8]) -> bool {
     // Of one source: those that authenticate a pointer may raise an exception (FEAT_FPACCOMBINE).
     let authenticates = is(0xffff_0000, 0xdac1_0000);
     let branches = is(0x7c00_0000, 0x1400_0000) || matches!(tail(instruction, 0), Tail::Cond { .. });
-    processes_data && !authenticates || branches || word == NOP
+    // LDP and STP of 32 and 64 bits, LDR and STR of any size with an offset that is part of them, but for the unprivileged: the base is register 31.
+    let loads_or_stores = is(0x7e00_0000, 0x2800_0000)
+        || is(0x3f80_0000, 0x3900_0000)
+        || is(0x3fa0_0000, 0x3800_0000) && !is(0x0c00, 0x0800);
+    let uses_stack = loads_or_stores && is(0x3e0, 0x3e0) || is(0xffff_fc1f, RET);
+    processes_data && !authenticates || branches || word == NOP || has_stack && uses_stack
 }
+
+/// Of register 0.
+const RET: u32 = 0xd65f_0000;
 
 const NOP: u32 = 0xd503_201f;
 

@@ -33,11 +33,13 @@ impl Guest {
     }
 
     /// Whether an instruction always completes: no fault, no exit from the emulator's block in its middle.
-    pub fn surely_completes(self, instruction: &[u8], is_first: bool) -> bool {
+    pub fn surely_completes(self, instruction: &[u8], address: u64, is_first: bool) -> bool {
+        // The kernel has the upper half of the addresses, and a stack: what faults at it is its overflow, from which nothing goes on.
+        let has_stack = address >> 63 == 1;
         match self {
-            Guest::X86_64 => x86_64::surely_completes(instruction),
+            Guest::X86_64 => x86_64::surely_completes(instruction, has_stack),
             // Where an indirect branch led may be no place for one to lead (BTI), whatever is there.
-            Guest::Aarch64 => !is_first && aarch64::surely_completes(instruction),
+            Guest::Aarch64 => !is_first && aarch64::surely_completes(instruction, has_stack),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::flow::Tail;
 use iced_x86::{
-    ConditionCode, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind,
+    ConditionCode, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
 use tramplab_protocol::trace::Kind;
 
@@ -39,70 +39,89 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
     }
 }
 
-/// Whether an instruction completes whatever registers and memory hold. Of those it does not know it says no.
-pub fn surely_completes(instruction: &[u8]) -> bool {
+/// Whether an instruction completes whatever registers and memory hold, or whatever they hold but the stack pointer, which points at memory
+/// that is there. Of those it does not know it says no.
+pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
+    let decoded = Decoder::new(64, instruction, DecoderOptions::NONE).decode();
+    let is_on_stack = decoded.memory_base() == Register::RSP
+        && decoded.memory_index() == Register::None
+        && decoded.segment_prefix() == Register::None;
+    // Segment and control registers are no general ones; a far jump has an operand of another kind.
+    let is_harmless = |index| match (decoded.op_kind(index), decoded.mnemonic()) {
+        (OpKind::Register, _) => decoded.op_register(index).is_gpr(),
+        (OpKind::Memory, Mnemonic::Lea | Mnemonic::Nop) => true,
+        // One exchanges with the other CPUs in mind, the others take any bit from there on.
+        (OpKind::Memory, Mnemonic::Xchg | Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts) => {
+            false
+        }
+        (OpKind::Memory, _) => has_stack && is_on_stack,
+        (OpKind::FarBranch16 | OpKind::FarBranch32, _) => false,
+        _ => true,
+    };
+    let is_known = decoded.condition_code() != ConditionCode::None
+        || computes(decoded.mnemonic())
+        || has_stack && uses_stack(decoded.mnemonic());
+    is_known && !decoded.has_lock_prefix() && (0..decoded.op_count()).all(is_harmless)
+}
+
+fn uses_stack(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::{Call, Leave, Pop, Push, Pushfq, Ret};
+    matches!(mnemonic, Call | Leave | Pop | Push | Pushfq | Ret)
+}
+
+fn computes(mnemonic: Mnemonic) -> bool {
     use Mnemonic::{
         Adc, Add, And, Bsf, Bsr, Bswap, Bt, Btc, Btr, Bts, Cbw, Cdq, Cdqe, Cmp, Cqo, Cwde, Dec, Endbr64,
         Imul, Inc, Jmp, Lea, Mov, Movsx, Movsxd, Movzx, Mul, Neg, Nop, Not, Or, Rcl, Rcr, Rol, Ror, Sar, Sbb,
         Shl, Shld, Shr, Shrd, Sub, Test, Xchg, Xor,
     };
-    let decoded = Decoder::new(64, instruction, DecoderOptions::NONE).decode();
-    let is_known = decoded.condition_code() != ConditionCode::None
-        || matches!(
-            decoded.mnemonic(),
-            Adc | Add
-                | And
-                | Bsf
-                | Bsr
-                | Bswap
-                | Bt
-                | Btc
-                | Btr
-                | Bts
-                | Cbw
-                | Cdq
-                | Cdqe
-                | Cmp
-                | Cqo
-                | Cwde
-                | Dec
-                | Endbr64
-                | Imul
-                | Inc
-                | Jmp
-                | Lea
-                | Mov
-                | Movsx
-                | Movsxd
-                | Movzx
-                | Mul
-                | Neg
-                | Nop
-                | Not
-                | Or
-                | Rcl
-                | Rcr
-                | Rol
-                | Ror
-                | Sar
-                | Sbb
-                | Shl
-                | Shld
-                | Shr
-                | Shrd
-                | Sub
-                | Test
-                | Xchg
-                | Xor
-        );
-    // Segment and control registers are no general ones; a far jump has an operand of another kind.
-    let is_harmless = |index| match decoded.op_kind(index) {
-        OpKind::Register => decoded.op_register(index).is_gpr(),
-        OpKind::Memory => matches!(decoded.mnemonic(), Lea | Nop),
-        OpKind::FarBranch16 | OpKind::FarBranch32 => false,
-        _ => true,
-    };
-    is_known && !decoded.has_lock_prefix() && (0..decoded.op_count()).all(is_harmless)
+    matches!(
+        mnemonic,
+        Adc | Add
+            | And
+            | Bsf
+            | Bsr
+            | Bswap
+            | Bt
+            | Btc
+            | Btr
+            | Bts
+            | Cbw
+            | Cdq
+            | Cdqe
+            | Cmp
+            | Cqo
+            | Cwde
+            | Dec
+            | Endbr64
+            | Imul
+            | Inc
+            | Jmp
+            | Lea
+            | Mov
+            | Movsx
+            | Movsxd
+            | Movzx
+            | Mul
+            | Neg
+            | Nop
+            | Not
+            | Or
+            | Rcl
+            | Rcr
+            | Rol
+            | Ror
+            | Sar
+            | Sbb
+            | Shl
+            | Shld
+            | Shr
+            | Shrd
+            | Sub
+            | Test
+            | Xchg
+            | Xor
+    )
 }
 
 #[cfg(test)]
@@ -148,44 +167,66 @@ mod tests {
 
     #[test]
     fn what_surely_completes() {
-        let cases: &[(&str, &[u8], bool)] = &[
-            ("nop", &[0x90], true),
-            ("nopl 0(%rax)", &[0x0f, 0x1f, 0x40, 0], true),
-            ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa], true),
-            ("mov %rsp,%rbp", &[0x48, 0x89, 0xe5], true),
-            ("mov $1,%eax", &[0xb8, 1, 0, 0, 0], true),
-            ("lea 8(%rax),%rdx", &[0x48, 0x8d, 0x50, 8], true),
-            ("shl %cl,%eax", &[0xd3, 0xe0], true),
-            ("sete %al", &[0x0f, 0x94, 0xc0], true),
-            ("cmovne %rax,%rdx", &[0x48, 0x0f, 0x45, 0xd0], true),
-            ("jne", &[0x75, 0x10], true),
-            ("jmp", &[0xeb, 0x10], true),
-            ("mov (%rax),%rax", &[0x48, 0x8b, 0x00], false),
-            ("add %eax,(%rdx)", &[0x01, 0x02], false),
-            ("cmovne (%rax),%rdx", &[0x48, 0x0f, 0x45, 0x10], false),
-            ("push %rax", &[0x50], false),
-            ("pop %rax", &[0x58], false),
-            ("leave", &[0xc9], false),
-            ("call", &[0xe8, 0, 1, 0, 0], false),
-            ("call *%rax", &[0xff, 0xd0], false),
-            ("jmp *(%rax)", &[0xff, 0x20], false),
-            ("ret", &[0xc3], false),
-            ("div %ecx", &[0xf7, 0xf1], false),
-            ("mov %cr3,%rax", &[0x0f, 0x20, 0xd8], false),
-            ("mov %eax,%ds", &[0x8e, 0xd8], false),
-            ("pause", &[0xf3, 0x90], false),
-            ("rdtsc", &[0x0f, 0x31], false),
-            ("rdmsr", &[0x0f, 0x32], false),
-            ("cli", &[0xfa], false),
-            ("rep movsb", &[0xf3, 0xa4], false),
-            ("lock xchg is a fault", &[0xf0, 0x90], false),
-            ("paddd %xmm0,%xmm1", &[0x66, 0x0f, 0xfe, 0xc8], false),
-            ("fld1", &[0xd9, 0xe8], false),
-            ("ud2", &[0x0f, 0x0b], false),
-            ("nothing that is known", &[0x06], false),
+        /// Without a stack that is there, and with one.
+        const ALWAYS: [bool; 2] = [true, true];
+        const WITH_STACK: [bool; 2] = [false, true];
+        const NEVER: [bool; 2] = [false, false];
+        let cases: &[(&str, &[u8], [bool; 2])] = &[
+            ("nop", &[0x90], ALWAYS),
+            ("nopl 0(%rax)", &[0x0f, 0x1f, 0x40, 0], ALWAYS),
+            ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa], ALWAYS),
+            ("mov %rsp,%rbp", &[0x48, 0x89, 0xe5], ALWAYS),
+            ("mov $1,%eax", &[0xb8, 1, 0, 0, 0], ALWAYS),
+            ("lea 8(%rax),%rdx", &[0x48, 0x8d, 0x50, 8], ALWAYS),
+            ("shl %cl,%eax", &[0xd3, 0xe0], ALWAYS),
+            ("sete %al", &[0x0f, 0x94, 0xc0], ALWAYS),
+            ("cmovne %rax,%rdx", &[0x48, 0x0f, 0x45, 0xd0], ALWAYS),
+            ("jne", &[0x75, 0x10], ALWAYS),
+            ("jmp", &[0xeb, 0x10], ALWAYS),
+            ("push %rax", &[0x50], WITH_STACK),
+            ("push $1", &[0x6a, 1], WITH_STACK),
+            ("push 8(%rsp)", &[0xff, 0x74, 0x24, 8], WITH_STACK),
+            ("pushfq", &[0x9c], WITH_STACK),
+            ("pop %rax", &[0x58], WITH_STACK),
+            ("leave", &[0xc9], WITH_STACK),
+            ("call", &[0xe8, 0, 1, 0, 0], WITH_STACK),
+            ("call *%rax", &[0xff, 0xd0], WITH_STACK),
+            ("ret", &[0xc3], WITH_STACK),
+            ("mov %rax,8(%rsp)", &[0x48, 0x89, 0x44, 0x24, 8], WITH_STACK),
+            ("addq $1,8(%rsp)", &[0x48, 0x83, 0x44, 0x24, 8, 1], WITH_STACK),
+            ("mov (%rsp,%rax),%rax", &[0x48, 0x8b, 0x04, 0x04], NEVER),
+            ("mov %gs:(%rsp),%rax", &[0x65, 0x48, 0x8b, 0x04, 0x24], NEVER),
+            ("lock addq $1,8(%rsp)", &[0xf0, 0x48, 0x83, 0x44, 0x24, 8, 1], NEVER),
+            ("xchg %rax,(%rsp)", &[0x48, 0x87, 0x04, 0x24], NEVER),
+            ("bt %rax,(%rsp)", &[0x48, 0x0f, 0xa3, 0x04, 0x24], NEVER),
+            ("push (%rax)", &[0xff, 0x30], NEVER),
+            ("pop %fs", &[0x0f, 0xa1], NEVER),
+            ("popfq", &[0x9d], NEVER),
+            ("lretq", &[0x48, 0xcb], NEVER),
+            ("iretq", &[0x48, 0xcf], NEVER),
+            ("call *(%rip)", &[0xff, 0x15, 0, 0, 0, 0], NEVER),
+            ("mov -8(%rbp),%rax", &[0x48, 0x8b, 0x45, 0xf8], NEVER),
+            ("mov (%rax),%rax", &[0x48, 0x8b, 0x00], NEVER),
+            ("add %eax,(%rdx)", &[0x01, 0x02], NEVER),
+            ("cmovne (%rax),%rdx", &[0x48, 0x0f, 0x45, 0x10], NEVER),
+            ("jmp *(%rax)", &[0xff, 0x20], NEVER),
+            ("div %ecx", &[0xf7, 0xf1], NEVER),
+            ("mov %cr3,%rax", &[0x0f, 0x20, 0xd8], NEVER),
+            ("mov %eax,%ds", &[0x8e, 0xd8], NEVER),
+            ("pause", &[0xf3, 0x90], NEVER),
+            ("rdtsc", &[0x0f, 0x31], NEVER),
+            ("rdmsr", &[0x0f, 0x32], NEVER),
+            ("cli", &[0xfa], NEVER),
+            ("rep movsb", &[0xf3, 0xa4], NEVER),
+            ("lock xchg is a fault", &[0xf0, 0x90], NEVER),
+            ("paddd %xmm0,%xmm1", &[0x66, 0x0f, 0xfe, 0xc8], NEVER),
+            ("movaps (%rsp),%xmm0", &[0x0f, 0x28, 0x04, 0x24], NEVER),
+            ("fld1", &[0xd9, 0xe8], NEVER),
+            ("ud2", &[0x0f, 0x0b], NEVER),
+            ("nothing that is known", &[0x06], NEVER),
         ];
         for &(name, bytes, expected) in cases {
-            assert_eq!(surely_completes(bytes), expected, "{name}");
+            assert_eq!([false, true].map(|has_stack| surely_completes(bytes, has_stack)), expected, "{name}");
         }
     }
 }

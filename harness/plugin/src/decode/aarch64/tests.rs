@@ -221,33 +221,53 @@ fn as_binutils_has_it() {
 
 #[test]
 fn what_surely_completes() {
-    let cases: &[(&str, u32, bool)] = &[
-        ("nop", 0xd503_201f, true),
-        ("mov x29, sp", 0x9100_03fd, true),
-        ("movz x9, #1", 0xd280_0029, true),
-        ("adrp x0, 0", 0x9000_0000, true),
-        ("add x0, x1, x2", 0x8b02_0020, true),
-        ("csel x0, x1, x2, eq", 0x9a82_0020, true),
-        ("udiv x0, x1, x2", 0x9ac2_0820, true),
-        ("clz x0, x1", 0xdac0_1020, true),
-        ("b", 0x1400_0040, true),
-        ("bl", 0x9400_0001, true),
-        ("cbz w3", 0x3400_0083, true),
-        ("autia x0, x1", 0xdac1_1020, false),
-        ("autiasp", 0xd503_23bf, false),
-        ("ldr x0, [x1]", 0xf940_0020, false),
-        ("stp x29, x30, [sp, #-16]!", 0xa9bf_7bfd, false),
-        ("cpyfp", 0x1902_0420, false),
-        ("br x0", 0xd61f_0000, false),
-        ("ret", 0xd65f_03c0, false),
-        ("mrs x0, sp_el0", 0xd538_4100, false),
-        ("msr daifset, #2", 0xd503_42df, false),
-        ("fmov d0, #1.0", 0x1e6e_1000, false),
-        ("svc #0", 0xd400_0001, false),
-        ("brk", 0xd420_0000, false),
-        ("udf", 0, false),
+    /// Without a stack that is there, and with one.
+    const ALWAYS: [bool; 2] = [true, true];
+    const WITH_STACK: [bool; 2] = [false, true];
+    const NEVER: [bool; 2] = [false, false];
+    let cases: &[(&str, u32, [bool; 2])] = &[
+        ("nop", 0xd503_201f, ALWAYS),
+        ("mov x29, sp", 0x9100_03fd, ALWAYS),
+        ("movz x9, #1", 0xd280_0029, ALWAYS),
+        ("adrp x0, 0", 0x9000_0000, ALWAYS),
+        ("add x0, x1, x2", 0x8b02_0020, ALWAYS),
+        ("csel x0, x1, x2, eq", 0x9a82_0020, ALWAYS),
+        ("udiv x0, x1, x2", 0x9ac2_0820, ALWAYS),
+        ("clz x0, x1", 0xdac0_1020, ALWAYS),
+        ("b", 0x1400_0040, ALWAYS),
+        ("bl", 0x9400_0001, ALWAYS),
+        ("cbz w3", 0x3400_0083, ALWAYS),
+        ("autia x0, x1", 0xdac1_1020, NEVER),
+        ("autiasp", 0xd503_23bf, NEVER),
+        ("ldr x0, [x1]", 0xf940_0020, NEVER),
+        ("stp x29, x30, [sp, #-16]!", 0xa9bf_7bfd, WITH_STACK),
+        ("ldp x29, x30, [sp], #16", 0xa8c1_7bfd, WITH_STACK),
+        ("ldp w0, w1, [sp, #8]", 0x2941_07e0, WITH_STACK),
+        ("str x0, [sp, #8]", 0xf900_07e0, WITH_STACK),
+        ("ldrb w0, [sp, #8]", 0x3940_23e0, WITH_STACK),
+        ("ldur x0, [sp, #1]", 0xf840_13e0, WITH_STACK),
+        ("str x0, [sp, #-16]!", 0xf81f_0fe0, WITH_STACK),
+        ("ldtr x0, [sp]", 0xf840_0be0, NEVER),
+        ("ldr x0, [sp, x1]", 0xf861_6be0, NEVER),
+        ("ldp q0, q1, [sp]", 0xad40_07e0, NEVER),
+        ("ldr d0, [sp]", 0xfd40_03e0, NEVER),
+        ("stgp x0, x1, [sp]", 0x6900_07e0, NEVER),
+        ("swp x0, x1, [sp]", 0xf820_83e1, NEVER),
+        ("ldar x0, [sp]", 0xc8df_ffe0, NEVER),
+        ("stp x29, x30, [x0]", 0xa900_7c1d, NEVER),
+        ("cpyfp", 0x1902_0420, NEVER),
+        ("br x0", 0xd61f_0000, NEVER),
+        ("ret", 0xd65f_03c0, WITH_STACK),
+        ("retaa", 0xd65f_0bff, NEVER),
+        ("mrs x0, sp_el0", 0xd538_4100, NEVER),
+        ("msr daifset, #2", 0xd503_42df, NEVER),
+        ("fmov d0, #1.0", 0x1e6e_1000, NEVER),
+        ("svc #0", 0xd400_0001, NEVER),
+        ("brk", 0xd420_0000, NEVER),
+        ("udf", 0, NEVER),
     ];
     for &(name, word, expected) in cases {
-        assert_eq!(surely_completes(&word.to_le_bytes()), expected, "{name}");
+        let found = [false, true].map(|has_stack| surely_completes(&word.to_le_bytes(), has_stack));
+        assert_eq!(found, expected, "{name}");
     }
 }
