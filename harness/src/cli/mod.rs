@@ -65,8 +65,9 @@ pub fn repository() -> PathBuf {
 pub unsafe fn forget_cargo_run() {
     repository();
     let of_package = |name: &OsString| {
-        name.to_str()
-            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        name.to_str().is_some_and(|name| {
+            name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        })
     };
     for name in std::env::vars_os().map(|(name, _)| name).filter(of_package).collect::<Vec<_>>() {
         // SAFETY: the caller's promise.
