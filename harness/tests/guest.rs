@@ -539,7 +539,7 @@ fn each_way_through_ftrace_is_seen(arch: Arch, ways: &[Way]) {
         let entered: BTreeSet<String> = records
             .filter(|record| record.to.offset == 0)
             .filter_map(|record| record.to.symbol.as_deref())
-            .map(branch::stable_name)
+            .map(|symbol| branch::stable_name(symbol).into_owned())
             .collect();
         let what = beside.with(mechanism);
         for name in through {

@@ -252,7 +252,7 @@ fn named(
 #[cfg(test)]
 mod tests {
     use super::{
-        super::symbolic::{stable_name, symbolic},
+        super::symbolic::{Symbolic, stable_name},
         *,
     };
     use Kind::*;
@@ -363,8 +363,8 @@ mod tests {
         let record = &waste.points[0].records[0];
         format!(
             "{} -> {}{}",
-            symbolic(&record.from),
-            symbolic(&record.to),
+            Symbolic(&record.from),
+            Symbolic(&record.to),
             if record.modelled { " *" } else { "" }
         )
     }

@@ -147,7 +147,8 @@ struct Key {
 }
 
 fn key(line: &Line) -> Key {
-    let function = |place: &str| stable_name(place.rsplit_once('+').map_or(place, |(name, _)| name));
+    let function =
+        |place: &str| stable_name(place.rsplit_once('+').map_or(place, |(name, _)| name)).into_owned();
     Key { from: function(&line.from), to: function(&line.to), modelled: line.modelled }
 }
 

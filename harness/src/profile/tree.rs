@@ -68,7 +68,7 @@ impl<const SIDES: usize> Tree<SIDES> {
             let frame = *frames.entry((node.thread, node.function, node.interrupt)).or_insert_with(|| {
                 let function = &profile.functions[node.function as usize];
                 let name = match (self.names, &function.space) {
-                    (Names::Stable, Space::Module(_)) => stable_name(&function.name),
+                    (Names::Stable, Space::Module(_)) => stable_name(&function.name).into_owned(),
                     _ => function.name.clone(),
                 };
                 let space = match &function.space {

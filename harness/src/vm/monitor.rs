@@ -9,7 +9,7 @@ use qapi::{
     },
 };
 use std::{
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, BufWriter},
     os::unix::net::UnixStream,
     path::Path,
     thread,
@@ -34,7 +34,8 @@ pub enum MonitorError {
     Path(std::path::PathBuf),
 }
 
-pub struct Monitor(Qmp<Stream<BufReader<UnixStream>, UnixStream>>);
+/// A command is sent at once: else word by word, at each of which QEMU wakes.
+pub struct Monitor(Qmp<Stream<BufReader<UnixStream>, BufWriter<UnixStream>>>);
 
 impl Monitor {
     /// Whoever opens it holds up QEMU's first answer only, so it can be done when the guest has long been running.
@@ -46,7 +47,7 @@ impl Monitor {
         if input.fill_buf()?.is_empty() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        let mut monitor = Monitor(Qmp::new(Stream::new(input, stream)));
+        let mut monitor = Monitor(Qmp::new(Stream::new(input, BufWriter::new(stream))));
         monitor
             .0
             .handshake()

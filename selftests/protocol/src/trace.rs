@@ -6,7 +6,10 @@
 //! `from: u64`, `to: u64`, `kind: u8`, 3 reserved bytes, `instructions: u32`. Last, a CRC-32 of everything before it.
 
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 const MAGIC: &[u8; 8] = b"TLBRTRC2";
 const RECORD_BYTES: usize = 24;
@@ -52,6 +55,13 @@ impl Kind {
 
     fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(byte)).copied()
+    }
+}
+
+/// As it is serialised.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
