@@ -65,7 +65,7 @@ pub struct Selection {
     /// Run one shard, e.g. hash:1/2, count:2/4 or slice:1/3
     #[arg(long, value_name = "KIND:M/N")]
     pub partition: Option<PartitionerBuilder>,
-    /// Cells at once; those that are timed always run alone [default: one more than there are CPUs]
+    /// Cells at once; those that are timed always run alone [default: two more than there are CPUs]
     #[arg(short = 'j', long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
     /// Run only cells whose name contains one of these
@@ -247,8 +247,8 @@ impl Cells {
         });
         let mut builder = TestRunnerBuilder::default();
         builder.set_capture_strategy(CaptureStrategy::Combined);
-        // One more than CPUs: a cell also waits for the disk, and for processes to end.
-        let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 1;
+        // Two more than CPUs: a cell also waits for the disk, for processes to end, and for its guest, which waits for grace periods.
+        let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
         builder.set_test_threads(TestThreads::Count(selection.jobs.map_or_else(usual, usize::from)));
         let runner = builder.build(
             run_id,

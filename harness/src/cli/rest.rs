@@ -64,19 +64,34 @@ pub fn tell_of_merging(rest: &Run, rest_dir: &RunDir, of: &Lacking) {
     if !rest.missing.is_empty() || rest.shard.is_some() {
         return;
     }
-    let mut folders = vec![resolved(rest_dir)];
-    let mut next = Some((of.folder.path().to_owned(), of.run.rest_of.clone()));
-    // That may be a rest itself, of a run beside it.
-    while let Some((folder, of)) = next {
-        let before = of.map(|id| folder.with_file_name(id));
-        folders.insert(0, folder);
-        let before = before.filter(|path| !folders.contains(path));
-        next = before.and_then(|path| RunDir::load(&path).ok().map(|run| (path, run.rest_of)));
+    let rest = resolved(rest_dir);
+    match parts(of) {
+        Ok(mut folders) => {
+            folders.push(rest);
+            let folders = folders.iter().map(|folder| folder.display().to_string());
+            let words: Vec<String> =
+                ["cargo", "xtask", "merge"].map(str::to_owned).into_iter().chain(folders).collect();
+            eprintln!("to make one run of all its parts: {}", shell_words::join(words));
+        }
+        Err(id) => eprintln!(
+            "to make one run of all its parts, `cargo xtask merge` takes {}, {} and what that is the rest of, {id}, which is not beside it",
+            rest.display(),
+            of.folder.path().display()
+        ),
     }
-    let folders = folders.iter().map(|folder| folder.display().to_string());
-    let words: Vec<String> =
-        ["cargo", "xtask", "merge"].map(str::to_owned).into_iter().chain(folders).collect();
-    eprintln!("to make one run of all its parts: {}", shell_words::join(words));
+}
+
+/// The folders of a run and of what it is the rest of, oldest first; or which run is not beside them.
+fn parts(of: &Lacking) -> Result<Vec<PathBuf>, String> {
+    let mut folders = vec![of.folder.path().to_owned()];
+    let mut before = of.run.rest_of.clone();
+    while let Some(id) = before {
+        let folder = folders[0].with_file_name(&id);
+        let run = RunDir::load(&folder).ok().filter(|_| !folders.contains(&folder)).ok_or(id)?;
+        before = run.rest_of;
+        folders.insert(0, folder);
+    }
+    Ok(folders)
 }
 
 fn resolved(run_dir: &RunDir) -> PathBuf {
@@ -101,4 +116,30 @@ fn command_line(run: &Run, rest_of: &[&str]) -> String {
         }
     }
     shell_words::join(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_rest_of_a_rest_are_all_named_or_none() {
+        let recorded: Run = serde_json::from_str(include_str!("../report/testdata/run.json")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let lacking = |id: &str, rest_of: Option<&str>| {
+            let run = Run { id: id.to_owned(), rest_of: rest_of.map(str::to_owned), ..recorded.clone() };
+            let folder = RunDir::new(dir.path().join(id));
+            fs::create_dir_all(folder.path()).unwrap();
+            folder.save(&run).unwrap();
+            Lacking { run, folder }
+        };
+        let folders = |ids: &[&str]| Vec::from_iter(ids.iter().map(|id| dir.path().join(id)));
+        let (first, second) = (lacking("first", None), lacking("second", Some("first")));
+        assert_eq!(parts(&first), Ok(folders(&["first"])));
+        assert_eq!(parts(&second), Ok(folders(&["first", "second"])));
+        assert_eq!(parts(&lacking("third", Some("second"))), Ok(folders(&["first", "second", "third"])));
+        assert_eq!(parts(&lacking("moved", Some("elsewhere"))), Err("elsewhere".to_owned()));
+        // By hand only.
+        assert_eq!(parts(&lacking("own", Some("own"))), Err("own".to_owned()));
+    }
 }
