@@ -43,6 +43,8 @@ pub struct Block {
     leads_to: u64,
     /// Of the branch, if it has one.
     kind: Kind,
+    /// All of the block, with the branch.
+    stretch: Stretch,
     /// Whether the branch may lead to any place, and does no more than that: what returns from an interrupt is looked at closely.
     leads_anywhere: bool,
     /// Whether nothing in it can fail, so that it runs to its end whenever it starts: it does not have noted what was begun.
@@ -71,6 +73,35 @@ pub struct Plain {
     pub branch: Option<Kind>,
     /// Of the block before, all of which were begun.
     pub instructions: u32,
+    /// The same, if there was a branch.
+    pub stretch: Stretch,
+}
+
+/// How many instructions, and above them the kind of the branch that they end in, so that both are stored at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch(u64);
+
+impl Stretch {
+    const KIND: u32 = 56;
+
+    pub const fn new(kind: Option<Kind>, instructions: u32) -> Stretch {
+        let kind = if let Some(kind) = kind { kind as u64 + 1 } else { 0 };
+        Stretch(kind << Stretch::KIND | instructions as u64)
+    }
+
+    pub fn kind(self) -> Option<Kind> {
+        Kind::from_byte((self.0 >> Stretch::KIND).checked_sub(1)? as u8)
+    }
+
+    /// As many as a record can say.
+    pub fn instructions(self) -> u32 {
+        u32::try_from(self.0 & ((1 << Stretch::KIND) - 1)).unwrap_or(u32::MAX)
+    }
+
+    /// With more instructions before it: nobody lives to see as many as there is no room for.
+    pub fn behind(self, instructions: u64) -> Stretch {
+        Stretch(self.0.wrapping_add(instructions))
+    }
 }
 
 /// How a block was left.
@@ -102,6 +133,7 @@ impl Block {
             falls_to,
             leads_to,
             kind,
+            stretch: Stretch::new(Some(kind), instructions.len() as u32),
             leads_anywhere: matches!(tail, Tail::Indirect { .. }) && kind != Kind::Iret,
             whole: false,
             length: instructions.len() as u32,
@@ -136,7 +168,7 @@ impl Block {
             _ if start == self.leads_to || self.leads_anywhere => Some(self.kind),
             _ => return None,
         };
-        Some(Plain { branch, instructions: self.length })
+        Some(Plain { branch, instructions: self.length, stretch: self.stretch })
     }
 
     /// `begun` is the last instruction begun, `start` where the next block is.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The branches a vCPU takes, the newest of them kept. Pure: no QEMU here.
 
-use crate::flow::{self, Block, Plain, Step};
+use crate::flow::{self, Block, Plain, Step, Stretch};
 use std::collections::VecDeque;
 use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
 
@@ -20,7 +20,7 @@ struct Trial {
     /// The record's number.
     number: u64,
     /// Instructions recorded with it: if it is left out they are the interrupt's.
-    instructions: u32,
+    instructions: u64,
 }
 
 /// Interrupts that QEMU may tell of before an instruction runs. A guest whose vectors lead nowhere has no end of them.
@@ -34,20 +34,20 @@ const OPEN: usize = 64;
 struct Slot {
     from: u64,
     to: u64,
-    instructions: u32,
-    /// None of one that is void: not used yet, or a conditional branch of which it turned out that it was not taken, or never became known.
-    kind: Option<Kind>,
+    /// Without a kind it is void: not used yet, or a conditional branch of which it turned out that it was not taken, or never became known.
+    stretch: Stretch,
 }
 
-const EMPTY: Slot = Slot { from: 0, to: 0, instructions: 0, kind: None };
+const VOID: Stretch = Stretch::new(None, 0);
+const EMPTY: Slot = Slot { from: 0, to: 0, stretch: VOID };
 
 /// Slots that a ring begins with.
 const FIRST: usize = 1 << 12;
 
 impl Slot {
     fn record(&self) -> Option<Record> {
-        let Slot { from, to, kind, instructions } = *self;
-        kind.map(|kind| Record { from, to, kind, instructions })
+        let Slot { from, to, stretch } = *self;
+        stretch.kind().map(|kind| Record { from, to, kind, instructions: stretch.instructions() })
     }
 }
 
@@ -64,8 +64,8 @@ pub struct Recorder<'b> {
     capacity: usize,
     /// The block that runs, unless it was interrupted as far as QEMU told.
     previous: Option<&'b Block>,
-    /// Instructions begun since the newest record, or as many as a record can say.
-    instructions: u32,
+    /// Instructions begun since the newest record.
+    instructions: u64,
     /// The block that was interrupted, and the interrupts QEMU told of since it started.
     interrupted: Option<&'b Block>,
     told: Vec<(u64, u64)>,
@@ -98,12 +98,9 @@ impl<'b> Recorder<'b> {
     pub fn block(&mut self, block: &'b Block, begun: impl Fn() -> u64) {
         let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun()) };
         match previous.plainly(&begun, block.start) {
-            Some(Plain { branch, instructions }) => {
-                let instructions = self.instructions.saturating_add(instructions);
-                match branch {
-                    None => self.instructions = instructions,
-                    Some(kind) => self.push(previous.last, block.start, kind, instructions),
-                }
+            Some(Plain { branch: None, instructions, .. }) => self.instructions += u64::from(instructions),
+            Some(Plain { branch: Some(_), stretch, .. }) => {
+                self.push(previous.last, block.start, stretch.behind(self.instructions));
             }
             None => self.closely(previous, begun(), block.start),
         }
@@ -123,7 +120,7 @@ impl<'b> Recorder<'b> {
     #[inline(never)]
     fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
         let counted = previous.counted(previous.left(begun, start));
-        self.instructions = self.instructions.saturating_add(counted);
+        self.instructions += u64::from(counted);
         let told = std::mem::take(&mut self.told);
         flow::between(previous, begun, &told, start, |step| self.step(step));
     }
@@ -147,7 +144,7 @@ impl<'b> Recorder<'b> {
             Step::Branch { from, to, kind, on_trial: false } => self.branch(from, to, kind),
             Step::Branch { from, to, kind, on_trial: true } => {
                 self.trial = Some(Trial { number: self.total(), instructions: self.instructions });
-                self.push(from, to, kind, self.instructions);
+                self.push(from, to, self.stretch(kind));
             }
             Step::Interrupt { from, to, resume } => {
                 let trial = self.trial.take();
@@ -157,7 +154,7 @@ impl<'b> Recorder<'b> {
     }
 
     fn branch(&mut self, from: u64, to: u64, kind: Kind) {
-        self.push(from, to, kind, self.instructions);
+        self.push(from, to, self.stretch(kind));
         if kind == Kind::Iret {
             self.returned(to);
         }
@@ -165,7 +162,7 @@ impl<'b> Recorder<'b> {
 
     fn interrupt(&mut self, from: u64, to: u64, trial: Option<Trial>, resume: [u64; 3]) {
         let interrupt = self.total();
-        self.push(from, to, Kind::Interrupt, self.instructions);
+        self.push(from, to, self.stretch(Kind::Interrupt));
         if self.open.len() == OPEN {
             self.give_up_oldest();
         }
@@ -197,10 +194,10 @@ impl<'b> Recorder<'b> {
     fn leave_out(&mut self, trial: Trial, interrupt: u64) {
         self.void += 1;
         if let Some(slot) = self.slot(trial.number) {
-            slot.kind = None;
+            slot.stretch = VOID;
         }
         if let Some(slot) = self.slot(interrupt) {
-            slot.instructions = slot.instructions.saturating_add(trial.instructions);
+            slot.stretch = slot.stretch.behind(trial.instructions);
         }
     }
 
@@ -213,34 +210,37 @@ impl<'b> Recorder<'b> {
         self.first + self.next as u64
     }
 
-    /// `instructions` are those begun since the newest record.
+    /// What was begun since the newest record, ending in a branch.
+    fn stretch(&self, kind: Kind) -> Stretch {
+        Stretch::new(Some(kind), 0).behind(self.instructions)
+    }
+
     #[inline]
-    fn push(&mut self, from: u64, to: u64, kind: Kind, instructions: u32) {
+    fn push(&mut self, from: u64, to: u64, stretch: Stretch) {
         self.instructions = 0;
         match self.ring.get_mut(self.next) {
             Some(slot) => {
                 // Each by itself: of a whole the compiler makes a copy first, for which the CPU waits.
                 slot.from = from;
                 slot.to = to;
-                slot.instructions = instructions;
-                slot.kind = Some(kind);
+                slot.stretch = stretch;
                 self.next += 1;
             }
-            None => self.push_with_room(from, to, kind, instructions),
+            None => self.push_with_room(from, to, stretch),
         }
     }
 
     /// The ring grows, or is full, and begins anew.
     #[cold]
     #[inline(never)]
-    fn push_with_room(&mut self, from: u64, to: u64, kind: Kind, instructions: u32) {
+    fn push_with_room(&mut self, from: u64, to: u64, stretch: Stretch) {
         if self.ring.len() < self.capacity {
             self.ring.resize(self.capacity.min(2 * self.ring.len()), EMPTY);
         } else {
             self.first += self.capacity as u64;
             self.next = 0;
         }
-        self.ring[self.next] = Slot { from, to, instructions, kind: Some(kind) };
+        self.ring[self.next] = Slot { from, to, stretch };
         self.next += 1;
     }
 

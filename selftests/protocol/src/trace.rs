@@ -53,7 +53,7 @@ impl Kind {
         Kind::Interrupt,
     ];
 
-    fn from_byte(byte: u8) -> Option<Kind> {
+    pub fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(byte)).copied()
     }
 }
