@@ -73,12 +73,15 @@ fn of_our_package_no_other_cargo_is_told() {
         .env("CARGO", &cargo)
         .env("CARGO_PKG_NAME", "tramplab")
         .env("CARGO_MANIFEST_PATH", "/nowhere")
+        .env("OUT_DIR", "/nowhere")
         .env("CARGO_HOME", "/kept")
         .output()
         .unwrap();
     let seen = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
     assert!(seen.contains("CARGO_HOME=/kept"), "{seen}");
-    assert!(!seen.contains("CARGO_PKG_") && !seen.contains("CARGO_MANIFEST_"), "{seen}");
+    for name in ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"] {
+        assert!(!seen.contains(name), "{name}: {seen}");
+    }
 }
 
 /// Neither the tests, nor what they started, nor their folders; also where more than one signal comes.

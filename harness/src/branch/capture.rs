@@ -53,12 +53,13 @@ pub fn lbr_waste(
     reply: &LbrWasteReply,
 ) -> Result<LbrWaste, CaptureError> {
     let clean = clean_hits(trace, symbols, reply)?;
-    let canonical = hit::most_frequent(&clean.iter().collect::<Vec<_>>(), Hit::digests);
-    let first = canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
-    let points = first.captures.iter().map(|capture| CapturePoint {
+    let formed = with_forms(&clean);
+    let canonical = hit::most_frequent(&formed.iter().collect::<Vec<_>>(), |(_, digests)| digests);
+    let (first, digests) = canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
+    let points = first.captures.iter().zip(digests).map(|(capture, digest)| CapturePoint {
         point: capture.point,
         wasted: waste::table(arch, &capture.records, &reply.function),
-        digest: digest(&capture.records),
+        digest: digest.clone(),
         records: capture.records.clone(),
         by_filter: BTreeMap::new(),
     });
@@ -81,6 +82,7 @@ struct Hit {
     captures: Vec<Capture>,
 }
 
+#[derive(PartialEq)]
 struct Capture {
     point: Point,
     /// Newest first.
@@ -91,6 +93,19 @@ impl Hit {
     fn digests(&self) -> Vec<String> {
         self.captures.iter().map(|c| digest(&c.records)).collect()
     }
+}
+
+/// Each with its form. Most are the same as the one before, to the last address, and so is what is made of them.
+fn with_forms(hits: &[Hit]) -> Vec<(&Hit, Vec<String>)> {
+    let mut formed: Vec<(&Hit, Vec<String>)> = Vec::with_capacity(hits.len());
+    for hit in hits {
+        let digests = match formed.last() {
+            Some((before, digests)) if before.captures == hit.captures => digests.clone(),
+            _ => hit.digests(),
+        };
+        formed.push((hit, digests));
+    }
+    formed
 }
 
 /// The hits into which no interrupt fell.

@@ -16,7 +16,7 @@ pub fn all_interrupted(hits: u32) -> String {
 }
 
 /// The hits of the most frequent form; of equally frequent ones that seen first. Empty of nothing.
-pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&H) -> F) -> Vec<&'a H> {
+pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -> Vec<&'a H> {
     let mut groups: BTreeMap<F, Vec<usize>> = BTreeMap::new();
     for (number, hit) in hits.iter().enumerate() {
         groups.entry(form(hit)).or_default().push(number);

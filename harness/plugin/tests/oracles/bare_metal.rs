@@ -85,6 +85,7 @@ fn cpus_that_cannot_be_told_apart_are_refused(guest: Guest) {
         ("tcg,thread=single", &["-smp", "2"][..], shared),
         ("tcg", &["-smp", "2", "-icount", "shift=0"], shared),
         ("tcg", &["-smp", "1,maxcpus=2"], "vCPUs that are added later"),
+        ("tcg", &["-smp", "257"], "no more than 256 can be recorded"),
     ] {
         let output = machine.qemu(accel, &[&["-plugin", &option], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr);
