@@ -100,7 +100,7 @@ pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWas
         let form = |hit: &Hit| hit.points.iter().map(|records| digest(records)).collect::<Vec<_>>();
         // Where an interrupt fell into each, its records are among the others.
         let looked_at = if clean.is_empty() { hits.iter().collect() } else { clean.clone() };
-        let canonical = hit::most_frequent(&looked_at, |hit| form(hit));
+        let canonical = hit::most_frequent(&looked_at, form);
         let Some(first) = canonical.first() else {
             return Err(HardwareError::Count { filter, found: 0, expected: reply.points.len() });
         };
