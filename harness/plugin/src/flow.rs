@@ -44,7 +44,7 @@ pub struct Block {
     /// Of the branch, if it has one.
     kind: Kind,
     /// All of the block, with the branch.
-    stretch: Stretch,
+    pub stretch: Stretch,
     /// Whether the branch may lead to any place, and does no more than that: what returns from an interrupt is looked at closely.
     leads_anywhere: bool,
     /// Whether nothing in it can fail, so that it runs to its end whenever it starts: it does not have noted what was begun.
@@ -73,8 +73,6 @@ pub struct Plain {
     pub branch: Option<Kind>,
     /// Of the block before, all of which were begun.
     pub instructions: u32,
-    /// The same, if there was a branch.
-    pub stretch: Stretch,
 }
 
 /// How many instructions, and above them the kind of the branch that they end in, so that both are stored at once.
@@ -168,7 +166,7 @@ impl Block {
             _ if start == self.leads_to || self.leads_anywhere => Some(self.kind),
             _ => return None,
         };
-        Some(Plain { branch, instructions: self.length, stretch: self.stretch })
+        Some(Plain { branch, instructions: self.length })
     }
 
     /// `begun` is the last instruction begun, `start` where the next block is.

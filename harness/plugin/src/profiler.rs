@@ -146,7 +146,7 @@ impl<'a> Profiler<'a> {
         if let Some(previous) = self.previous {
             match previous.plainly(|| begun, block.start) {
                 // Of all steps the most, and none that calls or returns.
-                Some(Plain { branch: None | Some(Kind::Cond | Kind::Jump), instructions, .. })
+                Some(Plain { branch: None | Some(Kind::Cond | Kind::Jump), instructions })
                     if self.told.is_empty() =>
                 {
                     self.count(previous, instructions);

@@ -98,9 +98,9 @@ impl<'b> Recorder<'b> {
     pub fn block(&mut self, block: &'b Block, begun: impl Fn() -> u64) {
         let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun()) };
         match previous.plainly(&begun, block.start) {
-            Some(Plain { branch: None, instructions, .. }) => self.instructions += u64::from(instructions),
-            Some(Plain { branch: Some(_), stretch, .. }) => {
-                self.push(previous.last, block.start, stretch.behind(self.instructions));
+            Some(Plain { branch: None, instructions }) => self.instructions += u64::from(instructions),
+            Some(Plain { branch: Some(_), .. }) => {
+                self.push(previous.last, block.start, previous.stretch.behind(self.instructions));
             }
             None => self.closely(previous, begun(), block.start),
         }

@@ -447,10 +447,7 @@ impl Test {
             Test::Kselftest { program } => format!("kselftest/{program}"),
             Test::Build => "build".to_owned(),
             Test::Boot => "boot".to_owned(),
-            Test::Fault { fault } => {
-                let name = serde_json::to_value(fault).expect("a unit variant serialises to its name");
-                format!("fault/{}", name.as_str().expect("a string"))
-            }
+            Test::Fault { fault } => format!("fault/{fault}"),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 
 /// Raised with every change of a message; both sides refuse another version.
 pub const VERSION: u32 = 10;
@@ -185,6 +186,13 @@ pub enum Fault {
     CutFrame,
     /// Answers that nobody asked for, without end.
     Flood,
+}
+
+/// As it is serialised.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 /// Guest to host.
