@@ -63,6 +63,10 @@ enum Command {
 fn main() -> ExitCode {
     // SAFETY: it is the first thing that is done.
     unsafe { cli::forget_cargo_run() };
+    if let Err(error) = host::child::close_inherited() {
+        eprintln!("error: failed to keep inherited descriptors from what is started: {error}");
+        return ExitCode::from(exit::NO_MEASUREMENT);
+    }
     // Each cell begins here: all that the other commands have to say of themselves is not made up for it.
     if let Some((error, code)) = cli::nextest::double_spawn(std::env::args_os().skip(1)) {
         eprintln!("error: {error:#}");

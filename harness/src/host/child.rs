@@ -36,6 +36,23 @@ fn after(stderr: &str) -> String {
     if text.is_empty() { String::new() } else { format!(":\n{text}") }
 }
 
+/// Has every descriptor but the first three closed when another program is started. The caller of
+/// this program may have left some open, and nothing that it starts is to have them.
+pub fn close_inherited() -> io::Result<()> {
+    let above_standard_error = 3 as libc::c_uint;
+    // Not libc's own function, which is younger than some of the libraries in use.
+    // SAFETY: no memory is passed, and nothing is closed here.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            above_standard_error,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// What a program that ended well has written.
 #[derive(Debug)]
 pub struct Output {

@@ -199,9 +199,9 @@ pub const REQUIREMENTS: [Requirement; 11] = [
     Requirement {
         name: "confinement",
         why: "keeps what a stranger's series runs at build time away from the rest of the machine",
-        packages: &["bubblewrap"],
+        packages: &["bubblewrap", "util-linux"],
         need: Need::Kernels,
-        detect: Detect::Programs(&["bwrap"]),
+        detect: Detect::Programs(&["bwrap", "prlimit", "setpriv"]),
     },
     Requirement {
         name: "Python and pip",

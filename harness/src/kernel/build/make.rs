@@ -87,7 +87,7 @@ impl Make<'_> {
     ) -> Result<u64, MakeError> {
         let log = File::options().create(true).append(true).open(self.log)?;
         let start = log.metadata()?.len();
-        let mut command = self.command(words);
+        let mut command = self.command(words)?;
         command.stdout(log.try_clone()?).stderr(log);
         let mut counter = Counter::new(File::open(self.log)?, start)?;
         let status = supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
@@ -101,7 +101,7 @@ impl Make<'_> {
         let listing = tempfile::NamedTempFile::new().ok()?;
         let mut words = vec!["--dry-run", "--keep-going"];
         words.extend(targets);
-        let mut command = self.command(&self.words(&words));
+        let mut command = self.command(&self.words(&words)).ok()?;
         command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
         // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
         supervise(&mut command, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
@@ -122,7 +122,7 @@ impl Make<'_> {
         words
     }
 
-    fn command(&self, words: &[OsString]) -> Command {
+    fn command(&self, words: &[OsString]) -> io::Result<Command> {
         let environment = self.environment();
         let mut command = match self.confinement {
             Some(confinement) => {
@@ -135,7 +135,8 @@ impl Make<'_> {
                 if let Some(ccache) = &self.ccache {
                     if ccache.write { &mut view.write } else { &mut view.read }.push(ccache.folder.clone());
                 }
-                let mut command = confinement.command(&view, self.build, OsStr::new("make"));
+                confinement.hand_over(&view)?;
+                let mut command = confinement.command(&view, self.build, OsStr::new("make"))?;
                 command.current_dir(self.build);
                 command
             }
@@ -151,7 +152,7 @@ impl Make<'_> {
             .args([format!("-j{jobs}"), "--no-print-directory".to_owned()])
             .args(words)
             .stdin(Stdio::null());
-        command
+        Ok(command)
     }
 
     /// All that a build knows of this host and this moment, so that the same input gives the same bits.
