@@ -13,6 +13,7 @@ use crate::host::{
 };
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     process::Command,
@@ -56,7 +57,7 @@ impl Local {
     pub fn open(folder: &Path) -> Result<Local, KernelError> {
         let folder = fs::canonicalize(folder)
             .map_err(|_| SourceError::NoRepository { repository: folder.to_owned() })?;
-        let mut command = git(&folder);
+        let mut command = local(&folder);
         command.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
         let output = child::run(&mut command, QUERY_LIMIT).map_err(|source| SourceError::Repository {
             repository: folder.display().to_string(),
@@ -75,7 +76,7 @@ impl Local {
                 advice: format!("perhaps it is not fetched yet: git -C {repository} fetch --tags"),
             }
         };
-        let mut command = git(&self.folder);
+        let mut command = local(&self.folder);
         command.args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
         command.arg(format!("{reference}^{{commit}}"));
         let (status, output) = child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
@@ -86,7 +87,7 @@ impl Local {
     /// That a commit holds a kernel's sources, before anything is checked out.
     pub fn check_tree(&self, commit: &str) -> Result<(), KernelError> {
         let wanted = ["Kbuild", "Kconfig", "Makefile"];
-        let mut command = git(&self.folder);
+        let mut command = local(&self.folder);
         command.args(["ls-tree", "--full-tree", "--name-only", commit, "--"]).args(wanted);
         let output = child::run(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
         let place = || format!("{commit} of {}", self.folder.display());
@@ -98,29 +99,35 @@ impl Local {
 
     /// What git says to a question about commits.
     pub fn ask<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String, KernelError> {
-        let mut command = git(&self.folder);
+        let mut command = local(&self.folder);
         let output = child::run(command.args(arguments), QUERY_LIMIT).map_err(self.failed("read"))?;
         Ok(output.stdout)
     }
 
     pub fn checkout(&self, commit: &str, into: &Path) -> Result<(), KernelError> {
         self.remove_stale();
-        // One that cannot be brought up to date (its index was being written when a run died) is made anew.
+        // One that cannot be brought up to date (its index was being written when a run died) is
+        // made anew.
         if let Some(admin) = self.worktree_at(into)
             && self.update(&admin, commit, into).is_ok()
         {
             return Ok(());
         }
         clear(into)?;
-        let mut command = git(&self.folder);
+        let mut command = local(&self.folder);
         // Twice `--force`: an entry whose folder is gone is taken over even if it is locked.
-        command.args(["worktree", "add", "--force", "--force", "--detach", "--quiet"]).arg(into).arg(commit);
+        command
+            .args(["worktree", "add", "--force", "--force", "--detach", "--quiet", "--no-checkout"])
+            .arg(into)
+            .arg(commit);
         child::run(&mut command, CHECKOUT_LIMIT).map_err(self.failed("check out a commit of"))?;
-        if let Some(admin) = self.worktree_at(into) {
-            let mark = admin.join(OURS);
-            fs::write(&mark, "").map_err(io_error("write", &mark))?;
-        }
-        Ok(())
+        let Some(admin) = self.worktree_at(into) else {
+            let why = "git made no worktree there";
+            return Err(SourceError::Foreign { into: into.to_owned(), why }.into());
+        };
+        let mark = admin.join(OURS);
+        fs::write(&mark, "").map_err(io_error("write", &mark))?;
+        self.update(&admin, commit, into)
     }
 
     fn update(&self, admin: &Path, commit: &str, into: &Path) -> Result<(), KernelError> {
@@ -128,13 +135,39 @@ impl Local {
             // Left by a run that died: the folder is this one's alone.
             let _ = fs::remove_file(admin.join(lock));
         }
-        let mut command = git(into);
-        command.args(["checkout", "--force", "--detach", "--quiet", commit]);
-        child::run(&mut command, CHECKOUT_LIMIT).map_err(self.failed("check out a commit of"))?;
-        let mut command = git(into);
-        command.args(["clean", "-ffdxq"]);
-        child::run(&mut command, CHECKOUT_LIMIT).map_err(self.failed("check out a commit of"))?;
+        let filters = self.filters(into)?;
+        for words in [&["checkout", "--force", "--detach", "--quiet", commit][..], &["clean", "-ffdxq"]] {
+            let mut command = local(into);
+            without_filters(&mut command, &filters);
+            child::run(command.args(words), CHECKOUT_LIMIT).map_err(self.failed("check out a commit of"))?;
+        }
         Ok(())
+    }
+
+    /// The filter drivers that git's configuration names, as it is in this worktree: one that is
+    /// included for some folders only is there, too.
+    fn filters(&self, worktree: &Path) -> Result<BTreeSet<String>, KernelError> {
+        let mut command = local(worktree);
+        command.args(["config", "--null", "--name-only", "--get-regexp", "^filter\\."]);
+        let (status, output) = child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
+        // 1: there are none.
+        if !status.success() && status.code() != Some(1) {
+            let source =
+                ChildError::Failed { command: "git config".to_owned(), status, stderr: output.stderr };
+            return Err(self.failed("read the configuration of")(source).into());
+        }
+        let keys = output.stdout.split_terminator('\0');
+        let driver = |key: &str| Some(key.strip_prefix("filter.")?.rsplit_once('.')?.0.to_owned());
+        let filters: BTreeSet<String> = keys.filter_map(driver).collect();
+        // Another name than git's would leave the driver as it is.
+        match filters.iter().find(|name| name.contains(char::REPLACEMENT_CHARACTER)) {
+            Some(name) => Err(SourceError::Filter {
+                repository: self.folder.display().to_string(),
+                name: name.escape_debug().to_string(),
+            }
+            .into()),
+            None => Ok(filters),
+        }
     }
 
     /// The administrative folder of the worktree in `into`, if each knows of the other.
@@ -155,7 +188,7 @@ impl Local {
             let Ok(place) = fs::read_to_string(admin.join("gitdir")) else { continue };
             let Some(folder) = Path::new(place.trim_end()).parent() else { continue };
             if admin.join(OURS).is_file() && fs::symlink_metadata(folder).is_err() {
-                let mut command = git(&self.folder);
+                let mut command = local(&self.folder);
                 command.args(["worktree", "remove", "--force", "--force"]).arg(folder);
                 // An entry too many is in nobody's way.
                 let _ = child::run(&mut command, QUERY_LIMIT);
@@ -272,6 +305,40 @@ fn clear(folder: &Path) -> Result<(), KernelError> {
 
 fn failed(action: &'static str, repository: String) -> impl FnOnce(ChildError) -> SourceError {
     move |source| SourceError::Git { action, repository, source: Box::new(source) }
+}
+
+/// git in a repository that somebody else may have made: its configuration runs no program.
+/// Objects that a partial clone lacks are fetched by HTTP or not at all, as other transports run
+/// what the configuration says.
+fn local(folder: &Path) -> Command {
+    let mut command = git(folder);
+    command.env("GIT_ALLOW_PROTOCOL", "https:http").env("GIT_ASKPASS", "");
+    for setting in [
+        "credential.helper=",
+        "log.showSignature=false",
+        "submodule.recurse=false",
+        // Files as they are in the commit.
+        "core.attributesFile=/dev/null",
+        "core.autocrlf=false",
+        "core.eol=lf",
+        "core.symlinks=true",
+    ] {
+        command.args(["-c", setting]);
+    }
+    command
+}
+
+/// By git's environment, as names may have a `=`.
+fn without_filters(command: &mut Command, filters: &BTreeSet<String>) {
+    let settings = [("smudge", ""), ("clean", ""), ("process", ""), ("required", "false")];
+    let all = filters.iter().flat_map(|name| settings.map(|setting| (name, setting)));
+    let mut count = 0;
+    for (name, (key, value)) in all {
+        command.env(format!("GIT_CONFIG_KEY_{count}"), format!("filter.{name}.{key}"));
+        command.env(format!("GIT_CONFIG_VALUE_{count}"), value);
+        count += 1;
+    }
+    command.env("GIT_CONFIG_COUNT", count.to_string());
 }
 
 /// git in exactly this repository, never one around it, with nothing that runs a program of the user's.

@@ -59,6 +59,11 @@ pub enum SourceError {
     NoReference { repository: String, reference: String, advice: String },
     #[error("failed to {action} {repository}: {source}")]
     Git { action: &'static str, repository: String, source: Box<ChildError> },
+    #[error(
+        "failed to check out a commit of {repository}: its configuration has a filter driver whose name is not UTF-8 \
+         (filter.{name}); remove it from the configuration"
+    )]
+    Filter { repository: String, name: String },
     #[error("failed to unpack {path}: {source}")]
     Unpack { path: PathBuf, source: Box<ChildError> },
     #[error("failed to unpack {path}: {why}")]
@@ -74,6 +79,7 @@ impl SourceError {
             SourceError::NotATree { .. }
             | SourceError::Built { .. }
             | SourceError::Entry { .. }
+            | SourceError::Filter { .. }
             | SourceError::NoRepository { .. }
             | SourceError::NoReference { .. }
             | SourceError::Tarball { .. } => true,

@@ -467,3 +467,66 @@ fn other_files_are_never_overwritten_and_a_checkout_that_did_not_end_is_not_comp
     assert!(error.contains("it changed meanwhile"), "{error}");
     assert!(!State::load(&into).unwrap().holds(&resolved.digest, &into).unwrap());
 }
+
+/// A repository as a stranger packs it: its configuration names programs, one of them for git's
+/// worktrees only.
+#[test]
+fn checkout_runs_no_program_of_the_repository() {
+    let place = Place::new();
+    let (linux, _) = repository(&place);
+    let ran = place.path("ran");
+    let program = format!("touch {}; cat", ran.display());
+    let settings = [
+        ("filter.evil.smudge", program.as_str()),
+        ("filter.evil.required", "true"),
+        ("filter.e.v=i l.process", &program),
+        ("filter.e.v=i l.required", "true"),
+        ("core.fsmonitor", &program),
+        ("core.sshCommand", &program),
+        ("core.askPass", &program),
+        ("credential.helper", &program),
+    ];
+    for (key, value) in settings {
+        git(&linux, &["config", key, value]);
+    }
+    let of_worktrees = linux.join(".git/of-worktrees");
+    git(&linux, &["config", "includeIf.gitdir:**/worktrees/**.path", of_worktrees.to_str().unwrap()]);
+    let included = format!("[filter \"late\"]\n\tsmudge = \"{program}\"\n");
+    fs::write(&of_worktrees, included).unwrap();
+    let attributes = "*.c filter=evil\nKbuild filter=late\nKconfig filter=e.v=i\\ l\n";
+    write(&linux, &[(".gitattributes", attributes)]);
+    let hostile = git(&linux, &["-c", "filter.evil.required=false", "hash-object", "-w", ".gitattributes"]);
+    git(&linux, &["update-index", "--add", "--cacheinfo", &format!("100644,{hostile},.gitattributes")]);
+    git(&linux, &["commit", "-qm", "attributes"]);
+    let _ = fs::remove_file(&ran);
+
+    // git by itself runs them.
+    let naive = place.path("naive");
+    git(&linux, &["worktree", "add", "-q", naive.to_str().unwrap(), "HEAD", "--detach"]);
+    assert!(ran.exists());
+    fs::remove_file(&ran).unwrap();
+
+    let into = place.path("into");
+    fs::create_dir(&into).unwrap();
+    let resolved = place.resolve(&at(&linux, "main")).unwrap();
+    place.checkout(&resolved, &into).unwrap();
+    assert!(!ran.exists());
+    let main = fs::read_to_string(into.join("init/main.c")).unwrap();
+    assert_eq!(main, git(&linux, &["show", "HEAD:init/main.c"]) + "\n");
+    // Again, into the worktree that is there.
+    write(&linux, &[("init/main.c", "int other;\n")]);
+    git(&linux, &["-c", "filter.evil.required=false", "commit", "-qam", "other"]);
+    let _ = fs::remove_file(&ran);
+    let resolved = place.resolve(&at(&linux, "main")).unwrap();
+    place.checkout(&resolved, &into).unwrap();
+    assert_eq!(fs::read_to_string(into.join("init/main.c")).unwrap(), "int other;\n");
+    assert!(!ran.exists());
+
+    // A name that would be passed on as another one.
+    let mut config = fs::read(linux.join(".git/config")).unwrap();
+    config.extend(b"[filter \"\xff\"]\n\tsmudge = cat\n");
+    fs::write(linux.join(".git/config"), config).unwrap();
+    let resolved = place.resolve(&at(&linux, "v1")).unwrap();
+    let error = resolved.checkout(&into, &place.cache, &mut |_| ()).unwrap_err();
+    assert!(matches!(&error, KernelError::Source(SourceError::Filter { .. })), "{error}");
+}
