@@ -35,6 +35,8 @@ pub struct Comparison {
     /// The kernels' names.
     pub base: String,
     pub head: String,
+    /// Both kernels are one image, byte for byte.
+    pub same_image: bool,
     pub model: Model,
     /// Whose records were counted.
     pub records: BranchSource,
@@ -143,7 +145,17 @@ pub fn compare(
         })
         .collect();
     let [base, head] = [base, head].map(str::to_owned);
-    Comparison { base, head, model, records: records(pairs), metrics, unmatched, other_functions, listings }
+    Comparison {
+        base,
+        head,
+        same_image: false,
+        model,
+        records: records(pairs),
+        metrics,
+        unmatched,
+        other_functions,
+        listings,
+    }
 }
 
 /// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.
@@ -279,7 +291,15 @@ pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison>
 fn between(run: &Run, series: &Series, base: &Step, head: &Step, asked: Option<Model>) -> Comparison {
     let pairs = pairs(run, series.arch, &base.kernel, &head.kernel);
     let model = Model::choose(asked, series.arch);
-    compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved)
+    let compared = compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved);
+    let [one, other] = [base, head].map(|step| image(run, series.arch, &step.kernel));
+    Comparison { same_image: one.is_some() && one == other, ..compared }
+}
+
+/// The digest of a kernel's image, if it was built.
+fn image<'a>(run: &'a Run, arch: Arch, name: &str) -> Option<&'a str> {
+    let kernel = run.kernels.iter().find(|kernel| (kernel.arch, kernel.name.as_str()) == (arch, name))?;
+    kernel.image_sha256.as_deref()
 }
 
 /// Turns what is worse beyond the tolerance, or lost, into failures of the cells that show it.

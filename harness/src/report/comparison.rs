@@ -56,12 +56,13 @@ fn summary(comparison: &Comparison) -> String {
     let count = |verdict: Verdict| comparison.count(|found| *found == verdict);
     let beyond = comparison.metrics.iter().filter(|compared| compared.beyond).count();
     let lost = comparison.unmatched.iter().filter(|unmatched| unmatched.lost).count();
-    let mut parts = vec![
+    let mut parts = if comparison.same_image { vec![SAME_IMAGE.to_owned()] } else { Vec::new() };
+    parts.extend([
         format!("{} better", count(Verdict::Better)),
         format!("{} worse", count(Verdict::Worse)),
         format!("{} same", count(Verdict::Same)),
         format!("{} no difference seen", count(Verdict::NoDifferenceSeen)),
-    ];
+    ]);
     match comparison.count(|verdict| matches!(verdict, Verdict::NotJudged(_))) {
         0 => {}
         n => parts.push(format!("{n} not judged")),
@@ -74,6 +75,9 @@ fn summary(comparison: &Comparison) -> String {
     }
     parts.join(", ")
 }
+
+/// Whatever is measured then, the patches are not why.
+pub const SAME_IMAGE: &str = "the patches change nothing: both kernels are the same image, byte for byte";
 
 /// The caption of the table that says it all, if anything did.
 pub const WHAT_CHANGED: &str = "What changed";

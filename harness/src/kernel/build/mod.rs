@@ -316,8 +316,18 @@ where
         let entry = cache.entry(KIND, &key, |folder| {
             made = true;
             self.product(count, &key, folder, log, events)
-        })?;
-        built(&entry, !made)
+        });
+        built(&entry.inspect_err(|error| self.give_back(error))?, !made)
+    }
+
+    /// A build that has filled the disk does not keep it.
+    fn give_back(&mut self, error: &BuildError) {
+        let error = if let BuildError::Base(base) = error { base } else { error };
+        if let (BuildError::NoRoom(_), Some(open)) = (error, &mut self.open) {
+            open.build = Holds::Unknown;
+            // What cannot be removed is in the way of the next build, which says so.
+            let _ = open.workspace.discard_build();
+        }
     }
 
     /// Builds into the product's folder.

@@ -169,7 +169,8 @@ where
         let cache = self.cache;
         let entry = cache.entry(KIND, &place, |folder| {
             self.make_selftests(count, wanted, clang.as_ref(), &key, folder, log, events)
-        })?;
+        });
+        let entry = entry.inspect_err(|error| self.give_back(error))?;
         self.tried.insert(place);
         built(&entry, arch)
     }

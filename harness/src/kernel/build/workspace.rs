@@ -170,6 +170,11 @@ impl Workspace {
         remove(&self.build())
     }
 
+    /// Gives back what a build has taken of the disk.
+    pub fn discard_build(&self) -> Result<(), WorkspaceError> {
+        remove(&self.build())
+    }
+
     /// Makes `build/` a fresh copy of the base.
     pub fn begin_series(&self) -> Result<(), WorkspaceError> {
         remove(&self.build())?;
