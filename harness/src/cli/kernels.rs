@@ -12,20 +12,20 @@ use std::{
 use tramplab::{
     host::{self, Cache, Purpose},
     kernel::{
-        self, Image, KernelError, Manifest, Recipe, Source,
-        build::{self, BuildError, Builder, Confinement, Means, Order, Selftests},
+        self, Image, KernelError, Manifest, Recipe, Source, Tree,
+        build::{self, BuildError, Builder, Confinement, Means, Order, Reason, Selftests},
         kconfig, source,
     },
     run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step, Test},
     selftests::{self, Name},
-    series::{self, ApplyError, Patch, Series},
+    series::{self, Patch, Range, Series},
     suite::{Suite, plan},
 };
 
 #[derive(clap::Args, Default)]
 pub struct SeriesArgs {
-    /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a quilt series, a
-    /// message-id (needs b4), or a name in kernels/patches/
+    /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a quilt series, commits
+    /// BASE..HEAD of the kernel's repository, a message-id (needs b4), or a name in kernels/patches/
     #[arg(long, value_name = "SERIES")]
     pub series: Option<String>,
     /// Measure after each patch of the series, not only after the last
@@ -96,20 +96,26 @@ impl Wanted {
             let selftests = suite.selftests(&BTreeSet::new());
             return Ok(Wanted { manifests: manifests.concat(), series: None, selftests });
         };
-        let series = series::load(spec, &repository().join("kernels/patches"))?;
-        let shipped = series.shipped.as_ref().map(|shipped| &shipped.kernel);
-        let name = match (named, shipped, &suite.kernels[..]) {
+        let folder = repository().join("kernels/patches");
+        let range = Range::parse(spec, &folder);
+        let series = if range.is_none() { Some(series::load(spec, &folder)?) } else { None };
+        let shipped = series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
+        let name = match (named, &shipped, &suite.kernels[..]) {
             ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
             _ => {
                 let message = "a series is compared on one kernel: name it with one --kernel";
                 return Err(UsageError(message.to_owned()).into());
             }
         };
-        let manifests = find(name, arches)?;
+        let mut manifests = find(name, arches)?;
         if !manifests.iter().all(is_built) {
             let message = format!("kernel {name} is prebuilt: a series needs one built from sources");
             return Err(UsageError(message).into());
         }
+        let series = match (series, range) {
+            (None, Some(range)) => of_range(&range, name, &mut manifests)?,
+            (series, _) => series.expect("what is no range was read"),
+        };
         let selftests = suite.selftests(&files_of_tests(&series));
         Ok(Wanted { manifests, series: Some(series), selftests })
     }
@@ -139,6 +145,42 @@ impl Wanted {
     pub fn arches(&self) -> Vec<Arch> {
         self.manifests.iter().map(|manifest| manifest.arch).collect::<BTreeSet<_>>().into_iter().collect()
     }
+}
+
+/// Commits of the repository that the kernel `name` is built from. A folder has no commit of its
+/// own: it is built from the range's base, whatever is checked out there.
+fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Series> {
+    let mut read: Option<Series> = None;
+    for manifest in manifests {
+        let Source::Built(recipe) = &mut manifest.source else {
+            unreachable!("a series is put onto what is built")
+        };
+        let series = match &mut recipe.tree {
+            Tree::Git { repository, reference } if !source::is_url(repository) => {
+                range.read(Path::new(repository), Some((name, reference)))?
+            }
+            Tree::Folder(path) => {
+                let series = range.read(path, None)?;
+                let repository = path.to_str().map(str::to_owned);
+                let (Some(repository), Some(reference)) = (repository, series.base_commit.clone()) else {
+                    let message =
+                        format!("{} is no path in UTF-8: it cannot be named in a report", path.display());
+                    return Err(UsageError(message).into());
+                };
+                recipe.tree = Tree::Git { repository, reference };
+                series
+            }
+            _ => {
+                let message = format!(
+                    "{range} are commits, and kernel {name} comes from no git repository on this machine: expected \
+                     --kernel git:REPOSITORY#BASE"
+                );
+                return Err(UsageError(message).into());
+            }
+        };
+        read = Some(series);
+    }
+    Ok(read.expect("a kernel is for one architecture at least"))
 }
 
 fn is_built(manifest: &Manifest) -> bool {
@@ -238,10 +280,16 @@ impl Preparing<'_> {
     ) -> Result<T> {
         let step = |text: &str| self.progress.step(text);
         let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
+        let commits = series.and_then(|series| series.commits.as_ref());
         if let Some(wanted) = series.and_then(|series| series.base_commit.as_deref())
             && let Some(commit) = sources.commit()
             && commit != wanted
         {
+            if commits.is_some() {
+                // A branch that was moved meanwhile.
+                let message = format!("the series goes onto {wanted}, and {} is {commit} now", manifest.name);
+                return Err(UsageError(message).into());
+            }
             let line = format!("warning: the series says it goes onto {wanted}; this is {commit}");
             self.progress.line(&line);
         }
@@ -277,7 +325,10 @@ impl Preparing<'_> {
             confinement: self.confinement(),
         };
         let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
-        let apply = |patch: &Patch, tree: &Path| series::apply(patch, tree, order.reverse);
+        let apply = |patch: &Patch, tree: &Path| -> Result<(), Reason> {
+            series::apply(patch, tree, order.reverse)?;
+            Ok(commits.map_or(Ok(()), |commits| commits.check(patch, tree))?)
+        };
         let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
         run(&mut Building {
             with: self,
@@ -320,7 +371,7 @@ pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
 }
 
 type Checkout<'a> = &'a dyn Fn(&Path) -> Result<(), KernelError>;
-type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), ApplyError>;
+type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), Reason>;
 
 /// The kernels of one tree, built one after the other.
 struct Building<'a> {

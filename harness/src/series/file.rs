@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Of all files of a series together. The largest thread on lore has not a tenth of it.
-const MOST_BYTES: u64 = 64 << 20;
+pub const MOST_BYTES: u64 = 64 << 20;
 const MOST_FILES: usize = 10_000;
 
 #[derive(Debug, thiserror::Error)]

@@ -8,6 +8,7 @@ use super::{
     file::{self, FileError, Reader},
     mail::{self, MailError, Message},
     name, printable, quilt,
+    range::RangeError,
     thread::{self, Thread, ThreadError},
 };
 use crate::config::{self, ConfigError, Spanned};
@@ -23,8 +24,8 @@ const QUILT: &str = "series";
 #[derive(Debug, thiserror::Error)]
 pub enum SeriesError {
     #[error(
-        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name a message as \
-         `ID@HOST` or by its URL on https://lore.kernel.org/",
+        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name commits as \
+         `BASE..HEAD`, or a message as `ID@HOST` or by its URL on https://lore.kernel.org/",
         printable(.spec), .shipped.join(.spec).join(MANIFEST).display(),
         if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
     )]
@@ -55,6 +56,8 @@ pub enum SeriesError {
     Diff { label: String, origin: String, source: DiffError },
     #[error(transparent)]
     B4(#[from] B4Error),
+    #[error(transparent)]
+    Range(#[from] RangeError),
 }
 
 impl SeriesError {
@@ -66,6 +69,7 @@ impl SeriesError {
                 !matches!(source, DiffError::NoGit | DiffError::Child(_) | DiffError::Io(_))
             }
             SeriesError::B4(error) => matches!(error, B4Error::Missing(_)),
+            SeriesError::Range(error) => error.is_usage(),
             _ => true,
         }
     }
@@ -87,7 +91,7 @@ struct File {
 pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
     let manifest = shipped.join(spec).join(MANIFEST);
     let path = Path::new(spec);
-    if is_name(spec) && manifest.is_file() {
+    if is_shipped(spec, shipped) {
         of_manifest(&manifest)
     } else if path.is_dir() {
         of_folder(path)
@@ -108,8 +112,8 @@ pub fn names(shipped: &Path) -> Vec<String> {
     folders.iter().filter_map(name).collect()
 }
 
-fn is_name(spec: &str) -> bool {
-    name::fit(spec) == spec
+pub(super) fn is_shipped(spec: &str, shipped: &Path) -> bool {
+    name::fit(spec) == spec && shipped.join(spec).join(MANIFEST).is_file()
 }
 
 fn of_file(path: &Path) -> Result<Series, SeriesError> {
@@ -294,7 +298,7 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
 }
 
 /// Counts the patches through and has git read each.
-fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
+pub(super) fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
     let Thread { title, base_commit, mut patches, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;
@@ -308,5 +312,6 @@ fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError
         })?;
     }
     let name = name.unwrap_or_else(|| name::fit(title.as_deref().unwrap_or(&patches[0].subject)));
-    Ok(Series { name, title, base_commit, reverse: false, patches, shipped: None, notes })
+    let (reverse, shipped, commits) = (false, None, None);
+    Ok(Series { name, title, base_commit, reverse, patches, shipped, commits, notes })
 }

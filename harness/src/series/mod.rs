@@ -5,6 +5,7 @@
 //! spec ─► load ─► file ─► mail ─► thread ─► Series ─► apply
 //!           │       └─ quilt, series.yaml: their own order
 //!           └─ b4 (a message-id)
+//! BASE..HEAD ─► range ─► Series
 //! ```
 
 mod apply;
@@ -16,6 +17,7 @@ mod load;
 pub mod mail;
 pub mod name;
 pub mod quilt;
+pub mod range;
 pub mod subject;
 #[cfg(test)]
 mod tests;
@@ -25,6 +27,7 @@ pub use apply::{ApplyError, Conflict, apply};
 pub use b4::B4Error;
 pub use diff::DiffError;
 pub use load::{SeriesError, load, names};
+pub use range::{Range, RangeError};
 
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -43,6 +46,8 @@ pub struct Series {
     pub patches: Vec<Patch>,
     /// What its `series.yaml` says of it, if it has one.
     pub shipped: Option<Shipped>,
+    /// Of a range of commits: the trees that the patches are to make.
+    pub commits: Option<range::Commits>,
     /// For the user: what was found and left out (an older version, a message that is no patch).
     pub notes: Vec<String>,
 }

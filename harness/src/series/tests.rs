@@ -115,8 +115,9 @@ fn every_way_to_keep_the_series_gives_the_same_patches() {
     for (spec, name, notes) in [
         ("format-patch", "format-patch", 0),
         ("stdout.mbox", "stdout", 0),
-        ("lore.mbox", "lore", 0),
-        ("versions.mbox", "versions", 5),
+        // Its replies are one note.
+        ("lore.mbox", "lore", 1),
+        ("versions.mbox", "versions", 6),
         (&*format!("{b4}.mbx"), "v2_20260302_joerg_bpf_tidy_the", 0),
         (&*format!("{b4}.maildir"), "v2_20260302_joerg_bpf_tidy_the", 0),
     ] {
@@ -132,8 +133,10 @@ fn every_way_to_keep_the_series_gives_the_same_patches() {
         apply_all(&series, tree.path());
         assert_eq!(snapshot(tree.path()), changed, "{spec}");
     }
+    let notes = loaded("lore.mbox").notes;
+    assert!(notes[0].starts_with("left out 2 replies"), "{notes:?}");
     let notes = loaded("versions.mbox").notes;
-    assert!(notes[0].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is there too"), "{notes:?}");
+    assert!(notes[1].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is there too"), "{notes:?}");
 
     // What b4 leaves when it is asked for a message-id.
     let thread = thread::collect(saved_by_b4(&data("b4")).unwrap()).unwrap();
@@ -650,6 +653,7 @@ fn a_line_is_traced_back_to_its_patch() {
             step(3, "--- a/h\n+++ b/h\n@@ -1 +1 @@\n-a\n+b\n"),
         ],
         shipped: None,
+        commits: None,
         notes: Vec::new(),
     };
     let forward = series(false);

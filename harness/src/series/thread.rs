@@ -69,6 +69,11 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     let (replies, mut messages): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(|message| message.subject.reply);
     let mut notes = Vec::new();
+    if let Some(first) = replies.first() {
+        let count =
+            if replies.len() == 1 { "a reply".to_owned() } else { format!("{} replies", replies.len()) };
+        notes.push(format!("left out {count}, with what they quote: from {} on", first.origin));
+    }
     let mut left_out = |messages: &mut Vec<Message>, why: &str, keep: &dyn Fn(&Message) -> bool| {
         messages.retain(|message| {
             let kept = keep(message);

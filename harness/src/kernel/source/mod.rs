@@ -8,7 +8,7 @@ mod state;
 mod tarball;
 mod tree;
 
-pub use git::{Local, git, is_commit_id};
+pub use git::{Local, git, is_commit_id, is_url};
 pub use tarball::TARBALLS;
 pub use tree::check_tree;
 
