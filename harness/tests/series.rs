@@ -114,6 +114,26 @@ fn the_shipped_series_show_what_they_claim() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
+/// An older version, and a reply with a diff of its own.
+#[test]
+fn what_is_left_out_of_a_series_stands_in_the_run_and_its_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/patches/kprobe-multi-inline");
+    let patch = shipped.join("0001-bpf-Make-kprobe_multi_link_prog_run-__always_inline.patch");
+    let patch = fs::read_to_string(patch).unwrap();
+    let titled = |title: &str| patch.replacen("[PATCH]", title, 1);
+    let mbox = [titled("[PATCH]"), titled("[PATCH v2]"), titled("Re: [PATCH v2]")].concat();
+    let file = dir.path().join("inline.mbox");
+    fs::write(&file, mbox).unwrap();
+    let suite = SUITE.replace(", kretprobe.multi", "");
+    let output = vm_test(dir.path(), &suite, &["--series", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let notes = stored(&dir.path().join("runs")).notes;
+    let [reply, older] = &notes[..] else { panic!("{notes:?}") };
+    assert!(reply.starts_with("left out a reply") && older.ends_with("version 2 is there too"), "{notes:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(older), "{}", said(&output));
+}
+
 #[test]
 fn each_bad_patch_is_found_with_its_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,6 +247,8 @@ fn a_series_that_cannot_be_is_refused() {
         (&["--series", "lbr-helpers", "--kernel", "6.12"], "prebuilt"),
         (&["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"], "name it with one --kernel"),
         (&["--each-patch"], "--series"),
+        (&["--series", "v6.12..HEAD"], "from no git repository on this machine"),
+        (&["--series", "v6.12...HEAD"], "failed to find the series"),
     ] {
         let output = vm_test(dir.path(), SUITE, arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));

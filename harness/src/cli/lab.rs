@@ -116,6 +116,11 @@ impl Planned {
         self.run.id = id;
         self
     }
+
+    pub fn with_notes(mut self, notes: Vec<String>) -> Planned {
+        self.run.notes = notes;
+        self
+    }
 }
 
 impl Lab {
@@ -297,6 +302,7 @@ impl Lab {
             interrupted: true,
             missing: Vec::new(),
             shard: None,
+            notes: Vec::new(),
             rest_of: None,
             joined: None,
         };

@@ -24,6 +24,7 @@ use tramplab::{
     compare,
     host::{self, Cache, Purpose},
     kernel::build::Confinement,
+    report::plain,
     run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test},
     selftests,
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
@@ -85,6 +86,9 @@ pub struct Args {
     /// Name the selected cells, run none
     #[arg(long)]
     list: bool,
+    /// Keep this with the run, for every report: of whoever chose the suite (.github/ci.sh)
+    #[arg(long = "note", value_name = "TEXT", hide = true)]
+    notes: Vec<String>,
     /// Run the cells that RUN, which was interrupted, left without a result, and no others, whatever else selects cells; `merge` makes one run of
     /// both. Suite, kernels and options are to be those of then
     #[arg(long, value_name = "RUN", overrides_with = "rest_of")]
@@ -326,7 +330,9 @@ pub fn measure(args: &Args) -> Result<Measured> {
     }
     let compared = !prepared.series.is_empty();
     let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
+    let notes = notes(&args.notes, wanted.of_series().map_or(&[][..], |(_, series)| &series.notes));
     let planned = lab.plan(&asked, prepared, compared, run_dir.clone(), &progress);
+    let planned = planned.map(|planned| planned.with_notes(notes));
     drop(progress);
     // From here on nextest hears signals.
     let planned = if interrupt.came() { Err(Interrupted.into()) } else { planned };
@@ -353,6 +359,15 @@ pub fn measure(args: &Args) -> Result<Measured> {
     let (run, run_dir) = lab.run(planned, &selection)?;
     cache::keep_within_limit(&lab.cache);
     Ok(Measured::Cells(Box::new(run), run_dir, rest.map(Box::new)))
+}
+
+/// The notes of a run, a line each, and not as many as a stranger's mailbox may have.
+fn notes(given: &[String], of_series: &[String]) -> Vec<String> {
+    const MOST: usize = 50;
+    let rest = of_series.len().saturating_sub(MOST);
+    let rest = (rest > 0).then(|| format!("left out {rest} more of the series"));
+    let all = given.iter().chain(of_series.iter().take(MOST)).chain(&rest);
+    all.map(|note| plain(note).replace('\n', " ").trim().to_owned()).collect()
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
@@ -412,4 +427,18 @@ pub fn suite_file(name: &str) -> Result<PathBuf> {
 /// What the suite's guests are run for.
 pub fn purpose(suite: &Suite) -> Purpose {
     if suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_a_line_each_and_not_without_end() {
+        let of_series = vec!["left\nout\u{1b}[2J".to_owned(); 60];
+        let notes = notes(&["of the suite".to_owned()], &of_series);
+        assert_eq!(notes.len(), 52);
+        assert_eq!((&*notes[0], &*notes[1]), ("of the suite", "left out"));
+        assert_eq!(notes[51], "left out 10 more of the series");
+    }
 }

@@ -94,6 +94,9 @@ fn depths(model: Model) -> &'static [u32] {
     }
 }
 
+/// The heading of each of [`Run::notes`].
+pub const NOTE: &str = "note";
+
 /// The heading of where they come from, where it is not the plugin.
 pub const BRANCH_RECORDS: &str = "branches";
 
@@ -116,6 +119,7 @@ impl Document {
             about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
             about.extend(series.claim.clone().map(|claim| ("claim", claim)));
         }
+        about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
         if let Some(shard) = &run.shard {
             about.push(("shard", format!("{}: {} cells in all", shard.partition, shard.cells.len())));
         }

@@ -76,10 +76,22 @@ fn place(message: &str) -> Option<(String, u32)> {
     })
 }
 
-/// What is worse, and tolerated.
+/// Notes, and what is worse and tolerated.
 fn warnings(run: &Run) -> Vec<Annotation> {
     let of_series = |series| compare::whole(run, series, None);
     let mut warnings = Vec::new();
+    if !run.notes.is_empty() {
+        let mut lines: Vec<String> = run.notes.iter().map(|note| plain(note).replace('\n', " ")).collect();
+        if lines.len() > LINES {
+            let rest = lines.split_off(LINES - 1).len();
+            lines.push(format!("and {rest} more: the step's summary has them all"));
+        }
+        warnings.push(Annotation {
+            title: "tramplab: read this with the verdict".to_owned(),
+            message: lines.join("\n"),
+            place: None,
+        });
+    }
     for comparison in run.series.iter().map(of_series) {
         let tolerated = |compared: &&Compared| compared.verdict == Verdict::Worse && !compared.beyond;
         for Compared { metric, base, head, .. } in comparison.metrics.iter().filter(tolerated) {

@@ -3,7 +3,7 @@
 
 use super::{
     comparison,
-    content::{BRANCH_RECORDS, Document, View},
+    content::{BRANCH_RECORDS, Document, NOTE, View},
 };
 use crate::run::Run;
 
@@ -46,7 +46,7 @@ pub fn render(run: &Run, view: &View) -> String {
     for (name, value) in document
         .about
         .iter()
-        .filter(|(name, _)| ["suite", "host", "QEMU", BRANCH_RECORDS, "tramplab"].contains(name))
+        .filter(|(name, _)| ["suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name))
     {
         out += &paragraph(&format!("{name}: {value}"), "");
     }

@@ -154,6 +154,39 @@ fn stored_counts_are_those_of_the_stored_records() {
     assert!(points > 0);
 }
 
+#[test]
+fn every_report_of_a_series_shows_the_notes_of_its_run() {
+    let text = |run: &Run| {
+        let view = View::default();
+        [
+            terminal::render(run, &view, false),
+            markdown::render(run, &view),
+            mail::render(run, &view),
+            github::annotations(run),
+            github::summary(run, &view, github::SUMMARY),
+        ]
+    };
+    let mut run = recorded();
+    assert_eq!(run.notes, [""; 0], "an older file has none");
+    let before = text(&run);
+    let notes = ["left out one", "the suite is another"];
+    run.notes = notes.map(str::to_owned).to_vec();
+    let json = serde_json::to_value(&run).unwrap();
+    assert_eq!(json["notes"], serde_json::json!(notes));
+    for (report, before) in text(&run).iter().zip(before) {
+        for note in notes {
+            assert!(report.contains(note) && !before.contains(note), "{note}: {report}");
+        }
+    }
+    // Of a stored run that somebody wrote.
+    run.notes = vec!["\u{1b}[2J\u{202e}evil\n::error::x".to_owned(); 9];
+    for report in text(&run) {
+        assert!(report.contains("evil") && !report.contains(['\u{1b}', '\u{202e}']), "{report}");
+        assert!(!report.lines().any(|line| line.starts_with("::error::x")), "{report}");
+    }
+    assert!(github::annotations(&run).contains("and 4 more"), "{}", github::annotations(&run));
+}
+
 const SCHEMA_PAGE: &str = include_str!("../../../docs/run-json.md");
 
 fn documented_example() -> &'static str {
@@ -211,7 +244,7 @@ fn every_field_and_variant_is_documented() {
     names.extend([Clock::Free, Clock::Exact].map(variant));
     names.extend([Backend::Qemu, Backend::VirtmeNg].map(variant));
     names.extend([Explain::Exact, Explain::Sampled].map(variant));
-    names.extend(["shard", "partition", "joined", "runs", "expected"].map(str::to_owned));
+    names.extend(["notes", "shard", "partition", "joined", "runs", "expected"].map(str::to_owned));
     names.extend([Unit::Instructions, Unit::Samples, Unit::Nanoseconds].map(variant));
     names.extend([Space::Kernel, Space::User].map(variant));
     names.insert(variant(Functions::All));

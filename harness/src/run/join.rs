@@ -125,7 +125,7 @@ fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
 }
 
 fn add(all: &mut Run, run: Run) {
-    let Run { machines, kernels, series, cells, interrupted, missing, started, finished, .. } = run;
+    let Run { machines, kernels, series, cells, interrupted, missing, started, finished, notes, .. } = run;
     for machine in machines {
         if all.machine(machine.arch).is_none() {
             all.machines.push(machine);
@@ -139,6 +139,11 @@ fn add(all: &mut Run, run: Run) {
     for one in series {
         if !all.series.contains(&one) {
             all.series.push(one);
+        }
+    }
+    for note in notes {
+        if !all.notes.contains(&note) {
+            all.notes.push(note);
         }
     }
     for cell in cells {
@@ -194,6 +199,14 @@ mod tests {
             (["shard-2", "shard-0", "shard-1"].map(str::to_owned).into(), 3)
         );
         assert_eq!(join(Vec::new(), 0).unwrap(), None);
+    }
+
+    #[test]
+    fn the_whole_has_each_note_of_a_part_once() {
+        let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+        first.notes = vec!["a".to_owned(), "b".to_owned()];
+        second.notes = vec!["b".to_owned(), "c".to_owned()];
+        assert_eq!(join(vec![first, second], 2).unwrap().unwrap().notes, ["a", "b", "c"]);
     }
 
     #[test]

@@ -56,6 +56,10 @@ pub struct Run {
     /// Of a run of one part of the cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
+    /// For the reader of every report: messages of the series that were left out, a suite that is
+    /// not the head's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The id of the interrupted run of which this measured what was missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest_of: Option<String>,
