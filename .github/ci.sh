@@ -7,8 +7,8 @@
 #   ci.sh keys      names for the caches, as outputs
 #   ci.sh plan      how many shards there are, and how many runs are to come, as outputs
 #   ci.sh base      the commit that HEAD of the repository TREE is COUNT commits above, as outputs; of 0 commits none
-#   ci.sh series    the commits BASE..HEAD of the repository TREE as a series
-#   ci.sh measure   one shard, or all; ends with the exit code of `cargo xtask vm-test`
+#   ci.sh measure   one shard, or all; ends with the exit code of `cargo xtask vm-test`. With BASE the series BASE..HEAD of the
+#                   repository TREE is measured, and a SUITE or CONFIG inside TREE is read from BASE
 #   ci.sh merge     all runs below RUNS as one; ends with its exit code
 #   ci.sh report    the run RUN as annotations in the log and Markdown in the step's summary; ends with 0 whatever it
 #                   says, and with 1 if it cannot be read
@@ -41,10 +41,19 @@ without_commands() {
         return
     fi
     token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    mkdir -p "$work"
     echo "::stop-commands::$token"
-    "$@" || code=$?
+    { "$@" 2>&1 >&3 | tee "$work/stderr" >&2; } 3>&1 || code=$?
     echo "::$token::"
     return "$code"
+}
+
+# Why a command left nothing to report, as an annotation: else it stands in the log alone.
+annotate() {
+    local why
+    [ -n "${GITHUB_ACTIONS:-}" ] || return 0
+    why=$(sed -n '/^error: /{s///p;q}' "$work/stderr" | tr -d '[:cntrl:]')
+    echo "::error title=tramplab::${why//'%'/%25}"
 }
 
 sudo_if_needed() {
@@ -108,24 +117,63 @@ base() {
     output head "$head"
 }
 
-# The series is made of commits, not of a diff: each patch can then be named, built and measured.
-series() {
-    local merges count
-    git -C "${TREE:?}" rev-parse --quiet --verify "${HEAD:?}^{commit}" >/dev/null ||
-        die "the head $HEAD is not in $TREE: fetch it"
-    git -C "$TREE" merge-base --is-ancestor "${BASE:?}" "$HEAD" 2>/dev/null ||
-        die "the base $BASE is not in the history of $HEAD that was fetched: fetch more of it (\`depth\`), or rebase"
-    merges=$(git -C "$TREE" rev-list --merges "$BASE..$HEAD" | wc -l)
-    [ "$merges" = 0 ] || die "$BASE..$HEAD has $merges merges: a series is a line of commits; rebase it"
-    count=$(git -C "$TREE" rev-list --count "$BASE..$HEAD")
-    [ "$count" != 0 ] || die "$BASE..$HEAD has no commit"
-    mkdir -p "$work"
-    # As the patches are, whatever git is configured to do here.
-    git -C "$TREE" -c diff.noprefix=false -c diff.mnemonicPrefix=false -c format.signature=tramplab format-patch --quiet \
-        --stdout --no-cover-letter --no-thread --no-ext-diff --no-textconv --binary --full-index --subject-prefix=PATCH --numbered \
-        "--base=$BASE" "$BASE..$HEAD" >"$work/series.mbx" ||
-        die "the commits $BASE..$HEAD could not be made a series of"
-    echo "a series of $count patches on $(git -C "$TREE" rev-parse --short=12 "$BASE")"
+# The path below TREE of a file that lies there, or nothing. No link in TREE, which a pull request may have made, is followed.
+in_tree() {
+    local path root
+    [ -n "${TREE:-}" ] && [ -d "$TREE" ] || return 0
+    path=$(realpath --canonicalize-missing --no-symlinks -- "$1")
+    for root in "$(realpath --no-symlinks -- "$TREE")" "$(realpath -- "$TREE")"; do
+        if [[ "$path" == "$root"/* ]]; then
+            printf '%s' "${path#"$root"/}"
+            return
+        fi
+    done
+    [[ "$(realpath --canonicalize-missing -- "$1")" != "$root"/* ]] ||
+        die "\`$1\` leads into $TREE by a link: name the file as it is called there"
+}
+
+# Mode, type and id of a file of a commit.
+object_of() {
+    git -C "$TREE" --literal-pathspecs ls-tree --full-tree "$1" -- "$2" | cut -f 1
+}
+
+# Reads the file that judges, a suite or a configuration, into `judge`. With BASE one that lies in TREE is the base's: a pull
+# request does not choose what it is measured by. That its own differs is said in `notes`.
+judge_of() {
+    local what=$1 path base head
+    judge=$2
+    path=$(in_tree "$judge") || {
+        echo "$path"
+        exit 2
+    }
+    if [ -z "$path" ] || [ -z "${BASE:-}" ]; then
+        judge=$(realpath -e "$judge") || die "the $what \`$2\` is not there: expected $3"
+        return
+    fi
+    base=$(object_of "$BASE" "$path") || die "the base $BASE is not in $TREE: fetch more of its history (\`depth\`)"
+    head=$(object_of "${HEAD:?}" "$path") || die "the head $HEAD is not in $TREE: fetch it"
+    [[ "$base" == 100[67][45][45]\ blob\ * ]] ||
+        die "the $what \`$path\` is no file in the base $BASE, which it is read from: merge it before it is used"
+    judge=$work/base/$path
+    mkdir -p "$(dirname "$judge")"
+    git -C "$TREE" cat-file blob "${base##* }" >"$judge" || die "the $what \`$path\` of the base $BASE cannot be read"
+    if [ "$base" != "$head" ]; then
+        notes+=(--note "the $what $path is the one of the base ${BASE:0:12}; the head ${HEAD:0:12} has $(
+            if [ -z "$head" ]; then echo "none"; else echo "another, which judges nothing here"; fi
+        )")
+    fi
+}
+
+# Nothing else is read from files that a pull request may have changed.
+refuse_in_tree() {
+    local path
+    [ -n "${BASE:-}" ] || return 0
+    path=$(cd "$here" && [ -e "${1#*=}" ] && realpath --no-symlinks -- "${1#*=}") || return 0
+    path=$(in_tree "$path") || {
+        echo "$path"
+        exit 2
+    }
+    [ -z "$path" ] || die "\`$1\` is a file of $TREE, which the series may change: only SUITE and CONFIG are read from the base"
 }
 
 # As a string of YAML's.
@@ -136,7 +184,7 @@ yaml() {
 # `tree` is the repository TREE at the commit BASE, `tree:clang-19` the same built with another compiler, `tree` without BASE the
 # commit HEAD; everything else is what --kernel takes.
 kernel_arguments() {
-    local toolchain=gcc name=tree tree config=
+    local toolchain=gcc name=tree tree config=$1
     case "$KERNEL" in
     tree) ;;
     tree:*)
@@ -151,9 +199,6 @@ kernel_arguments() {
     [[ "$toolchain" =~ ^[a-z0-9-]+$ ]] || die "\`$KERNEL\`: expected tree, or tree: and a compiler such as clang-19"
     mkdir -p "$work"
     tree=$(realpath -e "${TREE:?}") || die "the repository \`$TREE\` is not there"
-    if [ -n "${CONFIG:-}" ]; then
-        config=$(realpath -e "$CONFIG") || die "the configuration \`$CONFIG\` is not there: expected a file"
-    fi
     {
         echo 'arch: [x86_64, arm64]'
         echo "git: { repository: $(yaml "$tree"), ref: $(yaml "${BASE:-${HEAD:?}}") }"
@@ -161,21 +206,27 @@ kernel_arguments() {
         [ -z "$config" ] || echo "config: [$(yaml "$config")]"
     } >"$work/$name.yaml"
     printf '%s\n' --kernel "$work/$name.yaml"
-    [ -z "${BASE:-}" ] || printf '%s\n' --series "$work/series.mbx"
+    [ -z "${BASE:-}" ] || printf '%s\n' --series "$BASE..${HEAD:?}"
 }
 
 measure() {
-    local arguments=() extra=() part=() kernel suite=${SUITE:-quick} runs code=0 run=
+    local arguments=() extra=() part=() notes=() kernel suite=${SUITE:-quick} config= judge word runs code=0 run=
     runs=$(realpath -m "${RUNS:-$work/runs}")
     case "$suite" in
     */* | *.yaml | *.yml)
-        suite=$(realpath -e "$suite") || die "the suite \`$SUITE\` is not there: expected a name in configs/suites/, or a file"
+        judge_of suite "$suite" "a name in configs/suites/, or a file"
+        suite=$judge
         ;;
     esac
+    if [ -n "${CONFIG:-}" ]; then
+        judge_of configuration "$CONFIG" "a file"
+        config=$judge
+    fi
     # Under KVM nothing counts branches and instructions.
     arguments=(--accel tcg --suite "$suite" --runs "$runs")
     if [ -n "${KERNEL:-}" ]; then
-        kernel=$(kernel_arguments) || {
+        refuse_in_tree "$KERNEL"
+        kernel=$(kernel_arguments "$config") || {
             echo "$kernel"
             exit 2
         }
@@ -185,7 +236,8 @@ measure() {
     [ "${UNCONFINED:-false}" = true ] || arguments+=(--confined)
     # Of all lines: an end that is none of `-d` is no failure.
     read -r -d '' -a extra <<<"${ARGUMENTS:-}" || true
-    arguments+=("${extra[@]}")
+    for word in "${extra[@]}"; do refuse_in_tree "$word"; done
+    arguments+=("${notes[@]}" "${extra[@]}")
     case "${SHARD:-}" in
     '') ;;
     # All kernels are built, QEMU and the agent too: the shards find them in the caches.
@@ -203,6 +255,7 @@ measure() {
         [ "$code" != 0 ] || rm -f "$runs/latest"
     fi
     [ ! -e "$runs/latest" ] || run=$(realpath "$runs/latest")
+    [ "$code" = 0 ] || [ -n "$run" ] || annotate
     output run "$run"
     output code "$code"
     return "$code"
@@ -235,6 +288,6 @@ report() {
 }
 
 case "${1:-}" in
-prepare | keys | plan | base | series | measure | merge | report) "$1" ;;
-*) die "usage: ci.sh prepare|keys|plan|base|series|measure|merge|report" ;;
+prepare | keys | plan | base | measure | merge | report) "$1" ;;
+*) die "usage: ci.sh prepare|keys|plan|base|measure|merge|report" ;;
 esac

@@ -17,7 +17,7 @@ use tramplab::{
     config,
     host::{Cache, CacheError},
     run::{ErrorKind, Outcome, Run, RunDir},
-    series,
+    series::Range,
 };
 
 fn repository() -> PathBuf {
@@ -463,7 +463,7 @@ fn a_pull_request_is_a_series_of_its_commits() {
     );
     let given = found.used("actions/measure").unwrap();
     assert_eq!((&given["base"], &given["kernel"]), (&commits[0], &"tree".to_owned()));
-    // The kernel is none, which is told with its name: so the manifest was read, and the series loaded before.
+    // The kernel is none, which is told with its name: the commits were read before.
     let inputs = [
         ("tree", "tree"),
         ("base", &commits[0]),
@@ -473,14 +473,8 @@ fn a_pull_request_is_a_series_of_its_commits() {
     ];
     let done = act(&folder, &inputs);
     assert!(done.failed && done.outputs["measure.code"] == "2", "{}", done.said);
-    for words in ["a series of 2 patches on", &format!("failed to find a kernel's sources in {}", commits[0])]
-    {
-        assert!(done.said.contains(words), "{words}: {}", done.said);
-    }
-    let series = series::load(folder.join("temp/tramplab/series.mbx").to_str().unwrap(), &folder).unwrap();
-    let subjects: Vec<&str> = series.patches.iter().map(|patch| patch.subject.as_str()).collect();
-    assert_eq!(subjects, ["bpf: One `$(touch x)`", "bpf: Two; \"touch x\" %0A::error::"]);
-    assert_eq!(series.base_commit.as_deref(), Some(commits[0].as_str()));
+    let [why] = done.annotations("error")[..] else { panic!("{}", done.said) };
+    assert!(why.contains(&format!("failed to find a kernel's sources in {}", commits[0])), "{why}");
     assert!(!folder.join("x").exists() && !tree.join("x").exists());
 
     let too_few = base("3");
@@ -497,8 +491,111 @@ fn a_pull_request_is_a_series_of_its_commits() {
     git(&tree, &["commit", "--quiet", "--allow-empty", "--message", "beside"]);
     git(&tree, &["merge", "--quiet", "--strategy", "ours", "--no-edit", &commits[2]]);
     let head = git(&tree, &["rev-parse", "HEAD"]);
-    let done = act(&folder, &[("tree", "tree"), ("base", &commits[0]), ("head", &head), ("kernel", "tree")]);
-    assert!(done.failed && done.annotations("error")[0].contains("has 1 merges"), "{}", done.said);
+    let unknown = "0123456789012345678901234567890123456789";
+    for (base, head, words) in [
+        (&*commits[0], &*head, "has 1 merges: a series is a line of commits; rebase it"),
+        (&commits[0], &commits[0], "has no commit"),
+        (&commits[2], &commits[1], "is not in the history"),
+        (unknown, &commits[1], "`depth`"),
+        (&commits[0], unknown, "fetch more of its history"),
+    ] {
+        let inputs =
+            [("tree", "tree"), ("base", base), ("head", head), ("kernel", "tree"), ("suite", "waste")];
+        let done = act(&folder, &inputs);
+        assert!(done.failed && done.outputs["measure.code"] == "2", "{words}: {}", done.said);
+        let [why] = done.annotations("error")[..] else { panic!("{words}: {}", done.said) };
+        assert!(why.contains(words), "{words}: {why}");
+        assert!(done.used("upload-artifact").is_none(), "{words}");
+    }
+}
+
+/// A message that is a whole mail, with a diff of its own, as mailboxes separate mails.
+#[test]
+fn a_commit_message_does_not_decide_what_is_measured() {
+    const MAIL: &str = "bpf: Slower\n\nFrom 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
+        From: A <a@example.org>\nDate: Mon, 1 Jan 2024 00:00:00 +0000\nSubject: [PATCH v9 1/1] bpf: Harmless\n\n\
+        ---\ndiff --git a/harmless.c b/harmless.c\n--- a/harmless.c\n+++ b/harmless.c\n@@ -1 +1 @@\n-int a;\n\
+        +int b;\n-- \n2.47.3\n";
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    git(&tree, &["init", "--quiet"]);
+    let makefile = "VERSION = 6\nallnoconfig:\n\t@false\n";
+    for (name, text) in [("Makefile", makefile), ("Kbuild", ""), ("Kconfig", ""), ("harmless.c", "int a;\n")]
+    {
+        fs::write(tree.join(name), text).unwrap();
+    }
+    fs::write(tree.join("slower.c"), "int fast;\n").unwrap();
+    git(&tree, &["add", "."]);
+    git(&tree, &["commit", "--quiet", "--message", "v1"]);
+    let base = git(&tree, &["rev-parse", "HEAD"]);
+    fs::write(tree.join("slower.c"), "int slow;\n").unwrap();
+    git(&tree, &["commit", "--quiet", "--all", "--cleanup=verbatim", "--message", MAIL]);
+    let head = git(&tree, &["rev-parse", "HEAD"]);
+    // It does not build, and says so: no other diff was measured, with a pass.
+    let inputs =
+        [("tree", "tree"), ("base", &*base), ("head", &head), ("kernel", "tree"), ("suite", "waste")];
+    let done = act(dir.path(), &inputs);
+    assert!(done.failed && done.outputs["measure.code"] == "3", "{}", done.said);
+    let applied: Vec<&str> = done.said.lines().filter(|line| line.starts_with("applying ")).collect();
+    assert_eq!(applied, ["applying bpf: Slower"], "{}", done.said);
+    let range = Range::parse(&format!("{base}..{head}"), dir.path()).unwrap();
+    let series = range.read(&tree, None).unwrap();
+    assert_eq!(series.patches[0].files(), [Path::new("slower.c")]);
+}
+
+/// The head has another suite than the base, with a budget that it keeps.
+#[test]
+fn a_pull_request_does_not_rewrite_its_judge() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("ci")).unwrap();
+    git(&tree, &["init", "--quiet"]);
+    let strict = SUITE.replace("[fexit, fentry]", "[fexit]");
+    fs::write(tree.join("ci/suite.yaml"), &strict).unwrap();
+    git(&tree, &["add", "."]);
+    git(&tree, &["commit", "--quiet", "--message", "base"]);
+    let base = git(&tree, &["rev-parse", "HEAD"]);
+    fs::write(tree.join("ci/suite.yaml"), strict.replace("any: 1 }", "any: 1000 }")).unwrap();
+    fs::write(tree.join("ci/new.yaml"), &strict).unwrap();
+    std::os::unix::fs::symlink("suite.yaml", tree.join("ci/link.yaml")).unwrap();
+    git(&tree, &["add", "."]);
+    git(&tree, &["commit", "--quiet", "--message", "easier"]);
+    let head = git(&tree, &["rev-parse", "HEAD"]);
+    let measured = |more: &[(&str, &str)]| {
+        let all = [("kernel", &*kernel), ("tree", "tree"), ("head", &head), ("suite", "tree/ci/suite.yaml")];
+        act(dir.path(), &[&all[..], more].concat())
+    };
+    let done = measured(&[("base", &base)]);
+    assert!(done.failed && done.outputs["measure.code"] == "1", "{}", done.said);
+    let run = RunDir::load(Path::new(&done.outputs["measure.run"])).unwrap();
+    let [note] = &run.notes[..] else { panic!("{:?}", run.notes) };
+    assert!(note.contains("ci/suite.yaml") && note.contains(&base[..12]), "{note}");
+    assert!(done.summary.contains(&format!("- note: {note}")), "{}", done.summary);
+    assert!(done.annotations("warning").iter().any(|line| line.contains("ci/suite.yaml")), "{}", done.said);
+    // A push: there is nothing else to read, and nothing to say.
+    let done = measured(&[]);
+    assert!(!done.failed && done.outputs["measure.code"] == "0", "{}", done.said);
+    assert_eq!(RunDir::load(Path::new(&done.outputs["measure.run"])).unwrap().notes, [""; 0]);
+
+    let outside = dir.path().join("outside.yaml");
+    std::os::unix::fs::symlink(tree.join("ci/suite.yaml"), &outside).unwrap();
+    let manifest = tree.join("ci/suite.yaml").display().to_string();
+    for (more, words) in [
+        ([("suite", "tree/ci/new.yaml"), ("base", &*base)], "is no file in the base"),
+        ([("suite", "tree/ci/link.yaml"), ("base", &base)], "is no file in the base"),
+        ([("suite", "outside.yaml"), ("base", &base)], "by a link"),
+        ([("config", "tree/ci/no.config"), ("base", &base)], "the configuration `ci/no.config` is no file"),
+        ([("kernel", &manifest), ("base", &base)], "which the series may change"),
+        ([("arguments", &format!("--kernel={manifest}")), ("base", &base)], "which the series may change"),
+        ([("suite", "tree/ci/suite.yaml"), ("base", "0123456789012345678901234567890123456789")], "`depth`"),
+    ] {
+        let done = measured(&more);
+        let said = done.annotations("error");
+        assert!(done.failed && said.iter().any(|line| line.contains(words)), "{words}: {}", done.said);
+        assert!(done.used("upload-artifact").is_none(), "{words}");
+    }
 }
 
 #[test]
@@ -716,6 +813,76 @@ fn nothing_is_given_that_a_strangers_code_could_use() {
         // What is put into a script is a part of it.
         assert!(!text(&step["run"]).contains("${{"), "{step}");
         assert!(step["env"].to_string().find("token").is_none(), "{step}");
+    }
+}
+
+/// All that somebody may run or copy: workflows, scripts, examples.
+fn scripts_and_examples() -> Vec<PathBuf> {
+    let mut files = vec![repository().join("README.md"), repository().join(".ci/run")];
+    for folder in [".github", "docs"] {
+        let entries = walkdir::WalkDir::new(repository().join(folder)).into_iter().map(Result::unwrap);
+        files.extend(entries.filter(|entry| entry.file_type().is_file()).map(|entry| entry.into_path()));
+    }
+    files
+}
+
+/// The first command that gives a shell what it has just fetched.
+fn piped_into_a_shell(text: &str) -> Option<String> {
+    let joined = text.replace("\\\n", " ");
+    let shells = ["sh", "bash", "dash", "zsh", "python", "python3", "perl"];
+    let is_piped = |line: &&str| {
+        let mut words = line.split(|c: char| !(c.is_alphanumeric() || "-_./:".contains(c)));
+        let fetches =
+            ["curl", "wget"].iter().any(|fetcher| line.split_whitespace().any(|w| w.contains(fetcher)));
+        fetches && words.any(|word| shells.contains(&word.rsplit('/').next().unwrap_or_default()))
+    };
+    joined.lines().find(is_piped).map(str::to_owned)
+}
+
+#[test]
+fn nothing_fetched_is_given_to_a_shell() {
+    for line in [
+        "curl --proto '=https' -sSf https://sh.rustup.rs | sh -s -- -y",
+        "- wget -qO- https://example.org/x | sudo bash",
+        "run: bash -c \"$(curl -fsSL https://example.org/x)\"",
+        "curl https://example.org/x \\\n  | /bin/sh",
+        "sh <(curl https://example.org/x)",
+    ] {
+        assert!(piped_into_a_shell(line).is_some(), "{line}");
+    }
+    assert_eq!(piped_into_a_shell("apt-get install git curl\nsh x"), None);
+    let files = scripts_and_examples();
+    assert!(files.len() > 20, "{files:?}");
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(piped_into_a_shell(&text), None, "{}", file.display());
+        assert!(!text.contains("sh.rustup.rs"), "{}", file.display());
+    }
+}
+
+/// Whether a step can restore `target` under a key that another lock file has, too.
+fn restores_any_target(step: &Value) -> bool {
+    let with = &step["with"];
+    let is_target = |path: &str| path.split(['/', '.', ' ']).any(|part| part == "target");
+    let keys = text(&with["restore-keys"]);
+    text(&step["uses"]).starts_with("actions/cache")
+        && text(&with["path"]).lines().any(is_target)
+        && keys.lines().any(|key| !key.is_empty() && !key.contains("hashFiles('Cargo.lock'"))
+}
+
+#[test]
+fn no_cache_restores_what_another_lock_file_built() {
+    let step = |keys: &str| -> Value {
+        let with = serde_json::json!({ "path": "~/.cargo\ntarget\n", "key": "k", "restore-keys": keys });
+        serde_json::json!({ "uses": "actions/cache@0", "with": with })
+    };
+    assert!(restores_any_target(&step("${{ runner.os }}-")));
+    assert!(!restores_any_target(&step("${{ hashFiles('Cargo.lock') }}-")));
+    let caching = |step: &&Value| text(&step["uses"]).starts_with("actions/cache");
+    let all = all_steps();
+    assert!(all.iter().filter(caching).any(|step| text(&step["with"]["path"]).contains("target")));
+    for step in all {
+        assert!(!restores_any_target(&step), "{step}");
     }
 }
 
