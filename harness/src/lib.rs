@@ -17,4 +17,5 @@ pub mod run;
 pub mod selftests;
 pub mod series;
 pub mod suite;
+pub mod text;
 pub mod vm;

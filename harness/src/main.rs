@@ -2,6 +2,14 @@
 //! `cargo xtask`: the command line of tramplab.
 #![recursion_limit = "256"]
 
+/// What the program says of itself on standard error. In place of the standard one: messages quote guests, kernel builds and files of
+/// strangers, and no call of it may forget that.
+macro_rules! eprintln {
+    ($($words:tt)*) => {
+        std::eprintln!("{}", tramplab::text::clean(&format!($($words)*)))
+    };
+}
+
 mod cli;
 
 use clap::{Parser, Subcommand};

@@ -2,10 +2,11 @@
 //! The guest's link: frames as they come, and what is in them. Of a message in a good frame the rest of the host is shown what it would
 //! look at.
 
+use serde_json::Value;
 use tramplab::{
     branch::{Symbols, hardware},
     profile::{Phase, Profile, Thread, count},
-    report::plain,
+    text::{self, plain},
 };
 use tramplab_protocol::{
     frame::{self, FrameError, MAX_PAYLOAD},
@@ -34,6 +35,27 @@ pub fn run(data: &[u8]) {
         assert_eq!(frame::read(&mut &again[..]).expect("what was written can be read"), Some(request));
     }
     let _ = serde_json::from_slice::<Vec<Command>>(data);
+    cleaned(data);
+}
+
+/// The link cleans each message before it is read: no string in it moves a cursor or hides, and what was clean is as it was.
+fn cleaned(data: &[u8]) {
+    let clean = text::json(data);
+    assert_eq!(text::json(&clean), clean);
+    let Ok(before) = serde_json::from_slice::<Value>(data) else { return };
+    let after: Value = serde_json::from_slice(&clean).expect("it is JSON as before");
+    assert!(is_clean(&after), "{after:?}");
+    assert!(!is_clean(&before) || before == after, "{before:?} became {after:?}");
+}
+
+fn is_clean(value: &Value) -> bool {
+    let is_clean_text = |text: &str| text.chars().all(|c| matches!(c, '\n' | '\t') || text::is_seen(c));
+    match value {
+        Value::String(text) => is_clean_text(text),
+        Value::Array(values) => values.iter().all(is_clean),
+        Value::Object(entries) => entries.iter().all(|(name, value)| is_clean_text(name) && is_clean(value)),
+        _ => true,
+    }
 }
 
 /// Whatever is in a stream, it ends, at its end or at the first frame that is none.

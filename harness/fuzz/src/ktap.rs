@@ -2,9 +2,9 @@
 //! What programs and kernels of a guest print: KTAP, `test_progs`, `bench`, deny lists, consoles; and that all of it is fit to print.
 
 use tramplab::{
-    report::{cdata, plain},
     run::ErrorKind,
     selftests::{DenyList, End, Ran, bench, ktap, test_progs},
+    text::{cdata, plain},
     vm::death,
 };
 

@@ -2,7 +2,10 @@
 //! Branch listings, laid out as retsnoop does it.
 
 use super::{Filter, Model, model::Seen, waste};
-use crate::run::{CapturePoint, Place, TriggerPart, TriggerRecord};
+use crate::{
+    run::{CapturePoint, Place, TriggerPart, TriggerRecord},
+    text,
+};
 use tramplab_protocol::message::Symbol;
 
 /// One record of a listing.
@@ -88,7 +91,8 @@ fn place(place: Option<&Place>) -> String {
     let Some(symbol) = &place.symbol else { return format!("{:#x}", place.address) };
     let module = place.module.as_deref().filter(|m| *m != "bpf" && !m.starts_with("__builtin__"));
     let module = module.map(|m| format!(" [{m}]")).unwrap_or_default();
-    format!("{symbol}+{:#x}{module}", place.offset)
+    // Here, and not where it is written: it has a width, and no end of a line makes two records of one.
+    text::line(&format!("{symbol}+{:#x}{module}", place.offset))
 }
 
 #[cfg(test)]

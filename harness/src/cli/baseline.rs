@@ -4,7 +4,7 @@
 use super::{UsageError, exit, report::print};
 use anyhow::{Context, Result};
 use std::{fs, path::Path};
-use tramplab::{host::cache::write_whole, run::Run, suite::baseline};
+use tramplab::{host::cache::write_whole, run::Run, suite::baseline, text::clean};
 
 /// Writes the budgets into the suite's file, and shows what has changed of it.
 pub fn update(run: &Run, suite: &Path) -> Result<u8> {
@@ -32,7 +32,7 @@ pub fn update(run: &Run, suite: &Path) -> Result<u8> {
     fs::canonicalize(suite)
         .and_then(|path| write_whole(&path, after.as_bytes()))
         .with_context(|| format!("failed to write {}", suite.display()))?;
-    print(baseline::diff(&before, &after, suite).as_bytes())?;
+    print(clean(&baseline::diff(&before, &after, suite)).as_bytes())?;
     eprintln!("written: {}", suite.display());
     Ok(exit::PASS)
 }

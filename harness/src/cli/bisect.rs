@@ -35,6 +35,7 @@ use tramplab::{
     kernel::{Source, source},
     report::{comparison, terminal},
     run::{Arch, Backend, Cell, ErrorKind, Run, RunDir, SuiteRef, Tolerance},
+    text,
     vm::branches,
 };
 
@@ -382,6 +383,7 @@ impl<'a> Bisection<'a> {
             End::Found(found) => (self.told(&found, &ends)?, exit::PASS),
             End::OnlySkipped(candidates) => (self.untold(&candidates)?, exit::NO_MEASUREMENT),
         };
+        let text = text::clean(&text);
         let path = self.place.folder.path().join("report.txt");
         fs::write(&path, &text).with_context(|| format!("failed to write {}", path.display()))?;
         self.setting.progress.aside(|| report::print(text.as_bytes()))?;

@@ -17,6 +17,7 @@ use tramplab::{
     history::{self, Ancestry, Found, History, Query, load::Loaded},
     report::{self, history::Told},
     run::Arch,
+    text,
 };
 
 #[derive(clap::Args)]
@@ -93,7 +94,7 @@ pub fn history(args: &Args) -> Result<u8> {
 
 fn shown(found: &Found, told: &Told, args: &Args) -> String {
     let layout = match args.format {
-        Format::Json => return format!("{:#}\n", report::history::json(found, told)),
+        Format::Json => return of_json(&report::history::json(found, told)),
         Format::Terminal => report::terminal::table,
         Format::Markdown => report::markdown::table,
     };
@@ -102,6 +103,11 @@ fn shown(found: &Found, told: &Told, args: &Args) -> String {
     }
     let tables = found.histories.iter().map(|history| layout(&report::history::table(history, told)));
     tables.collect::<Vec<_>>().join("\n")
+}
+
+fn of_json(value: &serde_json::Value) -> String {
+    let text = format!("{value:#}\n");
+    String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned()
 }
 
 /// What the tree knows of the commits of each step.

@@ -141,9 +141,9 @@ fn one(profiles: &[Profile], args: &Args) -> Result<()> {
     match args.format {
         Format::Text => write(args, |out| Ok(text::render(&subject, &tree, args.percent_limit, out)?)),
         Format::Markdown => write(args, |out| {
-            writeln!(out, "```")?;
-            text::render(&subject, &tree, args.percent_limit, out)?;
-            Ok(writeln!(out, "```")?)
+            let mut body = Vec::new();
+            text::render(&subject, &tree, args.percent_limit, &mut body)?;
+            Ok(out.write_all(markdown::fenced(&String::from_utf8_lossy(&body)).as_bytes())?)
         }),
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
         Format::Svg => {

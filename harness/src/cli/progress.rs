@@ -3,6 +3,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{collections::BTreeSet, io::IsTerminal, time::Duration};
+use tramplab::text::line;
 
 pub struct Progress {
     /// None off a terminal, where a bar would only fill the log.
@@ -42,7 +43,7 @@ impl Progress {
     /// What is being done now; a line of its own off a terminal.
     pub fn step(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.set_message(text.to_owned()),
+            Some(bar) => bar.set_message(line(text)),
             None => eprintln!("{text}"),
         }
     }
@@ -54,7 +55,7 @@ impl Progress {
             let template = "{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}";
             bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
             bar.set_length(total);
-            bar.set_message(format!("building {name}"));
+            bar.set_message(line(&format!("building {name}")));
         }
         bar.set_position(done);
     }
@@ -103,7 +104,7 @@ impl Progress {
     fn show_running(&self) {
         if let Some(bar) = &self.bar {
             let names: Vec<&str> = self.running.iter().map(String::as_str).collect();
-            bar.set_message(names.join(", "));
+            bar.set_message(line(&names.join(", ")));
         }
     }
 }

@@ -12,6 +12,7 @@ use tramplab::{
     branch::{Branch, Filter, Model},
     report::{self, View, kcidb::Origin},
     run::{Arch, Run, RunDir, running},
+    text,
 };
 
 #[derive(clap::Args)]
@@ -123,7 +124,7 @@ pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
         Format::Github => report::github::annotations(run).into_bytes(),
         Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
         Format::Mail => report::mail::render(run, &view).into_bytes(),
-        Format::Json => serde_json::to_vec_pretty(run)?,
+        Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
         Format::Kcidb => report::kcidb::render(run, &look.origin)?,
     })
 }

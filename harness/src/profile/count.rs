@@ -2,7 +2,10 @@
 //! From what was counted, by address, to a profile, by function.
 
 use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Unit, Waited};
-use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
+use crate::{
+    branch::{Symbols, is_asynchronous, symbols::is_kernel},
+    text::line,
+};
 use std::collections::HashMap;
 use tramplab_protocol::{
     counts::{self, CallPath, Counts, Entered, VcpuCounts},
@@ -143,7 +146,7 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
             // Its name is read where threads are switched; it went on all the time.
             ("", true) => tree.thread(Thread::agent()),
             ("", false) => tree.thread(Thread { command: "unknown".to_owned(), pid: *pid, measured: false }),
-            (command, &measured) => tree.thread(Thread { command: command.to_owned(), pid: *pid, measured }),
+            (command, &measured) => tree.thread(Thread { command: line(command), pid: *pid, measured }),
         })
         .collect();
     // Per path its node; none for what has no known caller.

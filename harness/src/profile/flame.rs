@@ -70,7 +70,10 @@ use inferno_draw::draw;
 #[cfg(feature = "flamegraph")]
 mod inferno_draw {
     use super::{FlameError, Subject, Tree};
-    use crate::profile::{Space, folded};
+    use crate::{
+        profile::{Space, folded},
+        text::line,
+    };
     use inferno::flamegraph::{
         Options,
         color::{Color, PaletteMap},
@@ -102,8 +105,8 @@ mod inferno_draw {
             };
         }
         let mut options = Options::default();
-        options.title = title;
-        options.subtitle = Some(subtitle);
+        options.title = line(&title);
+        options.subtitle = Some(line(&subtitle));
         options.count_name = subject.unit.name().to_owned();
         options.palette_map = Some(&mut colours);
         // The same profile gives the same picture.

@@ -13,7 +13,7 @@ mod file;
 pub mod flame;
 pub mod folded;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 pub mod text;
 mod tree;
 mod view;

@@ -84,7 +84,7 @@ fn profile(lines: &[Line], phase: Phase, unit: Unit) -> Profile {
     }
 }
 
-fn base() -> Profile {
+pub fn base() -> Profile {
     profile(&BASE, Phase::Attach, Unit::Instructions)
 }
 

@@ -3,6 +3,7 @@
 //! the ways it was called, callee first.
 
 use super::{Of, Space, Subject, Tree};
+use crate::text::line;
 use std::{
     cmp::Reverse,
     collections::HashMap,
@@ -75,7 +76,7 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
     }));
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     for (name, text) in lines {
-        writeln!(out, "# {:width$} {text}", format!("{name}:"))?;
+        writeln!(out, "# {:width$} {}", format!("{name}:"), line(&text))?;
     }
     writeln!(out, "#")
 }

@@ -2,7 +2,7 @@
 //! Profiles laid over each other: equal stacks become one, with a count for each side.
 
 use super::{Cost, Function, Of, Profile, Space, Totals};
-use crate::{branch::stable_name, report::plain};
+use crate::{branch::stable_name, text::plain};
 use std::{cmp::Reverse, collections::HashMap};
 
 /// One side to look at; two to compare, the base first.

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a comparison says, before it is laid out.
 
-use super::{
-    clean::plain,
-    content::{Listing, Table},
-};
+use super::content::{Listing, Table};
 use crate::{
     branch::{Branch, Model},
     compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
     run::{BranchSource, Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
+    text::line,
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::{BesideSet, Mechanism};
@@ -268,13 +266,13 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
             "{trigger}: base | head, instructions before each; - went, + came, ~ another function or count"
         ),
     };
-    Listing { caption, text: plain(&out) }
+    Listing { caption, text: out }
 }
 
 /// Patch by patch: did it build, boot and pass; and every metric that changed somewhere.
 fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     let patch = |step: &Step| match &step.subject {
-        Some(subject) => vec![step.patches.to_string(), one_line(subject), state(run, series, step)],
+        Some(subject) => vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)],
         None => vec!["0".to_owned(), "base".to_owned(), state(run, series, step)],
     };
     let mut tables = vec![Table {
@@ -368,10 +366,6 @@ pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
 /// How a cell ended; the whole of it stands with the outcomes.
 fn short(ending: &str) -> String {
     const WIDTH: usize = 72;
-    let line = one_line(ending.lines().next().unwrap_or_default());
+    let line = line(ending.trim().lines().next().unwrap_or_default());
     if line.chars().count() <= WIDTH { line } else { line.chars().take(WIDTH).chain(['…']).collect() }
-}
-
-fn one_line(text: &str) -> String {
-    plain(text).split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a report says, before it is laid out: headings, tables of text, listings, outcomes.
+//! What a report says, before it is laid out: headings, tables of text, listings, outcomes. Text is as the run has it: what lays it
+//! out cleans it.
 
 use super::{
     attach,
-    clean::plain,
     comparison::{self, OfSeries},
     selftests,
     spread::Spread,
@@ -16,6 +16,7 @@ use crate::{
         Accel, Arch, BranchSource, Cell, CellId, Delivered, LbrWaste, Machine, Measurement, Outcome, Run,
         Test, Trigger, TriggerCost, WasteCount,
     },
+    text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_protocol::{BesideSet, Functions, Mechanism, Point, message::Explain};
@@ -127,7 +128,6 @@ impl Document {
             let (is, of) = (joined.runs.len(), joined.expected);
             about.push(("runs", format!("{is} of {of}: {}", joined.runs.join(", "))));
         }
-        about.iter_mut().for_each(|(_, value)| *value = line(value));
         Document {
             series: comparison::of_run(run, view.model),
             heading: format!("tramplab run {}", run.id),
@@ -218,7 +218,6 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
         let mitigations = if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
         about.push(("mitigations", mitigations));
     }
-    about.iter_mut().for_each(|(_, value)| *value = line(value));
     about
 }
 
@@ -492,7 +491,7 @@ fn trigger_listings<'a>(group: &'a Group) -> impl Iterator<Item = Listing> + use
                 part.instructions,
                 part.branches
             ),
-            text: plain(&trigger_listing(part)),
+            text: trigger_listing(part),
         })
     })
 }
@@ -629,7 +628,7 @@ fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {
                     waste.function.name,
                     whose(is_hardware, model)
                 ),
-                text: plain(&listing(point, &waste.function, model, filter)),
+                text: listing(point, &waste.function, model, filter),
             });
         }
     }
@@ -645,19 +644,19 @@ fn outcomes(run: &Run) -> Outcomes {
         let name = cell.id.name();
         match &cell.outcome {
             Outcome::Pass => {}
-            Outcome::Fail { reasons } => failures.push((name, reasons.iter().map(|r| line(r)).collect())),
+            Outcome::Fail { reasons } => failures.push((name, reasons.clone())),
             Outcome::Error { kind, message } => {
                 // A compiler says more than a line: the rest stands where otherwise the console does.
                 let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
                 let console = rest.lines().chain(cell.console_tail.iter().map(String::as_str));
                 errors.push(Failed {
                     cell: name,
-                    message: format!("{kind}: {}", line(first)),
-                    console: console.map(line).collect(),
+                    message: format!("{kind}: {first}"),
+                    console: console.map(str::to_owned).collect(),
                 });
             }
             Outcome::Skip { reason } => {
-                let reason = line(reason);
+                let reason = text::line(reason);
                 match skips.iter_mut().find(|(known, _)| *known == reason) {
                     Some((_, cells)) => cells.push(name),
                     None => skips.push((reason, vec![name])),
@@ -671,14 +670,9 @@ fn outcomes(run: &Run) -> Outcomes {
     });
     Outcomes {
         summary: format!("{} cells: {}", run.cells.len(), parts.join(", ")),
-        lacks: run.interruption().into_iter().chain(run.shortage()).map(|said| line(&said)).collect(),
+        lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
         failures,
         errors,
         skips,
     }
-}
-
-/// One line, whatever a guest or a file put into it.
-fn line(text: &str) -> String {
-    plain(text).split('\n').map(str::trim_end).collect::<Vec<_>>().join(" ")
 }

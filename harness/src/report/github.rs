@@ -3,10 +3,11 @@
 //!
 //! What a guest, a compiler or a series' author wrote is data: none of it becomes a command of the runner's.
 
-use super::{View, clean::plain, markdown};
+use super::{View, markdown};
 use crate::{
     compare::{self, Compared, Verdict},
     run::{Cell, ErrorKind, Outcome, Run},
+    text::{line, plain},
 };
 
 /// Of one kind and one step, GitHub shows so many.
@@ -147,9 +148,9 @@ fn property(text: &str) -> String {
 }
 
 /// The runner looks for `::` where a line begins, and for `##[` anywhere in it.
-fn harmless(line: &str) -> String {
-    let line = plain(line).replace('\n', " ").replace("##[", "## [");
-    format!("| {line}").trim_end().to_owned()
+fn harmless(text: &str) -> String {
+    let text = line(text).replace("##[", "## [");
+    format!("| {text}").trim_end().to_owned()
 }
 
 /// The report as Markdown, of `limit` bytes at most; what is cut off is said, and where it is.

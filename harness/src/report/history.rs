@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histories as tables, and as JSON.
 
-use super::{clean::plain, content::Table};
+use super::content::Table;
 use crate::{
     compare::{Metric, Value},
     history::{Found, History, Measurement, Row, Step, ancestry::Between},
     run::Accel,
+    text::line,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ pub fn table(history: &History, told: &Told) -> Table {
             .map(|(index, _)| (index + 1).to_string())
             .collect();
         let title = with_titles.then(|| row.kernel.title.as_deref().map_or(String::new(), shortened));
-        let cells = [plain(row.kernel.label())].into_iter().chain(title);
+        let cells = [row.kernel.label().to_owned()].into_iter().chain(title);
         cells
             .chain([
                 row.started.clone(),
@@ -61,20 +62,14 @@ pub fn table(history: &History, told: &Told) -> Table {
         let Some(step) = &row.step else { continue };
         notes.push(sentence(metric, rows, at, step, told, line.arch.name()));
     }
-    notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, plain(why))));
+    notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, why)));
     // Under KVM the records are the CPU's own.
     let accel = match (metric, line.accel) {
         (Metric::Wasted { .. }, Accel::Kvm) => format!("{}, hardware", line.accel.name()),
         _ => line.accel.name().to_owned(),
     };
     Table {
-        caption: format!(
-            "{metric} of {} ({}, {}; suite {})",
-            line.kernel,
-            line.arch,
-            accel,
-            plain(&line.suite)
-        ),
+        caption: format!("{metric} of {} ({}, {}; suite {})", line.kernel, line.arch, accel, line.suite),
         header: header.collect(),
         rows: body,
         notes,
@@ -99,7 +94,7 @@ pub fn overview(histories: &[History]) -> Table {
             history.metric.to_string(),
             history.line.kernel.clone(),
             history.line.arch.to_string(),
-            plain(&history.line.suite),
+            history.line.suite.clone(),
             history.rows.len().to_string(),
             shown(values.first()),
             shown(values.last()),
@@ -195,7 +190,7 @@ fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, 
 }
 
 fn shortened(title: &str) -> String {
-    let title = plain(title);
+    let title = line(title);
     match title.char_indices().nth(50) {
         Some((end, _)) => format!("{}…", &title[..end]),
         None => title,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report as JUnit XML: a suite per kernel, a case per cell.
 
-use super::clean::{cdata, plain};
-use crate::run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run};
+use crate::{
+    run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run},
+    text::{cdata, plain},
+};
 use junit_report::{Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder};
 use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;

@@ -2,11 +2,11 @@
 //! A run as KCIDB objects (schema 5.3), which is what KernelCI takes: a checkout for each kernel's sources, a build for each of its
 //! architectures, a test for each cell. What each becomes: `docs/kcidb.md`.
 
-use super::clean::plain;
 use crate::{
     branch::Model,
     compare::{Value, metric},
     run::{Arch, BranchSource, Cell, ErrorKind, Kernel, Outcome, Run, Test},
+    text::{self, plain},
 };
 use serde::Serialize;
 use serde_json::{Map, json};
@@ -140,7 +140,7 @@ pub fn render(run: &Run, origin: &Origin) -> serde_json::Result<Vec<u8>> {
         builds: run.kernels.iter().map(|kernel| build(run, kernel, origin)).collect(),
         tests: run.cells.iter().chain(&missing).filter(is_test).map(|cell| test(run, cell, origin)).collect(),
     };
-    let mut bytes = serde_json::to_vec_pretty(&report)?;
+    let mut bytes = text::json(&serde_json::to_vec_pretty(&report)?).into_owned();
     bytes.push(b'\n');
     Ok(bytes)
 }
@@ -178,7 +178,7 @@ fn checkout(run: &Run, kernel: &Kernel, origin: &Origin) -> Checkout {
         git_repository_url: base.and_then(url),
         git_commit_hash: base.and_then(|base| base.commit.clone()),
         patchset_hash: (!patched).then(String::new),
-        comment: plain(&kernel.source),
+        comment: kernel.source.clone(),
         start_time: run.started.clone(),
         valid: true,
         misc: json!({"tramplab": {"run": run.id, "kernel": kernel.name, "source": kernel.source}}),
@@ -218,7 +218,7 @@ fn build(run: &Run, kernel: &Kernel, origin: &Origin) -> Build {
         origin: origin.to_string(),
         comment: comment.to_owned(),
         architecture: kernel.arch.name(),
-        compiler: kernel.build.as_ref().map(|build| plain(&build.toolchain)),
+        compiler: kernel.build.as_ref().map(|build| build.toolchain.clone()),
         duration: cell.map(|cell| cell.duration_ms as f64 / 1e3),
         status: outcome.as_ref().map(|(status, _)| *status),
         log_excerpt: outcome.and_then(|(_, excerpt)| excerpt),
@@ -257,7 +257,7 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
         path: path(&id.test),
         status: status(&cell.outcome),
         duration: cell.duration_ms as f64 / 1e3,
-        comment: plain(&cell.outcome.reason().unwrap_or_default()),
+        comment: cell.outcome.reason().unwrap_or_default(),
         log_excerpt: console,
         misc: json!({"tramplab": {
             "run": run.id,
@@ -284,7 +284,7 @@ fn environment(run: &Run, cell: &Cell) -> Environment {
     let machine = run.machine(cell.id.arch);
     let qemu = machine.map_or("QEMU", |machine| &machine.qemu);
     Environment {
-        comment: plain(&format!("a guest of {qemu}, {}, on {}", cell.id.accel.name(), run.host.cpu)),
+        comment: format!("a guest of {qemu}, {}, on {}", cell.id.accel.name(), run.host.cpu),
         misc: json!({"tramplab": {
             "version": run.tramplab,
             "accel": cell.id.accel,

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One line per cell, printed as it ends.
 
-use super::{clean::plain, selftests, spread::Spread, throughput};
+use super::{selftests, spread::Spread, throughput};
 use crate::{
     branch::{Branch, Filter, Model, waste},
     run::{BranchSource, Cell, Measurement, Outcome, Row},
+    text::{line, plain},
 };
 use tramplab_protocol::message::Stopped;
 
 /// `pass  x86_64/6.12/tcg/lbr_waste/fexit  5.2 s  wasted: any 8, any_return 4`.
 pub fn cell_line(cell: &Cell) -> String {
     let seconds = cell.duration_ms as f64 / 1e3;
-    let head = format!("{:<5} {:<52} {seconds:6.1} s", cell.outcome.name(), cell.id.name());
+    let head = format!("{:<5} {:<52} {seconds:6.1} s", cell.outcome.name(), line(&cell.id.name()));
     let rest = match (&cell.outcome, &cell.measurement) {
         (Outcome::Skip { reason }, _) => reason.clone(),
         (Outcome::Error { kind, message }, _) => format!("{kind}: {message}"),

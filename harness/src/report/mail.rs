@@ -5,7 +5,7 @@ use super::{
     comparison,
     content::{BRANCH_RECORDS, Document, NOTE, View},
 };
-use crate::run::Run;
+use crate::{run::Run, text::line};
 
 /// As `git format-patch` and most mail programs have it.
 pub const WIDTH: usize = 75;
@@ -55,7 +55,8 @@ pub fn render(run: &Run, view: &View) -> String {
 
 /// `  better  lbr_waste.fexit.any   12 -> 9   -3`: a row of the table, as a line where it fits.
 fn change(row: &[String]) -> String {
-    let [metric, base, head, change, verdict] = row else { return paragraph(&row.join(" "), "  ") };
+    let row: Vec<String> = row.iter().map(|cell| line(cell)).collect();
+    let [metric, base, head, change, verdict] = &row[..] else { return paragraph(&row.join(" "), "  ") };
     let (name, values) = (format!("  {verdict:<6}  {metric}"), format!("{base} -> {head}  {change}"));
     let room = WIDTH.saturating_sub(name.chars().count() + 2);
     match values.chars().count() {
@@ -66,20 +67,49 @@ fn change(row: &[String]) -> String {
 
 /// Wrapped at spaces; a word that is wider than a line stands alone.
 fn paragraph(text: &str, indent: &str) -> String {
-    let mut out = String::new();
-    let mut line = indent.to_owned();
-    for word in text.split_whitespace() {
-        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            out += &format!("{}\n", line.trim_end());
-            indent.clone_into(&mut line);
+    let mut lines: Vec<String> = Vec::new();
+    for word in line(text).split_whitespace() {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            // A space is enough for what looks where lines begin.
+            _ => {
+                let space = if indent.is_empty() && is_taken_for_more(word) { " " } else { indent };
+                lines.push(format!("{space}{word}"));
+            }
         }
-        if line.len() > indent.len() {
-            line.push(' ');
-        }
-        line += word;
     }
-    out + line.trim_end() + "\n"
+    lines.join("\n") + "\n"
 }
+
+/// Whether a line that begins with this is more than text to what reads mails: the next mail of an mbox, a diff and what parts it from
+/// its message, a header, a signature, something quoted, or a trailer, which is somebody's word.
+fn is_taken_for_more(word: &str) -> bool {
+    let is_header = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        name.ends_with("-by") || HEADERS.contains(&name.as_str())
+    };
+    ["From", "diff", "--", "-- ", "***"].contains(&word)
+        || ["---", "+++", "@@", ">"].iter().any(|start| word.starts_with(start))
+        || word.strip_suffix(':').is_some_and(is_header)
+}
+
+const HEADERS: [&str; 12] = [
+    "from",
+    "to",
+    "cc",
+    "subject",
+    "date",
+    "message-id",
+    "index",
+    "fixes",
+    "link",
+    "closes",
+    "change-id",
+    "base-commit",
+];
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,10 @@ use super::{
     comparison::Verdicts,
     content::{Document, Outcomes, Table, View},
 };
-use crate::run::Run;
+use crate::{
+    run::Run,
+    text::{line, plain},
+};
 
 pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
@@ -61,20 +64,20 @@ pub fn table(table: &Table) -> String {
     out.extend(table.rows.iter().map(|cells| row(cells.iter().map(|cell| text(cell)).collect())));
     if !table.notes.is_empty() {
         out.push('\n');
-        out.extend(table.notes.iter().map(|note| format!("{}\n", text(note))));
+        out.extend(table.notes.iter().map(|note| format!("{}\n", paragraph(note))));
     }
     out
 }
 
 fn outcomes(outcomes: &Outcomes) -> String {
     let mut out = format!("**{}**\n", text(&outcomes.summary));
-    out.extend(outcomes.lacks.iter().map(|said| format!("\n{said}\n")));
+    out.extend(outcomes.lacks.iter().map(|said| format!("\n{}\n", paragraph(said))));
     for (cell, reasons) in &outcomes.failures {
-        out += &format!("\n- fail: `{cell}`\n");
-        out.extend(reasons.iter().map(|reason| format!("  - {}\n", text(reason))));
+        out += &format!("\n- fail: {}\n", cell_name(cell));
+        out.extend(reasons.iter().map(|reason| format!("  - {}\n", paragraph(reason))));
     }
     for failed in &outcomes.errors {
-        out += &format!("\n- error: `{}`: {}\n", failed.cell, text(&failed.message));
+        out += &format!("\n- error: {}: {}\n", cell_name(&failed.cell), text(&failed.message));
         if !failed.console.is_empty() {
             out += &format!("\n{}", details("What it said last", &failed.console.join("\n")));
         }
@@ -86,24 +89,111 @@ fn outcomes(outcomes: &Outcomes) -> String {
     out
 }
 
-/// Folded away. The fence is longer than any the text holds.
+fn cell_name(cell: &str) -> String {
+    code(&line(cell))
+}
+
+/// Folded away.
 fn details(caption: &str, body: &str) -> String {
-    let longest = body.split(|c| c != '`').map(str::len).max().unwrap_or(0);
-    let fence = "`".repeat(3.max(longest + 1));
-    let body = body.trim_end();
-    format!("<details><summary>{}</summary>\n\n{fence}\n{body}\n{fence}\n\n</details>\n", html(caption))
+    let caption = words(&line(caption), html, |word| format!("<code>{}</code>", html(word)));
+    format!("<details><summary>{caption}</summary>\n\n{}\n</details>\n", fenced(body.trim_end()))
+}
+
+/// A block of code. Its fence is longer than any the text holds.
+pub fn fenced(body: &str) -> String {
+    let body = plain(body);
+    let fence = "`".repeat(3.max(longest_run(&body) + 1));
+    let end = if body.ends_with('\n') { "" } else { "\n" };
+    format!("{fence}\n{body}{end}{fence}\n")
+}
+
+/// How many backticks stand together in it.
+fn longest_run(text: &str) -> usize {
+    text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
+}
+
+/// Nothing in `text` is taken for mark-up, in a line and in a table's cell.
+///
+/// GitHub looks for mentions, issues, URLs, emoji and formulas in what is left when Markdown has been read, where a backslash or an
+/// entity has done its work already; a mention is a mail to whoever is mentioned. Of code alone it keeps its hands: a word with one of
+/// these is written as code. Hashes of commits stay as they are: a link to a commit harms nobody.
+pub fn text(text: &str) -> String {
+    words(&line(text), escaped, code)
+}
+
+/// The same where a block begins: it is none but a paragraph.
+fn paragraph(text: &str) -> String {
+    let text = self::text(text.trim_start());
+    // A list's mark, or the line under a heading or a table's header.
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let mark = |c: char| matches!(c, '-' | '+' | '=' | ':' | ' ');
+    let is_line = text.starts_with(['-', '=', ':', '+']) && text.chars().all(mark);
+    let is_item = |at: usize, marks: [char; 2]| {
+        let rest = text[at..].strip_prefix(marks);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    match digits {
+        0 if is_line || is_item(0, ['-', '+']) => format!("\\{text}"),
+        1.. if is_item(digits, ['.', ')']) => format!("{}\\{}", &text[..digits], &text[digits..]),
+        _ => text,
+    }
+}
+
+/// Each word as it is written there, or as code. A bar parts words as well: in a table it ends a cell even in code.
+fn words(line: &str, written: fn(&str) -> String, code: fn(&str) -> String) -> String {
+    let parts = line.split_inclusive([' ', '|']).map(|part| {
+        let word = part.trim_end_matches([' ', '|']);
+        let word_as_it_is_written = if is_linked(word) { code(word) } else { written(word) };
+        word_as_it_is_written + &written(&part[word.len()..])
+    });
+    parts.collect()
+}
+
+/// Whether GitHub makes more of a word than it says.
+fn is_linked(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let number = |mark: &str| {
+        let mut after = word.match_indices(mark).map(|(at, _)| &word[at + mark.len()..]);
+        after.any(|rest| rest.starts_with(|c: char| c.is_ascii_digit() && c != '0'))
+    };
+    // Times and places in files are no emoji; of figures alone there are two.
+    let is_emoji = |part: &str| {
+        let of_emoji = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-');
+        let is_number = part.chars().all(|c| c.is_ascii_digit());
+        part.chars().all(of_emoji) && (!is_number || ["100", "1234"].contains(&part))
+    };
+    let mentions = word.trim_end_matches('@').contains('@');
+    // Between two colons: neither the first part nor the last.
+    let mut between = word.split(':').skip(1).collect::<Vec<_>>();
+    between.pop();
+    mentions
+        || word.contains('$')
+        || ["://", "www."].iter().any(|start| word.contains(start))
+        || ["#", "gh-"].into_iter().any(number)
+        || between.into_iter().any(is_emoji)
+}
+
+/// A word as code. What begins or ends with a backtick stands off from the fence by a space, which is not shown.
+fn code(word: &str) -> String {
+    let fence = "`".repeat(longest_run(word) + 1);
+    let space = if word.starts_with('`') || word.ends_with('`') { " " } else { "" };
+    format!("{fence}{space}{word}{space}{fence}")
 }
 
 fn html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Nothing in `text` is taken for mark-up. An underscore inside a word is none.
-pub fn text(text: &str) -> String {
-    html(text).chars().fold(String::new(), |mut out, c| {
-        if matches!(c, '|' | '*' | '`' | '\\' | '[' | ']' | '#' | '~') {
-            out.push('\\');
-        }
+/// An underscore inside a word is no mark-up. Nor is `!`: without a bracket behind it, it makes no image.
+fn escaped(word: &str) -> String {
+    let word = html(word);
+    let inside = |at: usize| {
+        let is_letter = |c: char| c.is_alphanumeric();
+        word[..at].ends_with(is_letter) && word[at + 1..].starts_with(is_letter)
+    };
+    word.char_indices().fold(String::new(), |mut out, (at, c)| {
+        let marks = matches!(c, '|' | '*' | '`' | '\\' | '[' | ']' | '#' | '~') || c == '_' && !inside(at);
+        out.extend(marks.then_some('\\'));
         out.push(c);
         out
     })

@@ -5,7 +5,10 @@ use super::{
     content::{Document, View},
     markdown,
 };
-use crate::run::{Kernel, Machine, Outcome, Run};
+use crate::{
+    run::{Kernel, Machine, Outcome, Run},
+    text::line,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the page says before the numbers.
@@ -39,13 +42,16 @@ pub fn gap(run: &Run) -> Option<String> {
 pub fn render(run: &Run) -> String {
     let document = Document::new(run, &View::default());
     let mut out = HEAD.to_owned();
-    out += &format!("\nMeasured {}, {}.\n", &run.started, machines(run));
+    out += &format!("\nMeasured {}, {}.\n", markdown::text(&run.started), markdown::text(&machines(run)));
     if let Some(gap) = gap(run) {
         out += &format!("\n**Not complete: {gap}; what was not measured is left blank.**\n");
     }
     out += "\n";
     for kernel in &run.kernels {
-        out += &format!("- {} {}: {}\n", kernel.name, kernel.arch, kernel.source);
+        out += &format!(
+            "- {}\n",
+            markdown::text(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source))
+        );
     }
     for table in &document.comparison {
         out += &format!("\n{}", markdown::table(table));
@@ -56,7 +62,7 @@ pub fn render(run: &Run) -> String {
             format!("{kernel} ({})", Vec::from_iter(tests).join(", "))
         };
         let kernels = Vec::from_iter(kernels.into_iter().map(of_one)).join("; ");
-        out += &format!("- {}: {kernels}\n", markdown::text(&reason));
+        out += &format!("- {}\n", markdown::text(&format!("{reason}: {kernels}")));
     }
     out
 }
@@ -72,15 +78,15 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     for cell in &run.cells {
         let reason = match &cell.outcome {
             Outcome::Pass => continue,
-            Outcome::Skip { reason } => super::plain(reason),
-            Outcome::Fail { reasons } => super::plain(&reasons.join("; ")),
-            Outcome::Error { kind, message } => format!("error, {kind}: {}", super::plain(message)),
+            Outcome::Skip { reason } => reason.clone(),
+            Outcome::Fail { reasons } => reasons.join("; "),
+            Outcome::Error { kind, message } => format!("error, {kind}: {}", message),
         };
-        let line = reason.lines().next().unwrap_or_default().to_owned();
+        let reason = line(reason.lines().next().unwrap_or_default());
         let test = cell.id.test.name();
         let mechanism = test.split('/').nth(1).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
         let kernel = format!("{} {}", cell.id.kernel, cell.id.arch);
-        let tests = reasons.entry(line).or_default().entry(kernel).or_default();
+        let tests = reasons.entry(reason).or_default().entry(kernel).or_default();
         tests.insert(mechanism.unwrap_or(&test).to_owned());
     }
     reasons

@@ -6,7 +6,6 @@
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
 mod attach;
-mod clean;
 pub mod comparison;
 pub mod content;
 pub mod github;
@@ -25,6 +24,5 @@ pub mod terminal;
 pub mod tests;
 mod throughput;
 
-pub use clean::{cdata, plain};
 pub use content::View;
 pub use line::cell_line;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the tables say of the tree's own tests.
 
-use super::{clean::plain, content::Table, spread::Spread};
+use super::{content::Table, spread::Spread};
 use crate::{
     run::{Bench, Cell, Measurement, Outcome, Test, TreeTest},
     selftests::End,
@@ -64,7 +64,7 @@ fn tests(cells: &[&Cell]) -> Option<Table> {
         }
         let said = match (&cell.measurement, &cell.outcome) {
             (Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)), _) => subtests(test),
-            (_, Outcome::Skip { reason }) => plain(reason),
+            (_, Outcome::Skip { reason }) => reason.clone(),
             _ => String::new(),
         };
         Some(vec![cell.id.test.name(), cell.outcome.name().to_owned(), said])

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report for a terminal, or for a file: plain text.
+//! The report for a terminal, or for a file: plain text. All that others chose is cleaned here, as it is laid out.
 
 use super::{
     comparison::Verdicts,
-    content::{Document, Outcomes, Table, View},
+    content::{Document, Listing, Outcomes, Table, View},
 };
-use crate::run::Run;
+use crate::{
+    run::Run,
+    text::{line, plain},
+};
 use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
 /// One line per row: twenty mechanisms fit a screen.
@@ -18,7 +21,7 @@ const GRID: TableStyle = TableStyle::new()
 pub fn render(run: &Run, view: &View, colour: bool) -> String {
     let document = Document::new(run, view);
     let style = Style { colour };
-    let mut out = style.bold(&document.heading) + "\n";
+    let mut out = style.bold(&line(&document.heading)) + "\n";
     out += &pairs(&document.about);
     for series in &document.series {
         for table in &series.walk {
@@ -27,14 +30,12 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
         out += &format!("\n{}", verdicts(&series.whole, style));
     }
     for section in &document.sections {
-        out += &format!("\n{}\n", style.bold(&section.heading));
+        out += &format!("\n{}\n", style.bold(&line(&section.heading)));
         out += &pairs(&section.about);
         for table in &section.tables {
             out += &format!("\n{}", self::table(table));
         }
-        for listing in &section.listings {
-            out += &format!("\n{}\n{}", listing.caption, listing.text);
-        }
+        out.extend(section.listings.iter().map(listing));
     }
     if !document.comparison.is_empty() {
         out += &format!("\n{}\n", style.bold("All kernels"));
@@ -52,22 +53,23 @@ pub fn render_verdicts(verdicts: &Verdicts, colour: bool) -> String {
 }
 
 fn verdicts(verdicts: &Verdicts, style: Style) -> String {
-    let mut out = format!("{}\n  {}\n", style.bold(&verdicts.heading), verdicts.summary);
-    out.extend(
-        verdicts.overlooked.iter().map(|why| format!("  {} {why}\n", style.yellow("compared although"))),
-    );
+    let mut out = format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary));
+    let although = style.yellow("compared although");
+    out.extend(verdicts.overlooked.iter().map(|why| format!("  {although} {}\n", line(why))));
     for table in &verdicts.tables {
         out += &format!("\n{}", self::table(table));
     }
-    for listing in &verdicts.listings {
-        out += &format!("\n{}\n{}", listing.caption, listing.text);
-    }
+    out.extend(verdicts.listings.iter().map(listing));
     out
+}
+
+fn listing(listing: &Listing) -> String {
+    format!("\n{}\n{}", line(&listing.caption), plain(&listing.text))
 }
 
 fn pairs(pairs: &[(&'static str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
-    pairs.iter().map(|(name, value)| format!("  {:width$} {value}\n", format!("{name}:"))).collect()
+    pairs.iter().map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value))).collect()
 }
 
 /// A table alone.
@@ -75,37 +77,38 @@ pub fn table(table: &Table) -> String {
     let mut grid = comfy_table::Table::new();
     // Neither the width nor the kind of the terminal may change what a report says.
     grid.force_no_tty().set_content_arrangement(ContentArrangement::Disabled).load_style(GRID);
-    grid.set_header(&table.header).add_rows(&table.rows);
+    let row = |cells: &Vec<String>| cells.iter().map(|cell| line(cell)).collect::<Vec<_>>();
+    grid.set_header(row(&table.header)).add_rows(table.rows.iter().map(row));
     for column in grid.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let rows: String = grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-    let notes: String = table.notes.iter().map(|note| format!(" {note}\n")).collect();
-    format!("{}\n{rows}{notes}", table.caption)
+    let rows: String = grid.lines().map(|row| row.trim_end().to_owned() + "\n").collect();
+    let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
+    format!("{}\n{rows}{notes}", line(&table.caption))
 }
 
 /// Of the last console lines, how many fit a terminal; `run.json` and the console's own log have more.
 const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
-    let mut out = style.bold(&outcomes.summary) + "\n";
-    out.extend(outcomes.lacks.iter().map(|said| format!("{said}\n")));
+    let mut out = style.bold(&line(&outcomes.summary)) + "\n";
+    out.extend(outcomes.lacks.iter().map(|said| format!("{}\n", line(said))));
     for (cell, reasons) in &outcomes.failures {
-        out += &format!("{} {cell}\n", style.red("fail"));
-        out.extend(reasons.iter().map(|reason| format!("      {reason}\n")));
+        out += &format!("{} {}\n", style.red("fail"), line(cell));
+        out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));
     }
     for failed in &outcomes.errors {
-        out += &format!("{} {}\n      {}\n", style.red("error"), failed.cell, failed.message);
+        out += &format!("{} {}\n      {}\n", style.red("error"), line(&failed.cell), line(&failed.message));
         let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
         out.extend(
             failed.console[skipped..]
                 .iter()
-                .map(|line| format!("      | {line}").trim_end().to_owned() + "\n"),
+                .map(|said| format!("      | {}", line(said)).trim_end().to_owned() + "\n"),
         );
     }
     for (reason, cells) in &outcomes.skips {
-        out += &format!("{} {reason}\n", style.yellow("skip"));
-        out.extend(cells.iter().map(|cell| format!("      {cell}\n")));
+        out += &format!("{} {}\n", style.yellow("skip"), line(reason));
+        out.extend(cells.iter().map(|cell| format!("      {}\n", line(cell))));
     }
     out
 }

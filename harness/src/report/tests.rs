@@ -19,6 +19,8 @@ use tramplab_protocol::{
     message::{Counter, Explain},
 };
 
+mod hostile;
+
 /// Recorded with `testdata/stored.yaml` and shortened by `testdata/store.py`, as these say.
 pub fn run() -> Run {
     serde_json::from_str(include_str!("testdata/run.json")).expect("the stored run")
@@ -320,7 +322,7 @@ fn a_hostile_console_stays_xml() {
         ("a]]]]>>b", "a]]]]>>b"),
         ("<testcase/>&amp;&#0;", "<testcase/>&amp;&#0;"),
         ("nul\0 bell\x07 back\x08 del\x7f csi\u{9b}31m", "nul bell back del csi31m"),
-        ("fffe\u{fffe} ffff\u{ffff} bad\u{fffd}", "fffe ffff bad\u{fffd}"),
+        ("fffe\u{fffe} ffff\u{ffff} bad\u{fffd}", "fffe\u{fffd} ffff\u{fffd} bad\u{fffd}"),
         ("]]\u{0}>", "]]>"),
     ];
     for (hostile, shown) in table {

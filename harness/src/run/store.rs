@@ -3,6 +3,7 @@
 //! `kernels/ARCH/NAME.config` and `kernels/ARCH/NAME.build.log`.
 
 use super::{Arch, Cell, CellId, Outcome, Run, SCHEMA, Test};
+use crate::text;
 use std::{
     collections::HashSet,
     fs, io,
@@ -192,7 +193,8 @@ fn contradiction(run: &Run) -> Option<String> {
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
     let error = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
     // At once: serde writes token by token.
-    let mut text = serde_json::to_vec_pretty(value).map_err(|e| error(e.into()))?;
+    let text = serde_json::to_vec_pretty(value).map_err(|e| error(e.into()))?;
+    let mut text = text::json(&text).into_owned();
     text.push(b'\n');
     let folder = path.parent().expect("a file in the run's folder");
     fs::create_dir_all(folder).map_err(error)?;

@@ -6,7 +6,10 @@ use super::{
     diff::{self, Change, DiffError},
     git, printable,
 };
-use crate::host::{ChildError, child};
+use crate::{
+    host::{ChildError, child},
+    text,
+};
 use std::{
     fmt, fs,
     io::{self, Read},
@@ -63,7 +66,7 @@ fn shown(conflicts: &[Conflict]) -> String {
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Conflict { file, line, hunk, there } = self;
-        let file = printable(&file.to_string_lossy());
+        let file = text::line(&file.to_string_lossy());
         write!(f, "{file}:{line}: this hunk does not fit:\n{hunk}")?;
         if there.is_empty() {
             write!(f, "the tree's {file} has no line like these")

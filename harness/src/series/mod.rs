@@ -29,6 +29,9 @@ pub use diff::DiffError;
 pub use load::{SeriesError, load, names};
 pub use range::{Range, RangeError};
 
+// Several lines, as git says them; tabs stay, as diffs have them.
+use crate::text::line;
+use crate::text::marked as printable;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -124,7 +127,7 @@ impl Series {
 impl Patch {
     /// How errors name it.
     pub fn label(&self) -> String {
-        format!("patch {} ({})", self.number, printable(&self.subject))
+        format!("patch {} ({})", self.number, line(&self.subject))
     }
 
     /// The files it touches, by their old names and by their new ones.
@@ -141,9 +144,4 @@ impl Patch {
         let turned = self.reversed != reverse;
         diff::line_before(&diff::parse(&self.diff, self.strip), file, line, turned)
     }
-}
-
-/// Text from strangers, on a terminal: no control characters.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From messages in any order to the patches of one series in theirs. Pure.
 
-use super::{Patch, mail::Message, printable};
+use super::{Patch, mail::Message};
+use crate::text::line;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// More than any series that is sent.
@@ -39,7 +40,7 @@ pub enum ThreadError {
     TwoSeries { first: String, first_total: usize, second: String, second_total: usize },
     #[error("{origin} counts itself as patch {number} of {total}; expected 0 to {total}")]
     Count { origin: String, number: usize, total: usize },
-    #[error("{origin} ({}) is a patch of the series by its subject and has no diff{}", printable(.title), hint(.title))]
+    #[error("{origin} ({}) is a patch of the series by its subject and has no diff{}", line(.title), hint(.title))]
     NoDiff { origin: String, title: String },
     #[error("{0} patches; expected at most {MOST_PATCHES}")]
     TooMany(usize),
@@ -78,7 +79,7 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         messages.retain(|message| {
             let kept = keep(message);
             if !kept {
-                let title = printable(&message.subject.title);
+                let title = line(&message.subject.title);
                 notes.push(format!("left out {} ({title}): {why}", message.origin));
             }
             kept

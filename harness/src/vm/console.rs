@@ -2,6 +2,7 @@
 //! The guest's serial console: always kept, always drained, and watched for the kernel's death.
 
 use super::{Signal, death};
+use crate::text::plain;
 use std::{
     collections::VecDeque,
     fs,
@@ -82,7 +83,7 @@ fn drain(
             // A full disk must not stop the guest; the tail still has what matters.
             let _ = log.write_all(&line);
         }
-        let text = strip_ansi_escapes::strip_str(String::from_utf8_lossy(&line)).trim_end().to_owned();
+        let text = plain(&String::from_utf8_lossy(&line)).trim_end().to_owned();
         if text == UP {
             minds_warnings.store(true, Ordering::Relaxed);
         }

@@ -44,6 +44,11 @@ pub fn write<T: Serialize>(out: &mut impl Write, message: &T) -> Result<(), Fram
 
 /// Reads one frame; `None` when the stream ended between frames.
 pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> Result<Option<T>, FrameError> {
+    Ok(payload(input)?.map(|payload| serde_json::from_slice(&payload)).transpose()?)
+}
+
+/// The message of one frame, as it came.
+pub fn payload(input: &mut impl Read) -> Result<Option<Vec<u8>>, FrameError> {
     let mut header = [0; HEADER];
     match fill(input, &mut header)? {
         0 => return Ok(None),
@@ -64,7 +69,7 @@ pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> Result<Option<T>, Fra
     if found != expected {
         return Err(FrameError::Checksum { expected, found });
     }
-    Ok(Some(serde_json::from_slice(&payload)?))
+    Ok(Some(payload))
 }
 
 /// Like `read_exact`, but says how much there was.

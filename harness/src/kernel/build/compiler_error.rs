@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From make's log the first error: what a person would scroll up for. Pure, but for reading the log.
 
+use crate::text::plain;
 use std::{
     fmt,
     fs::File,
@@ -117,8 +118,7 @@ type Place = (String, Option<u32>);
 
 /// A log comes from strangers: nothing in it moves the cursor or fills the screen.
 fn clean(line: &str, root: &str) -> String {
-    let line = line.replace(root, "");
-    line.chars().map(|c| if c == '\t' { ' ' } else { c }).filter(|c| !c.is_control()).take(WIDTH).collect()
+    plain(&line.replace(root, "")).chars().take(WIDTH).collect()
 }
 
 fn classify(lines: &[String], at: usize) -> Option<Found> {
