@@ -4,10 +4,11 @@
 
 use std::{ffi::OsString, fs, path::Path, time::Duration};
 use tramplab::{
-    run::{Accel, Arch, Clock, ErrorKind},
+    run::{Accel, Arch, Clock, ErrorKind, Measurement, Outcome, Run, RunDir},
+    text,
     vm::{Deadlines, QemuProgram, Spec, Vm, VmError},
 };
-use tramplab_protocol::message::{self, Command, ExecRequest};
+use tramplab_protocol::message::{self, Command, ExecRequest, Response};
 
 /// What each request may take; some lies last for all of it.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -135,4 +136,59 @@ fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Neither what is kept of a guest nor what is shown of it holds what moves a cursor or hides.
+#[test]
+fn keeps_and_shows_no_escape_of_a_guest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec("hides its words", dir.path())).unwrap();
+    assert_eq!(vm.ready().release, "6.12\u{fffd}\u{fffd}\u{fffd}\n");
+    let facts = vm.facts().unwrap();
+    let Ok(Response::Resolve { symbols }) = vm.request(resolved(), LIMIT).unwrap() else {
+        panic!("it has an answer")
+    };
+    assert_eq!(symbols[0].name, "vfs_read\u{fffd}\u{fffd}\u{fffd}\n");
+    let error = vm.request(resolved(), LIMIT).unwrap().unwrap_err();
+
+    let stored = concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/testdata/run.json");
+    let mut run: Run = serde_json::from_slice(&fs::read(stored).unwrap()).unwrap();
+    for cell in &mut run.cells {
+        cell.guest = Some(facts.clone());
+        if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+            waste.function = symbols[0].clone();
+            waste.points[0].records[0].to.symbol = Some(symbols[0].name.clone());
+        }
+    }
+    let failed = &mut run.cells[0];
+    failed.outcome = Outcome::Error { kind: ErrorKind::Guest, message: error.to_string() };
+    failed.console_tail = vm.console_tail();
+    assert_eq!(failed.console_tail, ["[    1.0] a line \u{fffd}\u{fffd}\u{fffd}", "of the console"]);
+    drop(vm);
+    // Whatever else a field is from: not by way of the link.
+    failed.console_tail.push("\u{1b}[2J\u{202e}".to_owned());
+    let folder = RunDir::new(dir.path());
+    folder.save_cell(&run.cells[0]).unwrap();
+    folder.save(&run).unwrap();
+    let mut kept: Vec<(String, Vec<u8>)> =
+        [folder.cell(&run.cells[0].id).join("cell.json"), dir.path().join("run.json")]
+            .map(|path| (path.display().to_string(), fs::read(&path).unwrap()))
+            .into();
+    for format in ["terminal", "markdown", "json", "mail", "github"] {
+        let mut report = std::process::Command::new(env!("CARGO_BIN_EXE_tramplab"));
+        report.args(["report", "--format", format]).arg(dir.path());
+        let output = report.args((format == "terminal").then_some("--listing")).output().unwrap();
+        assert!(!output.stdout.is_empty(), "{format}: {}", String::from_utf8_lossy(&output.stderr));
+        kept.extend([(format.to_owned(), output.stdout), (format!("{format}'s words"), output.stderr)]);
+    }
+    for (what, bytes) in kept {
+        let text = String::from_utf8(bytes).unwrap();
+        for line in text.lines() {
+            assert!(line.chars().all(text::is_seen) && !line.contains("\\u00"), "{what}: {line:?}");
+        }
+    }
+}
+
+fn resolved() -> Command {
+    Command::Resolve { addresses: vec![1 << 63] }
 }

@@ -16,6 +16,10 @@ link = int(re.search(r"id=agent,fd=(\d+)", line)[1])
 console = int(re.search(r"id=console,path=/dev/fd/(\d+)", line)[1])
 
 
+# Terminals, the direction of text, what is not seen.
+HIDDEN = "\x1b[2J\x1b]0;title\x07\u009b\u202e\u200b\U000e0041\n"
+
+
 def send(payload):
     out = struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
     while out:
@@ -87,6 +91,15 @@ def lies():
         ready()
         while True:
             say({"heartbeat": {"uptime_ns": 0}})
+    elif lie == "hides its words":
+        ready(f"6.12{HIDDEN}")
+        os.write(console, f"[    1.0] a line {HIDDEN}of the console\n".encode())
+        answer(facts(
+            release=f"6.12{HIDDEN}", version=HIDDEN, mitigations=[f"Mitigation: {HIDDEN}"], cmdline=HIDDEN,
+            clocksource=f"tsc{HIDDEN}"))
+        symbol = {"name": f"vfs_read{HIDDEN}", "module": f"ext4{HIDDEN}", "start": 2**63, "end": 2**64 - 1}
+        answer({"Ok": {"resolve": {"symbols": [symbol]}}})
+        answer({"Err": {"failed": f"no {HIDDEN}such thing"}})
     elif lie == "takes what it can":
         file = tried(lambda: os.ftruncate(2, 1 << 40))
         memory = tried(lambda: mmap.mmap(-1, 1 << 38))

@@ -105,7 +105,16 @@ static STORED: LazyLock<[Stored; 4]> = LazyLock::new(|| {
     skipped.outcome = Outcome::Skip { reason: "no such".to_owned() };
     skipped.measurement = None;
     let two = serde_json::from_str(include_str!("../testdata/two-architectures.json")).unwrap();
-    [stored, two, recorded(), hardware()].map(|run| Stored::new(&run))
+    [stored, two, recorded(), hardware()].map(|mut run| {
+        // Of each kernel a cell of a kind says what all of them do.
+        let mut seen = BTreeSet::new();
+        run.cells.retain(|cell| {
+            let kind = cell.id.test.name().split('/').next().map(str::to_owned);
+            let kernel = (cell.id.kernel.clone(), cell.id.arch);
+            !matches!(cell.outcome, Outcome::Pass) || seen.insert((kernel, kind))
+        });
+        Stored::new(&run)
+    })
 });
 
 fn runs(attack: &str) -> impl Iterator<Item = Run> {
