@@ -91,7 +91,7 @@ fn is_taken_for_more(word: &str) -> bool {
         let name = name.to_ascii_lowercase();
         name.ends_with("-by") || HEADERS.contains(&name.as_str())
     };
-    ["From", "diff", "--", "-- ", "***"].contains(&word)
+    ["From", "diff", "--", "***"].contains(&word)
         || ["---", "+++", "@@", ">"].iter().any(|start| word.starts_with(start))
         || word.strip_suffix(':').is_some_and(is_header)
 }
