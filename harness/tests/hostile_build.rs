@@ -20,7 +20,8 @@ use tramplab::{
     run::{Arch, ErrorKind, Outcome, RunDir, Test},
 };
 
-const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
+const SUITE: &str =
+    "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
 
 const MAKEFILE: &str = "\
 VERSION = 6

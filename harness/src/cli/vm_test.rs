@@ -24,10 +24,10 @@ use tramplab::{
     compare,
     host::{self, Cache, Purpose},
     kernel::build::Confinement,
-    report::plain,
     run::{Accel, Arch, Backend, Outcome, Run, RunDir, SuiteRef, Test},
     selftests,
     suite::{self, Clocks, Experiment, Suite, TestGroup, plan},
+    text,
     vm::{accel, branches},
 };
 use tramplab_protocol::message::Explain;
@@ -367,7 +367,7 @@ fn notes(given: &[String], of_series: &[String]) -> Vec<String> {
     let rest = of_series.len().saturating_sub(MOST);
     let rest = (rest > 0).then(|| format!("left out {rest} more of the series"));
     let all = given.iter().chain(of_series.iter().take(MOST)).chain(&rest);
-    all.map(|note| plain(note).replace('\n', " ").trim().to_owned()).collect()
+    all.map(|note| text::line(note).trim().to_owned()).collect()
 }
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
