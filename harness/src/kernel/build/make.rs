@@ -241,6 +241,12 @@ impl Counter {
     }
 }
 
+/// Fails where a folder's disk, or the log's, is as good as full.
+pub fn require_reserve(folder: &Path, log: &Path) -> Result<(), CacheError> {
+    cache::require_room(log.parent().unwrap_or(Path::new("/")), RESERVE)?;
+    cache::require_room(folder, RESERVE)
+}
+
 fn unless_broken(flow: ControlFlow<()>) -> Result<(), MakeError> {
     if flow.is_break() { Err(MakeError::Interrupted) } else { Ok(()) }
 }
@@ -263,10 +269,7 @@ fn supervise(
         if Instant::now() >= end {
             return Err(MakeError::Deadline);
         }
-        cache::require_room(log.parent().unwrap_or(Path::new("/")), RESERVE)?;
-        if let Some(build) = command.get_current_dir() {
-            cache::require_room(build, RESERVE)?;
-        }
+        require_reserve(command.get_current_dir().unwrap_or(Path::new("/")), log)?;
         if fs::metadata(log)?.len().saturating_sub(start) > LOG_LIMIT {
             return Err(MakeError::LogTooLong);
         }

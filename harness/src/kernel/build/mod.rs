@@ -34,7 +34,7 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeSet,
     error::Error,
-    fmt::Display,
+    fmt::{self, Display},
     fs, io,
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -204,6 +204,36 @@ impl BuildError {
     }
 }
 
+/// The error of a build without the words of its log. The cache reads "No space left on device" in
+/// the words of a program as a full disk; a stranger's build may say that at will.
+#[derive(Debug)]
+struct Unquoted(BuildError);
+
+impl fmt::Display for Unquoted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut error = &self.0;
+        while let BuildError::Base(base) = error {
+            error = base;
+        }
+        match error {
+            BuildError::Compile { name, .. } => write!(f, "failed to build {name}"),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+impl Error for Unquoted {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl From<CacheError> for Unquoted {
+    fn from(error: CacheError) -> Unquoted {
+        Unquoted(error.into())
+    }
+}
+
 impl From<CacheError> for BuildError {
     fn from(error: CacheError) -> BuildError {
         match error {
@@ -315,8 +345,9 @@ where
         let mut made = false;
         let entry = cache.entry(KIND, &key, |folder| {
             made = true;
-            self.product(count, &key, folder, log, events)
+            self.product(count, &key, folder, log, events).map_err(Unquoted)
         });
+        let entry = entry.map_err(|Unquoted(error)| error);
         built(&entry.inspect_err(|error| self.give_back(error))?, !made)
     }
 
@@ -593,6 +624,14 @@ fn build_error(order: &Order, error: MakeError, source: &Path, log: &Path) -> Bu
         MakeError::NoRoom(error) => error.into(),
         MakeError::Failed(status) if make::was_interrupted(status) => BuildError::Interrupted { name },
         MakeError::Failed(_) => match compiler_error::read(log, source) {
+            // A build may say this of its own /tmp, or to be excused: the disk knows.
+            Ok(error) if error.kind == Kind::DiskFull => match make::require_reserve(source, log) {
+                Err(full) => full.into(),
+                Ok(()) => {
+                    let error = FirstError { kind: Kind::Make, ..error };
+                    BuildError::Compile { name, error: Box::new(error), log: log.to_owned() }
+                }
+            },
             Ok(error) => BuildError::Compile { name, error: Box::new(error), log: log.to_owned() },
             Err(source) => io_error("read", log)(source),
         },
