@@ -486,6 +486,7 @@ fn checkout_runs_no_program_of_the_repository() {
         ("core.askPass", &program),
         ("credential.helper", &program),
     ];
+    let calm = fs::read(linux.join(".git/config")).unwrap();
     for (key, value) in settings {
         git(&linux, &["config", key, value]);
     }
@@ -494,10 +495,15 @@ fn checkout_runs_no_program_of_the_repository() {
     let included = format!("[filter \"late\"]\n\tsmudge = \"{program}\"\n");
     fs::write(&of_worktrees, included).unwrap();
     let attributes = "*.c filter=evil\nKbuild filter=late\nKconfig filter=e.v=i\\ l\n";
-    write(&linux, &[(".gitattributes", attributes)]);
-    let hostile = git(&linux, &["-c", "filter.evil.required=false", "hash-object", "-w", ".gitattributes"]);
-    git(&linux, &["update-index", "--add", "--cacheinfo", &format!("100644,{hostile},.gitattributes")]);
-    git(&linux, &["commit", "-qm", "attributes"]);
+    let config = linux.join(".git/config");
+    let hostile = fs::read(&config).unwrap();
+    let record = |name: &str, text: &str| {
+        write(&linux, &[(name, text)]);
+        fs::write(&config, &calm).unwrap();
+        commit(&linux, name);
+        fs::write(&config, &hostile).unwrap();
+    };
+    record(".gitattributes", attributes);
     let _ = fs::remove_file(&ran);
 
     // git by itself runs them.
@@ -514,8 +520,7 @@ fn checkout_runs_no_program_of_the_repository() {
     let main = fs::read_to_string(into.join("init/main.c")).unwrap();
     assert_eq!(main, git(&linux, &["show", "HEAD:init/main.c"]) + "\n");
     // Again, into the worktree that is there.
-    write(&linux, &[("init/main.c", "int other;\n")]);
-    git(&linux, &["-c", "filter.evil.required=false", "commit", "-qam", "other"]);
+    record("init/main.c", "int other;\n");
     let _ = fs::remove_file(&ran);
     let resolved = place.resolve(&at(&linux, "main")).unwrap();
     place.checkout(&resolved, &into).unwrap();
@@ -523,9 +528,7 @@ fn checkout_runs_no_program_of_the_repository() {
     assert!(!ran.exists());
 
     // A name that would be passed on as another one.
-    let mut config = fs::read(linux.join(".git/config")).unwrap();
-    config.extend(b"[filter \"\xff\"]\n\tsmudge = cat\n");
-    fs::write(linux.join(".git/config"), config).unwrap();
+    fs::write(&config, [&hostile[..], b"[filter \"\xff\"]\n\tsmudge = cat\n"].concat()).unwrap();
     let resolved = place.resolve(&at(&linux, "v1")).unwrap();
     let error = resolved.checkout(&into, &place.cache, &mut |_| ()).unwrap_err();
     assert!(matches!(&error, KernelError::Source(SourceError::Filter { .. })), "{error}");
