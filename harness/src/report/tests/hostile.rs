@@ -14,6 +14,7 @@ use comrak::{
     nodes::{AstNode, NodeValue},
     parse_document,
 };
+use regex::Regex;
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -233,13 +234,17 @@ fn assert_harmless(page: &str) {
     assert_columns(page);
 }
 
+static CODE: LazyLock<Regex> = LazyLock::new(|| Regex::new("<code>[^<>]*</code>").unwrap());
+/// Text that GitHub links, or draws as a picture.
+static LINKED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?i)@\w|#[1-9]|gh-[1-9]|://|www\.|:[a-z+][a-z0-9_+-]*:").unwrap());
+
 fn assert_folds(html: &str) {
     let inner =
         html.trim_end().strip_prefix("<details><summary>").map(|rest| rest.strip_suffix("</summary>"));
     match inner {
         Some(Some(caption)) => {
-            let code = regex::Regex::new("<code>[^<>]*</code>").unwrap();
-            let rest = code.replace_all(caption, "");
+            let rest = CODE.replace_all(caption, "");
             assert!(!rest.contains(['<', '>']), "{html}");
             assert_unlinked(&rest);
         }
@@ -248,8 +253,7 @@ fn assert_folds(html: &str) {
 }
 
 fn assert_unlinked(text: &str) {
-    let linked = regex::Regex::new(r"(?i)@\w|#[1-9]|gh-[1-9]|://|www\.|:[a-z+][a-z0-9_+-]*:").unwrap();
-    assert!(!linked.is_match(text), "{text}");
+    assert!(!LINKED.is_match(text), "{text}");
 }
 
 /// Every row of a table has as many cells as its header. Bars are counted here, as the parser fills rows up and cuts them off.
