@@ -7,6 +7,7 @@
 use super::{
     Budget, Suite,
     budget::{self, Bounded},
+    definition::{Placed, PlacedBudget},
 };
 use crate::{
     branch::{Branch, Filter, Model, waste},
@@ -14,7 +15,6 @@ use crate::{
     config::{self, ConfigError, Spanned},
     run::{Arch, BranchSource, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Run, Trigger},
 };
-use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -165,25 +165,6 @@ fn repeats(cell: &Cell, run: &Run) -> bool {
     }
 }
 
-/// A suite's budgets, each number with its place. The rest of the file is not read by this: that it is a suite was seen before.
-#[derive(Deserialize)]
-struct Placed {
-    #[serde(default)]
-    budgets: Vec<PlacedBudget>,
-}
-
-#[derive(Deserialize)]
-struct PlacedBudget {
-    #[serde(default)]
-    kernels: Option<Vec<String>>,
-    #[serde(default)]
-    arch: Option<Vec<Arch>>,
-    #[serde(default)]
-    wasted: BTreeMap<Row, BTreeMap<Filter, Spanned<u32>>>,
-    #[serde(default)]
-    most: BTreeMap<Bounded, Spanned<u64>>,
-}
-
 /// A number that is written anew.
 struct Edit {
     line: u64,
@@ -197,7 +178,7 @@ impl Placed {
     /// is never lowered.
     fn edits(&self, run: &Run, path: &Path) -> Result<Vec<Edit>, BaselineError> {
         let mut edits = Vec::new();
-        for budget in &self.budgets {
+        for Spanned { value: budget, .. } in &self.budgets {
             let cells: Vec<&Cell> = run.cells.iter().filter(|cell| budget.holds_for(cell)).collect();
             for (&row, filters) in &budget.wasted {
                 for (&filter, number) in filters {

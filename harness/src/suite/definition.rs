@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The suite file, `configs/suites/*.yaml`. Its keys are documented in `docs/suites.md`.
 
-use super::budget::Bounded;
+use super::{budget::Bounded, plan::tests};
 use crate::{
     branch::Filter,
-    config::{self, ConfigError},
-    run::{Arch, Row, Tolerance},
+    config::{self, ConfigError, Spanned},
+    run::{Arch, Row, Test, Tolerance},
     selftests::{self, Name, Program},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt, fs,
     num::NonZeroU32,
     path::Path,
 };
@@ -359,9 +360,69 @@ impl Budget {
     }
 }
 
-/// Reads a suite.
+/// Reads a suite. A budget that no test of the suite could ever be judged by is an error.
 pub fn load(path: &Path) -> Result<Suite, ConfigError> {
-    config::load(path)
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(read)?;
+    let suite: Suite = config::parse(&text, path)?;
+    let placed: Placed = config::parse(&text, path)?;
+    placed.check(&suite, path)?;
+    Ok(suite)
+}
+
+/// A suite's budgets, each number with its place. The rest of the file is not read by this: that it is a suite was seen before.
+#[derive(Deserialize)]
+pub(super) struct Placed {
+    #[serde(default)]
+    pub budgets: Vec<Spanned<PlacedBudget>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct PlacedBudget {
+    #[serde(default)]
+    pub kernels: Option<Vec<String>>,
+    #[serde(default)]
+    pub arch: Option<Vec<Arch>>,
+    #[serde(default)]
+    pub wasted: BTreeMap<Row, BTreeMap<Filter, Spanned<u32>>>,
+    #[serde(default)]
+    pub most: BTreeMap<Bounded, Spanned<u64>>,
+}
+
+impl Placed {
+    fn check(&self, suite: &Suite, path: &Path) -> Result<(), ConfigError> {
+        let tests: Vec<Test> =
+            suite.tests.iter().flat_map(|group| tests(group, false)).map(|(test, _)| test).collect();
+        let unmeasured = |name: &dyn fmt::Display, kind: &str| {
+            format!("no {kind}test of the suite measures `{name}`; correct the name, or add the test")
+        };
+        for at in &self.budgets {
+            let budget = &at.value;
+            for (row, filters) in &budget.wasted {
+                let is_measured = tests.contains(&Test::LbrWaste { mechanism: row.mechanism });
+                match filters.values().next() {
+                    None => {
+                        let message = format!("`{row}` has no filter; expected such as `{{ any: 9 }}`");
+                        return Err(config::invalid(path, at, message));
+                    }
+                    Some(number) if !is_measured => {
+                        return Err(config::invalid(path, number, unmeasured(row, "lbr_waste ")));
+                    }
+                    Some(_) => {}
+                }
+            }
+            for (bounded, number) in &budget.most {
+                if !tests.contains(&bounded.metric().test()) {
+                    return Err(config::invalid(path, number, unmeasured(bounded, "")));
+                }
+            }
+            if budget.wasted.is_empty() && budget.most.is_empty() {
+                let message = "a budget bounds nothing; expected `wasted:` or `most:`";
+                return Err(config::invalid(path, at, message));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// In less a distribution's kernel finds no room: on x86-64 QEMU ends without a word.
@@ -403,6 +464,36 @@ mod tests {
         let suite: Suite = config::parse(example, Path::new("docs/suites.md")).unwrap();
         assert!(!suite.experiments.is_empty());
         assert!(suite.budgets.iter().any(|budget| !budget.most.is_empty()));
+    }
+
+    #[test]
+    fn rejects_a_budget_that_no_test_can_be_judged_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.yaml");
+        let tests = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                     \x20 - lbr_waste: { mechanisms: [fexit] }\n\
+                     \x20 - attach: { mechanisms: [fentry], functions: [10], rounds: 1 }\n\
+                     budgets:\n  - kernels: [a]\n";
+        let most = |metric: &str| format!("    most:\n      attach.{metric}.attach.instructions: 9\n");
+        for (budget, line) in [
+            ("    wasted:\n      fexit: { any: 9 }\n".to_owned(), None),
+            ("    wasted:\n      fentry: { any: 9 }\n".to_owned(), Some(10)),
+            ("    wasted:\n      fexit: { any: 9 }\n      kprobe: { any: 9 }\n".to_owned(), Some(11)),
+            ("    wasted: { fexit: {} }\n".to_owned(), Some(8)),
+            (most("fentry.10"), None),
+            (most("fentry.100"), Some(10)),
+            (most("fexit.10"), Some(10)),
+            ("    most: { trigger.fexit.branches: 9 }\n".to_owned(), Some(9)),
+            (String::new(), Some(8)),
+        ] {
+            fs::write(&path, format!("{tests}{budget}")).unwrap();
+            let found = match load(&path) {
+                Ok(_) => None,
+                Err(ConfigError::Invalid { line, .. }) => Some(line),
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(found, line, "{budget}");
+        }
     }
 
     #[test]
