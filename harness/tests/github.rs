@@ -552,7 +552,7 @@ fn a_pull_request_does_not_rewrite_its_judge() {
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("ci")).unwrap();
     git(&tree, &["init", "--quiet"]);
-    let strict = SUITE.replace("[fexit, fentry]", "[fexit]");
+    let strict = SUITE.replace("[fexit, fentry]", "[fexit]").replace(", fentry: { any: 1000 }", "");
     fs::write(tree.join("ci/suite.yaml"), &strict).unwrap();
     git(&tree, &["add", "."]);
     git(&tree, &["commit", "--quiet", "--message", "base"]);

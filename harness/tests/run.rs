@@ -56,6 +56,26 @@ fn processes_of(dir: &Path) -> Vec<String> {
 const HEAD: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
 
 #[test]
+fn cells_are_selected_by_whole_parts_of_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let attach = "  - attach: { mechanisms: [kprobe.multi], functions: [1, 100, 1000], rounds: 1 }\n";
+    let list = |suite: &str, arguments: &[&str]| {
+        let mut command = vm_test(dir.path(), &format!("{HEAD}{suite}"));
+        let output = command.arg("--list").args(arguments).output().unwrap();
+        let names = String::from_utf8_lossy(&output.stdout);
+        let tests = names.lines().map(|name| name.rsplit('/').next().unwrap().to_owned());
+        (output.status.code(), tests.collect::<Vec<_>>())
+    };
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(list(attach, &["kprobe.multi/100"]), (Some(0), names(&["100"])));
+    assert_eq!(list(attach, &["kprobe.multi/1", "multi/1000"]), (Some(0), names(&["1", "1000"])));
+    assert_eq!(list(attach, &["kprobe.multi/10000"]), (Some(2), names(&[])));
+    // A suite without attach tests has no clock to choose, and is measured.
+    let waste = "  - lbr_waste: { mechanisms: [fentry] }\n";
+    assert_eq!(list(waste, &["--clock", "exact"]), (Some(0), names(&["fentry"])));
+}
+
+#[test]
 fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(

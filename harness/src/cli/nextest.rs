@@ -48,6 +48,7 @@ use std::{
     time::Duration,
 };
 use tramplab::{
+    run,
     suite::{Plan, plan::PLAN_ENV},
     vm::brief,
 };
@@ -68,7 +69,7 @@ pub struct Selection {
     /// Cells at once; those that are timed always run alone [default: two more than there are CPUs]
     #[arg(short = 'j', long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
-    /// Run only cells whose name contains one of these
+    /// Run only cells with one of these in their name: whole parts between slashes, else any part
     #[arg(value_name = "CELL")]
     pub names: Vec<String>,
     /// These, by their whole names; none: all.
@@ -152,6 +153,16 @@ impl Cells {
     ) -> Result<End> {
         let root = Utf8PathBuf::try_from(repository())?;
         let profile = if plan.is_timed() { TIMED } else { UNTIMED };
+        let mut patterns = TestFilterPatterns::default();
+        for part in &selection.names {
+            let jobs: Vec<&String> = plan.jobs.iter().map(|job| &job.name).collect();
+            let selected = run::select(jobs, |name| name.to_string(), part);
+            selected.iter().for_each(|name| patterns.add_exact_pattern(name.to_string()));
+            if selected.is_empty() {
+                // No pattern at all would select everything.
+                patterns.add_exact_pattern(part.clone());
+            }
+        }
         let plan = Plan::path(&plan.run_dir);
         let plan = plan.to_str().ok_or_else(|| {
             UsageError(format!("the run's folder must be named in UTF-8: {}", plan.display()))
@@ -173,7 +184,6 @@ impl Cells {
                 let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
                 UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; ")))
             })?;
-        let mut patterns = TestFilterPatterns::new(selection.names.clone());
         for name in &selection.jobs_named {
             patterns.add_exact_pattern(name.clone());
         }

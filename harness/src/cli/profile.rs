@@ -12,7 +12,7 @@ use tramplab::{
     compare::runs::obstacles,
     profile::{Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff, flame, folded, text},
     report::{markdown, terminal},
-    run::{Cell, Measurement, Run, RunDir},
+    run::{self, Cell, Measurement, Run, RunDir},
 };
 use tramplab_protocol::message::Explain;
 
@@ -229,19 +229,12 @@ fn with_profiles(run: &Run) -> Result<Vec<&Cell>> {
     Ok(cells)
 }
 
-/// The cell that is meant; the base's kernel is not it. A part that is whole in some names, as `fentry/10` in
-/// `attach/fentry/10`, does not mean those where it is not, as `attach/fentry/100`.
+/// The cell that is meant; the base's kernel is not it.
 fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a Cell> {
     let all = with_profiles(run)?;
     let mut cells = all.clone();
     for part in parts {
-        let whole = format!("/{}/", part.trim_matches('/'));
-        let (exact, other): (Vec<&Cell>, Vec<&Cell>) =
-            cells.into_iter().partition(|cell| format!("/{}/", cell.id.name()).contains(&whole));
-        cells = exact;
-        if cells.is_empty() {
-            cells = other.into_iter().filter(|cell| cell.id.name().contains(part.as_str())).collect();
-        }
+        cells = run::select(cells, |cell| cell.id.name(), part);
     }
     cells.retain(|cell| not != Some(&cell.id.kernel));
     // Of a series the head is what somebody wants to know of.

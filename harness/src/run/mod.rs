@@ -510,6 +510,19 @@ impl CellId {
     }
 }
 
+/// Selects by a part of a cell's name. Names that have it whole, between slashes, are meant alone:
+/// `fentry/10` selects `attach/fentry/10` and not `attach/fentry/100`.
+pub fn select<T>(all: Vec<T>, name: impl Fn(&T) -> String, part: &str) -> Vec<T> {
+    let whole = format!("/{}/", part.trim_matches('/'));
+    let (exact, mut other): (Vec<T>, Vec<T>) =
+        all.into_iter().partition(|item| format!("/{}/", name(item)).contains(&whole));
+    if !exact.is_empty() {
+        return exact;
+    }
+    other.retain(|item| name(item).contains(part));
+    other
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
@@ -783,6 +796,23 @@ pub struct Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_part_of_a_name_selects_it_alone() {
+        let all = ["a/fentry/10", "a/fentry/100", "a/fentry.multi/10", "t/fexit"];
+        for (part, expected) in [
+            ("fentry/10", &all[..1]),
+            ("fentry", &all[..2]),
+            ("a/", &all[..3]),
+            ("multi", &all[2..3]),
+            ("/10", &[all[0], all[2]]),
+            ("100", &all[1..2]),
+            ("1", &all[..3]),
+            ("kprobe", &[]),
+        ] {
+            assert_eq!(select(all.to_vec(), |name| name.to_string(), part), expected, "{part}");
+        }
+    }
 
     #[test]
     fn a_test_is_found_by_its_name() {
