@@ -286,6 +286,14 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
             Err(_) => words.extend(["--ro-bind-try", folder, folder].map(OsString::from)),
         }
     }
+    // bubblewrap makes the parents of what it binds for root alone.
+    let parents = view.read.iter().chain(&view.write).flat_map(|path| path.ancestors().skip(1));
+    let parents: BTreeSet<&Path> = parents.filter(|path| path.parent().is_some()).collect();
+    let folders = |paths: BTreeSet<&Path>| {
+        let folder = |path: &Path| ["--perms".into(), "0755".into(), "--dir".into(), path.into()];
+        paths.into_iter().flat_map(folder).collect::<Vec<OsString>>()
+    };
+    words.extend(folders([Path::new("/etc")].into()));
     for file in ETC {
         words.extend(["--ro-bind-try", file, file].map(OsString::from));
     }
@@ -295,12 +303,7 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
         let tmpfs = ["--perms", "1777", "--size", &bytes, "--tmpfs", folder];
         words.extend(tmpfs.map(OsString::from));
     }
-    // bubblewrap would make them for root alone.
-    let parents = view.read.iter().chain(&view.write).flat_map(|path| path.ancestors().skip(1));
-    let parents: BTreeSet<&Path> = parents.filter(|path| path.parent().is_some()).collect();
-    for parent in parents {
-        words.extend(["--perms".into(), "0755".into(), "--dir".into(), parent.into()]);
-    }
+    words.extend(folders(parents));
     for (option, paths) in [("--ro-bind", &view.read), ("--bind", &view.write)] {
         for path in paths {
             words.extend([option.into(), path.into(), path.into()]);

@@ -145,6 +145,18 @@ fn reads_and_writes_only_what_is_shown() {
 
 /// With the value that it has, so that nothing happens where the defence fails. Root may do it
 /// outside.
+/// kbuild runs awk, which on Debian is a link through `/etc/alternatives`.
+#[test]
+fn runs_programs_by_debians_alternatives() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(folder.path()).unwrap();
+    let view = View { write: vec![root.clone()], ..path() };
+    for confinement in confinements() {
+        let (well, output) = sh(&confinement, &view, &root, "awk 'BEGIN { print 6 * 7 }'");
+        assert!(well && output == "42\n", "{confinement:?}: {output}");
+    }
+}
+
 #[test]
 fn writes_nothing_below_proc() {
     let again = |file: &str| format!("value=$(cat {file}) && echo \"$value\" > {file}");
