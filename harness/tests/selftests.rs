@@ -11,7 +11,7 @@ use std::{
     process::{Command, Output},
 };
 use tramplab::{
-    compare::{self, Metric, Verdict},
+    compare::{self, Difference, Metric, Verdict},
     run::{Cell, ErrorKind, Measurement, Outcome, Run},
     selftests::{End, Subtest},
 };
@@ -89,7 +89,7 @@ fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
             .map(|found| found.verdict.clone())
     };
     assert_eq!(verdict("kprobe_multi_test"), Some(Verdict::Worse), "{said}");
-    assert_eq!(verdict("fentry_test"), Some(Verdict::Same), "{said}");
+    assert_eq!(verdict("fentry_test"), Some(Verdict::Same(Difference::None)), "{said}");
 
     // What it brings runs on the head, and ends there as it ends.
     let added = cell(&run, head, "test_progs/tramplab_added");

@@ -12,7 +12,7 @@ use std::{
 };
 use tramplab::{
     branch::Branch,
-    compare::{self, Comparison, Metric, Value, Verdict},
+    compare::{self, Comparison, Difference, Metric, Value, Verdict},
     run::{Arch, Built, Cell, ErrorKind, Outcome, Row, RunDir, Test},
 };
 
@@ -176,33 +176,44 @@ fn each_bad_patch_is_found_with_its_verdict() {
     }
 }
 
-/// Patch 1 changes a comment, patch 2 makes each attaching some per cent dearer.
+/// Patch 1 changes a comment, patch 2 adds a function that nobody calls, patch 3 makes each attaching some per cent dearer.
 #[test]
-fn what_attaching_costs_more_is_seen_and_what_costs_the_same_is_not() {
+fn dearer_attaching_is_worse_and_moved_code_is_not() {
     const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - attach: { mechanisms: [fentry], \
-                         functions: [1], rounds: 1, clock: exact, explain: [exact] }\n";
+                         functions: [1], rounds: 1, clock: exact, explain: [exact] }\nbudgets:\n  - most: { attach.fentry.1.attach.instructions: 100000000 }\n";
     let dir = tempfile::tempdir().unwrap();
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-series");
-    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap(), "--each-patch"]);
+    let arguments = ["--series", series.to_str().unwrap(), "--each-patch", "--placebos", "1"];
+    let output = vm_test(dir.path(), SUITE, &arguments);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
-    let [comment, dearer] = &compare::walk(&run, &run.series[0], None)[..] else {
+    let [comment, uncalled, dearer] = &compare::walk(&run, &run.series[0], None)[..] else {
         panic!("{}", said(&output))
     };
     assert!(comment.metrics.len() >= 5, "{comment:?}");
-    let unequal: Vec<_> = comment.metrics.iter().filter(|metric| metric.verdict != Verdict::Same).collect();
-    assert!(unequal.is_empty(), "{unequal:#?}");
+    let all = |comparison: &Comparison, is: fn(&Verdict) -> bool| {
+        let other: Vec<_> = comparison.metrics.iter().filter(|metric| !is(&metric.verdict)).collect();
+        assert!(other.is_empty(), "{other:#?}");
+    };
+    all(comment, |verdict| *verdict == Verdict::Same(Difference::None));
+    all(uncalled, |verdict| !matches!(verdict, Verdict::Better | Verdict::Worse));
+    assert!(uncalled.metrics.iter().any(|metric| metric.base != metric.head), "{uncalled:#?}");
+    // The placebo is measured, and neither judged nor shown.
+    let [placebo] = &run.series[0].placebos[..] else { panic!("{:?}", run.series) };
+    let measured = run.cells_of(Arch::host().unwrap(), placebo).filter(|cell| cell.measurement.is_some());
+    assert_eq!(measured.count(), 1, "{}", said(&output));
+    assert!(!said(&output).contains(&format!("Linux {placebo}")), "{}", said(&output));
     let of = |name: &str| {
         let found = dearer.metrics.iter().find(|compared| compared.metric.to_string() == name);
         found.unwrap_or_else(|| panic!("no {name}: {}", said(&output)))
     };
     for name in ["attach.fentry.1.attach.instructions", "attach.fentry.1.attach.exact"] {
-        assert_eq!((&of(name).verdict, of(name).beyond), (&Verdict::Worse, true), "{name}: {:?}", of(name));
+        assert_eq!(of(name).verdict, Verdict::Worse, "{name}: {:?}", of(name));
     }
     // Where it went: the function that was changed leads the table of changes.
     let kernels = &run.series[0].steps;
     let output = tramplab()
-        .args(["profile", "--phase", "attach", "--base", &kernels[1].kernel])
+        .args(["profile", "--phase", "attach", "--base", &kernels[2].kernel])
         .arg(dir.path().join("runs/latest"))
         .output()
         .unwrap();

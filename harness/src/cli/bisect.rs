@@ -147,8 +147,12 @@ fn of_series(args: &Args, spec: &str) -> Result<u8> {
     let setting = Setting::new(args)?;
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let named: Vec<String> = args.kernel.iter().cloned().collect();
-    let series_args =
-        SeriesArgs { series: Some(spec.to_owned()), each_patch: false, unconfined: args.unconfined };
+    let series_args = SeriesArgs {
+        series: Some(spec.to_owned()),
+        each_patch: false,
+        placebos: 0,
+        unconfined: args.unconfined,
+    };
     // Of the kernels only what was named, or comes with the series.
     let wanted = Wanted::new(&named, &arches, &series_args, &args.metric.suite(Vec::new()))?;
     let (manifest, series) = wanted.of_series().expect("just read");
@@ -279,6 +283,7 @@ impl Setting {
         Preparing {
             suite: &place.suite.suite,
             each_patch: false,
+            placebos: 0,
             unconfined: self.unconfined,
             cache: &lab.cache,
             run_dir: &place.folder,
@@ -731,8 +736,12 @@ impl<'a> Bisection<'a> {
             self.model(),
             Tolerance::default(),
             Timing::Apart,
+            &compare::Layout::default(),
         );
-        let mut text = format!("\n{}", terminal::render_verdicts(&comparison::verdicts(&comparison), false));
+        let mut text = format!(
+            "\n{}",
+            terminal::render_verdicts(&comparison::verdicts(&comparison), Default::default())
+        );
         if let Metric::Instructions { phase, .. } = metric {
             text += &format!("\n{}", profile::changes((&dirs[0], base), (&dirs[1], head), *phase)?);
         }

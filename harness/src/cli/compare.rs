@@ -3,7 +3,7 @@
 
 use super::{
     UsageError, exit,
-    report::{self as report_cli, colour, print},
+    report::{self as report_cli, print, style},
 };
 use anyhow::Result;
 use std::{
@@ -13,7 +13,7 @@ use std::{
 use tramplab::{
     branch::Model,
     compare::{
-        self, Timing,
+        self, Layout, Timing, Verdict,
         runs::{Measured, obstacles},
     },
     kernel::Kconfig,
@@ -43,6 +43,9 @@ pub struct Args {
     anyway: bool,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
+    /// With `--format mail`: list the branch records that differ, as a diff; the other formats always do
+    #[arg(long)]
+    listing: bool,
     /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
@@ -52,6 +55,8 @@ pub struct Args {
 enum Format {
     Terminal,
     Markdown,
+    /// Plain text of at most 75 columns
+    Mail,
 }
 
 pub fn compare(args: &Args) -> Result<u8> {
@@ -89,13 +94,21 @@ pub fn compare(args: &Args) -> Result<u8> {
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
-    let comparison =
-        compare::compare(&name(&base, a), &name(&head, b), &pairs, model, head.tolerance, timing);
+    let comparison = compare::compare(
+        &name(&base, a),
+        &name(&head, b),
+        &pairs,
+        model,
+        head.tolerance,
+        timing,
+        &Layout::default(),
+    );
     let mut verdicts = report::comparison::verdicts(&comparison);
     verdicts.overlooked.splice(..0, reasons);
     let text = match args.format {
-        Format::Terminal => report::terminal::render_verdicts(&verdicts, colour()),
+        Format::Terminal => report::terminal::render_verdicts(&verdicts, style()),
         Format::Markdown => report::markdown::render_verdicts(&verdicts),
+        Format::Mail => report::mail::render_verdicts(&verdicts, args.listing),
     };
     print(text.as_bytes())?;
     if !comparison.unmatched.is_empty() {
@@ -105,7 +118,7 @@ pub fn compare(args: &Args) -> Result<u8> {
 }
 
 fn exit_code(comparison: &compare::Comparison) -> u8 {
-    if comparison.metrics.iter().any(|compared| compared.beyond)
+    if comparison.count(|verdict| *verdict == Verdict::Worse) > 0
         || comparison.unmatched.iter().any(|u| u.lost)
     {
         exit::FAIL

@@ -18,7 +18,7 @@ use tramplab::{
     },
     run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step, Test},
     selftests::{self, Name},
-    series::{self, Patch, Range, Series},
+    series::{self, Patch, Range, Series, placebo},
     suite::{Suite, plan},
 };
 
@@ -31,9 +31,26 @@ pub struct SeriesArgs {
     /// Measure after each patch of the series, not only after the last
     #[arg(long, requires = "series")]
     pub each_patch: bool,
+    /// Build and measure also N kernels (at most 6) with code that is never called: what they change is layout, and no
+    /// difference of the series is better or worse that is within it
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "series", value_parser = placebos)]
+    pub placebos: usize,
     /// Build kernels without confinement: a series' build may then do all that you may
     #[arg(long)]
     pub unconfined: bool,
+}
+
+fn placebos(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= placebo::MOST);
+    number.ok_or_else(|| format!("expected a number from 0 to {}", placebo::MOST))
+}
+
+/// What is put onto a tree.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    None,
+    Series(&'a Series),
+    Placebo(&'a Patch),
 }
 
 /// What cells run on.
@@ -65,8 +82,8 @@ pub struct Ready {
     pub image: Option<Image>,
     /// The tests of its tree, where the suite runs some.
     pub selftests: Option<Selftests>,
-    /// The kernel's name without the series.
-    pub budgets_of: String,
+    /// The kernel's name without the series; none of a placebo, whose numbers are judged by nothing.
+    pub budgets_of: Option<String>,
     pub build: Option<BuildCell>,
 }
 
@@ -192,6 +209,8 @@ pub struct Preparing<'a> {
     pub suite: &'a Suite,
     /// Whether a kernel is made after each patch of a series, and not only after the last.
     pub each_patch: bool,
+    /// How many placebos are made of a series' tree.
+    pub placebos: usize,
     pub unconfined: bool,
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,
@@ -209,7 +228,15 @@ impl Preparing<'_> {
             match (&manifest.source, series) {
                 (Source::Built(recipe), Some(series)) => {
                     let walk = |building: &mut Building| building.walk(series, self.each_patch);
-                    let (kernels, series) = self.build(manifest, recipe, Some(series), walk)?;
+                    let (mut kernels, mut series) =
+                        self.build(manifest, recipe, Change::Series(series), walk)?;
+                    if kernels.iter().all(|kernel| kernel.image.is_some()) {
+                        let placebos = self.placebos(manifest, recipe)?;
+                        series.placebos = placebos.iter().map(|ready| ready.facts.name.clone()).collect();
+                        // In front of the head: jobs are named after the first kernel and the last.
+                        let at = kernels.len() - 1;
+                        kernels.splice(at..at, placebos);
+                    }
                     prepared.kernels.extend(kernels);
                     prepared.series.push(series);
                 }
@@ -224,17 +251,29 @@ impl Preparing<'_> {
         Ok(prepared)
     }
 
+    /// Of a tree without the series' patches.
+    fn placebos(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Vec<Ready>> {
+        let one = |number: usize| {
+            let name = format!("{}+placebo.{number}", manifest.name);
+            self.build(manifest, recipe, Change::Placebo(&placebo::patch(number)), |building| {
+                let tried = building.step(1, &name)?.required()?;
+                Ok(Ready { budgets_of: None, ..building.ready(tried, &name)? })
+            })
+        };
+        (1..=self.placebos).map(one).collect()
+    }
+
     fn fetched(&self, manifest: &Manifest) -> Result<Ready> {
         let image = kernel::fetch(manifest, self.cache, &mut |step| self.progress.step(step))?;
         check(&image)?;
         let facts = facts(&image, None)?;
-        let budgets_of = image.name.clone();
+        let budgets_of = Some(image.name.clone());
         Ok(Ready { facts, budgets_of, image: Some(image), selftests: None, build: None })
     }
 
     /// One kernel from sources, without patches.
     fn built(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Ready> {
-        self.build(manifest, recipe, None, |building| {
+        self.build(manifest, recipe, Change::None, |building| {
             let tried = building.step(0, &manifest.name)?.required()?;
             building.ready(tried, &manifest.name)
         })
@@ -243,7 +282,7 @@ impl Preparing<'_> {
     /// One kernel from sources; that they do not build is a result.
     pub fn tried(&self, manifest: &Manifest) -> Result<Ready> {
         let Source::Built(recipe) = &manifest.source else { return self.fetched(manifest) };
-        self.build(manifest, recipe, None, |building| {
+        self.build(manifest, recipe, Change::None, |building| {
             let tried = building.step(0, &manifest.name)?;
             building.ready(tried, &manifest.name)
         })
@@ -259,7 +298,7 @@ impl Preparing<'_> {
         let Source::Built(recipe) = &manifest.source else {
             unreachable!("a series is read for a kernel that is built")
         };
-        self.build(manifest, recipe, Some(series), |building| {
+        self.build(manifest, recipe, Change::Series(series), |building| {
             building.try_patches()?;
             run(&mut |patches| {
                 let applied = patches_in(series, patches);
@@ -275,9 +314,10 @@ impl Preparing<'_> {
         &self,
         manifest: &Manifest,
         recipe: &Recipe,
-        series: Option<&Series>,
+        change: Change,
         run: impl FnOnce(&mut Building) -> Result<T>,
     ) -> Result<T> {
+        let series = if let Change::Series(series) = change { Some(series) } else { None };
         let step = |text: &str| self.progress.step(text);
         let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
         let commits = series.and_then(|series| series.commits.as_ref());
@@ -320,12 +360,19 @@ impl Preparing<'_> {
             },
             toolchain: recipe.toolchain.clone(),
             config,
-            patches: series.map_or_else(Vec::new, |series| series.ordered().into_iter().cloned().collect()),
+            patches: match change {
+                Change::None => Vec::new(),
+                Change::Series(series) => series.ordered().into_iter().cloned().collect(),
+                Change::Placebo(placebo) => vec![placebo.clone()],
+            },
             reverse: series.is_some_and(|series| series.reverse),
             confinement: self.confinement(),
         };
         let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
         let apply = |patch: &Patch, tree: &Path| -> Result<(), Reason> {
+            if let Change::Placebo(_) = change {
+                return Ok(placebo::apply(patch, tree)?);
+            }
             series::apply(patch, tree, order.reverse)?;
             Ok(commits.map_or(Ok(()), |commits| commits.check(patch, tree))?)
         };
@@ -496,7 +543,7 @@ impl Building<'_> {
             }
         };
         let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means() };
-        Ok(Ready { facts, image, selftests, budgets_of: self.order.name.clone(), build: Some(build) })
+        Ok(Ready { facts, image, selftests, budgets_of: Some(self.order.name.clone()), build: Some(build) })
     }
 
     /// Base, head, and with `each` what is between. The first that does not build ends it.
@@ -537,6 +584,7 @@ impl Building<'_> {
             claim: shipped.map(|shipped| shipped.claim.clone()),
             reverse: series.reverse,
             steps,
+            placebos: Vec::new(),
         };
         Ok((kernels, series))
     }
@@ -670,7 +718,7 @@ mod tests {
             record: record(tests),
             denied: DenyList::default(),
         });
-        Ready { facts, image: None, selftests, budgets_of: name.to_owned(), build: None }
+        Ready { facts, image: None, selftests, budgets_of: Some(name.to_owned()), build: None }
     }
 
     #[test]

@@ -31,6 +31,7 @@ use tramplab::{
         SuiteRef, Test, running,
     },
     suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan},
+    text,
     vm::{
         self, Snapshots, Vm,
         accel::{self, NoAnswer},
@@ -207,7 +208,7 @@ impl Lab {
                 branches,
                 backend,
                 undeliverable,
-                budgets_of: &kernel.budgets_of,
+                budgets_of: kernel.budgets_of.as_deref(),
             });
         }
         // Of what was not built nothing boots.
@@ -586,6 +587,10 @@ pub fn new_id() -> String {
 
 /// A folder of its own for a run, with `prefix` before the run's id.
 pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
+    if !text::is_plain_path(runs) {
+        let message = format!("the run's folder is to be in {runs:?}; expected a path in UTF-8 on one line");
+        return Err(UsageError(message).into());
+    }
     let path = runs.join(format!("{prefix}{}", new_id()));
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;

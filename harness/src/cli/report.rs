@@ -5,12 +5,12 @@ use super::{UsageError, baseline, lab::sha256, rest, vm_test::exit_code};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 use tramplab::{
     branch::{Branch, Filter, Model},
-    report::{self, View, kcidb::Origin},
+    report::{self, View, kcidb::Origin, terminal::Style},
     run::{Arch, Run, RunDir, running},
     text,
 };
@@ -74,8 +74,8 @@ pub fn report(args: &Args) -> Result<u8> {
         return update_budgets(&run, suite.as_deref());
     }
     check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
-    let colour = args.output.is_none() && colour();
-    let bytes = render(&run, &args.look, colour)?;
+    let style = if args.output.is_none() { style() } else { Style::default() };
+    let bytes = render(&run, &args.look, style)?;
     match &args.output {
         Some(path) => {
             std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?
@@ -114,11 +114,11 @@ pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>)
 }
 
 /// One form of a run.
-pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
+pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     let listings = if look.listing { look.filter.clone() } else { Vec::new() };
     let view = View { model: look.model, listings };
     Ok(match look.format {
-        Format::Terminal => report::terminal::render(run, &view, colour).into_bytes(),
+        Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
         Format::Junit => report::junit::render(run)?,
         Format::Github => report::github::annotations(run).into_bytes(),
@@ -129,10 +129,18 @@ pub fn render(run: &Run, look: &Look, colour: bool) -> Result<Vec<u8>> {
     })
 }
 
-/// Whether standard output takes colour.
-pub fn colour() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+/// What standard output takes.
+pub fn style() -> Style {
+    let terminal = console::Term::stdout();
+    if !terminal.is_term() {
+        return Style::default();
+    }
+    let width = terminal.size_checked().map(|(_, columns)| columns.max(NARROWEST));
+    Style { colour: std::env::var_os("NO_COLOR").is_none(), width }
 }
+
+/// Columns: in fewer a table is no table.
+const NARROWEST: u16 = 60;
 
 pub fn print(bytes: &[u8]) -> Result<()> {
     let mut out = StandardOutput;
@@ -162,13 +170,21 @@ impl Write for StandardOutput {
     }
 }
 
+/// Of a series, whose `report.md` is short.
+const DETAILS: &str = "details.md";
+
 /// The forms kept beside `run.json`.
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
-    for (name, bytes) in [
-        ("report.md", report::markdown::render(run, &view).into_bytes()),
-        ("junit.xml", report::junit::render(run)?),
-    ] {
+    let whole = report::markdown::render(run, &view).into_bytes();
+    let mut forms = vec![("junit.xml", report::junit::render(run)?)];
+    if run.series.is_empty() {
+        forms.push(("report.md", whole));
+    } else {
+        forms.push(("report.md", report::markdown::brief(run, &view, DETAILS).into_bytes()));
+        forms.push((DETAILS, whole));
+    }
+    for (name, bytes) in forms {
         let path = run_dir.path().join(name);
         std::fs::write(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
     }

@@ -188,6 +188,7 @@ fn image(
     let preparing = Preparing {
         suite: &suite,
         each_patch: false,
+        placebos: 0,
         unconfined: false,
         cache,
         run_dir: &RunDir::new(logs.path()),

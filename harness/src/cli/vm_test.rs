@@ -309,6 +309,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     let preparing = Preparing {
         suite: &asked.suite,
         each_patch: args.series.each_patch,
+        placebos: args.series.placebos,
         unconfined: args.series.unconfined,
         cache: &lab.cache,
         run_dir: &run_dir,
@@ -376,7 +377,7 @@ fn notes(given: &[String], of_series: &[String]) -> Vec<String> {
 
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::write_all(run, run_dir)?;
-    report::print(&report::render(run, look, report::colour())?)?;
+    report::print(&report::render(run, look, report::style())?)?;
     eprintln!("run kept in {}", run_dir.path().display());
     Ok(exit_code(run))
 }

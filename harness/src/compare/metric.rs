@@ -207,6 +207,21 @@ impl Value {
 }
 
 impl Value {
+    /// Records, or of a hit its instructions or branches.
+    pub fn count(&self) -> Option<u32> {
+        match *self {
+            Value::Records(records) => records,
+            Value::Count(count) => Some(count),
+            Value::Times(_)
+            | Value::PerHit(_)
+            | Value::ExactTime(_)
+            | Value::Instructions { .. }
+            | Value::Rates(..)
+            | Value::Ended(_)
+            | Value::Stopped(_) => None,
+        }
+    }
+
     /// In the metric's unit; none where there is no number.
     pub fn number(&self) -> Option<f64> {
         match *self {

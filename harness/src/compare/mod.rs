@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: pure functions of stored cells. What better and worse mean: `docs/comparing.md`.
 //!
-//! [`metric`] takes the numbers out of a pair of cells, [`judge_exact`] and [`timed`] judge them, [`listing`] lays two
-//! branch listings beside each other, [`runs`] says whether two stored runs can be compared at all.
+//! [`metric`] takes the numbers out of a pair of cells, [`exact`] and [`timed`] judge them, [`layout`] knows how far they move
+//! with the layout of the code alone, [`listing`] lays two branch listings beside each other, [`runs`] says whether two stored
+//! runs can be compared at all.
 
+mod exact;
+pub mod layout;
 pub mod listing;
 pub mod metric;
 pub mod runs;
@@ -11,6 +14,7 @@ pub mod runs;
 pub mod tests;
 mod timed;
 
+pub use layout::Layout;
 pub use listing::{Listings, Row, Side, Subject};
 pub use metric::{Cost, Metric, Phase, UnknownMetric, Value, Whose};
 use timed::Judged;
@@ -55,8 +59,6 @@ pub struct Compared {
     pub base: Value,
     pub head: Value,
     pub verdict: Verdict,
-    /// Worse by more than is tolerated.
-    pub beyond: bool,
     /// Of a time that was judged.
     pub ratio: Option<Ratio>,
 }
@@ -75,13 +77,30 @@ pub struct Unmatched {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// By more than is tolerated, and than layout explains.
     Better,
+    /// The same the other way round: it fails the head's cell.
     Worse,
-    /// An exact metric, and equal.
-    Same,
-    /// A time: the difference, if there is one, is within the noise.
+    Same(Difference),
+    /// A time: its interval does not lie beyond what is tolerated.
     NoDifferenceSeen,
     NotJudged(&'static str),
+}
+
+/// How two numbers may differ and be the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    None,
+    /// No more than the suite tolerates.
+    Tolerated,
+    /// No more than code that is never called, or [`layout::floor`], moves it.
+    Layout,
+}
+
+impl Verdict {
+    pub fn is_same(&self) -> bool {
+        matches!(self, Verdict::Same(_))
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -89,7 +108,9 @@ impl fmt::Display for Verdict {
         match self {
             Verdict::Better => f.pad("better"),
             Verdict::Worse => f.pad("worse"),
-            Verdict::Same => f.pad("same"),
+            Verdict::Same(Difference::None) => f.pad("same"),
+            Verdict::Same(Difference::Tolerated) => f.pad("same (within tolerance)"),
+            Verdict::Same(Difference::Layout) => f.pad("same (layout)"),
             Verdict::NoDifferenceSeen => f.pad("no difference seen"),
             Verdict::NotJudged(reason) => f.pad(&format!("not judged: {reason}")),
         }
@@ -120,6 +141,7 @@ pub fn compare(
     model: Model,
     tolerance: Tolerance,
     timing: Timing,
+    layout: &Layout,
 ) -> Comparison {
     let mut metrics = Vec::new();
     let mut unmatched = Vec::new();
@@ -139,9 +161,9 @@ pub fn compare(
     let metrics = metrics
         .into_iter()
         .map(|(metric, base, head)| {
-            let Judged { verdict, beyond, ratio } =
-                judge_pair(metric, &base, &head, times, tolerance, timing);
-            Compared { metric, base, head, verdict, beyond, ratio }
+            let how = Judging { times, tolerance, timing, layout: layout.of(&metric) };
+            let Judged { verdict, ratio } = judge_pair(metric, &base, &head, how);
+            Compared { metric, base, head, verdict, ratio }
         })
         .collect();
     let [base, head] = [base, head].map(str::to_owned);
@@ -158,37 +180,20 @@ pub fn compare(
     }
 }
 
-/// Fewer is better. A trace in which no record touches the function has lost it, which is worse than any number.
-fn judge_exact(base: &Value, head: &Value, tolerated: u32) -> (Verdict, bool) {
-    let number = |value: &Value| match value {
-        Value::Records(records) => *records,
-        Value::Count(count) => Some(*count),
-        Value::Times(_)
-        | Value::PerHit(_)
-        | Value::ExactTime(_)
-        | Value::Instructions { .. }
-        | Value::Rates(..)
-        | Value::Ended(_)
-        | Value::Stopped(_) => None,
-    };
-    match (number(base), number(head)) {
-        (a, b) if a == b => (Verdict::Same, false),
-        (Some(a), Some(b)) if b > a => (Verdict::Worse, b - a > tolerated),
-        (Some(_), None) => (Verdict::Worse, true),
-        _ => (Verdict::Better, false),
-    }
-}
-
-/// `times` are judged together.
-fn judge_pair(
-    metric: Metric,
-    base: &Value,
-    head: &Value,
+/// By what a pair is judged.
+#[derive(Clone, Copy)]
+struct Judging {
+    /// How many times are judged together.
     times: usize,
     tolerance: Tolerance,
     timing: Timing,
-) -> Judged {
-    let exactly = |(verdict, beyond)| Judged { verdict, beyond, ratio: None };
+    /// How far the metric moves with the layout of the code.
+    layout: u64,
+}
+
+fn judge_pair(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
+    let Judging { times, tolerance, timing, layout } = how;
+    let exactly = |verdict| Judged { verdict, ratio: None };
     match (base, head) {
         (Value::Stopped(_), _) | (_, Value::Stopped(_)) => Judged::not("a time budget ended it"),
         (Value::Times(a), Value::Times(b)) => match timing {
@@ -196,10 +201,9 @@ fn judge_pair(
             Timing::Apart => Judged::not("the two runs were not interleaved"),
         },
         (&Value::ExactTime(a), &Value::ExactTime(b)) => {
-            let (verdict, beyond) = judge_share(a, b, tolerance.exact_percent);
-            // Closing a link waits for grace periods: one that is just missed costs a whole other, by an instruction.
+            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
             let waits = matches!(metric, Metric::ExactTime { phase: Phase::Detach, .. });
-            exactly((verdict, beyond && !waits))
+            exactly(verdict.unless(waits, "a grace period that is just missed costs another one"))
         }
         (
             &Value::Instructions { count: a, functions: of_a, repeats: a_repeats },
@@ -211,10 +215,9 @@ fn judge_pair(
             if a != b && !(a_repeats && b_repeats) {
                 return Judged::not("counted under the host's clock");
             }
-            let (verdict, beyond) = judge_share(a, b, tolerance.exact_percent);
-            // How long others are idle, and so how often the idle loop goes round, is no cost.
-            let is_cost = !matches!(metric, Metric::Instructions { whose: Whose::All, .. });
-            exactly((verdict, beyond && is_cost))
+            let is_idle = matches!(metric, Metric::Instructions { whose: Whose::All, .. });
+            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
+            exactly(verdict.unless(is_idle, "the idle loop is in it"))
         }
         (Value::PerHit(_), _) => Judged::not("of one boot each"),
         (Value::Rates(_, Accel::Tcg), _) => Judged::not("throughput under TCG is the emulator's"),
@@ -223,8 +226,8 @@ fn judge_pair(
                 let idle = |rates: &[f64]| rates.iter().filter(|rate| **rate == 0.0).count();
                 // No ratio says it: programs that run in fewer guests than before run worse.
                 match idle(b).cmp(&idle(a)) {
-                    Ordering::Greater => exactly((Verdict::Worse, true)),
-                    Ordering::Less => exactly((Verdict::Better, false)),
+                    Ordering::Greater => exactly(Verdict::Worse),
+                    Ordering::Less => exactly(Verdict::Better),
                     Ordering::Equal => Judged::not("as many guests of each side had no hit in most seconds"),
                 }
             }
@@ -236,20 +239,11 @@ fn judge_pair(
             Timing::Apart => Judged::not("the two runs were not interleaved"),
         },
         (Value::Ended(a), Value::Ended(b)) => exactly(match () {
-            () if b.is_worse_than(a) => (Verdict::Worse, true),
-            () if a.is_worse_than(b) => (Verdict::Better, false),
-            () => (Verdict::Same, false),
+            () if b.is_worse_than(a) => Verdict::Worse,
+            () if a.is_worse_than(b) => Verdict::Better,
+            () => Verdict::Same(Difference::None),
         }),
-        _ => exactly(judge_exact(base, head, metric.tolerated(tolerance))),
-    }
-}
-
-/// Of numbers so large that a share of them is tolerated. Any difference is one: they repeat.
-fn judge_share(base: u64, head: u64, tolerated_percent: f64) -> (Verdict, bool) {
-    match head.cmp(&base) {
-        Ordering::Less => (Verdict::Better, false),
-        Ordering::Equal => (Verdict::Same, false),
-        Ordering::Greater => (Verdict::Worse, head as f64 > base as f64 * (1.0 + tolerated_percent / 100.0)),
+        _ => exactly(exact::count(base.count(), head.count(), metric.tolerated(tolerance), layout)),
     }
 }
 
@@ -291,7 +285,9 @@ pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison>
 fn between(run: &Run, series: &Series, base: &Step, head: &Step, asked: Option<Model>) -> Comparison {
     let pairs = pairs(run, series.arch, &base.kernel, &head.kernel);
     let model = Model::choose(asked, series.arch);
-    let compared = compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved);
+    let layout = Layout::measured(run, series, model);
+    let compared =
+        compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved, &layout);
     let [one, other] = [base, head].map(|step| image(run, series.arch, &step.kernel));
     Comparison { same_image: one.is_some() && one == other, ..compared }
 }
@@ -302,7 +298,7 @@ fn image<'a>(run: &'a Run, arch: Arch, name: &str) -> Option<&'a str> {
     kernel.image_sha256.as_deref()
 }
 
-/// Turns what is worse beyond the tolerance, or lost, into failures of the cells that show it.
+/// Turns what is worse, or lost, into failures of the cells that show it.
 pub fn judge(run: &mut Run) {
     for series in run.series.clone() {
         judge_series(run, &series);
@@ -316,8 +312,8 @@ fn judge_series(run: &mut Run, series: &Series) {
     }
     let arch = series.arch;
     for Comparison { base, head, metrics, unmatched, .. } in comparisons {
-        for Compared { metric, base: was, head: is, beyond, .. } in metrics {
-            if beyond {
+        for Compared { metric, base: was, head: is, verdict, .. } in metrics {
+            if verdict == Verdict::Worse {
                 let reason = format!("{metric} is worse than on {base}: {was} -> {is}");
                 fail(run, arch, &head, &metric.test(), reason);
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether two interleaved series of times differ: a confidence interval of their ratio.
 
-use super::Verdict;
+use super::{Difference, Verdict};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::fmt;
 
@@ -32,13 +32,12 @@ impl fmt::Display for Ratio {
 
 pub struct Judged {
     pub verdict: Verdict,
-    pub beyond: bool,
     pub ratio: Option<Ratio>,
 }
 
 impl Judged {
     pub fn not(reason: &'static str) -> Judged {
-        Judged { verdict: Verdict::NotJudged(reason), beyond: false, ratio: None }
+        Judged { verdict: Verdict::NotJudged(reason), ratio: None }
     }
 }
 
@@ -56,15 +55,16 @@ pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -
     }
     let logs: Vec<f64> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
     let ratio = Ratio::new(&logs, ALPHA / among.max(1) as f64);
-    let verdict = if ratio.low > 1.0 {
-        Verdict::Worse
-    } else if ratio.high < 1.0 {
-        Verdict::Better
-    } else {
-        Verdict::NoDifferenceSeen
+    let most = 1.0 + tolerated_percent / 100.0;
+    let verdict = match () {
+        () if ratio.low > most => Verdict::Worse,
+        () if ratio.high < 1.0 / most => Verdict::Better,
+        () if ratio.low <= 1.0 && ratio.high >= 1.0 => Verdict::NoDifferenceSeen,
+        // There is one, and all of the interval is tolerated.
+        () if ratio.low >= 1.0 / most && ratio.high <= most => Verdict::Same(Difference::Tolerated),
+        () => Verdict::NoDifferenceSeen,
     };
-    let beyond = ratio.low > 1.0 + tolerated_percent / 100.0;
-    Judged { verdict, beyond, ratio: Some(ratio) }
+    Judged { verdict, ratio: Some(ratio) }
 }
 
 impl Ratio {
@@ -144,18 +144,24 @@ mod tests {
         let base = [10.0, 11.0, 9.5, 10.2, 10.4, 9.9];
         let times = |factors: [f64; 6]| base.iter().zip(factors).map(|(b, f)| b * f).collect::<Vec<_>>();
         let noise = [1.01, 0.99, 1.02, 0.98, 1.0, 1.003];
+        let tolerated = Verdict::Same(Difference::Tolerated);
+        let quiet = |factor: f64| times(noise.map(|n: f64| n.powf(0.2) * factor));
         let table = [
-            ("the same", times([1.0; 6]), 1, Verdict::NoDifferenceSeen, false),
-            ("noise", times(noise), 1, Verdict::NoDifferenceSeen, false),
-            ("3 % dearer, tolerated", times(noise.map(|n| n.powf(0.2) * 1.03)), 1, Verdict::Worse, false),
-            ("30 % dearer", times(noise.map(|n| n * 1.3)), 1, Verdict::Worse, true),
-            ("30 % dearer, among many", times(noise.map(|n| n * 1.3)), 100, Verdict::Worse, true),
-            ("30 % cheaper", times(noise.map(|n| n * 0.7)), 1, Verdict::Better, false),
-            ("once much dearer", times([1.0, 1.0, 1.0, 1.0, 1.0, 3.0]), 1, Verdict::NoDifferenceSeen, false),
+            ("the same", times([1.0; 6]), 1, Verdict::NoDifferenceSeen),
+            ("noise", times(noise), 1, Verdict::NoDifferenceSeen),
+            ("3 % dearer", quiet(1.03), 1, tolerated.clone()),
+            ("3 % cheaper", quiet(0.97), 1, tolerated),
+            // Between 4.6 and 5.4 %: not proved to be beyond the tolerance, nor within.
+            ("5 % dearer", quiet(1.05), 1, Verdict::NoDifferenceSeen),
+            ("7 % dearer", quiet(1.07), 1, Verdict::Worse),
+            ("30 % dearer", times(noise.map(|n| n * 1.3)), 1, Verdict::Worse),
+            ("30 % dearer, among many", times(noise.map(|n| n * 1.3)), 100, Verdict::Worse),
+            ("30 % cheaper", times(noise.map(|n| n * 0.7)), 1, Verdict::Better),
+            ("once much dearer", times([1.0, 1.0, 1.0, 1.0, 1.0, 3.0]), 1, Verdict::NoDifferenceSeen),
         ];
-        for (name, head, among, verdict, beyond) in table {
+        for (name, head, among, verdict) in table {
             let judged = judge(&base, &head, among, 5.0);
-            assert_eq!((judged.verdict, judged.beyond), (verdict, beyond), "{name}: {:?}", judged.ratio);
+            assert_eq!(judged.verdict, verdict, "{name}: {:?}", judged.ratio);
         }
     }
 
@@ -169,7 +175,7 @@ mod tests {
         ];
         for (base, head) in table {
             let judged = judge(base, head, 1, 5.0);
-            assert!(matches!(judged.verdict, Verdict::NotJudged(_)) && !judged.beyond, "{base:?} {head:?}");
+            assert!(matches!(judged.verdict, Verdict::NotJudged(_)), "{base:?} {head:?}");
         }
     }
 

@@ -3,8 +3,10 @@
 
 use super::content::{Listing, Table};
 use crate::{
-    branch::{Branch, Model},
-    compare::{self, Compared, Comparison, Cost, Listings, Metric, Side, Subject, Value, Verdict},
+    branch::{Branch, Model, listing::Line},
+    compare::{
+        self, Compared, Comparison, Cost, Difference, Listings, Metric, Side, Subject, Value, Verdict,
+    },
     run::{BranchSource, Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
     text::line,
 };
@@ -21,6 +23,8 @@ pub struct Verdicts {
     pub tables: Vec<Table>,
     /// Base and head side by side, where they differ.
     pub listings: Vec<Listing>,
+    /// The same as a diff, which is narrow enough for a mail.
+    pub records: Vec<Listing>,
 }
 
 pub fn verdicts(comparison: &Comparison) -> Verdicts {
@@ -33,13 +37,15 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
         own_tests(comparison),
         unmatched(comparison),
     ];
-    let listings = comparison.listings.iter().filter(|listings| listings.differs());
+    let differing: Vec<&Listings> =
+        comparison.listings.iter().filter(|listings| listings.differs()).collect();
     Verdicts {
         heading: format!("{} -> {}", comparison.base, comparison.head),
         summary: summary(comparison),
         overlooked: comparison.other_functions.iter().map(other_functions).collect(),
         tables: tables.into_iter().flatten().collect(),
-        listings: listings.map(|listings| side_by_side(listings, comparison)).collect(),
+        listings: differing.iter().map(|listings| side_by_side(listings, comparison)).collect(),
+        records: differing.iter().map(|listings| as_a_diff(listings, comparison)).collect(),
     }
 }
 
@@ -52,26 +58,38 @@ fn other_functions(test: &Test) -> String {
 
 fn summary(comparison: &Comparison) -> String {
     let count = |verdict: Verdict| comparison.count(|found| *found == verdict);
-    let beyond = comparison.metrics.iter().filter(|compared| compared.beyond).count();
     let lost = comparison.unmatched.iter().filter(|unmatched| unmatched.lost).count();
     let mut parts = if comparison.same_image { vec![SAME_IMAGE.to_owned()] } else { Vec::new() };
-    parts.extend([
-        format!("{} better", count(Verdict::Better)),
-        format!("{} worse", count(Verdict::Worse)),
-        format!("{} same", count(Verdict::Same)),
-        format!("{} no difference seen", count(Verdict::NoDifferenceSeen)),
-    ]);
-    match comparison.count(|verdict| matches!(verdict, Verdict::NotJudged(_))) {
-        0 => {}
-        n => parts.push(format!("{n} not judged")),
+    if comparison.is_empty() {
+        parts.push("nothing was compared".to_owned());
+    } else {
+        parts.extend([
+            format!("{} better", count(Verdict::Better)),
+            format!("{} worse", count(Verdict::Worse)),
+            same(comparison),
+        ]);
     }
-    if beyond > 0 {
-        parts.push(format!("{beyond} worse than is tolerated"));
-    }
-    if lost > 0 {
-        parts.push(format!("{lost} cells measured on the base only"));
+    let not_judged = comparison.count(|verdict| matches!(verdict, Verdict::NotJudged(_)));
+    for (count, what) in [
+        (count(Verdict::NoDifferenceSeen), "no difference seen"),
+        (not_judged, "not judged"),
+        (lost, "cells measured on the base only"),
+    ] {
+        parts.extend((count > 0).then(|| format!("{count} {what}")));
     }
     parts.join(", ")
+}
+
+/// `24 same (3 within tolerance, 1 by layout)`.
+fn same(comparison: &Comparison) -> String {
+    let but = [(Difference::Tolerated, "within tolerance"), (Difference::Layout, "by layout")];
+    let but = but.into_iter().filter_map(|(difference, what)| {
+        let count = comparison.count(|found| *found == Verdict::Same(difference));
+        (count > 0).then(|| format!("{count} {what}"))
+    });
+    let but = but.collect::<Vec<_>>().join(", ");
+    let all = comparison.count(Verdict::is_same);
+    if but.is_empty() { format!("{all} same") } else { format!("{all} same ({but})") }
 }
 
 /// Whatever is measured then, the patches are not why.
@@ -83,20 +101,7 @@ pub const WHAT_CHANGED: &str = "What changed";
 /// Only what is better or worse.
 fn changes(comparison: &Comparison) -> Option<Table> {
     let changed = |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
-    let row = |compared: &Compared| {
-        let verdict = match compared.beyond {
-            true => format!("{}, not tolerated", compared.verdict),
-            false => compared.verdict.to_string(),
-        };
-        vec![
-            compared.metric.to_string(),
-            compared.base.to_string(),
-            compared.head.to_string(),
-            change(compared),
-            verdict,
-        ]
-    };
-    let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(row).collect();
+    let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     (!rows.is_empty()).then(|| Table { caption: WHAT_CHANGED.to_owned(), header, rows, notes: Vec::new() })
 }
@@ -118,6 +123,11 @@ fn change(compared: &Compared) -> String {
     }
 }
 
+/// One number where both sides have it.
+fn sides(Compared { base, head, .. }: &Compared) -> String {
+    if base == head { base.to_string() } else { format!("{base} -> {head}") }
+}
+
 /// The modelled CPU, or that it was none.
 fn whose(comparison: &Comparison) -> &'static str {
     match comparison.records {
@@ -133,10 +143,7 @@ fn wasted(comparison: &Comparison) -> Option<Table> {
         let Metric::Wasted { row, filter } = compared.metric else { continue };
         let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
         let column = Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
-        cells[column] = match compared.verdict {
-            Verdict::Same => compared.base.to_string(),
-            _ => format!("{} -> {}", compared.base, compared.head),
-        };
+        cells[column] = sides(compared);
     }
     let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
     let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
@@ -155,10 +162,7 @@ fn triggers(comparison: &Comparison) -> Option<Table> {
         let Metric::Trigger { mechanism, beside, cost } = compared.metric else { continue };
         let cells = rows.entry((mechanism, beside)).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
         let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
-        cells[column] = match compared.verdict {
-            Verdict::Same => compared.base.to_string(),
-            _ => format!("{} -> {}", compared.base, compared.head),
-        };
+        cells[column] = sides(compared);
     }
     let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
     let rows: Vec<_> = rows
@@ -196,11 +200,17 @@ fn exact(comparison: &Comparison) -> Option<Table> {
     let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
     let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    let notes = vec![
+    let mut notes = vec![
         "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
          thread's own, interrupts left out."
             .to_owned(),
     ];
+    if comparison.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
+        notes.push(
+            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures how far."
+                .to_owned(),
+        );
+    }
     let caption = "Attaching, exactly, base -> head".to_owned();
     (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
@@ -232,11 +242,6 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
 
 /// `-` marks a record that only the base has, `+` one that only the head has, `~` one with another end.
 fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
-    let text = |line: &crate::branch::listing::Line| {
-        let note = if line.modelled { " (modelled)" } else { "" };
-        let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
-        format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to)
-    };
     let rows: Vec<(&str, String, String)> = listings
         .rows
         .iter()
@@ -247,7 +252,7 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
                 Side::Base => "-",
                 Side::Head => "+",
             };
-            let [base, head] = [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), text));
+            let [base, head] = [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), record));
             (mark, base, head)
         })
         .collect();
@@ -257,16 +262,36 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
         out += format!("{mark} {base:width$} | {head}").trim_end();
         out.push('\n');
     }
-    let caption = match listings.subject {
-        Subject::Waste(row) => format!(
-            "{row}, any ({}): base | head; - went, + came, ~ from or to another function",
-            whose(comparison)
-        ),
-        trigger @ Subject::Trigger(..) => format!(
-            "{trigger}: base | head, instructions before each; - went, + came, ~ another function or count"
-        ),
-    };
-    Listing { caption, text: out }
+    let marks = "- went, + came, ~ from or to another function";
+    Listing { caption: caption(listings, comparison, &format!("base | head; {marks}")), text: out }
+}
+
+/// The head's records, with those of the base that are others in front.
+fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
+    let mut out = String::new();
+    for row in &listings.rows {
+        let lines = match row.side() {
+            Side::Both => [None, row.head.as_ref().map(|line| (' ', line))],
+            Side::Moved | Side::Base | Side::Head => {
+                [row.base.as_ref().map(|line| ('-', line)), row.head.as_ref().map(|line| ('+', line))]
+            }
+        };
+        out.extend(lines.into_iter().flatten().map(|(mark, line)| format!("{mark} {}\n", record(line))));
+    }
+    Listing { caption: caption(listings, comparison, "- base, + head"), text: out }
+}
+
+fn record(line: &Line) -> String {
+    let note = if line.modelled { " (modelled)" } else { "" };
+    let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
+    format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to)
+}
+
+fn caption(listings: &Listings, comparison: &Comparison, marks: &str) -> String {
+    match listings.subject {
+        Subject::Waste(row) => format!("{row}, any ({}): {marks}", whose(comparison)),
+        trigger @ Subject::Trigger(..) => format!("{trigger}, instructions before each: {marks}"),
+    }
 }
 
 /// Patch by patch: did it build, boot and pass; and every metric that changed somewhere.
@@ -313,6 +338,19 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     tables
 }
 
+/// What keeps base and head from being compared whole, the base's first: the verdict means little without it.
+fn trouble(run: &Run, series: &Series) -> Option<String> {
+    [series.base(), series.head()].into_iter().find_map(|step| {
+        let errors =
+            run.cells_of(series.arch, &step.kernel).any(|cell| matches!(cell.outcome, Outcome::Error { .. }));
+        let failed = errors || step.built != Built::Yes;
+        failed.then(|| match &step.built {
+            Built::Failed { message } => format!("{} does not build ({})", step.kernel, short(message)),
+            _ => format!("{}: {}", step.kernel, state(run, series, step)),
+        })
+    })
+}
+
 /// How a step of the series fared, the worst first.
 fn state(run: &Run, series: &Series, step: &Step) -> String {
     match step.built {
@@ -350,6 +388,9 @@ pub struct OfSeries {
 pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
     let one = |series: &Series| {
         let mut whole = verdicts(&compare::whole(run, series, asked));
+        if let Some(trouble) = trouble(run, series) {
+            whole.summary = format!("{trouble}: {}", whole.summary);
+        }
         let mut walk = match series.steps.len() {
             0..=2 => Vec::new(),
             _ => walk(run, series, &compare::walk(run, series, asked)),

@@ -66,7 +66,7 @@ pub struct Listing {
     pub text: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Outcomes {
     /// `12 cells: 9 pass, 1 fail, 1 error, 1 skip`.
     pub summary: String,
@@ -166,10 +166,11 @@ impl Group<'_> {
     }
 }
 
-/// In the run's order of kernels.
+/// In the run's order of kernels, without placebos: of these only how far they are from the tree counts.
 fn groups(run: &Run) -> Vec<Group<'_>> {
     let order = |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
-    let mut cells: Vec<&Cell> = run.cells.iter().collect();
+    let is_placebo = |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
+    let mut cells: Vec<&Cell> = run.cells.iter().filter(|cell| !is_placebo(&cell.id)).collect();
     cells.sort_by(|a, b| (order(&a.id), &a.id).cmp(&(order(&b.id), &b.id)));
     let same =
         |a: &&Cell, b: &&Cell| (&a.id.kernel, a.id.arch, a.id.accel) == (&b.id.kernel, b.id.arch, b.id.accel);

@@ -5,7 +5,6 @@
 
 use super::{View, markdown};
 use crate::{
-    compare::{self, Compared, Verdict},
     run::{Cell, ErrorKind, Outcome, Run},
     text::{line, plain},
 };
@@ -77,9 +76,8 @@ fn place(message: &str) -> Option<(String, u32)> {
     })
 }
 
-/// Notes, and what is worse and tolerated.
+/// Notes, and kernels that were built unconfined.
 fn warnings(run: &Run) -> Vec<Annotation> {
-    let of_series = |series| compare::whole(run, series, None);
     let mut warnings = Vec::new();
     if !run.notes.is_empty() {
         let mut lines: Vec<String> = run.notes.iter().map(|note| plain(note).replace('\n', " ")).collect();
@@ -92,16 +90,6 @@ fn warnings(run: &Run) -> Vec<Annotation> {
             message: lines.join("\n"),
             place: None,
         });
-    }
-    for comparison in run.series.iter().map(of_series) {
-        let tolerated = |compared: &&Compared| compared.verdict == Verdict::Worse && !compared.beyond;
-        for Compared { metric, base, head, .. } in comparison.metrics.iter().filter(tolerated) {
-            warnings.push(Annotation {
-                title: format!("worse, and tolerated: {metric}"),
-                message: format!("{base} -> {head} ({} -> {})", comparison.base, comparison.head),
-                place: None,
-            });
-        }
     }
     let unconfined =
         |kernel: &&crate::run::Kernel| kernel.build.as_ref().is_some_and(|build| !build.confined);
@@ -162,8 +150,8 @@ pub fn summary(run: &Run, view: &View, limit: usize) -> String {
     let kib = |bytes: usize| bytes.div_ceil(1024);
     let note = |shown: usize| {
         format!(
-            "\n**Cut off: {} of {} KiB are shown. `report.md` of the run's folder, which is uploaded with the job, has the whole; \
-             `cargo xtask report` renders it again.**\n",
+            "\n**Cut off: {} of {} KiB are shown. The run's folder, which is uploaded with the job, has the whole in `report.md`, of a \
+             series in `details.md`.**\n",
             kib(shown),
             kib(whole.len())
         )
@@ -201,7 +189,7 @@ fn last_break(text: &str, room: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::tests::recorded;
+    use crate::compare::{self, tests::recorded};
 
     fn stored() -> Run {
         serde_json::from_str(include_str!("testdata/run.json")).unwrap()
@@ -297,21 +285,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worse_within_the_tolerance_is_a_warning() {
+    fn what_is_within_the_tolerance_is_no_annotation() {
         let mut run = recorded();
         run.cells.iter_mut().for_each(|cell| cell.outcome = Outcome::Pass);
         // The other way round, what got better got worse.
         run.series.iter_mut().for_each(|series| series.steps.reverse());
         run.tolerance.wasted = 100;
-        let out = annotations(&run);
-        assert!(
-            out.starts_with(
-                "::warning title=worse, and tolerated%3A lbr_waste.".replace(", ", "%2C ").as_str()
-            ),
-            "{out}"
-        );
+        assert_eq!(annotations(&run), "");
         run.tolerance.wasted = 0;
-        assert!(!annotations(&run).contains("tolerated%3A lbr_waste"), "{}", annotations(&run));
+        compare::judge(&mut run);
+        assert!(annotations(&run).contains("lbr_waste.fexit.any is worse than on"), "{}", annotations(&run));
     }
 
     #[test]

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report as the text of a mail: plain, and no line wider than a mailing list likes.
+//! The report as the text of a mail: plain, and no line of prose wider than a mailing list likes.
 
 use super::{
-    comparison,
+    comparison::{self, Verdicts},
     content::{BRANCH_RECORDS, Document, NOTE, View},
 };
-use crate::{run::Run, text::line};
+use crate::{
+    run::Run,
+    text::{line, plain},
+};
 
 /// As `git format-patch` and most mail programs have it.
 pub const WIDTH: usize = 75;
 
-/// What a series changed, what failed, and how to see it again; all else is in the other forms.
+/// What a series changed, what failed, and how to see it again; all else is in the other forms. Where the view has listings,
+/// those that differ stand there as a diff.
 pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
     let mut out = String::new();
-    for series in comparison::of_run(run, view.model) {
-        out += &paragraph(&series.whole.heading, "");
-        out += &paragraph(&series.whole.summary, "  ");
-        for table in series.whole.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
-            out += "\n";
-            out.extend(table.rows.iter().map(|row| change(row)));
-        }
+    for series in &document.series {
+        out += &render_verdicts(&series.whole, !view.listings.is_empty());
         out.push('\n');
     }
     let outcomes = &document.outcomes;
@@ -49,6 +48,20 @@ pub fn render(run: &Run, view: &View) -> String {
         .filter(|(name, _)| ["suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name))
     {
         out += &paragraph(&format!("{name}: {value}"), "");
+    }
+    out
+}
+
+/// A comparison alone. A record is never broken over lines, however wide it is.
+pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
+    let mut out = paragraph(&verdicts.heading, "") + &paragraph(&verdicts.summary, "  ");
+    out.extend(verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")));
+    for table in verdicts.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
+        out += "\n";
+        out.extend(table.rows.iter().map(|row| change(row)));
+    }
+    for listing in verdicts.records.iter().filter(|_| with_listings) {
+        out += &format!("\n{}{}", paragraph(&listing.caption, ""), plain(&listing.text));
     }
     out
 }
@@ -139,5 +152,19 @@ mod tests {
                 assert!(!line.contains('\u{1b}') && line.trim_end() == line, "{line:?}");
             }
         }
+    }
+
+    #[test]
+    fn listings_stand_in_a_mail_as_a_diff() {
+        let run = recorded();
+        let view = View { listings: vec!["any".parse().unwrap()], ..View::default() };
+        let mail = render(&run, &view);
+        let kretprobe = mail.split("kretprobe.multi, any (intel-lbr): - base, + head").nth(1).expect(&mail);
+        let records: Vec<&str> = kretprobe.lines().skip(1).take_while(|line| line.contains("[#")).collect();
+        let count = |mark: char| records.iter().filter(|line| line.starts_with(mark)).count();
+        // 16 wasted and the record before them; three went, and those that are called from elsewhere stand there twice.
+        assert_eq!(records.len() - count('+'), 17, "{kretprobe}");
+        assert_eq!(records.len() - count('-'), 14, "{kretprobe}");
+        assert!(!render(&run, &View::default()).contains("[#"));
     }
 }

@@ -2,7 +2,7 @@
 //! The report as GitHub Markdown, for cover letters, comments and step summaries.
 
 use super::{
-    comparison::Verdicts,
+    comparison::{Verdicts, WHAT_CHANGED},
     content::{Document, Outcomes, Table, View},
 };
 use crate::{
@@ -38,10 +38,85 @@ pub fn render(run: &Run, view: &View) -> String {
     out
 }
 
-/// A comparison alone: what a cover letter needs.
-pub fn render_verdicts(verdicts: &Verdicts) -> String {
+/// As many lines as somebody reads.
+const BRIEF: usize = 150;
+
+/// The report of a series for whoever opens one file: the verdict, what changed, what failed. `rest` names the file that has all of it.
+pub fn brief(run: &Run, view: &View, rest: &str) -> String {
+    let document = Document::new(run, view);
+    let mut brief = Brief { text: String::new(), room: BRIEF - 4, left_out: 0 };
+    brief.add(format!("# {}\n\n{}", text(&document.heading), pairs(&document.about)));
+    for series in &document.series {
+        brief.add(format!("\n{}", verdict(&series.whole)));
+    }
+    let Outcomes { failures, errors, skips, .. } = &document.outcomes;
+    brief.add(format!("\n{}", counts(&document.outcomes)));
+    for series in &document.series {
+        let changed = series.whole.tables.iter().filter(|table| table.caption == WHAT_CHANGED);
+        changed.chain(&series.walk).for_each(|shown| brief.add(format!("\n{}", cut(shown))));
+    }
+    for failure in failures {
+        brief.add(outcomes_of(|only| only.failures.push(failure.clone())));
+    }
+    for error in errors {
+        brief.add(outcomes_of(|only| only.errors.push(error.clone())));
+    }
+    for skip in skips {
+        brief.add(outcomes_of(|only| only.skips.push(skip.clone())));
+    }
+    for listing in document.series.iter().flat_map(|series| &series.whole.listings) {
+        brief.add(format!("\n{}", details(&listing.caption, &listing.text)));
+    }
+    let Brief { text, left_out, .. } = brief;
+    let left_out = if left_out > 0 { format!("{left_out} more parts, and all") } else { "All".to_owned() };
+    format!("{text}\n{left_out} tables and listings: `{rest}`.\n")
+}
+
+/// A text of at most so many lines.
+struct Brief {
+    text: String,
+    room: usize,
+    left_out: usize,
+}
+
+impl Brief {
+    /// Whole or not at all.
+    fn add(&mut self, part: String) {
+        let lines = part.lines().count();
+        if lines > self.room {
+            self.left_out += 1;
+            return;
+        }
+        self.room -= lines;
+        self.text += &part;
+    }
+}
+
+/// As much of a table as leaves room for what else is told.
+fn cut(whole: &Table) -> String {
+    const ROWS: usize = 50;
+    let mut shown = whole.clone();
+    let more = shown.rows.len().saturating_sub(ROWS);
+    shown.rows.truncate(ROWS);
+    shown.notes.extend((more > 0).then(|| format!("And {more} more.")));
+    table(&shown)
+}
+
+fn outcomes_of(fill: impl FnOnce(&mut Outcomes)) -> String {
+    let mut only = Outcomes::default();
+    fill(&mut only);
+    endings(&only)
+}
+
+fn verdict(verdicts: &Verdicts) -> String {
     let mut out = format!("## {}\n\n**{}**\n", text(&verdicts.heading), text(&verdicts.summary));
     out.extend(verdicts.overlooked.iter().map(|why| format!("\n- compared although {}\n", text(why))));
+    out
+}
+
+/// A comparison alone: what a cover letter needs.
+pub fn render_verdicts(verdicts: &Verdicts) -> String {
+    let mut out = verdict(verdicts);
     for table in &verdicts.tables {
         out += &format!("\n{}", self::table(table));
     }
@@ -70,8 +145,18 @@ pub fn table(table: &Table) -> String {
 }
 
 fn outcomes(outcomes: &Outcomes) -> String {
+    counts(outcomes) + &endings(outcomes)
+}
+
+fn counts(outcomes: &Outcomes) -> String {
     let mut out = format!("**{}**\n", text(&outcomes.summary));
     out.extend(outcomes.lacks.iter().map(|said| format!("\n{}\n", paragraph(said))));
+    out
+}
+
+/// How cells ended that did not pass.
+fn endings(outcomes: &Outcomes) -> String {
+    let mut out = String::new();
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n- fail: {}\n", cell_name(cell));
         out.extend(reasons.iter().map(|reason| format!("  - {}\n", paragraph(reason))));

@@ -9,7 +9,7 @@ use crate::{
     run::Run,
     text::{line, plain},
 };
-use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
 /// One line per row: twenty mechanisms fit a screen.
 const GRID: TableStyle = TableStyle::new()
@@ -17,15 +17,22 @@ const GRID: TableStyle = TableStyle::new()
     .header_separator(LineStyle::none().fill('-').junction('+'))
     .content_lines(ContentLineStyle::none().junction('|'));
 
-/// With `colour`, headings and verdicts carry ANSI escapes; whether the terminal wants them, the caller knows.
-pub fn render(run: &Run, view: &View, colour: bool) -> String {
+/// What the terminal is like; the caller knows. The default is none: a file, or a pipe.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Headings and verdicts carry ANSI escapes.
+    pub colour: bool,
+    /// Columns. Cells of wider tables are broken over lines.
+    pub width: Option<u16>,
+}
+
+pub fn render(run: &Run, view: &View, style: Style) -> String {
     let document = Document::new(run, view);
-    let style = Style { colour };
     let mut out = style.bold(&line(&document.heading)) + "\n";
     out += &pairs(&document.about);
     for series in &document.series {
         for table in &series.walk {
-            out += &format!("\n{}", self::table(table));
+            out += &format!("\n{}", styled(table, style));
         }
         out += &format!("\n{}", verdicts(&series.whole, style));
     }
@@ -33,7 +40,7 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
         out += &format!("\n{}\n", style.bold(&line(&section.heading)));
         out += &pairs(&section.about);
         for table in &section.tables {
-            out += &format!("\n{}", self::table(table));
+            out += &format!("\n{}", styled(table, style));
         }
         out.extend(section.listings.iter().map(listing));
     }
@@ -41,23 +48,29 @@ pub fn render(run: &Run, view: &View, colour: bool) -> String {
         out += &format!("\n{}\n", style.bold("All kernels"));
     }
     for table in &document.comparison {
-        out += &format!("\n{}", self::table(table));
+        out += &format!("\n{}", styled(table, style));
     }
     out += &format!("\n{}", outcomes(&document.outcomes, style));
+    // What is read first stands last: the rest has scrolled away.
+    out.extend(document.series.iter().map(|series| verdict(&series.whole, style)));
     out
 }
 
 /// A comparison alone.
-pub fn render_verdicts(verdicts: &Verdicts, colour: bool) -> String {
-    self::verdicts(verdicts, Style { colour })
+pub fn render_verdicts(verdicts: &Verdicts, style: Style) -> String {
+    self::verdicts(verdicts, style)
+}
+
+fn verdict(verdicts: &Verdicts, style: Style) -> String {
+    format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary))
 }
 
 fn verdicts(verdicts: &Verdicts, style: Style) -> String {
-    let mut out = format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary));
+    let mut out = verdict(verdicts, style);
     let although = style.yellow("compared although");
     out.extend(verdicts.overlooked.iter().map(|why| format!("  {although} {}\n", line(why))));
     for table in &verdicts.tables {
-        out += &format!("\n{}", self::table(table));
+        out += &format!("\n{}", styled(table, style));
     }
     out.extend(verdicts.listings.iter().map(listing));
     out
@@ -72,17 +85,25 @@ fn pairs(pairs: &[(&'static str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value))).collect()
 }
 
-/// A table alone.
+/// A table alone, for a file or a pipe.
 pub fn table(table: &Table) -> String {
+    styled(table, Style::default())
+}
+
+fn styled(table: &Table, style: Style) -> String {
     let mut grid = comfy_table::Table::new();
-    // Neither the width nor the kind of the terminal may change what a report says.
-    grid.force_no_tty().set_content_arrangement(ContentArrangement::Disabled).load_style(GRID);
+    // What the terminal is, the caller says: the same report is the same text everywhere.
+    grid.force_no_tty().load_style(GRID);
+    match style.width {
+        Some(width) => grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
+        None => grid.set_content_arrangement(ContentArrangement::Disabled),
+    };
     let row = |cells: &Vec<String>| cells.iter().map(|cell| line(cell)).collect::<Vec<_>>();
     grid.set_header(row(&table.header)).add_rows(table.rows.iter().map(row));
     for column in grid.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let rows: String = grid.lines().map(|row| row.trim_end().to_owned() + "\n").collect();
+    let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
     let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
     format!("{}\n{rows}{notes}", line(&table.caption))
 }
@@ -91,8 +112,7 @@ pub fn table(table: &Table) -> String {
 const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
-    let mut out = style.bold(&line(&outcomes.summary)) + "\n";
-    out.extend(outcomes.lacks.iter().map(|said| format!("{}\n", line(said))));
+    let mut out = String::new();
     for (cell, reasons) in &outcomes.failures {
         out += &format!("{} {}\n", style.red("fail"), line(cell));
         out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));
@@ -110,12 +130,8 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
         out += &format!("{} {}\n", style.yellow("skip"), line(reason));
         out.extend(cells.iter().map(|cell| format!("      {}\n", line(cell))));
     }
-    out
-}
-
-#[derive(Clone, Copy)]
-struct Style {
-    colour: bool,
+    out.extend(outcomes.lacks.iter().map(|said| format!("{}\n", line(said))));
+    out + &style.bold(&line(&outcomes.summary)) + "\n"
 }
 
 impl Style {
@@ -127,8 +143,26 @@ impl Style {
         self.wrap("31", text)
     }
 
+    fn green(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
     fn yellow(self, text: &str) -> String {
         self.wrap("33", text)
+    }
+
+    /// A row of a table, with colour where a cell says how something ended.
+    fn verdicts(self, row: &str) -> String {
+        let cell = |cell: &str| {
+            let coloured = match cell.trim() {
+                "pass" | "better" => self.green(cell.trim()),
+                "fail" | "error" | "worse" => self.red(cell.trim()),
+                "skip" => self.yellow(cell.trim()),
+                _ => return cell.to_owned(),
+            };
+            cell.replacen(cell.trim(), &coloured, 1)
+        };
+        row.split('|').map(cell).collect::<Vec<_>>().join("|")
     }
 
     fn wrap(self, code: &str, text: &str) -> String {

@@ -35,14 +35,14 @@ fn with_listings() -> View {
 
 #[test]
 fn terminal_text() {
-    insta::assert_snapshot!(terminal::render(&run(), &View::default(), false));
+    insta::assert_snapshot!(terminal::render(&run(), &View::default(), terminal::Style::default()));
 }
 
 /// One kernel on two architectures: 7.2, waste of fexit, fexit.multi and kprobe.multi.
 #[test]
 fn terminal_text_of_two_architectures() {
     let run: Run = serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap();
-    insta::assert_snapshot!(terminal::render(&run, &View::default(), false));
+    insta::assert_snapshot!(terminal::render(&run, &View::default(), terminal::Style::default()));
     let cells = junit::render(&run).unwrap();
     let count =
         |arch: &str| String::from_utf8_lossy(&cells).matches(&format!("classname=\"{arch}/7.2\"")).count();
@@ -51,13 +51,13 @@ fn terminal_text_of_two_architectures() {
 
 #[test]
 fn terminal_text_with_listings() {
-    insta::assert_snapshot!(terminal::render(&run(), &with_listings(), false));
+    insta::assert_snapshot!(terminal::render(&run(), &with_listings(), terminal::Style::default()));
 }
 
 #[test]
 fn colour_adds_escapes_and_nothing_else() {
-    let plain = terminal::render(&run(), &with_listings(), false);
-    let colour = terminal::render(&run(), &with_listings(), true);
+    let plain = terminal::render(&run(), &with_listings(), terminal::Style::default());
+    let colour = terminal::render(&run(), &with_listings(), terminal::Style { colour: true, width: None });
     assert!(!plain.contains('\x1b') && colour.contains('\x1b'));
     assert_eq!(strip_ansi_escapes::strip_str(colour), plain);
 }
@@ -70,7 +70,9 @@ fn markdown_text() {
 #[test]
 fn records_that_programs_were_handed_are_told() {
     let mut run = run();
-    let told = |run: &Run| terminal::render(run, &View::default(), false).matches("Experiment: ").count();
+    let told = |run: &Run| {
+        terminal::render(run, &View::default(), terminal::Style::default()).matches("Experiment: ").count()
+    };
     assert_eq!(told(&run), 0);
     for cell in &mut run.cells {
         if let (Some(Measurement::LbrWaste(waste)), "lbr_waste/fexit") =
@@ -80,7 +82,7 @@ fn records_that_programs_were_handed_are_told() {
             waste.delivered = Some(Delivered { model, filter, depth: 32, records: 32 });
         }
     }
-    let text = terminal::render(&run, &View::default(), false);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
     assert!(text.contains("handed 32 entries each (intel-lbr, any), all as in the trace: fexit."), "{text}");
     let again: Run = serde_json::from_str(&serde_json::to_string(&run).unwrap()).unwrap();
     assert_eq!(told(&again), told(&run));
@@ -94,7 +96,7 @@ fn what_is_attached_beside_has_a_row_of_its_own() {
     let Test::Trigger { beside: set, .. } = &mut beside.id.test else { unreachable!("found by its name") };
     *set = [Beside::Mechanism(Mechanism::KprobeMulti), Beside::FunctionTracer].into_iter().collect();
     run.cells.push(beside);
-    let text = terminal::render(&run, &with_listings(), false);
+    let text = terminal::render(&run, &with_listings(), terminal::Style::default());
     let rows = |name: &str| text.lines().filter(|line| line.starts_with(&format!(" {name} "))).count();
     // Of its own kernel, and of all side by side.
     assert_eq!(rows("fexit+kprobe.multi+function_tracer"), 2, "{text}");
@@ -107,7 +109,7 @@ fn what_is_attached_beside_has_a_row_of_its_own() {
 /// Patch by patch, base against head, listings side by side.
 #[test]
 fn terminal_text_of_a_series() {
-    insta::assert_snapshot!(terminal::render(&recorded(), &View::default(), false));
+    insta::assert_snapshot!(terminal::render(&recorded(), &View::default(), terminal::Style::default()));
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn a_series_that_breaks_is_told_patch_by_patch() {
     let kernels = [series.steps[1].kernel.clone(), series.steps[2].kernel.clone()];
     run.cells.retain(|cell| !kernels.contains(&cell.id.kernel));
     run.cells[1].outcome = Outcome::Error { kind: ErrorKind::Panic, message: "ah".to_owned() };
-    let text = terminal::render(&run, &View::default(), false);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
     let table = text.split("Patch by patch").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
     for (words, line) in
         ["1 of 5 cells: panic", "does not build", "not reached"].iter().zip(table.lines().skip(3))
@@ -161,7 +163,7 @@ fn every_report_of_a_series_shows_the_notes_of_its_run() {
     let text = |run: &Run| {
         let view = View::default();
         [
-            terminal::render(run, &view, false),
+            terminal::render(run, &view, terminal::Style::default()),
             markdown::render(run, &view),
             mail::render(run, &view),
             github::annotations(run),
@@ -387,12 +389,15 @@ fn an_empty_or_interrupted_run_renders() {
     let mut run = run();
     run.cells.clear();
     run.interrupted = true;
-    for text in [terminal::render(&run, &with_listings(), false), markdown::render(&run, &with_listings())] {
+    for text in [
+        terminal::render(&run, &with_listings(), terminal::Style::default()),
+        markdown::render(&run, &with_listings()),
+    ] {
         assert!(text.contains("0 cells") && text.contains("interrupted"), "{text}");
     }
     // A killed run that had selected nothing yet, and one of too few shards: nothing in them passed.
     run.joined = Some(Joined { runs: vec!["a".to_owned()], expected: 2 });
-    let text = terminal::render(&run, &View::default(), false);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
     assert!(text.contains("Only 1 of 2 runs are here."), "{text}");
     let xml = junit::render(&run).unwrap();
     parse(&xml);
@@ -411,7 +416,7 @@ fn what_an_interrupted_run_did_not_come_to_is_in_every_report() {
     let document = mail::render(&run, &View::default());
     let annotations = github::annotations(&run);
     for text in [
-        terminal::render(&run, &View::default(), false),
+        terminal::render(&run, &View::default(), terminal::Style::default()),
         markdown::render(&run, &View::default()),
         document,
         annotations,
@@ -424,7 +429,7 @@ fn what_an_interrupted_run_did_not_come_to_is_in_every_report() {
     assert_eq!(kcidb.matches(r#""status": "MISS""#).count(), 2);
     // One that goes on, or was killed.
     run.finished = None;
-    let text = terminal::render(&run, &View::default(), false);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
     assert!(text.contains(&said.replace("interrupted", "The run has not ended")), "{text}");
     let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
     assert_eq!(xml.matches("the run has not ended").count(), 4, "{xml}");
@@ -440,7 +445,7 @@ proptest! {
         run.cells[1].outcome = Outcome::Skip { reason: text };
         run.cells[1].measurement = None;
         parse(&junit::render(&run).unwrap());
-        for text in [terminal::render(&run, &View::default(), false), markdown::render(&run, &View::default())] {
+        for text in [terminal::render(&run, &View::default(), terminal::Style::default()), markdown::render(&run, &View::default())] {
             prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
         }
     }
@@ -476,7 +481,7 @@ fn records_of_hardware_are_marked_in_every_form() {
     let view = with_listings();
     let forms = |run: &Run| {
         [
-            ("terminal", terminal::render(run, &view, false)),
+            ("terminal", terminal::render(run, &view, terminal::Style::default())),
             ("markdown", markdown::render(run, &view)),
             ("mail", mail::render(run, &view)),
             ("JUnit", String::from_utf8(junit::render(run).unwrap()).unwrap()),
@@ -490,7 +495,7 @@ fn records_of_hardware_are_marked_in_every_form() {
         assert!(marked.contains("hardware"), "{form}: {marked}");
         assert!(!unmarked.contains("hardware"), "{form}: {unmarked}");
     }
-    let text = terminal::render(&run, &View::default(), false);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
     for words in [
         "Wasted branch records (hardware)",
         "Useful branch records of 32 (hardware)",
@@ -504,7 +509,7 @@ fn records_of_hardware_are_marked_in_every_form() {
     for words in ["intel-lbr", "The same on", "Different on", "amd-lbrv2"] {
         assert!(!text.contains(words), "{words:?} in {text}");
     }
-    assert!(!terminal::render(&run, &view, false).contains("amd-lbrv2"));
+    assert!(!terminal::render(&run, &view, terminal::Style::default()).contains("amd-lbrv2"));
 }
 
 #[test]
@@ -518,7 +523,7 @@ fn what_the_cpu_kept_under_a_filter_is_what_is_listed_of_it() {
     waste.points[0].by_filter.insert("any_return".to_owned(), vec![own]);
     let listed = |filter: &str| {
         let view = View { model: None, listings: vec![filter.parse().unwrap()] };
-        terminal::render(&run, &view, false)
+        terminal::render(&run, &view, terminal::Style::default())
     };
     let text = listed("any_return");
     assert!(
@@ -538,7 +543,7 @@ fn what_a_pmu_counted_has_a_table_and_what_the_kernel_counts_has_none() {
                 attach.explained.iter_mut().for_each(|summary| summary.counters = counters.to_vec());
             }
         }
-        terminal::render(&run, &View::default(), false)
+        terminal::render(&run, &View::default(), terminal::Style::default())
     };
     let table = "What the guest's PMU counted of the attaching thread";
     let own = [counter("task-clock", 5_000_000, false), counter("context-switches", 7, false)];
@@ -550,4 +555,54 @@ fn what_a_pmu_counted_has_a_table_and_what_the_kernel_counts_has_none() {
     let fields: Vec<&str> = row.split('|').map(str::trim).collect();
     assert_eq!(fields[3..], ["2000", "~3000", "-", "-", "1.50"], "{row}");
     assert!(rest.contains("~: counted for a part"), "{rest}");
+}
+
+/// However much there is to say.
+#[test]
+fn a_report_of_a_series_is_brief_and_begins_with_the_verdict() {
+    let recorded = recorded();
+    let view = View { model: None, listings: vec!["any".parse().unwrap()] };
+    let mut long = recorded.clone();
+    for number in 0..400 {
+        let mut cell = long.cells[0].clone();
+        cell.id.test = Test::TestProgs { test: format!("t{number}").parse().unwrap() };
+        cell.measurement = None;
+        cell.outcome =
+            Outcome::Error { kind: crate::run::ErrorKind::Panic, message: format!("panic {number}") };
+        long.cells.push(cell);
+    }
+    for run in [&recorded, &long] {
+        let brief = markdown::brief(run, &view, "details.md");
+        let lines: Vec<&str> = brief.lines().collect();
+        assert!(lines.len() <= 150, "{}", lines.len());
+        let at = |words: &str| lines.iter().position(|line| line.contains(words)).expect(words);
+        assert!(at("8 better") < at("### What changed") && at("8 better") < 25, "{brief}");
+        assert!(at("details.md") == lines.len() - 1, "{brief}");
+    }
+}
+
+/// A terminal of 80 columns, and one of 120.
+#[test]
+fn tables_fit_the_terminal_and_say_the_same() {
+    let words = |text: &str| text.split(|c: char| !c.is_alphanumeric()).collect::<String>();
+    for run in [run(), recorded()] {
+        let whole = terminal::render(&run, &View::default(), terminal::Style::default());
+        for width in [80, 120] {
+            let style = terminal::Style { colour: true, width: Some(width) };
+            let text = terminal::render(&run, &View::default(), style);
+            let text = strip_ansi_escapes::strip_str(&text);
+            let is_of_a_table = |line: &&str| {
+                let is_listing = line.contains("[#") || line.contains("| head");
+                line.contains(" | ") && !is_listing && !line.trim_start().starts_with('|')
+            };
+            let tables = text.lines().filter(is_of_a_table);
+            for line in tables {
+                assert!(line.chars().count() <= usize::from(width), "{line}");
+            }
+            // Broken cells are in another order.
+            assert_eq!(words(&text).len(), words(&whole).len());
+        }
+    }
+    let style = terminal::Style { colour: true, width: None };
+    assert!(terminal::render(&recorded(), &View::default(), style).contains("\u{1b}[32mbetter"));
 }

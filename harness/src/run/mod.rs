@@ -255,6 +255,9 @@ pub struct Series {
     pub reverse: bool,
     /// In the order of the patches; the first is the base, the last the head.
     pub steps: Vec<Step>,
+    /// Kernels that are the base with code that nobody calls: how far they differ from it is layout.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placebos: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,7 @@ mod git;
 mod load;
 pub mod mail;
 pub mod name;
+pub mod placebo;
 pub mod quilt;
 pub mod range;
 pub mod subject;

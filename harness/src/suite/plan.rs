@@ -149,6 +149,26 @@ pub enum Parameters {
     Fault,
 }
 
+impl Parameters {
+    /// Leaves what is the same at every boot; says whether that is anything.
+    fn reduce_to_exact(&mut self) -> bool {
+        match self {
+            Parameters::LbrWaste { .. } | Parameters::Trigger { .. } => true,
+            Parameters::Attach(attach) => {
+                let exact = attach.clock.exact();
+                attach.clock = Clocks::Exact;
+                attach.explain.remove(&Explain::Sampled);
+                exact
+            }
+            Parameters::Boot
+            | Parameters::Bench(_)
+            | Parameters::TestProgs(_)
+            | Parameters::Kselftest { .. }
+            | Parameters::Fault => false,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchParameters {
     pub seconds: u32,
@@ -199,8 +219,8 @@ pub struct Guest<'a> {
     /// Why its emulator can hand it no branch records, if it cannot.
     pub undeliverable: Option<String>,
     pub backend: Backend,
-    /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on.
-    pub budgets_of: &'a str,
+    /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on. None of a placebo.
+    pub budgets_of: Option<&'a str>,
 }
 
 /// Expands a suite into cells, on kernels each with its initramfs. `compared` says whether the kernels are: then timed
@@ -219,9 +239,12 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             ref undeliverable,
             budgets_of,
         } = guest;
-        let budgets: Vec<Budget> =
-            suite.budgets.iter().filter(|budget| budget.holds_for(image.arch, budgets_of)).cloned().collect();
+        let holds = |budget: &&Budget| budgets_of.is_some_and(|name| budget.holds_for(image.arch, name));
+        let budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
         for (test, mut parameters) in suite.tests.iter().flat_map(|group| tests(group, compared)) {
+            if budgets_of.is_none() && !parameters.reduce_to_exact() {
+                continue;
+            }
             let is_waste = matches!(test, Test::LbrWaste { .. });
             let deliver = asks_for_records(&test) && suite.delivers_records();
             let undeliverable = undeliverable.clone().filter(|_| deliver);
@@ -666,7 +689,7 @@ mod tests {
             },
             backend,
             undeliverable: None,
-            budgets_of: "a",
+            budgets_of: Some("a"),
         };
         images.iter().map(guest).collect()
     }

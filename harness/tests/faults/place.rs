@@ -22,10 +22,11 @@ pub enum Part {
 }
 
 /// What a run's folder has at its end, whatever happened.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     "run.json",
     "plan.json",
     "report.md",
+    "details.md",
     "junit.xml",
     "cell.json",
     "console.log",

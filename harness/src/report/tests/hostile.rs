@@ -146,9 +146,16 @@ fn no_text_of_a_stored_run_moves_a_cursor_or_hides() {
     for attack in ATTACKS {
         for run in runs(attack) {
             let view = with_listings();
-            let plain = terminal::render(&run, &view, false);
+            let plain = terminal::render(&run, &view, terminal::Style::default());
             assert_seen("terminal", &plain);
-            assert_eq!(strip_ansi_escapes::strip_str(terminal::render(&run, &view, true)), plain);
+            assert_eq!(
+                strip_ansi_escapes::strip_str(terminal::render(
+                    &run,
+                    &view,
+                    terminal::Style { colour: true, width: None }
+                )),
+                plain
+            );
             run.cells.iter().for_each(|cell| assert_seen("line", &cell_line(cell)));
             assert_seen("Markdown", &markdown::render(&run, &view));
             assert_seen("mechanisms", &mechanisms::render(&run));
@@ -193,7 +200,7 @@ fn no_text_of_a_stored_run_begins_a_line_that_is_more() {
             }
             assert!(!commands.lines().any(|line| line.starts_with("| ") && line.contains("##[")));
             // Each listed record is one of the run's: the attack has one of its own.
-            let listed = terminal::render(&run, &with_listings(), false);
+            let listed = terminal::render(&run, &with_listings(), terminal::Style::default());
             assert!(!listed.lines().any(|line| line.starts_with("[#00] vfs_read+0x0")), "{listed}");
             let cells = run.cells.iter().map(cell_line).collect::<Vec<_>>();
             assert!(
