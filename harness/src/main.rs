@@ -3,17 +3,19 @@
 #![recursion_limit = "256"]
 
 /// What the program says of itself on standard error. In place of the standard one: messages quote guests, kernel builds and files of
-/// strangers, and no call of it may forget that.
+/// strangers, and no call of it may forget that. Where nobody can be told (a full disk, a closed pipe), the exit code still tells.
 macro_rules! eprintln {
-    ($($words:tt)*) => {
-        std::eprintln!("{}", tramplab::text::clean(&format!($($words)*)))
-    };
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "{}", tramplab::text::clean(&format!($($words)*)));
+    }};
 }
 
 mod cli;
 
 use clap::{Parser, Subcommand};
 use cli::exit;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use std::process::ExitCode;
 use tramplab::{
     bisect::SearchError,
@@ -75,6 +77,9 @@ fn main() -> ExitCode {
         eprintln!("error: failed to keep inherited descriptors from what is started: {error}");
         return ExitCode::from(exit::NO_MEASUREMENT);
     }
+    // A file that may not grow is then an error of what writes to it, here and in all that is started.
+    // SAFETY: no handler is installed.
+    let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     // Each cell begins here: all that the other commands have to say of themselves is not made up for it.
     if let Some((error, code)) = cli::nextest::double_spawn(std::env::args_os().skip(1)) {
         eprintln!("error: {error:#}");

@@ -8,7 +8,7 @@
 //! Sequences for terminals and control characters are removed: consoles are full of them, and they stand for nothing that is read. All
 //! else that is not seen becomes a mark, U+FFFD: a name that holds such a character does not turn into another name without it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, path::Path};
 
 /// Nothing is removed: all but tabs, ends of lines and what is seen is a mark. For diffs, where each character counts.
 pub fn marked(text: &str) -> String {
@@ -47,6 +47,11 @@ pub fn plain(text: &str) -> String {
 /// One line, which nothing in it can end: for names, cells of tables, headings.
 pub fn line(text: &str) -> String {
     plain(text).split('\n').map(str::trim_end).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a path is UTF-8 without control characters, as make, apt and command lines take it.
+pub fn is_plain_path(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| !text.contains(char::is_control))
 }
 
 /// For the inside of a CDATA section: its end mark is split over two.

@@ -8,6 +8,7 @@
 //! ROOT/.users.lock           shared by all who use it; exclusive for who takes things away
 //! ```
 
+use crate::text;
 use nix::fcntl::{Flock, FlockArg, RenameFlags, renameat2};
 use std::{
     collections::HashSet,
@@ -37,6 +38,10 @@ pub enum CacheError {
     #[error("the cache is to be at {root}, which is no folder; set TRAMPLAB_CACHE to another")]
     NoFolder { root: PathBuf },
     #[error(
+        "the cache is to be at {root:?}; expected a path in UTF-8 on one line, as apt and make take it: set TRAMPLAB_CACHE to another"
+    )]
+    Unfit { root: PathBuf },
+    #[error(
         "failed to write to the cache {root}: {source}; make it writable or set TRAMPLAB_CACHE to another folder"
     )]
     NotWritable { root: PathBuf, source: io::Error },
@@ -59,7 +64,7 @@ pub enum CacheError {
 impl CacheError {
     /// Whether other settings would mend it, and nothing on the disk is at fault.
     pub fn is_usage(&self) -> bool {
-        matches!(self, CacheError::NoHome | CacheError::NoFolder { .. })
+        matches!(self, CacheError::NoHome | CacheError::NoFolder { .. } | CacheError::Unfit { .. })
     }
 }
 
@@ -93,6 +98,9 @@ impl Cache {
             .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("tramplab")))
             .or_else(|| Some(folder("HOME")?.join(".cache/tramplab")))
             .ok_or(CacheError::NoHome)?;
+        if !text::is_plain_path(&root) {
+            return Err(CacheError::Unfit { root });
+        }
         let mut cache = Cache::at(root, reuse);
         if cache.root.exists() && !cache.root.is_dir() {
             return Err(CacheError::NoFolder { root: cache.root });

@@ -3,6 +3,7 @@
 
 use nix::{
     sys::{
+        memfd::{MFdFlags, memfd_create},
         prctl,
         signal::{Signal, killpg},
     },
@@ -73,8 +74,10 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError>
 /// Runs a program whose status the caller judges.
 pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Output), ChildError> {
     let start_error = |command: &Command, source| ChildError::Start { command: shown(command), source };
-    // Files and not pipes: a grandchild that outlives its parent can hold a pipe open for ever.
-    let (mut out, mut err) = match (tempfile::tempfile(), tempfile::tempfile()) {
+    // Files and not pipes: a grandchild that outlives its parent can hold a pipe open for ever. In memory: on a full disk the
+    // program's answer would be cut without a word.
+    let file = || Ok::<_, io::Error>(File::from(memfd_create(c"tramplab-output", MFdFlags::MFD_CLOEXEC)?));
+    let (mut out, mut err) = match (file(), file()) {
         (Ok(out), Ok(err)) => (out, err),
         (Err(source), _) | (_, Err(source)) => return Err(start_error(command, source)),
     };

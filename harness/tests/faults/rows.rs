@@ -6,7 +6,7 @@ use crate::{
     place::Part,
     scene::{Cause, flip_a_bit, truncate},
 };
-use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM};
 use tramplab::run::{Backend, ErrorKind};
 
 /// One thing that goes wrong, and what must come of it.
@@ -97,6 +97,52 @@ pub fn all() -> Vec<Row> {
         ("Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
         ("SIGTERM", Cause::SignalToHarness(SIGTERM), Ends::Stopped(Some(130))),
         ("the harness is killed (SIGKILL); the next run cleans up", Cause::Killed, Ends::Stopped(None)),
+        ("SIGHUP", Cause::SignalToHarness(SIGHUP), Ends::Stopped(Some(130))),
+        ("the harness is stopped for 45 seconds (SIGSTOP)", Cause::Paused(45), Ends::Overcome("2 pass")),
+        (
+            "the harness is killed twenty times, at any moment",
+            Cause::KilledOften(20),
+            Ends::Overcome("2 pass"),
+        ),
+        // Where it is started: `$DIR` is an empty folder.
+        ("standard error is full", Cause::Shell("exec \"$@\" 2>/dev/full"), Ends::Overcome("2 pass")),
+        ("standard descriptors are closed", Cause::Shell("exec \"$@\" <&- >&- 2>&-"), Ends::Overcome("")),
+        (
+            "an unknown locale",
+            Cause::Shell("export LC_ALL=tr_TR.UTF-8 LANGUAGE=tr\nexec \"$@\""),
+            Ends::Overcome("2 pass"),
+        ),
+        ("umask 077", Cause::Shell("umask 077\nexec \"$@\""), Ends::Overcome("2 pass")),
+        ("64 descriptors", Cause::Shell("ulimit -n 64\nexec \"$@\""), Ends::Overcome("2 pass")),
+        ("files may not grow", Cause::Shell(NO_FILE_GROWS), Ends::Refused(3, "File too large")),
+        ("TMPDIR is missing", Cause::Shell("export TMPDIR=/none\nexec \"$@\""), Ends::Overcome("2 pass")),
+        (
+            "TMPDIR is read-only",
+            Cause::Mounts("mount -t tmpfs -o ro none \"$DIR\"\nexport TMPDIR=\"$DIR\""),
+            Ends::Overcome("2 pass"),
+        ),
+        (
+            "TMPDIR is full",
+            Cause::Mounts(
+                "mount -t tmpfs -o nr_blocks=1 none \"$DIR\"\necho > \"$DIR/full\"\nexport TMPDIR=\"$DIR\"",
+            ),
+            Ends::Overcome("2 pass"),
+        ),
+        (
+            "the cache's path is not UTF-8",
+            Cause::Shell("export TRAMPLAB_CACHE=\"$(printf '/tmp/\\377')\"\nexec \"$@\""),
+            Ends::Refused(2, "expected a path in UTF-8"),
+        ),
+        (
+            "the cache's path has a newline",
+            Cause::Shell("export TRAMPLAB_CACHE='/tmp/a\nb'\nexec \"$@\""),
+            Ends::Refused(2, "expected a path in UTF-8"),
+        ),
+        (
+            "the path of the runs is not UTF-8",
+            Cause::Shell("exec \"$@\" --runs \"$(printf '/tmp/\\377')\""),
+            Ends::Refused(2, "expected a path in UTF-8"),
+        ),
         // KVM.
         ("KVM is broken, and asked for", Cause::Kvm("kvm"), Ends::Refused(3, "no guest runs under KVM here")),
         ("KVM is broken, and not asked for", Cause::Kvm("auto"), Ends::Overcome("using TCG")),
@@ -135,6 +181,8 @@ const NEW: &str = "echo 'virtme-ng 2.0'";
 const PLAIN: &str = "case \"$*\" in -help) \"$REAL\" -help | grep -v -e -plugin;; \
                      *-plugin*) echo 'qemu-system-x86_64: -plugin: invalid option' >&2; exit 1;; *) exec \"$REAL\" \"$@\";; esac";
 
+/// Only the harness is limited, and not what takes down its words; with its exit code.
+const NO_FILE_GROWS: &str = "exec 3>&1\ncode=$({ { (ulimit -f 0; exec \"$@\" 2>&1 3>&-); echo $? >&4; } | cat >&3; } 4>&1)\nexit $code";
 /// `$CACHE` is an empty folder.
 const READ_ONLY: &str = "mount --bind \"$CACHE\" \"$CACHE\"\nmount -o remount,bind,ro \"$CACHE\"";
 const FULL: &str =

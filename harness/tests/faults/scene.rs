@@ -46,6 +46,14 @@ pub enum Cause {
     Snapshot(fn(&Path)),
     /// Mounts over the cache.
     Cache(&'static str),
+    /// This shell script starts the harness, which is its `$@`; `$DIR` is an empty folder.
+    Shell(&'static str),
+    /// The same where it mounts something, and `exec "$@"` comes after it.
+    Mounts(&'static str),
+    /// Stopped for so many seconds in the midst of a run.
+    Paused(u64),
+    /// So often, each time a little later; then a run that is left alone.
+    KilledOften(u32),
     /// The runs are on a disk with room for one cell.
     FullRuns,
     Twice,
@@ -79,6 +87,13 @@ pub fn play(row: &Row, place: &Place) -> Result<Observed, NotRun> {
         Cause::Vng(script) => another_vng(place, script),
         Cause::Snapshot(damage) => damaged_snapshot(place, *damage),
         Cause::Cache(mounts) => cache_with(place, mounts)?,
+        Cause::Shell(script) => by_shell(place, shell(place, script)),
+        Cause::Mounts(script) => {
+            let script = format!("DIR='{}'\n{script}", own_folder(place).display());
+            by_shell(place, with_mounts(&script, &place.vm_test(&two_cells()))?)
+        }
+        &Cause::Paused(seconds) => paused(place, Duration::from_secs(seconds)),
+        &Cause::KilledOften(times) => killed_often(place, times),
         Cause::FullRuns => full_runs(place)?,
         Cause::Twice => twice(place),
         Cause::Kvm(accel) => broken_kvm(place, accel)?,
@@ -430,6 +445,65 @@ fn full_runs(place: &Place) -> Result<Observed, NotRun> {
         fs::rename(&kept, place.runs()).unwrap();
     }
     Ok(judged(place, started, "lbr_waste/fentry", 1))
+}
+
+fn own_folder(place: &Place) -> PathBuf {
+    let folder = place.path().join("own");
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
+fn shell(place: &Place, script: &str) -> Command {
+    let inside = place.vm_test(&two_cells());
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(inside.get_program()).args(inside.get_args());
+    command.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("DIR", own_folder(place));
+    command
+}
+
+/// Whatever comes of it: that there is a run tells which.
+fn by_shell(place: &Place, command: Command) -> Observed {
+    let mut started = Started::new(place, command);
+    // It is judged by what it left.
+    let _ = started.end();
+    match stored(&place.runs()) {
+        Some(_) => overcome(place, started, |_, said| said.to_owned()),
+        None => refused(place, started),
+    }
+}
+
+fn paused(place: &Place, pause: Duration) -> Observed {
+    let mut started = Started::new(place, place.vm_test(&two_cells()));
+    let begun =
+        || WalkDir::new(place.runs()).into_iter().flatten().any(|entry| entry.file_name() == "console.log");
+    assert!(started.wait_for(begun), "no guest began: {}", started.said());
+    signal::kill(started.pid(), Signal::SIGSTOP).unwrap();
+    sleep(pause);
+    signal::kill(started.pid(), Signal::SIGCONT).unwrap();
+    overcome(place, started, |_, said| said.to_owned())
+}
+
+fn killed_often(place: &Place, times: u32) -> Observed {
+    for time in 1..=times {
+        let mut started = Started::new(place, place.vm_test(&two_cells()));
+        sleep(Duration::from_millis(u64::from(time) * 97));
+        let _ = started.child.kill();
+        let _ = started.end();
+        while !place.processes().is_empty() && started.began.elapsed() < LIMIT {
+            sleep(SOON);
+        }
+    }
+    let mut started = Started::new(place, place.vm_test(&two_cells()));
+    let _ = started.end();
+    // What the killed ones measured is theirs.
+    let (last, _) = stored(&place.runs()).expect("the last run");
+    for entry in fs::read_dir(place.runs()).unwrap().flatten().map(|entry| entry.path()) {
+        if entry.is_dir() && !entry.is_symlink() && entry != last.path() {
+            fs::remove_dir_all(entry).unwrap();
+        }
+    }
+    overcome(place, started, |_, said| said.to_owned())
 }
 
 fn twice(place: &Place) -> Observed {
