@@ -5,6 +5,7 @@ use nix::{
     sys::{
         memfd::{MFdFlags, memfd_create},
         prctl,
+        resource::{Resource, getrlimit},
         signal::{Signal, killpg},
     },
     unistd::Pid,
@@ -91,6 +92,15 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Out
         file.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
+    // A write beyond it fails, in a program that may not look.
+    let (limit_of_files, _) =
+        getrlimit(Resource::RLIMIT_FSIZE).map_err(|errno| start_error(command, errno.into()))?;
+    let is_cut = |file: &File| file.metadata().is_ok_and(|metadata| metadata.len() >= limit_of_files);
+    if is_cut(&out) || is_cut(&err) {
+        let cut =
+            io::Error::new(io::ErrorKind::FileTooLarge, "the limit of files (ulimit -f) cuts what it says");
+        return Err(start_error(command, cut));
+    }
     let texts = read(&mut out).and_then(|stdout| Ok(Output { stdout, stderr: read(&mut err)? }));
     Ok((status, texts.map_err(|source| start_error(command, source))?))
 }

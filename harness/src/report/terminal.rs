@@ -9,7 +9,7 @@ use crate::{
     run::Run,
     text::{line, plain},
 };
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
+use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
 /// One line per row: twenty mechanisms fit a screen.
 const GRID: TableStyle = TableStyle::new()

@@ -46,7 +46,7 @@ pub enum Cause {
     Snapshot(fn(&Path)),
     /// Mounts over the cache.
     Cache(&'static str),
-    /// This shell script starts the harness, which is its `$@`; `$DIR` is an empty folder.
+    /// This shell script starts the harness, which is its `$@`. `$DIR` is an empty folder, `$RUNS` that of the runs.
     Shell(&'static str),
     /// The same where it mounts something, and `exec "$@"` comes after it.
     Mounts(&'static str),
@@ -458,7 +458,7 @@ fn shell(place: &Place, script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(inside.get_program()).args(inside.get_args());
     command.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("DIR", own_folder(place));
+    command.env("DIR", own_folder(place)).env("RUNS", place.runs());
     command
 }
 
