@@ -38,8 +38,8 @@ pub struct Look {
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
     #[arg(long)]
     listing: bool,
-    /// The filter of the listings: any, any_return, 'any_call|cond', …; repeatable
-    #[arg(long, value_name = "FILTER", default_value = "any", requires = "listing")]
+    /// List the records of these filters as well as those of `any`: any_return, 'any_call|cond', …; repeatable
+    #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "listing")]
     filter: Vec<Filter>,
     /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
@@ -47,6 +47,22 @@ pub struct Look {
     /// Who submits to KCIDB, as agreed with KernelCI: lower-case letters, digits and `_`
     #[arg(long, value_name = "ORIGIN", default_value_t)]
     origin: Origin,
+}
+
+impl Look {
+    /// The filters to list by: `any`, then those that are named, each once.
+    fn listings(&self) -> Vec<Filter> {
+        if !self.listing {
+            return Vec::new();
+        }
+        let mut listings = vec![Filter::of(Branch::Any)];
+        for filter in &self.filter {
+            if !listings.contains(filter) {
+                listings.push(*filter);
+            }
+        }
+        listings
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -115,8 +131,7 @@ pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>)
 
 /// One form of a run.
 pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
-    let listings = if look.listing { look.filter.clone() } else { Vec::new() };
-    let view = View { model: look.model, listings };
+    let view = View { model: look.model, listings: look.listings() };
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
@@ -189,4 +204,35 @@ pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
         std::fs::write(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        look: Look,
+    }
+
+    #[test]
+    fn filter_adds_to_any() {
+        let table: [(&[&str], &[&str]); 7] = [
+            (&[], &[]),
+            (&["--listing"], &["any"]),
+            (&["--listing", "--filter", "any_return"], &["any", "any_return"]),
+            (&["--listing", "--filter", "any_return,cond"], &["any", "any_return", "cond"]),
+            (&["--listing", "--filter", "cond", "--filter", "any_return"], &["any", "cond", "any_return"]),
+            (&["--listing", "--filter", "any,cond,cond"], &["any", "cond"]),
+            (&["--listing", "--filter", "any_call|cond"], &["any", "any_call|cond"]),
+        ];
+        for (arguments, expected) in table {
+            let command = Command::try_parse_from([&["report"], arguments].concat()).unwrap();
+            let listings: Vec<String> = command.look.listings().iter().map(Filter::to_string).collect();
+            assert_eq!(listings, expected, "{arguments:?}");
+        }
+        assert!(Command::try_parse_from(["report", "--filter", "cond"]).is_err(), "without --listing");
+    }
 }
