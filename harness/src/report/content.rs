@@ -86,15 +86,6 @@ pub struct Failed {
     pub console: Vec<String>,
 }
 
-/// The depths at which useful records are shown.
-fn depths(model: Model) -> &'static [u32] {
-    match model {
-        // AMD's and Intel's, whichever is modelled.
-        Model::IntelLbr | Model::ArchLbr | Model::AmdLbrV2 => &[16, 32],
-        Model::Brbe => model.depths(),
-    }
-}
-
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 
@@ -297,7 +288,7 @@ fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
         rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
     // Under one accelerator all are of one source, and on one machine of one depth.
     let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
-    let depths = ring.as_ref().map_or_else(|| depths(model), std::slice::from_ref);
+    let depths = ring.as_ref().map_or_else(|| model.depths(), std::slice::from_ref);
     let whose = whose(is_hardware(group), model);
     let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let useful = |m: &Measured, branch| {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every form of the report, over one stored run.
 
-use super::{cell_line, content::View, github, junit, kcidb, mail, markdown, terminal};
+use super::{
+    cell_line,
+    content::{Document, Table, View},
+    github, junit, kcidb, mail, markdown, terminal,
+};
 use crate::{
     branch::{Filter, Model, waste},
     compare::tests::recorded,
@@ -52,6 +56,28 @@ fn terminal_text_of_two_architectures() {
 #[test]
 fn terminal_text_with_listings() {
     insta::assert_snapshot!(terminal::render(&run(), &with_listings(), terminal::Style::default()));
+}
+
+/// The tables of useful records, with their notes.
+fn useful(run: &Run, model: Option<Model>) -> Vec<Table> {
+    let view = View { model, listings: Vec::new() };
+    let sections = Document::new(run, &view).sections;
+    let tables = sections.into_iter().flat_map(|section| section.tables);
+    tables.filter(|table| table.caption.starts_with("Useful ")).collect()
+}
+
+#[test]
+fn useful_records_are_of_depths_that_the_model_has() {
+    for model in [Model::IntelLbr, Model::ArchLbr, Model::AmdLbrV2] {
+        let tables = useful(&run(), Some(model));
+        assert!(!tables.is_empty(), "{model}");
+        for table in tables {
+            let fexit = table.rows.iter().find(|row| row[0] == "fexit").expect("a row of fexit");
+            assert_eq!(fexit[1].split(" / ").count(), model.depths().len(), "{model}: {fexit:?}");
+        }
+    }
+    // 11 wasted of 16.
+    assert_eq!(useful(&run(), Some(Model::AmdLbrV2))[0].rows[1][1], "5");
 }
 
 #[test]
