@@ -55,6 +55,12 @@ const fn x86_software(branch: Branch) -> Kinds {
     }
 }
 
+/// With PARAVIRT_XXL every access to an MSR is a call (patched to a direct one) and a return. Legacy LBR and LbrExtV2:
+/// disable the counters, read the MSR that controls the ring, write it. The ring stops within the last call.
+const LEGACY_DRIVER: &[Kind] = &[Kind::Call, Kind::Ret, Kind::Call, Kind::Ret, Kind::Call];
+/// The same, without the read: LBR_CTL is set to 0.
+const ARCH_LBR_DRIVER: &[Kind] = &[Kind::Call, Kind::Ret, Kind::Call];
+
 /// BRBE selects exactly; the driver drops nothing more of a lone event.
 const fn brbe_hardware(branch: Branch) -> Kinds {
     match branch {
@@ -125,6 +131,18 @@ impl Model {
 
     pub fn depth(self) -> u32 {
         *self.depths().last().expect("every model has a depth")
+    }
+
+    /// How many records the driver itself leaves in the ring, newer than `#00`, before it stops the ring. Unknown
+    /// where no kernel has a driver that takes snapshots. `paravirt_xxl`: the kernel's option of that name.
+    pub fn of_the_driver(self, branch: Branch, paravirt_xxl: bool) -> Option<usize> {
+        let left = match (self, paravirt_xxl) {
+            (Model::Brbe, _) => return None,
+            (_, false) => &[],
+            (Model::ArchLbr, true) => ARCH_LBR_DRIVER,
+            (Model::IntelLbr | Model::AmdLbrV2, true) => LEGACY_DRIVER,
+        };
+        Some(left.iter().filter(|&&kind| x86_hardware(branch).contains(kind)).count())
     }
 
     /// For the plugin, which is to do the same as [`Model::snapshot`] in the guest. What is told by an address it does by the guest's
@@ -320,6 +338,23 @@ pub(super) mod tests {
                     assert_eq!(model.snapshot(filter, None, &records).count(), usize::from(kept), "{what}");
                 }
             }
+        }
+    }
+
+    /// The code of these drivers in Debian's 6.12.117, where a call of an MSR's accessor is one of `pv_ops`.
+    #[test]
+    fn a_driver_leaves_as_many_records_as_its_code_has_branches() {
+        let of = |model: Model, xxl| Branch::ALL.map(|branch| model.of_the_driver(branch, xxl));
+        // any, any_call, any_return, ind_call, ind_jump, cond, call
+        let legacy = [5, 3, 2, 0, 0, 0, 3].map(Some);
+        assert_eq!(of(Model::IntelLbr, true), legacy);
+        assert_eq!(of(Model::AmdLbrV2, true), legacy);
+        assert_eq!(of(Model::ArchLbr, true), [3, 2, 1, 0, 0, 0, 2].map(Some));
+        for model in Model::of(Arch::X86_64) {
+            assert_eq!(of(model, false), [Some(0); 7], "{model}");
+        }
+        for xxl in [true, false] {
+            assert_eq!(of(Model::Brbe, xxl), [None; 7]);
         }
     }
 

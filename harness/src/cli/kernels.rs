@@ -527,6 +527,7 @@ impl Building<'_> {
                     commit,
                     image_sha256: None,
                     config_sha256: None,
+                    paravirt_xxl: None,
                     build: None,
                 };
                 let message = match tried.applied.checked_sub(1) {
@@ -682,6 +683,7 @@ fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {
         commit: None,
         image_sha256: Some(image.sha256.clone()),
         config_sha256: image.config_file.as_deref().map(sha256).transpose()?,
+        paravirt_xxl: image.config.as_ref().map(|config| config.get("PARAVIRT_XXL") == Some("y")),
         build,
     })
 }
@@ -691,7 +693,7 @@ mod tests {
     use super::*;
     use build::SelftestsRecord;
     use std::path::PathBuf;
-    use tramplab::selftests::DenyList;
+    use tramplab::{kernel::Kconfig, selftests::DenyList};
 
     fn ready(name: &str, tests: Option<&[&str]>) -> Ready {
         let digest = tests.map(|_| "0".to_owned());
@@ -701,6 +703,7 @@ mod tests {
             source: "s".to_owned(),
             commit: None,
             config_sha256: digest.clone(),
+            paravirt_xxl: None,
             image_sha256: digest,
             build: None,
         };
@@ -719,6 +722,33 @@ mod tests {
             denied: DenyList::default(),
         });
         Ready { facts, image: None, selftests, budgets_of: Some(name.to_owned()), build: None }
+    }
+
+    #[test]
+    fn facts_say_whether_msrs_are_accessed_by_calls() {
+        let of = |config: Option<&str>| {
+            let image = Image {
+                name: "k".to_owned(),
+                arch: Arch::X86_64,
+                image: PathBuf::new(),
+                vmlinux: None,
+                config: config.map(|text| Kconfig::parse(text).unwrap()),
+                config_file: None,
+                modules: Vec::new(),
+                source: "s".to_owned(),
+                sha256: String::new(),
+            };
+            facts(&image, None).unwrap().paravirt_xxl
+        };
+        let plain = "CONFIG_PARAVIRT=y\n# CONFIG_PARAVIRT_XXL is not set\n";
+        let table = [
+            (Some("CONFIG_PARAVIRT=y\nCONFIG_PARAVIRT_XXL=y\n"), Some(true)),
+            (Some(plain), Some(false)),
+            (None, None),
+        ];
+        for (config, expected) in table {
+            assert_eq!(of(config), expected, "{config:?}");
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::{
     branch::{Branch, Filter, Model, hardware, listing, trigger_listing, waste},
     profile::{Phase, Summary},
     run::{
-        Accel, Arch, BranchSource, Cell, CellId, Delivered, LbrWaste, Machine, Measurement, Outcome, Run,
-        Test, Trigger, TriggerCost, WasteCount,
+        Accel, Arch, BranchSource, Cell, CellId, Delivered, Kernel, LbrWaste, Machine, Measurement, Outcome,
+        Run, Test, Trigger, TriggerCost, WasteCount,
     },
     text,
 };
@@ -155,6 +155,10 @@ impl Group<'_> {
     fn model(&self, view: &View) -> Model {
         Model::choose(view.model, self.arch)
     }
+
+    fn facts<'a>(&self, run: &'a Run) -> Option<&'a Kernel> {
+        run.kernels.iter().find(|kernel| kernel.name == self.kernel && kernel.arch == self.arch)
+    }
 }
 
 /// In the run's order of kernels, without placebos: of these only how far they are from the tree counts.
@@ -176,7 +180,7 @@ fn groups(run: &Run) -> Vec<Group<'_>> {
 
 fn section(run: &Run, group: &Group, view: &View) -> Section {
     let model = group.model(view);
-    let mut tables = waste_tables(group, model);
+    let mut tables = waste_tables(run, group, view);
     tables.extend(trigger_table(group));
     tables.extend(attach::tables(&group.cells));
     tables.extend(selftests::tables(&group.cells));
@@ -193,8 +197,7 @@ fn section(run: &Run, group: &Group, view: &View) -> Section {
 
 fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
     let mut about = Vec::new();
-    let is_this = |k: &&crate::run::Kernel| k.name == group.kernel && k.arch == group.arch;
-    if let Some(kernel) = run.kernels.iter().find(is_this) {
+    if let Some(kernel) = group.facts(run) {
         about.push(("source", kernel.source.clone()));
         about.extend(kernel.build.as_ref().map(|build| ("built", build.toolchain.clone())));
     }
@@ -261,7 +264,8 @@ impl Measured<'_> {
     }
 }
 
-fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
+fn waste_tables(run: &Run, group: &Group, view: &View) -> Vec<Table> {
+    let model = group.model(view);
     let rows = waste_rows(group);
     if rows.is_empty() {
         return Vec::new();
@@ -308,9 +312,38 @@ fn waste_tables(group: &Group, model: Model) -> Vec<Table> {
             caption: format!("Useful branch records of {} ({whose})", slashed(depths.iter().copied())),
             header: header("mechanism"),
             rows: body(&useful),
-            notes: Vec::new(),
+            notes: if measured.is_empty() || is_hardware(group) {
+                Vec::new()
+            } else {
+                useful_notes(run, group, model)
+            },
         },
     ]
+}
+
+/// Virtual records have none of the driver's own: say how many a real CPU's would have.
+fn useful_notes(run: &Run, group: &Group, model: Model) -> Vec<String> {
+    vec![of_the_driver(model, group.facts(run).and_then(|kernel| kernel.paravirt_xxl))]
+}
+
+/// How many of the ring's records are the driver's own; `paravirt_xxl` is unknown of runs of older versions.
+fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
+    let most = |branch| model.of_the_driver(branch, paravirt_xxl.unwrap_or(true));
+    let Some(any) = most(Branch::Any) else {
+        return format!(
+            "How many of these the driver takes is unknown: Linux has no driver that snapshots {model}."
+        );
+    };
+    let others = Branch::ALL[1..].iter().filter_map(|&branch| Some((branch.name(), most(branch)?)));
+    let others = others.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+    let others = others.collect::<Vec<_>>().join(", ");
+    match paravirt_xxl {
+        Some(true) => {
+            format!("Of these the driver takes {any} ({others}): the kernel has PARAVIRT_XXL.")
+        }
+        Some(false) => "Of these the driver takes none: the kernel has no PARAVIRT_XXL.".to_owned(),
+        None => format!("Of these the driver takes {any} ({others}) if the kernel has PARAVIRT_XXL."),
+    }
 }
 
 fn is_hardware(group: &Group) -> bool {

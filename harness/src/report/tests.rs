@@ -81,6 +81,31 @@ fn useful_records_are_of_depths_that_the_model_has() {
 }
 
 #[test]
+fn useful_records_say_how_many_the_driver_takes() {
+    let takes = |model, paravirt_xxl| {
+        let mut run = run();
+        run.kernels.iter_mut().for_each(|kernel| kernel.paravirt_xxl = paravirt_xxl);
+        // A stored run says it again.
+        let run: Run = serde_json::from_str(&serde_json::to_string(&run).unwrap()).unwrap();
+        useful(&run, Some(model)).remove(0).notes.remove(0)
+    };
+    let table = [
+        (Model::IntelLbr, "takes 5 (any_call 3, any_return 2, call 3)"),
+        (Model::ArchLbr, "takes 3 (any_call 2, any_return 1, call 2)"),
+        (Model::AmdLbrV2, "takes 5 (any_call 3, any_return 2, call 3)"),
+    ];
+    for (model, expected) in table {
+        let [with, without, unknown] = [Some(true), Some(false), None].map(|xxl| takes(model, xxl));
+        assert!(with.contains(expected), "{model}: {with}");
+        assert!(without.contains("takes none"), "{model}: {without}");
+        assert!(unknown.contains(expected) && unknown.contains(" if "), "{model}: {unknown}");
+    }
+    let arm64: Run = serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap();
+    let brbe = useful(&arm64, None).into_iter().find(|table| table.caption.ends_with("(brbe)"));
+    assert!(brbe.expect("arm64's table").notes[0].contains("unknown"));
+}
+
+#[test]
 fn colour_adds_escapes_and_nothing_else() {
     let plain = terminal::render(&run(), &with_listings(), terminal::Style::default());
     let colour = terminal::render(&run(), &with_listings(), terminal::Style { colour: true, width: None });

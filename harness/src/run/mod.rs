@@ -227,6 +227,10 @@ pub struct Kernel {
     pub image_sha256: Option<String>,
     /// Of its configuration, where that is known; the file itself is `kernels/ARCH/NAME.config` in the run's folder.
     pub config_sha256: Option<String>,
+    /// Whether its configuration has PARAVIRT_XXL, where that is known: drivers then read and write MSRs by calls. Files
+    /// of older versions do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paravirt_xxl: Option<bool>,
     pub build: Option<Build>,
 }
 
