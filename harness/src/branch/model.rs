@@ -133,6 +133,17 @@ impl Model {
         *self.depths().last().expect("every model has a depth")
     }
 
+    /// The model of the vendor whose CPU has this name in `/proc/cpuinfo`. The name does not tell whether that CPU
+    /// has branch records: an AMD before Zen 4 has none of this kind.
+    pub fn of_cpu(name: &str) -> Option<Model> {
+        let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+        words.find_map(|word| match word {
+            "AMD" => Some(Model::AmdLbrV2),
+            "Intel" => Some(Model::IntelLbr),
+            _ => None,
+        })
+    }
+
     /// How many records the driver itself leaves in the ring, newer than `#00`, before it stops the ring. Unknown
     /// where no kernel has a driver that takes snapshots. `paravirt_xxl`: the kernel's option of that name.
     pub fn of_the_driver(self, branch: Branch, paravirt_xxl: bool) -> Option<usize> {
@@ -359,6 +370,22 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_cpus_name_tells_its_vendor() {
+        let table = [
+            ("AMD EPYC 9654 96-Core Processor", Some(Model::AmdLbrV2)),
+            ("AMD Ryzen 9 7950X 16-Core Processor", Some(Model::AmdLbrV2)),
+            ("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", Some(Model::IntelLbr)),
+            ("11th Gen Intel(R) Core(TM) i7-1185G7 @ 3.00GHz", Some(Model::IntelLbr)),
+            ("Example CPU @ 2.00GHz", None),
+            ("Neoverse-N1", None),
+            ("", None),
+        ];
+        for (name, model) in table {
+            assert_eq!(Model::of_cpu(name), model, "{name}");
+        }
+    }
+
+    #[test]
     fn privilege_is_judged_by_the_target_on_x86_and_by_either_end_on_brbe() {
         let any = Filter::of(Branch::Any);
         // from, to, kind, kept on x86, (from known, to known) on BRBE
@@ -419,6 +446,15 @@ pub(super) mod tests {
     }
 
     proptest! {
+        /// Why the host's CPU has no say in the default: on x86 only the depth differs.
+        #[test]
+        fn x86_models_hand_over_the_same_records(filter in filters(), records in traces()) {
+            let of = |model| froms(model, filter, None, &records);
+            for model in Model::of(Arch::X86_64) {
+                prop_assert_eq!(of(model), of(Model::IntelLbr), "{}", model);
+            }
+        }
+
         #[test]
         fn a_union_hands_over_what_either_does_in_order(
             model in models(), a in filters(), b in filters(), records in traces(),

@@ -41,7 +41,7 @@ pub struct Look {
     /// List the records of these filters as well as those of `any`: any_return, 'any_call|cond', …; repeatable
     #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "listing")]
     filter: Vec<Filter>,
-    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every host]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<Model>,
     /// Who submits to KCIDB, as agreed with KernelCI: lower-case letters, digits and `_`

@@ -315,15 +315,17 @@ fn waste_tables(run: &Run, group: &Group, view: &View) -> Vec<Table> {
             notes: if measured.is_empty() || is_hardware(group) {
                 Vec::new()
             } else {
-                useful_notes(run, group, model)
+                useful_notes(run, group, view)
             },
         },
     ]
 }
 
 /// Virtual records have none of the driver's own: say how many a real CPU's would have.
-fn useful_notes(run: &Run, group: &Group, model: Model) -> Vec<String> {
-    vec![of_the_driver(model, group.facts(run).and_then(|kernel| kernel.paravirt_xxl))]
+fn useful_notes(run: &Run, group: &Group, view: &View) -> Vec<String> {
+    let paravirt_xxl = group.facts(run).and_then(|kernel| kernel.paravirt_xxl);
+    let driver = of_the_driver(group.model(view), paravirt_xxl);
+    std::iter::once(driver).chain(of_host(run, group, view)).collect()
 }
 
 /// How many of the ring's records are the driver's own; `paravirt_xxl` is unknown of runs of older versions.
@@ -344,6 +346,17 @@ fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
         Some(false) => "Of these the driver takes none: the kernel has no PARAVIRT_XXL.".to_owned(),
         None => format!("Of these the driver takes {any} ({others}) if the kernel has PARAVIRT_XXL."),
     }
+}
+
+/// Which model to ask for where the host's CPU is of another vendor than the one shown. The default is the same on every
+/// host, so that a suite's report is.
+fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
+    let shown = group.model(view);
+    let host = Model::of_cpu(&run.host.cpu)?;
+    let is_other = view.model.is_none() && host.arch() == group.arch && host != shown;
+    let depths = slashed(host.depths().iter().copied());
+    is_other
+        .then(|| format!("The host's CPU is of another vendor: --model {host} shows its depth, {depths}."))
 }
 
 fn is_hardware(group: &Group) -> bool {

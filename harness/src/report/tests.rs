@@ -106,6 +106,28 @@ fn useful_records_say_how_many_the_driver_takes() {
 }
 
 #[test]
+fn host_of_another_vendor_adds_a_hint_and_changes_no_number() {
+    let mut run: Run = serde_json::from_str(include_str!("testdata/two-architectures.json")).unwrap();
+    let on = |run: &mut Run, cpu: &str, model| {
+        run.host.cpu = cpu.to_owned();
+        useful(run, model)
+    };
+    let hints = |tables: &[Table]| {
+        let has = |table: &Table| table.notes.iter().any(|note| note.contains("--model amd-lbrv2"));
+        tables.iter().filter(|table| has(table)).count()
+    };
+    let intel = on(&mut run, "Intel(R) Xeon(R) Processor", None);
+    let amd = on(&mut run, "AMD EPYC 9654 96-Core Processor", None);
+    // Of x86-64's table, not of arm64's.
+    assert_eq!((intel.len(), hints(&intel), hints(&amd)), (2, 0, 1));
+    for (intel, amd) in intel.iter().zip(&amd) {
+        assert_eq!((&intel.caption, &intel.rows), (&amd.caption, &amd.rows));
+    }
+    let asked = on(&mut run, "AMD EPYC 9654 96-Core Processor", Some(Model::AmdLbrV2));
+    assert_eq!(hints(&asked), 0);
+}
+
+#[test]
 fn colour_adds_escapes_and_nothing_else() {
     let plain = terminal::render(&run(), &with_listings(), terminal::Style::default());
     let colour = terminal::render(&run(), &with_listings(), terminal::Style { colour: true, width: None });
