@@ -165,8 +165,9 @@ fn base_against_head_in_one_run_and_in_two() {
     }
     let folded = shown(&[run, TEST, "--base", &base, "--phase", "attach", "--format", "folded"]);
     assert_eq!(folded, "tramplab-agent;outer 100 100\ntramplab-agent;outer;attach_work 900 950\n");
-    let svg = shown(&[run, TEST, "--base", &base, "--format", "svg"]);
-    assert!(svg.contains("attach_work (950 instructions, 45.24%; +2.38%)"), "{svg}");
+    // As the table says it.
+    let svg = shown(&[run, TEST, "--phase", "both", "--base", &base, "--format", "svg"]);
+    assert!(svg.contains("attach_work +2.50 % (950 instructions, 45.24%)"), "{svg}");
 
     // The same kernel in another run; another of that run.
     let same = shown(&[run, TEST, "--against", same]);

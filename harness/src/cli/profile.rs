@@ -179,7 +179,7 @@ fn two(base: &[Profile], head: &[Profile], args: &Args) -> Result<()> {
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
         Format::Svg => {
             let mut svg = Vec::new();
-            flame::render_difference(base, head, &tree, &mut svg).map_err(|e| UsageError(e.to_string()))?;
+            flame::render_difference(base, head, &tree, true, &mut svg).map_err(|e| UsageError(e.to_string()))?;
             write(args, |out| Ok(out.write_all(&svg)?))
         }
     }

@@ -39,9 +39,9 @@ impl Scale {
         self.0.map_or(count, |factor| (count as f64 * factor).round() as u64)
     }
 
-    /// For captions; none where nothing is scaled.
-    pub fn note(self) -> Option<String> {
-        self.0.map(|factor| format!("the base's samples times {factor:.3}, to equal totals"))
+    /// None where nothing is scaled.
+    pub fn factor(self) -> Option<f64> {
+        self.0
     }
 }
 
@@ -65,23 +65,41 @@ pub fn changes(tree: &Tree<2>, scale: Scale) -> Vec<Change> {
     changes
 }
 
+/// How much of each side was spent in call paths that the other side does not have, in per cent of that side.
+pub fn unmatched(tree: &Tree<2>) -> [f64; 2] {
+    let mut alone = [0_u64; 2];
+    for (place, totals) in tree.places.iter().zip(tree.totals()) {
+        for side in 0..2 {
+            if totals[1 - side] == 0 {
+                alone[side] = alone[side].saturating_add(place.own[side]);
+            }
+        }
+    }
+    [0, 1].map(|side| match tree.total(side) {
+        0 => 0.0,
+        total => alone[side] as f64 * 100.0 / total as f64,
+    })
+}
+
+/// In per cent of all that the base spent; none of a base that spent nothing.
+pub fn of_base(difference: i128, total: u64) -> Option<String> {
+    (total > 0).then(|| format!("{:+.2} %", difference as f64 * 100.0 / total as f64))
+}
+
 /// The table of [`changes`].
 pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     let scale = Scale::new(head.unit, tree);
     let changes = changes(tree, scale);
     let totals = [scale.base(tree.total(0)), tree.total(1)];
-    let of_base = |difference: i128| match totals[0] {
-        0 => "-".to_owned(),
-        total => format!("{:+.2} %", difference as f64 * 100.0 / total as f64),
-    };
     let row = |name: String, base: u64, head: u64| {
         let difference = i128::from(head) - i128::from(base);
-        vec![name, base.to_string(), head.to_string(), format!("{difference:+}"), of_base(difference)]
+        let share = of_base(difference, totals[0]).unwrap_or_else(|| "-".to_owned());
+        vec![name, base.to_string(), head.to_string(), format!("{difference:+}"), share]
     };
     let mut rows: Vec<Vec<String>> = changes
         .iter()
         .take(ROWS)
-        .map(|change| row(name(&change.function, change.interrupt), change.base, change.head))
+        .map(|change| row(name(&change.function, interrupt_mark(change.interrupt)), change.base, change.head))
         .collect();
     if let Some(rest) = changes.get(ROWS..).filter(|rest| !rest.is_empty()) {
         let sum = |of: fn(&Change) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
@@ -90,7 +108,9 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     }
     rows.push(row("all".to_owned(), totals[0], totals[1]));
     let mut notes = vec![format!("base: {}", base.cell), format!("head: {}", head.cell)];
-    notes.extend(scale.note());
+    notes.extend(
+        scale.factor().map(|factor| format!("the base's samples times {factor:.3}, to equal totals")),
+    );
     Table {
         caption: format!(
             "What changed in {}: {} of {}, by function",
@@ -104,8 +124,12 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     }
 }
 
-fn name(function: &Function, interrupt: bool) -> String {
-    let mark = if interrupt { "_[i]" } else { "" };
+fn interrupt_mark(interrupt: bool) -> &'static str {
+    if interrupt { "_[i]" } else { "" }
+}
+
+/// A function of one name in two modules is two.
+pub fn name(function: &Function, mark: &str) -> String {
     match &function.space {
         Space::Kernel => format!("{}{mark}", function.name),
         Space::Module(module) => format!("{}{mark} [{module}]", function.name),

@@ -2,12 +2,31 @@
 //! Folded stacks: a line per stack, `command;outermost;…;innermost count`, for flame graphs and other tools. Of two
 //! sides there are two counts, the base's first.
 
-use super::Tree;
+use super::{Frame, Tree};
 use std::io::{self, Write};
 
 /// Lines are sorted by their frames, callers before what they call.
 pub fn write<const SIDES: usize>(tree: &Tree<SIDES>, out: &mut impl Write) -> io::Result<()> {
-    let labels: Vec<String> = tree.frames.iter().map(|frame| format!(";{}", frame.label())).collect();
+    let labels: Vec<String> = tree.frames.iter().map(Frame::label).collect();
+    stacks(tree, &labels, |stack, own| {
+        if own.iter().all(|&own| own == 0) {
+            return Ok(());
+        }
+        write!(out, "{stack}")?;
+        for own in own {
+            write!(out, " {own}")?;
+        }
+        writeln!(out)
+    })
+}
+
+/// Hands out every stack, in the order of [`write`], with what was spent in its innermost function. `labels` are the
+/// frames' names.
+pub fn stacks<const SIDES: usize>(
+    tree: &Tree<SIDES>,
+    labels: &[String],
+    mut each: impl FnMut(&str, [u64; SIDES]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut stack = String::new();
     // Where each depth's frames end in `stack`.
     let mut ends: Vec<usize> = Vec::new();
@@ -19,15 +38,10 @@ pub fn write<const SIDES: usize>(tree: &Tree<SIDES>, out: &mut impl Write) -> io
         if depth == 0 {
             stack.push_str(&tree.frames[frame].command);
         }
+        stack.push(';');
         stack.push_str(&labels[frame]);
         ends.push(stack.len());
-        if place.own.iter().any(|&own| own > 0) {
-            write!(out, "{stack}")?;
-            for own in place.own {
-                write!(out, " {own}")?;
-            }
-            writeln!(out)?;
-        }
+        each(&stack, place.own)?;
     }
     Ok(())
 }

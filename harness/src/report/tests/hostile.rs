@@ -408,8 +408,12 @@ fn profiles_of_hostile_names_are_fit_to_print() {
         {
             let mut svg = Vec::new();
             profile::flame::render(&subject, &tree, &mut svg).unwrap();
-            parse(&svg);
-            assert_seen("SVG", &String::from_utf8(svg).unwrap().replace(['\r', '\t'], " "));
+            let mut both = Vec::new();
+            profile::flame::render_difference(&subject, &subject, &sides, true, &mut both).unwrap();
+            for svg in [svg, both] {
+                parse(&svg);
+                assert_seen("SVG", &String::from_utf8(svg).unwrap().replace(['\r', '\t'], " "));
+            }
         }
     }
 }
