@@ -182,6 +182,77 @@ fn base_against_head_in_one_run_and_in_two() {
     assert!(table.contains("attach_work |  900 |  980 |    +80"), "{table}");
 }
 
+/// A run's file with `change` made to it.
+fn change(dir: &TempDir, change: impl FnOnce(&mut Run)) {
+    let mut run = RunDir::load(dir.path()).unwrap();
+    change(&mut run);
+    RunDir::new(dir.path()).save(&run).unwrap();
+}
+
+/// One rule: `profile` refuses the runs and kernels that `compare` refuses, for the same reasons.
+#[test]
+fn refuses_what_compare_refuses() {
+    let Names { base, head } = names();
+    let one = run_with_profiles(50);
+    change(&one, |run| {
+        let kernel = run.kernels.iter_mut().find(|kernel| kernel.name == base).unwrap();
+        kernel.config_sha256 = Some("0".repeat(64));
+    });
+    let other = run_with_profiles(50);
+    change(&other, |run| {
+        run.id = "20990101-000000-0000".to_owned();
+        run.machines[0].qemu = "QEMU 99".to_owned();
+    });
+    let interrupted = run_with_profiles(50);
+    change(&interrupted, |run| {
+        run.interrupted = true;
+    });
+    // A copy that was changed has the same id.
+    let copy = run_with_profiles(50);
+    change(&copy, |run| run.machines[0].cpus += 1);
+    let good = run_with_profiles(50);
+    let [one, other, interrupted, copy, good] =
+        [&one, &other, &interrupted, &copy, &good].map(|dir| dir.path().to_str().unwrap());
+    let table: [([&str; 2], [&str; 2], Option<&str>); 6] = [
+        ([good, good], [&base, &head], None),
+        ([one, one], [&base, &head], Some("different configurations")),
+        ([other, good], [&head, &head], Some("different QEMUs")),
+        ([good, other], [&base, &head], Some("different QEMUs")),
+        ([interrupted, good], [&head, &head], Some("did not come to its end")),
+        ([copy, good], [&head, &head], Some("different machines")),
+    ];
+    for ([base_run, head_run], [base, head], reason) in table {
+        let asked = [head_run, TEST, head, "--against", base_run, "--base", base];
+        // Of one run, the base is its kernel and not the head.
+        let asked = if base_run == head_run { vec![head_run, TEST, "--base", base] } else { asked.to_vec() };
+        let profiled = profile(&asked);
+        let compared = tramplab()
+            .args(["compare", base_run, head_run, "--base-kernel", base, "--head-kernel", head])
+            .output()
+            .unwrap();
+        let reasons = |output: &Output| -> Vec<String> {
+            stderr(output).lines().filter(|line| line.starts_with("  ")).map(str::to_owned).collect()
+        };
+        let Some(reason) = reason else {
+            assert_eq!(profiled.status.code(), Some(0), "{}", stderr(&profiled));
+            assert_ne!(compared.status.code(), Some(2), "{}", stderr(&compared));
+            continue;
+        };
+        assert_eq!([profiled.status.code(), compared.status.code()], [Some(2); 2], "{asked:?}");
+        assert!(profiled.stdout.is_empty() && stderr(&profiled).contains("--anyway"), "{asked:?}");
+        assert_eq!(reasons(&profiled), reasons(&compared), "{asked:?}");
+        assert!(reasons(&profiled).iter().any(|line| line.contains(reason)), "{asked:?}");
+
+        let anyway = |more: &[&str]| profile(&[&asked[..], &["--anyway"], more].concat());
+        let shown = anyway(&[]);
+        let text = String::from_utf8_lossy(&shown.stdout);
+        assert_eq!(shown.status.code(), Some(0), "{asked:?}");
+        assert!(text.contains(reason) && stderr(&shown).contains(reason), "{asked:?}: {text}");
+        let svg = anyway(&["--format", "svg"]);
+        assert!(String::from_utf8_lossy(&svg.stdout).contains("NOT COMPARABLE"), "{asked:?}");
+    }
+}
+
 /// As for every command: what was wrong, and what could be asked instead.
 #[test]
 fn what_cannot_be_shown_ends_with_2() {

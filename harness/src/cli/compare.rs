@@ -75,16 +75,7 @@ pub fn compare(args: &Args) -> Result<u8> {
         );
         return Err(UsageError(message).into());
     }
-    let reasons = obstacles(&measured(&base, a, &args.base), &measured(&head, b, &args.head));
-    if !reasons.is_empty() && !args.anyway {
-        let reasons: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
-        let message = format!(
-            "{} and {} are not comparable (--anyway compares them all the same):{reasons}",
-            args.base.display(),
-            args.head.display()
-        );
-        return Err(UsageError(message).into());
-    }
+    let reasons = doubts((&base, a, &args.base), (&head, b, &args.head), args.anyway)?;
     let pairs = compare::pair_up(&cells(&base, a), &cells(&head, b));
     if pairs.iter().all(|pair| pair.head.is_none()) {
         let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
@@ -115,6 +106,27 @@ pub fn compare(args: &Args) -> Result<u8> {
         eprintln!("{} tests are not measured on both sides", comparison.unmatched.len());
     }
     Ok(exit_code(&comparison))
+}
+
+/// Why the two cannot be compared, which is an error unless they are to be compared `anyway`.
+pub fn doubts(
+    base: (&Run, &Kernel, &Path),
+    head: (&Run, &Kernel, &Path),
+    anyway: bool,
+) -> Result<Vec<String>, UsageError> {
+    let mut reasons = obstacles(&measured(base.0, base.1, base.2), &measured(head.0, head.1, head.2));
+    // Of one run, what is wrong with it is said once.
+    reasons.dedup();
+    if reasons.is_empty() || anyway {
+        return Ok(reasons);
+    }
+    let listed: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+    let name = |(_, kernel, path): (&Run, &Kernel, &Path)| format!("{} of {}", kernel.name, path.display());
+    Err(UsageError(format!(
+        "{} and {} are not comparable (--anyway compares them all the same):{listed}",
+        name(base),
+        name(head)
+    )))
 }
 
 fn exit_code(comparison: &compare::Comparison) -> u8 {
@@ -193,7 +205,7 @@ fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {
     run.cells_of(kernel.arch, &kernel.name).collect()
 }
 
-pub fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
+fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
     let config = std::fs::read_to_string(RunDir::at(path).config(kernel.arch, &kernel.name)).ok();
     // Without the file there are still the hashes.
     Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask profile RUN`: where the time of an attach cell went, alone or against another.
 
-use super::{UsageError, compare::measured, exit, report::StandardOutput};
+use super::{UsageError, compare::doubts, exit, report::StandardOutput};
 use anyhow::{Context, Result};
 use std::{
     fs::File,
@@ -9,10 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab::{
-    compare::runs::obstacles,
-    profile::{Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff, flame, folded, text},
+    profile::{self, Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff, flame, folded, text},
     report::{markdown, terminal},
-    run::{self, Cell, Measurement, Run, RunDir},
+    run::{self, Cell, Kernel, Measurement, Run, RunDir},
 };
 use tramplab_protocol::message::Explain;
 
@@ -41,6 +40,9 @@ pub struct Args {
     /// Compare with the same test in this run
     #[arg(long, value_name = "RUN")]
     against: Option<PathBuf>,
+    /// Compare although the runs are not comparable; the reasons stand in the table
+    #[arg(long)]
+    anyway: bool,
     /// Per cent of the whole below which functions and call chains are left out of text
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5, value_parser = percent)]
     percent_limit: f64,
@@ -83,12 +85,12 @@ enum Format {
     Svg,
 }
 
-impl From<How> for tramplab::profile::How {
-    fn from(how: How) -> tramplab::profile::How {
+impl From<How> for profile::How {
+    fn from(how: How) -> profile::How {
         match how {
-            How::Exact => tramplab::profile::How::Exact,
-            How::Sampled => tramplab::profile::How::Sampled,
-            How::Waiting => tramplab::profile::How::Waiting,
+            How::Exact => profile::How::Exact,
+            How::Sampled => profile::How::Sampled,
+            How::Waiting => profile::How::Waiting,
         }
     }
 }
@@ -120,7 +122,12 @@ pub fn profile(args: &Args) -> Result<u8> {
     let path = args.against.as_ref().unwrap_or(&args.run);
     let base_run = RunDir::load(path)?;
     let base = same_test(&base_run, cell, args.base.as_deref())?;
-    for reason in not_comparable((&base_run, base, path), (&run, cell, &args.run)) {
+    let reasons = doubts(
+        (&base_run, kernel(&base_run, base)?, path),
+        (&run, kernel(&run, cell)?, &args.run),
+        args.anyway,
+    )?;
+    for reason in &reasons {
         eprintln!("compared although {reason}");
     }
     // What the head was chosen to be, the base is as well: else an unasked `--how` could be two things.
@@ -129,7 +136,8 @@ pub fn profile(args: &Args) -> Result<u8> {
         Unit::Samples => How::Sampled,
         Unit::Nanoseconds => How::Waiting,
     });
-    two(&profiles(&RunDir::at(path), base, args.phase, Some(how))?, &chosen, args)?;
+    let base_profiles = profiles(&RunDir::at(path), base, args.phase, Some(how))?;
+    two(&base_profiles, &chosen, &reasons, args)?;
     Ok(exit::PASS)
 }
 
@@ -154,7 +162,7 @@ fn one(profiles: &[Profile], args: &Args) -> Result<()> {
     }
 }
 
-fn two(base: &[Profile], head: &[Profile], args: &Args) -> Result<()> {
+fn two(base: &[Profile], head: &[Profile], doubts: &[String], args: &Args) -> Result<()> {
     let of = args.of.into();
     let subjects = [Subject::new(base, of), Subject::new(head, of)];
     let phases = subjects.each_ref().map(Subject::phases);
@@ -167,19 +175,19 @@ fn two(base: &[Profile], head: &[Profile], args: &Args) -> Result<()> {
     base.iter().for_each(|profile| tree.add(profile, of, 0));
     head.iter().for_each(|profile| tree.add(profile, of, 1));
     let [base, head] = &subjects;
+    let table = || {
+        let mut table = diff::table(base, head, &tree);
+        table.notes.extend(doubts.iter().map(|reason| format!("compared although {reason}")));
+        table
+    };
     match args.format {
-        Format::Text => {
-            let table = diff::table(base, head, &tree);
-            write(args, |out| Ok(out.write_all(terminal::table(&table).as_bytes())?))
-        }
-        Format::Markdown => {
-            let table = diff::table(base, head, &tree);
-            write(args, |out| Ok(out.write_all(markdown::table(&table).as_bytes())?))
-        }
+        Format::Text => write(args, |out| Ok(out.write_all(terminal::table(&table()).as_bytes())?)),
+        Format::Markdown => write(args, |out| Ok(out.write_all(markdown::table(&table()).as_bytes())?)),
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
         Format::Svg => {
             let mut svg = Vec::new();
-            flame::render_difference(base, head, &tree, true, &mut svg).map_err(|e| UsageError(e.to_string()))?;
+            flame::render_difference(base, head, &tree, doubts.is_empty(), &mut svg)
+                .map_err(|e| UsageError(e.to_string()))?;
             write(args, |out| Ok(out.write_all(&svg)?))
         }
     }
@@ -282,18 +290,11 @@ fn same_test<'a>(run: &'a Run, head: &Cell, kernel: Option<&str>) -> Result<&'a 
     }
 }
 
-/// What speaks against laying profiles of two runs beside each other.
-fn not_comparable(base: (&Run, &Cell, &Path), head: (&Run, &Cell, &Path)) -> Vec<String> {
-    let kernel = |run: &'_ Run, cell: &Cell| {
-        run.kernels.iter().position(|kernel| (&kernel.name, kernel.arch) == (&cell.id.kernel, cell.id.arch))
-    };
-    match [kernel(base.0, base.1), kernel(head.0, head.1)] {
-        [Some(a), Some(b)] if base.0.id != head.0.id => obstacles(
-            &measured(base.0, &base.0.kernels[a], base.2),
-            &measured(head.0, &head.0.kernels[b], head.2),
-        ),
-        _ => Vec::new(),
-    }
+fn kernel<'a>(run: &'a Run, cell: &Cell) -> Result<&'a Kernel> {
+    let is_it = |kernel: &&Kernel| (&kernel.name, kernel.arch) == (&cell.id.kernel, cell.id.arch);
+    run.kernels.iter().find(is_it).ok_or_else(|| {
+        UsageError(format!("run {} does not say what its kernel {} is", run.id, cell.id.kernel)).into()
+    })
 }
 
 fn profiles(dir: &RunDir, cell: &Cell, phases: Phases, how: Option<How>) -> Result<Vec<Profile>> {
@@ -335,7 +336,7 @@ fn load(file: &Path, cell: &Cell, phase: Phase, how: How) -> Result<Profile> {
             file.display(),
             cell.id.name(),
             phase.name(),
-            tramplab::profile::How::from(how).name()
+            profile::How::from(how).name()
         );
         return Err(UsageError(message).into());
     }
@@ -350,7 +351,7 @@ fn file(folder: &Path, summaries: &[Summary], phase: Phase, how: How) -> Option<
         How::Sampled => of(Explain::Sampled).map(|summary| folder.join(&summary.file)),
         How::Waiting => {
             of(Explain::Sampled).or(of(Explain::Exact)).filter(|summary| !summary.waits.is_empty())?;
-            Some(folder.join(tramplab::profile::How::from(how).file(phase)))
+            Some(folder.join(profile::How::from(how).file(phase)))
         }
     }
 }
