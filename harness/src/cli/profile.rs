@@ -23,7 +23,8 @@ pub struct Args {
     /// Parts of a cell's name, all of which it has, e.g. 6.12 fentry/100 [default: the only cell with a profile]
     #[arg(value_name = "CELL")]
     cell: Vec<String>,
-    #[arg(long, value_enum, default_value_t = Phases::Both)]
+    /// One phase, or both added up
+    #[arg(long, value_enum, default_value_t = Phases::Attach)]
     phase: Phases,
     /// What is counted: instructions, samples, or time off the CPU [default: the first that there is]
     #[arg(long, value_enum)]
@@ -314,7 +315,14 @@ fn profiles(dir: &RunDir, cell: &Cell, phases: Phases, how: Option<How>) -> Resu
             return files.iter().map(|(phase, file)| load(file, cell, *phase, how)).collect();
         }
     }
-    let there = summaries(cell).iter().map(|summary| format!("\n  {}", summary.file)).collect::<String>();
+    let there: String = Phase::ALL
+        .into_iter()
+        .flat_map(|phase| [How::Exact, How::Sampled, How::Waiting].map(|how| (phase, how)))
+        .filter_map(|(phase, how)| {
+            file(&folder, summaries(cell), phase, how)?;
+            Some(format!("\n  --phase {} --how {}", phase.name(), profile::How::from(how).name()))
+        })
+        .collect();
     let message = format!("{} has no such profile; it has:{there}", cell.id.name());
     Err(UsageError(message).into())
 }
