@@ -19,7 +19,7 @@ mod tree;
 mod view;
 
 pub use file::{How, ProfileError, Wrong};
-pub use tree::{Frame, Names, Place, Tree};
+pub use tree::{Frame, Names, Place, Spent, Tree};
 pub use view::{Of, Subject};
 
 use crate::run::Clock;

@@ -112,6 +112,22 @@ fn text_of(profiles: &[Profile], of: Of, limit: f64) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// The second table of a text.
+fn own_parts(text: &str) -> &str {
+    &text[text.find("# Overhead").unwrap()..]
+}
+
+/// Of the first table: symbol, with all it called, and itself.
+fn inclusive_parts(text: &str) -> Vec<(&str, &str, &str)> {
+    let table = text.split_once("# Children").unwrap().1.split_once("# Overhead").unwrap().0;
+    let rows = table.lines().skip(1).filter(|line| line.contains('%'));
+    rows.map(|row| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        (*words.last().unwrap(), words[0], words[1])
+    })
+    .collect()
+}
+
 fn folded_of<const SIDES: usize>(tree: &Tree<SIDES>) -> String {
     let mut out = Vec::new();
     folded::write(tree, &mut out).unwrap();
@@ -149,7 +165,26 @@ fn text_is_what_perf_prints() {
         text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(without).collect()
     };
     let ours = text_of(&[perf], Of::Task, 0.5);
-    assert_eq!(lines(&ours, "[user]"), lines(include_str!("testdata/perf-report.txt"), "t"));
+    let ours = own_parts(&ours);
+    assert_eq!(lines(ours, "[user]"), lines(include_str!("testdata/perf-report.txt"), "t"));
+}
+
+/// A function that only calls others is in no other table; one that calls itself counts once.
+#[test]
+fn text_says_what_functions_cost_with_all_they_call() {
+    let parts = [
+        ("main", "100.00%", "2.22%"),
+        ("do_syscall_64", "97.78%", "8.78%"),
+        ("ftrace_replace_code", "55.56%", "33.33%"),
+        ("text_poke_bp", "34.44%", "34.44%"),
+        ("bpf_trampoline_6442508829", "11.22%", "6.67%"),
+        ("walk", "11.11%", "10.00%"),
+    ];
+    assert_eq!(inclusive_parts(&text_of(&[base()], Of::Task, 5.0)), parts);
+    let caller = [(0, AGENT, "caller", 0), (1, AGENT, "callee", 9)];
+    let caller = profile(&caller, Phase::Attach, Unit::Instructions);
+    let text = text_of(&[caller], Of::Task, 0.5);
+    assert_eq!(inclusive_parts(&text), [("callee", "100.00%", "100.00%"), ("caller", "100.00%", "0.00%")]);
 }
 
 /// inferno's script cuts names again in a browser, and by default at their front.
@@ -507,7 +542,7 @@ proptest! {
             prop_assert_eq!(stacks.len(), folded.lines().count(), "a stack stands twice");
             prop_assert_eq!(tree.pruned(0.05).total(0), of.part(totals));
             let text = text_of(std::slice::from_ref(&profile), of, 0.0);
-            let rows = text.lines().filter(|line| !line.starts_with('#') && line.contains("%  "));
+            let rows = own_parts(&text).lines().filter(|line| !line.starts_with('#') && line.contains("%  "));
             let percents: f64 = rows.map(|row| row.trim().split_once('%').unwrap().0.parse::<f64>().unwrap()).sum();
             if of.part(totals) > 0 {
                 prop_assert!((percents - 100.0).abs() < 1.0, "{}: {}", percents, text);

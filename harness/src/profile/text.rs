@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A profile as `perf report --stdio --no-children` prints one: functions by what was spent in themselves, and below each
-//! the ways it was called, callee first.
+//! A profile as `perf report --stdio` prints one. First functions with all they called, most first, as by `--children`;
+//! then by what was spent in themselves, and below each the ways it was called, callee first, as by `--no-children`.
 
-use super::{Of, Space, Subject, Tree};
+use super::{Frame, Of, Space, Spent, Subject, Tree};
 use crate::text::line;
 use std::{
     cmp::Reverse,
@@ -23,25 +23,14 @@ struct Row {
 pub fn render(subject: &Subject, tree: &Tree<1>, limit: f64, out: &mut impl Write) -> io::Result<()> {
     let total = tree.total(0);
     heading(subject, out)?;
-    let rows = rows(tree);
     let least = total as f64 * limit / 100.0;
+    inclusive(tree, total, least, out)?;
+    let rows = rows(tree);
     let (shown, hidden): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.own as f64 >= least);
-    let frame = |row: &Row| &tree.frames[row.frame as usize];
-    let symbol = |row: &Row| {
-        let mark = if frame(row).function.space == Space::User { "." } else { "k" };
-        format!("[{mark}] {}", frame(row).label())
-    };
-    let objects: Vec<String> = shown.iter().map(|row| object(&frame(row).function.space)).collect();
-    let longest = |title: &str, of: &mut dyn Iterator<Item = usize>| of.max().unwrap_or(0).max(title.len());
-    let command = longest("Command", &mut shown.iter().map(|row| frame(row).command.chars().count()));
-    let space = longest("Shared Object", &mut objects.iter().map(|object| object.chars().count()));
-    let name = longest("Symbol", &mut shown.iter().map(|row| symbol(row).chars().count()));
-    writeln!(out, "# Overhead  {:command$}  {:space$}  Symbol", "Command", "Shared Object")?;
-    let dots = |n: usize| ".".repeat(n);
-    writeln!(out, "# {}  {}  {}  {}\n#", dots(8), dots(command), dots(space), dots(name))?;
-    for (row, object) in shown.iter().zip(&objects) {
-        let share = format!("{:.2}%", percent(row.own, total));
-        writeln!(out, "{share:>10}  {:command$}  {object:space$}  {}", frame(row).command, symbol(row))?;
+    let columns = Columns::new(shown.iter().map(|row| &tree.frames[row.frame as usize]));
+    columns.header(&["Overhead"], out)?;
+    for row in &shown {
+        columns.row(&[percent(row.own, total)], &tree.frames[row.frame as usize], out)?;
         ways(tree, row, total, least, out)?;
         writeln!(out)?;
     }
@@ -79,6 +68,66 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "# {:width$} {}", format!("{name}:"), line(&text))?;
     }
     writeln!(out, "#")
+}
+
+/// Functions with all they called, most first, then as their frames are sorted.
+fn inclusive(tree: &Tree<1>, total: u64, least: f64, out: &mut impl Write) -> io::Result<()> {
+    let spent = tree.frames.iter().zip(tree.spent());
+    let mut shown: Vec<(&Frame, Spent)> =
+        spent.filter(|(_, spent)| spent.total > 0 && spent.total as f64 >= least).collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
+    shown.sort_unstable_by_key(|&(frame, spent)| (Reverse(spent.total), frame));
+    let columns = Columns::new(shown.iter().map(|&(frame, _)| frame));
+    columns.header(&["Children", "Self"], out)?;
+    for (frame, spent) in shown {
+        columns.row(&[percent(spent.total, total), percent(spent.own, total)], frame, out)?;
+    }
+    writeln!(out, "\n#")
+}
+
+/// How wide the columns are that say which function it is.
+struct Columns {
+    command: usize,
+    object: usize,
+    symbol: usize,
+}
+
+impl Columns {
+    fn new<'a>(frames: impl Iterator<Item = &'a Frame> + Clone) -> Columns {
+        let longest = |title: &str, of: &dyn Fn(&Frame) -> String| {
+            let lengths = frames.clone().map(|frame| of(frame).chars().count());
+            lengths.max().unwrap_or(0).max(title.len())
+        };
+        Columns {
+            command: longest("Command", &|frame| frame.command.clone()),
+            object: longest("Shared Object", &|frame| object(&frame.function.space)),
+            symbol: longest("Symbol", &symbol),
+        }
+    }
+
+    /// `shares` name the columns of percentages.
+    fn header(&self, shares: &[&str], out: &mut impl Write) -> io::Result<()> {
+        let &Columns { command, object, symbol } = self;
+        let titles: String = shares.iter().map(|title| format!("{title:>8}  ")).collect();
+        writeln!(out, "# {titles}{:command$}  {:object$}  Symbol", "Command", "Shared Object")?;
+        let dots = |n: usize| ".".repeat(n);
+        let above: String = shares.iter().map(|_| dots(8) + "  ").collect();
+        writeln!(out, "# {above}{}  {}  {}\n#", dots(command), dots(object), dots(symbol))
+    }
+
+    fn row(&self, shares: &[f64], frame: &Frame, out: &mut impl Write) -> io::Result<()> {
+        let &Columns { command, object: width, .. } = self;
+        let shares: String = shares.iter().map(|share| format!("{:>8}  ", format!("{share:.2}%"))).collect();
+        let object = object(&frame.function.space);
+        writeln!(out, "  {shares}{:command$}  {object:width$}  {}", frame.command, symbol(frame))
+    }
+}
+
+fn symbol(frame: &Frame) -> String {
+    let mark = if frame.function.space == Space::User { "." } else { "k" };
+    format!("[{mark}] {}", frame.label())
 }
 
 fn object(space: &Space) -> String {

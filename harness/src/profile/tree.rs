@@ -41,6 +41,15 @@ pub struct Place<const SIDES: usize> {
     pub own: [u64; SIDES],
 }
 
+/// What a function cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// In itself.
+    pub own: u64,
+    /// With all it called; a function that calls itself is counted once.
+    pub total: u64,
+}
+
 impl Frame {
     /// The function's name, with the mark of interrupts.
     pub fn label(&self) -> String {
@@ -162,6 +171,31 @@ impl<const SIDES: usize> Tree<SIDES> {
     }
 }
 
+impl Tree<1> {
+    /// By frame, over all its places.
+    pub fn spent(&self) -> Vec<Spent> {
+        let totals = self.totals();
+        let mut spent = vec![Spent::default(); self.frames.len()];
+        // The stack that leads to the place, and how often each function is on it.
+        let mut stack: Vec<usize> = Vec::new();
+        let mut on_stack = vec![0_u32; spent.len()];
+        for (depth, place) in self.walk() {
+            for frame in stack.drain(depth..) {
+                on_stack[frame] -= 1;
+            }
+            let Place { frame, own: [own], .. } = self.places[place as usize];
+            let of_frame = &mut spent[frame as usize];
+            of_frame.own = of_frame.own.saturating_add(own);
+            if on_stack[frame as usize] == 0 {
+                of_frame.total = of_frame.total.saturating_add(totals[place as usize][0]);
+            }
+            on_stack[frame as usize] += 1;
+            stack.push(frame as usize);
+        }
+        spent
+    }
+}
+
 impl Profile {
     pub fn totals(&self) -> Totals {
         Totals::of(self)
@@ -171,28 +205,12 @@ impl Profile {
     pub fn costs(&self) -> Vec<Cost> {
         let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
         tree.add(self, Of::Task, 0);
-        let totals = tree.totals();
-        let mut costs: Vec<Cost> = tree
-            .frames
-            .iter()
-            .map(|frame| Cost { function: frame.function.clone(), own: 0, total: 0 })
-            .collect();
-        // The stack that leads to the place, and how often each function is on it.
-        let mut stack: Vec<usize> = Vec::new();
-        let mut on_stack = vec![0_u32; costs.len()];
-        for (depth, place) in tree.walk() {
-            for frame in stack.drain(depth..) {
-                on_stack[frame] -= 1;
-            }
-            let Place { frame, own: [own], .. } = tree.places[place as usize];
-            let cost = &mut costs[frame as usize];
-            cost.own += own;
-            if on_stack[frame as usize] == 0 {
-                cost.total += totals[place as usize][0];
-            }
-            on_stack[frame as usize] += 1;
-            stack.push(frame as usize);
-        }
+        let cost = |(frame, spent): (&Frame, Spent)| Cost {
+            function: frame.function.clone(),
+            own: spent.own,
+            total: spent.total,
+        };
+        let mut costs: Vec<Cost> = tree.frames.iter().zip(tree.spent()).map(cost).collect();
         costs.sort_by(|a, b| b.own.cmp(&a.own).then_with(|| a.function.cmp(&b.function)));
         costs
     }
