@@ -117,7 +117,7 @@ pub fn profile(args: &Args) -> Result<u8> {
     let cell = choose(&run, &args.cell, args.base.as_deref().filter(|_| args.against.is_none()))?;
     let chosen = profiles(&RunDir::at(&args.run), cell, args.phase, args.how)?;
     if args.base.is_none() && args.against.is_none() {
-        one(&chosen, args)?;
+        one(&chosen, beside(cell, &chosen), args)?;
         return Ok(exit::PASS);
     }
     let path = args.against.as_ref().unwrap_or(&args.run);
@@ -138,13 +138,13 @@ pub fn profile(args: &Args) -> Result<u8> {
         Unit::Nanoseconds => How::Waiting,
     });
     let base_profiles = profiles(&RunDir::at(path), base, args.phase, Some(how))?;
-    two(&base_profiles, &chosen, &reasons, args)?;
+    two(&base_profiles, (&chosen, beside(cell, &chosen)), &reasons, args)?;
     Ok(exit::PASS)
 }
 
-fn one(profiles: &[Profile], args: &Args) -> Result<()> {
+fn one(profiles: &[Profile], beside: Option<profile::How>, args: &Args) -> Result<()> {
     let of = args.of.into();
-    let subject = Subject::new(profiles, of);
+    let subject = Subject { beside, ..Subject::new(profiles, of) };
     let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
     profiles.iter().for_each(|profile| tree.add(profile, of, 0));
     match args.format {
@@ -163,9 +163,14 @@ fn one(profiles: &[Profile], args: &Args) -> Result<()> {
     }
 }
 
-fn two(base: &[Profile], head: &[Profile], doubts: &[String], args: &Args) -> Result<()> {
+fn two(
+    base: &[Profile],
+    (head, beside): (&[Profile], Option<profile::How>),
+    doubts: &[String],
+    args: &Args,
+) -> Result<()> {
     let of = args.of.into();
-    let subjects = [Subject::new(base, of), Subject::new(head, of)];
+    let subjects = [Subject::new(base, of), Subject { beside, ..Subject::new(head, of) }];
     let phases = subjects.each_ref().map(Subject::phases);
     if phases[0] != phases[1] {
         let message =
@@ -296,6 +301,17 @@ fn kernel<'a>(run: &'a Run, cell: &Cell) -> Result<&'a Kernel> {
     run.kernels.iter().find(is_it).ok_or_else(|| {
         UsageError(format!("run {} does not say what its kernel {} is", run.id, cell.id.kernel)).into()
     })
+}
+
+/// Of an exact profile the sampled one, and the other way round, where there is one of the same phases.
+fn beside(cell: &Cell, profiles: &[Profile]) -> Option<profile::How> {
+    let (other, how) = match profiles[0].unit {
+        Unit::Instructions => (Explain::Sampled, profile::How::Sampled),
+        Unit::Samples => (Explain::Exact, profile::How::Exact),
+        Unit::Nanoseconds => return None,
+    };
+    let has = |phase| summaries(cell).iter().any(|summary| (summary.phase, summary.how) == (phase, other));
+    profiles.iter().all(|profile| has(profile.phase)).then_some(how)
 }
 
 fn profiles(dir: &RunDir, cell: &Cell, phases: Phases, how: Option<How>) -> Result<Vec<Profile>> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: which functions changed most.
 
-use super::{Function, Space, Subject, Tree, Unit, tree::add};
+use super::{Function, How, Space, Subject, Tree, Unit, tree::add};
 use crate::report::content::Table;
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -111,6 +111,9 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     notes.extend(
         scale.factor().map(|factor| format!("the base's samples times {factor:.3}, to equal totals")),
     );
+    if head.beside.is_some() {
+        notes.extend([How::Exact, How::Sampled].map(|how| format!("believe {}", how.believed_for())));
+    }
     Table {
         caption: format!(
             "What changed in {}: {} of {}, by function",

@@ -187,6 +187,25 @@ fn text_says_what_functions_cost_with_all_they_call() {
     assert_eq!(inclusive_parts(&text), [("callee", "100.00%", "100.00%"), ("caller", "100.00%", "0.00%")]);
 }
 
+/// The two disagree, so each says what it is to be believed for; alone there is nothing to choose.
+#[test]
+fn exact_and_sampled_beside_each_other_say_which_to_believe() {
+    let said = |beside: Option<How>| {
+        let subject = Subject { beside, ..Subject::new(&[base()], Of::Task) };
+        let mut out = Vec::new();
+        text::render(&subject, &tree(&[base()], Of::Task), 0.5, &mut out).unwrap();
+        let head = Subject { beside, ..pair(Unit::Instructions).0[1].clone() };
+        let table = diff::table(&head, &head, &pair(Unit::Instructions).1);
+        let text = String::from_utf8(out).unwrap();
+        [How::Exact, How::Sampled].map(|how| {
+            let words = how.believed_for();
+            (text.contains(words), table.notes.iter().any(|note| note.contains(words)))
+        })
+    };
+    assert_eq!(said(Some(How::Sampled)), [(true, true); 2]);
+    assert_eq!(said(None), [(false, false); 2]);
+}
+
 /// inferno's script cuts names again in a browser, and by default at their front.
 #[cfg(feature = "flamegraph")]
 #[test]

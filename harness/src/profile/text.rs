@@ -2,7 +2,7 @@
 //! A profile as `perf report --stdio` prints one. First functions with all they called, most first, as by `--children`;
 //! then by what was spent in themselves, and below each the ways it was called, callee first, as by `--no-children`.
 
-use super::{Frame, Of, Space, Spent, Subject, Tree};
+use super::{Frame, How, Of, Space, Spent, Subject, Tree};
 use crate::text::line;
 use std::{
     cmp::Reverse,
@@ -50,7 +50,7 @@ pub fn render(subject: &Subject, tree: &Tree<1>, limit: f64, out: &mut impl Writ
 }
 
 fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
-    let Subject { cell, unit, totals, of, .. } = subject;
+    let Subject { cell, unit, totals, of, beside, .. } = subject;
     let mut lines = vec![("Cell", cell.clone()), ("Phase", subject.phases())];
     lines.push(("Shown", format!("{}: {} {}", of.name(), subject.total(), unit.name())));
     let others = [Of::Task, Of::Interrupts, Of::Others].into_iter().filter(|other| other != of);
@@ -63,6 +63,10 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
         let text = format!("every {} of event '{}', {} lost", sampling.period, sampling.event, sampling.lost);
         ("Sampled", text)
     }));
+    if let Some(beside) = beside {
+        lines.push(("See also", format!("--how {}", beside.name())));
+        lines.extend([How::Exact, How::Sampled].map(|how| ("Believe", how.believed_for().to_owned())));
+    }
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     for (name, text) in lines {
         writeln!(out, "# {:width$} {}", format!("{name}:"), line(&text))?;

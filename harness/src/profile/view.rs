@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What of a profile is looked at, and how headings name it.
 
-use super::{Node, Phase, Profile, Sampling, Thread, Totals, Unit};
+use super::{How, Node, Phase, Profile, Sampling, Thread, Totals, Unit};
 
 /// Whose work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,17 @@ impl Unit {
     }
 }
 
+impl How {
+    /// For where both an exact and a sampled profile are to be seen. Only emulated guests have both: the plugin is TCG's.
+    pub fn believed_for(self) -> &'static str {
+        match self {
+            How::Exact => "exact for the work done and what a change adds: it counts every instruction",
+            How::Sampled => "sampled for time in this guest; emulation makes patching code look dear",
+            How::Waiting => "waiting for time off the CPU",
+        }
+    }
+}
+
 impl Totals {
     pub fn of(profile: &Profile) -> Totals {
         let mut totals = Totals::default();
@@ -82,6 +93,8 @@ pub struct Subject {
     pub sampling: Vec<Sampling>,
     pub totals: Totals,
     pub of: Of,
+    /// How else the same was profiled, exactly or by samples: the two disagree.
+    pub beside: Option<How>,
 }
 
 impl Subject {
@@ -102,7 +115,7 @@ impl Subject {
             }
         }
         let phases = profiles.iter().map(|profile| profile.phase).collect();
-        Subject { cell, phases, unit, sampling, totals, of }
+        Subject { cell, phases, unit, sampling, totals, of, beside: None }
     }
 
     pub fn total(&self) -> u64 {

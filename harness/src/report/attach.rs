@@ -3,7 +3,7 @@
 
 use super::{content::Table, scaling, spread::Spread};
 use crate::{
-    profile::{Phase, Summary, Unit, Waited},
+    profile::{How, Phase, Summary, Unit, Waited},
     run::{Attach, AttachBoot, Cell, Measurement, Test},
 };
 use std::collections::BTreeMap;
@@ -385,11 +385,17 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
         })
         .collect();
     let header = ["cell", "phase", "how", "functions"].map(str::to_owned).to_vec();
+    let there = |how| explained(cells, how).next().is_some();
+    let mut notes =
+        vec!["Call paths, flame graphs, the whole of it: cargo xtask profile RUN CELL.".to_owned()];
+    if there(Explain::Exact) && there(Explain::Sampled) {
+        notes.extend([How::Exact, How::Sampled].map(|how| format!("Believe {}.", how.believed_for())));
+    }
     (!rows.is_empty()).then(|| Table {
         caption: "What the attaching thread did, by function".to_owned(),
         header,
         rows,
-        notes: vec!["Call paths, flame graphs, the whole of it: cargo xtask profile RUN CELL.".to_owned()],
+        notes,
     })
 }
 
