@@ -169,6 +169,31 @@ fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
     assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
+/// Each fault is on the kernel's command line; the guest is measured, and is no model for others.
+#[test]
+fn keeps_no_snapshot_of_a_guest_that_is_not_what_its_kind_should_be() {
+    for (word, clock_source, noted) in [
+        ("tsc=unstable", "hpet", "Marking TSC unstable due to boot parameter"),
+        ("clocksource=hpet", "hpet", "its clock source is hpet, not tsc"),
+        ("maxcpus=1", "tsc", "it runs on 1 CPUs, not on 2"),
+    ] {
+        let (cache, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut spec = spec(Arch::X86_64, dir.path());
+        spec.append.push(word.to_owned());
+        spec.cpus = 2;
+        spec.snapshots =
+            Some(Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() });
+        let (mut vm, facts) = Vm::start(&spec).unwrap();
+        let log = fs::read_to_string(dir.path().join("snapshot.log")).unwrap_or_default();
+        assert!(log.contains(noted), "{word}: {log}");
+        assert_eq!((vm.restored(), kept(cache.path())), (false, None), "{word}: {log}");
+        assert!(facts.clocksource.starts_with(clock_source), "{word}: {facts:?}");
+        // It goes on.
+        assert!(!waste(Arch::X86_64, &mut vm, dir.path(), 0, Mechanism::Fexit).points.is_empty());
+        vm.power_off(LIMIT).unwrap();
+    }
+}
+
 /// The only snapshot that is kept.
 fn kept(cache: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(cache.join("snapshot")).ok()?.map(|entry| entry.unwrap().path().join("state"));

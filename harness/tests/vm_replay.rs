@@ -96,7 +96,7 @@ fn facts() -> Facts {
         machine: text(),
         cpus: 1,
         memory_kib: 1,
-        clocksource: text(),
+        clocksource: "tsc".to_owned(),
         btf_bytes: 1,
         ftrace_functions: 1,
         btf_functions: 1,
@@ -177,6 +177,22 @@ const CASES: &[Case] = &[
         guest: "say ready; hear; say facts; hear; say done-2; sleep 0.5; print oops",
         host: kept,
         ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+    },
+    Case {
+        name: "a guest whose clock failed while it booted goes on, and is not kept",
+        guest: "echo '[    0.9] tsc: Marking TSC unstable due to clocksource watchdog' >&$console; \
+                say ready; hear; say facts; hear; say done-2; exec sleep 1000",
+        host: |spec| {
+            let dir = spec.dir.clone();
+            kept(spec)?;
+            let log = fs::read_to_string(dir.join("snapshot.log")).unwrap();
+            assert!(
+                log.contains("no snapshot was kept: its kernel said: tsc: Marking TSC unstable"),
+                "{log}"
+            );
+            Ok(())
+        },
+        ends: Ok(()),
     },
     Case {
         name: "a guest that does not get ready to be kept is booted, and not kept",

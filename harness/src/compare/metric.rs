@@ -6,8 +6,8 @@ use crate::{
     branch::{Branch, Model, hardware},
     profile,
     run::{
-        Accel, Attach, AttachBoot, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test, Tolerance,
-        TreeTest, Trigger,
+        Accel, Attach, AttachBoot, CLOCKS_APART, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Test,
+        Tolerance, TreeTest, Trigger,
     },
     selftests::{End, Name, Program, is_absent},
 };
@@ -535,6 +535,13 @@ pub fn has_other_functions(pair: &Pair) -> bool {
         (Some(base), Some(head)) => base != head,
         _ => false,
     }
+}
+
+/// The clock sources of base and head, where times by them cannot be compared: they differ, or one side's guests had several.
+pub fn other_clocks(pair: &Pair) -> Option<[String; 2]> {
+    let clocks = [pair.base.clock_source()?, pair.head?.clock_source()?];
+    let is_one = clocks[0] == clocks[1] && !clocks[0].contains(CLOCKS_APART);
+    (!is_one).then(|| clocks.map(str::to_owned))
 }
 
 fn unmatched(pair: &Pair) -> Option<Unmatched> {

@@ -49,6 +49,8 @@ pub struct Comparison {
     pub unmatched: Vec<Unmatched>,
     /// Attach tests whose sides did not attach to the same functions.
     pub other_functions: Vec<Test>,
+    /// Timed tests whose times are not judged, with the clock sources of base and head.
+    pub other_clocks: Vec<(Test, [String; 2])>,
     /// Of every row measured on both sides, in `any`.
     pub listings: Vec<Listings>,
 }
@@ -146,10 +148,16 @@ pub fn compare(
     let mut metrics = Vec::new();
     let mut unmatched = Vec::new();
     let mut other_functions = Vec::new();
+    let mut other_clocks = Vec::new();
     let mut listings = Vec::new();
     for pair in pairs {
         match metric::of_both(pair, model) {
-            Ok(found) => metrics.extend(found),
+            Ok(found) => {
+                let is_timed = found.iter().any(|(metric, ..)| metric.is_by_hosts_clock());
+                let clocks = metric::other_clocks(pair).filter(|_| is_timed);
+                other_clocks.extend(clocks.map(|clocks| (pair.base.id.test.clone(), clocks)));
+                metrics.extend(found);
+            }
             Err(without) => unmatched.extend(without),
         }
         if metric::has_other_functions(pair) {
@@ -157,12 +165,19 @@ pub fn compare(
         }
         listings.extend(listing::side_by_side(pair, model));
     }
-    let times = metrics.iter().filter(|(metric, ..)| metric.is_time()).count();
+    let has_other_clock = |metric: Metric| {
+        metric.is_by_hosts_clock() && other_clocks.iter().any(|(test, _)| *test == metric.test())
+    };
+    let is_judged_time = |metric: Metric| metric.is_time() && !has_other_clock(metric);
+    let times = metrics.iter().filter(|(metric, ..)| is_judged_time(*metric)).count();
     let metrics = metrics
         .into_iter()
         .map(|(metric, base, head)| {
             let how = Judging { times, tolerance, timing, layout: layout.of(&metric) };
-            let Judged { verdict, ratio } = judge_pair(metric, &base, &head, how);
+            let Judged { verdict, ratio } = match has_other_clock(metric) {
+                true => Judged::not("the guests had different clock sources"),
+                false => judge_pair(metric, &base, &head, how),
+            };
             Compared { metric, base, head, verdict, ratio }
         })
         .collect();
@@ -176,6 +191,7 @@ pub fn compare(
         metrics,
         unmatched,
         other_functions,
+        other_clocks,
         listings,
     }
 }

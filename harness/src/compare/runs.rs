@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether the numbers of two stored runs can be laid beside each other.
 
+use super::metric;
 use crate::{
+    branch::Model,
     kernel::Kconfig,
     run::{Accel, BranchSource, Cell, Kernel, Machine, Run},
 };
+use std::collections::BTreeSet;
 
 /// One side: a run and one of its kernels, with the configuration kept beside the run.
 pub struct Measured<'a> {
@@ -16,6 +19,7 @@ pub struct Measured<'a> {
 /// What makes the two incomparable, each a sentence; nothing if they are comparable.
 pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     let mut found = differences(base, head);
+    found.extend(clock_sources(base, head));
     for run in [base.run, head.run] {
         if run.interrupted || run.finished.is_none() {
             found.push(format!("the run {} did not come to its end", run.id));
@@ -97,6 +101,21 @@ fn sources(measured: &Measured) -> Option<String> {
     names.sort_unstable();
     names.dedup();
     (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Of what was timed: what a clock source takes to read is in every time.
+fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
+    let clocks = |measured: &Measured| {
+        let model = Model::choose(None, measured.kernel.arch);
+        let is_timed =
+            |cell: &Cell| metric::of(cell, model).iter().any(|(metric, _)| metric.is_by_hosts_clock());
+        let timed = measured.cells().filter(|cell| is_timed(cell));
+        timed.filter_map(Cell::clock_source).map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let (a, b) = (clocks(base), clocks(head));
+    let [first, second] = [&a, &b].map(|names| Vec::from_iter(names.iter().map(String::as_str)).join(", "));
+    let differ = !a.is_empty() && !b.is_empty() && a != b;
+    differ.then(|| format!("their guests had different clock sources: {first} and {second}"))
 }
 
 /// Enough of a hash to tell two apart.

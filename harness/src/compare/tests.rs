@@ -682,6 +682,68 @@ fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
     assert_eq!(of_series(&with_a_changed_attach(|_| {}), whole).other_functions, []);
 }
 
+/// The head of the recorded run, its guests with another clock source.
+fn with_other_clock(change: fn(&mut crate::run::Cell)) -> Run {
+    let mut run = recorded();
+    let head = run.series[0].head().kernel.clone();
+    run.cells.iter_mut().filter(|cell| cell.id.kernel == head).for_each(change);
+    run
+}
+
+#[test]
+fn times_by_different_clock_sources_are_not_judged() {
+    let hpet: fn(&mut crate::run::Cell) = |cell| {
+        if let Some(guest) = &mut cell.guest {
+            guest.clocksource = "hpet".to_owned();
+        }
+    };
+    let both: fn(&mut crate::run::Cell) = |cell| cell.add_clock_source("hpet");
+    for (change, clocks) in [(hpet, "hpet"), (both, "hpet, tsc")] {
+        let run = with_other_clock(change);
+        let comparison = of_series(&run, whole);
+        for Compared { metric, verdict, .. } in &comparison.metrics {
+            let refused = Verdict::NotJudged("the guests had different clock sources");
+            assert_eq!(*verdict == refused, metric.is_by_hosts_clock(), "{metric}");
+        }
+        // Of a test without a time there is nothing to say.
+        let [(test, [base, head])] = &comparison.other_clocks[..] else { panic!("{comparison:?}") };
+        assert_eq!(
+            (test.name().as_str(), base.as_str(), head.as_str()),
+            ("attach/kprobe.multi/10", "tsc", clocks)
+        );
+        let text = crate::report::terminal::render(&run, &Default::default(), false);
+        let told = format!("compared although the clock source was tsc on the base and {clocks} on the head");
+        assert!(text.contains(&told), "{text}");
+    }
+    // The same counter, before and after it was measured a second time.
+    assert_eq!(of_series(&recorded(), whole).other_clocks, []);
+}
+
+#[test]
+fn runs_timed_by_different_clock_sources_are_incomparable() {
+    let (base, head) = (
+        recorded(),
+        with_other_clock(|cell| {
+            if cell.guest.is_some() && matches!(cell.id.test, Test::Attach { .. }) {
+                cell.add_clock_source("hpet");
+            }
+        }),
+    );
+    let of = |run: &Run| {
+        let kernel = run.kernels.iter().find(|kernel| kernel.name == run.series[0].head().kernel);
+        kernel.cloned().unwrap()
+    };
+    let (a, b) = (of(&base), of(&head));
+    let side = |run, kernel| Measured { run, kernel, config: None };
+    let (this, other) = (side(&base, &a), side(&head, &b));
+    assert_eq!(obstacles(&this, &this), Vec::<String>::new());
+    assert_eq!(obstacles(&this, &other), ["their guests had different clock sources: tsc and hpet, tsc"]);
+    // Nothing was timed: the clock is in no number.
+    let mut untimed = with_other_clock(|cell| cell.add_clock_source("hpet"));
+    untimed.cells.retain(|cell| !matches!(cell.id.test, Test::Attach { .. }));
+    assert_eq!(obstacles(&this, &side(&untimed, &of(&untimed))), Vec::<String>::new());
+}
+
 #[test]
 fn a_metric_is_found_by_the_name_it_is_shown_under() {
     let count = |n: u32| Functions::Count(n.try_into().unwrap());

@@ -247,6 +247,7 @@ fn of_group(
             let merged = rows
                 .last_mut()
                 .filter(|last| last.kernel.is(&kernel))
+                .filter(|_| before.is_none_or(|before| other_clocks(before, sample, metric).is_none()))
                 .and_then(|last| merge(&last.value, &value).map(|value| (last, value)));
             match merged {
                 Some((last, value)) => {
@@ -306,6 +307,7 @@ fn otherwise(before: &Sample, now: &Sample, metric: Metric) -> Vec<String> {
         return Vec::new();
     }
     let mut found = differences(&measured(before), &measured(now));
+    found.extend(other_clocks(before, now, metric));
     if before.run.tramplab != now.run.tramplab {
         found
             .push(format!("they were measured by tramplab {} and {}", before.run.tramplab, now.run.tramplab));
@@ -315,6 +317,13 @@ fn otherwise(before: &Sample, now: &Sample, metric: Metric) -> Vec<String> {
         found.push(format!("they ran on different hosts: {} ({}) and {} ({})", a.cpu, a.cpus, b.cpu, b.cpus));
     }
     found
+}
+
+/// Of times: what a clock source takes to read is in each.
+fn other_clocks(before: &Sample, now: &Sample, metric: Metric) -> Option<String> {
+    let [a, b] = [before, now].map(|sample| sample.cell.and_then(Cell::clock_source));
+    let (a, b) = a.zip(b).filter(|(a, b)| metric.is_by_hosts_clock() && a != b)?;
+    Some(format!("their guests had different clock sources: {a} and {b}"))
 }
 
 /// That configurations differ is told by their hashes; which options, `compare` says.

@@ -120,6 +120,11 @@ fn what_was_measured_otherwise_is_told() {
     let time = found(&all, "attach.kprobe_multi.10.attach");
     assert!(time.rows[3].otherwise[0].contains("different hosts"), "{:?}", time.rows[3].otherwise);
 
+    let is_timed = |cell: &&mut crate::run::Cell| cell.id.test.name() == "attach/kprobe.multi/10";
+    all[1].cells.iter_mut().filter(is_timed).for_each(|cell| cell.add_clock_source("hpet"));
+    let time = found(&all, "attach.kprobe_multi.10.attach");
+    assert_eq!(time.rows[1].otherwise, ["their guests had different clock sources: tsc and hpet, tsc"]);
+
     all[3].machines[0].memory_mib = 4096;
     let query = Query { metrics: vec!["lbr_waste.fexit.any".parse().unwrap()], ..Query::default() };
     let rows: Vec<usize> =

@@ -18,7 +18,8 @@ pub struct Verdicts {
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
     pub summary: String,
-    /// What speaks against comparing the two: attach tests of other functions, and what was overlooked on demand.
+    /// What speaks against comparing the two: attach tests of other functions, guests with other clock sources, and what was overlooked on
+    /// demand.
     pub overlooked: Vec<String>,
     pub tables: Vec<Table>,
     /// Base and head side by side, where they differ.
@@ -42,7 +43,12 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
     Verdicts {
         heading: format!("{} -> {}", comparison.base, comparison.head),
         summary: summary(comparison),
-        overlooked: comparison.other_functions.iter().map(other_functions).collect(),
+        overlooked: comparison
+            .other_functions
+            .iter()
+            .map(other_functions)
+            .chain(other_clocks(comparison))
+            .collect(),
         tables: tables.into_iter().flatten().collect(),
         listings: differing.iter().map(|listings| side_by_side(listings, comparison)).collect(),
         records: differing.iter().map(|listings| as_a_diff(listings, comparison)).collect(),
@@ -55,6 +61,26 @@ fn other_functions(test: &Test) -> String {
         test.name()
     )
 }
+
+/// A sentence for each pair of clock sources: one bad guest that was kept shows in every test.
+fn other_clocks(comparison: &Comparison) -> Vec<String> {
+    let mut tests: BTreeMap<&[String; 2], Vec<String>> = BTreeMap::new();
+    for (test, clocks) in &comparison.other_clocks {
+        tests.entry(clocks).or_default().push(test.name());
+    }
+    let sentence = |([base, head], names): (&[String; 2], Vec<String>)| {
+        let (named, rest) = names.split_at(names.len().min(NAMED));
+        let and = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        let named = named.join(", ");
+        format!(
+            "the clock source was {base} on the base and {head} on the head, so times are not judged: {named}{and}"
+        )
+    };
+    tests.into_iter().map(sentence).collect()
+}
+
+/// So many tests are named where there may be many.
+const NAMED: usize = 3;
 
 fn summary(comparison: &Comparison) -> String {
     let count = |verdict: Verdict| comparison.count(|found| *found == verdict);

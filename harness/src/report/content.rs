@@ -13,8 +13,8 @@ use crate::{
     branch::{Branch, Filter, Model, hardware, listing, trigger_listing, waste},
     profile::{Phase, Summary},
     run::{
-        Accel, Arch, BranchSource, Cell, CellId, Delivered, Kernel, LbrWaste, Machine, Measurement, Outcome,
-        Run, Test, Trigger, TriggerCost, WasteCount,
+        Accel, Arch, BranchSource, CLOCKS_APART, Cell, CellId, Delivered, Kernel, LbrWaste, Machine, Measurement,
+        Outcome, Run, Test, Trigger, TriggerCost, WasteCount,
     },
     text,
 };
@@ -203,10 +203,8 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
     }
     if let Some(guest) = group.cells.iter().find_map(|cell| cell.guest.as_ref()) {
         let memory = guest.memory_kib / 1024;
-        about.push((
-            "guest",
-            format!("{}, {} CPUs, {memory} MiB, clock {}", guest.release, guest.cpus, guest.clocksource),
-        ));
+        about
+            .push(("guest", format!("{}, {} CPUs, {memory} MiB, clock {clocks}", guest.release, guest.cpus)));
         // What a CPU is not affected by adds no branches.
         let mitigated = |m: &&String| m.contains("Mitigation");
         let mitigations: Vec<&str> = guest.mitigations.iter().filter(mitigated).map(String::as_str).collect();
@@ -220,6 +218,18 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
 fn waste_rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
     let mut rows = Vec::new();
     for cell in &group.cells {
+        // The same in all guests of a kernel with the host's clock, if all is well.
+        let clocks: BTreeSet<&str> = group
+            .cells
+            .iter()
+            .filter(|cell| cell.boot_ms.is_some())
+            .filter_map(|cell| cell.clock_source())
+            .flat_map(|names| names.split(CLOCKS_APART))
+            .collect();
+        let clocks = match clocks.is_empty() {
+            true => guest.clocksource.clone(),
+            false => Vec::from_iter(clocks).join(CLOCKS_APART),
+        };
         let Test::LbrWaste { mechanism } = cell.id.test else { continue };
         let Some(Measurement::LbrWaste(waste)) = &cell.measurement else {
             let name = mechanism.name().to_owned();

@@ -563,6 +563,22 @@ impl Cell {
         }
     }
 
+    /// The clock source of its guests: several names, with commas, where they had different ones.
+    pub fn clock_source(&self) -> Option<&str> {
+        self.guest.as_ref().map(|guest| settled(&guest.clocksource))
+    }
+
+    /// Adds the clock source of another of its guests, or one that its guest changed to.
+    pub fn add_clock_source(&mut self, name: &str) {
+        let Some(guest) = &mut self.guest else { return };
+        let mut names: Vec<&str> = guest.clocksource.split(CLOCKS_APART).map(settled).collect();
+        if !names.contains(&settled(name)) {
+            names.push(settled(name));
+        }
+        names.sort_unstable();
+        guest.clocksource = names.join(CLOCKS_APART);
+    }
+
     /// Where the records come from that it counted, if it did.
     pub fn branch_source(&self) -> Option<BranchSource> {
         match &self.measurement {
@@ -570,6 +586,14 @@ impl Cell {
             _ => None,
         }
     }
+}
+
+/// Between the names of several clock sources.
+pub const CLOCKS_APART: &str = ", ";
+
+/// A clock source by its last name: `tsc-early` is `tsc` before the kernel has measured its speed a second time.
+fn settled(clock_source: &str) -> &str {
+    clock_source.strip_suffix("-early").unwrap_or(clock_source)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -322,8 +322,14 @@ fn measure(
         });
     }
     // The exact clock's guest has another clock source, and is otherwise the same.
-    if cell.guest.is_none() {
-        cell.guest = Some(facts);
+    // A clock may fail while it is used.
+    if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
+        cell.add_clock_source(&name);
+    }
+    match &cell.guest {
+        None => cell.guest = Some(facts),
+        Some(_) if task.clock == Clock::Free => cell.add_clock_source(&facts.clocksource),
+        Some(_) => {}
     }
     match (&planned.id.test, &planned.parameters, task.commands.as_slice()) {
         (&Test::LbrWaste { mechanism }, &Parameters::LbrWaste { hits }, _) => {

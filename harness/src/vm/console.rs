@@ -30,11 +30,21 @@ pub struct Console {
 struct Seen {
     tail: VecDeque<String>,
     last_line: Instant,
+    /// The first sign that the boot went wrong.
+    flaw: Option<String>,
+    /// The clock source that the kernel switched to last.
+    clock_source: Option<String>,
+}
+
+impl Seen {
+    fn new() -> Seen {
+        Seen { tail: VecDeque::new(), last_line: Instant::now(), flaw: None, clock_source: None }
+    }
 }
 
 impl Console {
     pub fn watch(from: PipeReader, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
-        let seen = Arc::new(Mutex::new(Seen { tail: VecDeque::new(), last_line: Instant::now() }));
+        let seen = Arc::new(Mutex::new(Seen::new()));
         let minds_warnings = Arc::new(AtomicBool::new(false));
         let console = Console { seen: Arc::clone(&seen), minds_warnings: Arc::clone(&minds_warnings) };
         let work = move || drain(from, log, &seen, &minds_warnings, &signals);
@@ -60,6 +70,16 @@ impl Console {
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+    /// The first sign that the boot went wrong: [`death::flaw`].
+    pub fn flaw(&self) -> Option<String> {
+        lock(&self.seen).flaw.clone()
+    }
+
+    /// The clock source that the kernel switched to last, if it said so.
+    pub fn clock_source(&self) -> Option<String> {
+        lock(&self.seen).clock_source.clone()
+    }
 
 /// Ends when QEMU's end of the console closes.
 fn drain(
@@ -97,6 +117,12 @@ fn drain(
             }
             seen.tail.push_back(text);
         }
+            if seen.flaw.is_none() {
+                seen.flaw = death::flaw(&text).map(str::to_owned);
+            }
+            if let Some(name) = death::clock_source(&text) {
+                seen.clock_source = Some(name.to_owned());
+            }
         if let (Some(death), false) = (death, dead) {
             dead = true;
             if signals.send(Signal::Death(death)).is_err() {
@@ -117,7 +143,7 @@ mod tests {
         let (from, mut to) = io::pipe().unwrap();
         to.write_all(console.as_bytes()).unwrap();
         drop(to);
-        let seen = Mutex::new(Seen { tail: VecDeque::new(), last_line: Instant::now() });
+        let seen = Mutex::new(Seen::new());
         let (signals, told) = mpsc::sync_channel(4);
         drain(from, tempfile::tempfile().unwrap(), &seen, &AtomicBool::new(false), &signals);
         drop(signals);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a kernel says on its console that it is dead or dying. The only thing that is read from a console.
+//! How a kernel says on its console that it is dead or dying, or that its boot went wrong. Nothing else is read from a console.
 
 use crate::run::ErrorKind;
 
@@ -57,6 +57,32 @@ pub fn warning(line: &str) -> Option<Death> {
         None => title.starts_with("UBSAN: "),
     };
     is_bug.then(|| Death { kind: ErrorKind::Warning, title: title.to_owned() })
+}
+
+/// Words of a kernel that goes on with a clock that it does not trust, or that missed its timer's interrupts.
+const FLAWS: &[&str] = &[
+    // arch/x86/kernel/tsc.c
+    "Marking TSC unstable",
+    "TSC found unstable",
+    // kernel/time/clocksource.c
+    "Marking clocksource ",
+    // kernel/time/hrtimer.c
+    "hrtimer: interrupt took ",
+    // arch/x86/kernel/apic/apic.c
+    "APIC timer disabled",
+];
+
+/// A sign that a boot went wrong and that other boots of the same kernel may not have: a [`warning`], or a clock that failed. The guest
+/// can be measured, but is no model for others.
+pub fn flaw(line: &str) -> Option<&str> {
+    let title = without_time_stamp(line);
+    let is_flaw = FLAWS.iter().any(|sign| title.contains(sign)) || warning(line).is_some();
+    is_flaw.then_some(title)
+}
+
+/// The clock source that the kernel switches to (kernel/time/clocksource.c).
+pub fn clock_source(line: &str) -> Option<&str> {
+    without_time_stamp(line).strip_prefix("clocksource: Switched to clocksource ").map(str::trim)
 }
 
 /// kernel/locking/lockdep.c
@@ -238,6 +264,40 @@ mod tests {
             "[    1.0] WARNING: The mand mount option has been deprecated",
         ] {
             assert_eq!(first(log), None);
+        }
+    }
+
+    #[test]
+    fn a_boot_whose_clock_failed_is_flawed() {
+        let first = |log: &str| log.lines().find_map(flaw).map(str::to_owned);
+        for log in [
+            "[    0.9] tsc: Marking TSC unstable due to clocksource watchdog",
+            "[    0.0] tsc: Marking TSC unstable due to boot parameter",
+            "[    1.9] clocksource: timekeeping watchdog on CPU0: Marking clocksource 'tsc' as unstable because the skew is too large:",
+            "[    2.0][    T9] TSC found unstable after boot, most likely due to broken BIOS. Use 'tsc=unstable'.",
+            "[    1.5] hrtimer: interrupt took 20331024 ns",
+            "[    0.2] APIC timer disabled due to verification failure",
+            include_str!("testdata/6.1-warning.log"),
+        ] {
+            assert!(first(log).is_some_and(|line| !line.starts_with('[')), "{log}");
+        }
+        for log in [
+            include_str!("testdata/6.1-lives.log"),
+            include_str!("testdata/7.3-lives.log"),
+            include_str!("testdata/7.2-arm64-lives.log"),
+        ] {
+            assert_eq!(first(log), None);
+        }
+    }
+
+    #[test]
+    fn a_console_names_the_clock_source() {
+        for (log, name) in [
+            (include_str!("testdata/6.1-lives.log"), "tsc"),
+            (include_str!("testdata/7.3-lives.log"), "tsc"),
+            (include_str!("testdata/7.2-arm64-lives.log"), "arch_sys_counter"),
+        ] {
+            assert_eq!(log.lines().filter_map(clock_source).last(), Some(name));
         }
     }
 

@@ -5,6 +5,7 @@ pub mod accel;
 pub mod branches;
 mod console;
 pub mod death;
+mod fitness;
 pub mod initramfs;
 mod link;
 mod machine;
@@ -160,6 +161,10 @@ impl Vm {
             Err(error) => note(spec, &format!("no snapshot was kept: {error}")),
         }
         // It stands still now, or nobody knows how it is. What is measured is a guest like those that come after it; of one that was
+        if let Some(flaw) = vm.flaw(spec, &facts) {
+            note(spec, &format!("no snapshot was kept: {flaw}"));
+            return Ok((vm, facts));
+        }
         // dying when it was saved all would be.
         vm.qemu.kill();
         if let Some(death) = vm.death_on_the_way() {
@@ -176,6 +181,20 @@ impl Vm {
             Ok(Some(saved)) => {
                 Vm::restore(spec, &saved).map(|vm| (vm, saved.facts)).map_err(|e| e.to_string())
             }
+    /// Why this guest is not what each of its kind should be, if it is not.
+    fn flaw(&self, spec: &Spec, facts: &Facts) -> Option<String> {
+        let said = self.console.flaw().map(|line| format!("its kernel said: {line}"));
+        said.or_else(|| {
+            let clock_source = self.clock_source();
+            fitness::unfit(spec, clock_source.as_deref().unwrap_or(&facts.clocksource), facts.cpus)
+        })
+    }
+
+    /// The clock source that the kernel switched to last, if its console said so.
+    pub fn clock_source(&self) -> Option<String> {
+        self.console.clock_source()
+    }
+
             Err(error) => Err(error.to_string()),
         };
         result

@@ -32,7 +32,7 @@ pub const KIND: &str = "snapshot";
 /// What all of them may take together: one has some 100 MB.
 const LIMIT: u64 = 2 << 30;
 /// Raised when what is kept, or when, changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
