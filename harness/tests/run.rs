@@ -194,6 +194,35 @@ fn a_kernel_without_virtio_is_told_so() {
     assert!(message.contains("gave up") && message.contains("CONFIG_VIRTIO_CONSOLE"), "{message}");
 }
 
+#[test]
+fn a_kernel_that_panics_at_boot_is_booted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "machine: {{ append: [\"rdinit=/none\", \"init=/none\"] }}\n{HEAD}  \
+         - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe, kprobe.multi, kretprobe.multi] }}\n"
+    );
+    let output = vm_test(dir.path(), &suite).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let names: Vec<String> = run.cells.iter().map(|cell| cell.id.test.name()).collect();
+    assert_eq!((names.len(), names[0].as_str()), (7, "boot"), "{names:?}");
+    for (number, cell) in run.cells.iter().enumerate() {
+        let Outcome::Error { kind: ErrorKind::Panic, message } = &cell.outcome else { panic!("{cell:?}") };
+        let start = if number == 0 { "Kernel panic" } else { "does not boot: Kernel panic" };
+        assert!(message.starts_with(start), "{message}");
+        assert_eq!(cell.console_tail.is_empty(), number > 0, "{cell:?}");
+    }
+    // One QEMU, whose console is kept with the cell that failed; one line for all others.
+    let latest = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let files = |name: &str| {
+        let all = walkdir::WalkDir::new(latest.join("cells")).into_iter().flatten();
+        all.filter(|entry| entry.file_name() == name).count()
+    };
+    assert_eq!((files("qemu.log"), files("console.log")), (1, 2));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.matches("does not boot: Kernel panic").count(), 1, "{text}");
+}
+
 /// The sum of folded stacks, of a profile of the run.
 fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
     let output = tramplab()

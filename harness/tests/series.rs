@@ -157,10 +157,12 @@ fn each_bad_patch_is_found_with_its_verdict() {
     assert!(added.metrics.iter().all(|compared| compared.verdict != Verdict::Better));
     // 2: it builds, and does not boot.
     assert_eq!(cell(2, "build").outcome, Outcome::Pass);
-    let Outcome::Error { kind: ErrorKind::Panic, message } = &cell(2, "lbr_waste/fexit").outcome else {
-        panic!("{}", said(&output))
-    };
-    assert!(message.contains("this kernel is not to boot"), "{message}");
+    for (test, start) in [("boot", "Kernel panic"), ("lbr_waste/fexit", "does not boot: Kernel panic")] {
+        let Cell { outcome: Outcome::Error { kind: ErrorKind::Panic, message }, .. } = cell(2, test) else {
+            panic!("{}", said(&output))
+        };
+        assert!(message.starts_with(start) && message.contains("this kernel is not to boot"), "{message}");
+    }
     // 3: it does not build; the compiler's word stands beside the patch.
     let Outcome::Error { kind: ErrorKind::Build, message } = &cell(3, "build").outcome else {
         panic!("{}", said(&output))

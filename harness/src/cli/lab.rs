@@ -460,9 +460,18 @@ fn run_cells(
                             no_result(planned, &error.to_string(), false, taken.as_millis() as u64)
                         }
                     };
-                    progress.finished(&tramplab::report::cell_line(&result));
-                    run.missing.retain(|missing| *missing != planned.id);
-                    run.cells.push(result);
+                    // The first cell that found that its kernel does not boot left that one's result as well.
+                    let boot = CellId { test: Test::Boot, ..planned.id.clone() };
+                    let is_known = plan.cells().any(|cell| cell.id == boot)
+                        || run.cells.iter().any(|cell| cell.id == boot);
+                    let boot =
+                        Some(boot).filter(|_| matches!(result.outcome, Outcome::Error { .. }) && !is_known);
+                    let boot = boot.and_then(|boot| run_dir.load_cell(&boot).ok().flatten());
+                    for cell in boot.into_iter().chain([result]) {
+                        progress.finished(&tramplab::report::cell_line(&cell));
+                        run.missing.retain(|missing| *missing != cell.id);
+                        run.cells.push(cell);
+                    }
                 }
                 if is_due {
                     let begun = Instant::now();

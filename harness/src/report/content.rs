@@ -78,12 +78,30 @@ pub struct Outcomes {
     pub skips: Vec<(String, Vec<String>)>,
 }
 
-/// A cell that ended in an error.
+/// Cells that ended in the same error.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    pub cell: String,
+    /// One at least.
+    pub cells: Vec<String>,
     pub message: String,
+    /// Of the first of them.
     pub console: Vec<String>,
+}
+
+impl Failed {
+    /// `x86_64/6.12/tcg/lbr_waste/fexit and 12 more`.
+    pub fn heading(&self) -> String {
+        and_more(&self.cells)
+    }
+}
+
+/// The first name, and how many more there are.
+pub fn and_more(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
 }
 
 /// The heading of each of [`Run::notes`].
@@ -202,6 +220,18 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
         about.extend(kernel.build.as_ref().map(|build| ("built", build.toolchain.clone())));
     }
     if let Some(guest) = group.cells.iter().find_map(|cell| cell.guest.as_ref()) {
+        // The same in all guests of a kernel with the host's clock, if all is well.
+        let clocks: BTreeSet<&str> = group
+            .cells
+            .iter()
+            .filter(|cell| cell.boot_ms.is_some())
+            .filter_map(|cell| cell.clock_source())
+            .flat_map(|names| names.split(CLOCKS_APART))
+            .collect();
+        let clocks = match clocks.is_empty() {
+            true => guest.clocksource.clone(),
+            false => Vec::from_iter(clocks).join(CLOCKS_APART),
+        };
         let memory = guest.memory_kib / 1024;
         about
             .push(("guest", format!("{}, {} CPUs, {memory} MiB, clock {clocks}", guest.release, guest.cpus)));
@@ -218,18 +248,6 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
 fn waste_rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
     let mut rows = Vec::new();
     for cell in &group.cells {
-        // The same in all guests of a kernel with the host's clock, if all is well.
-        let clocks: BTreeSet<&str> = group
-            .cells
-            .iter()
-            .filter(|cell| cell.boot_ms.is_some())
-            .filter_map(|cell| cell.clock_source())
-            .flat_map(|names| names.split(CLOCKS_APART))
-            .collect();
-        let clocks = match clocks.is_empty() {
-            true => guest.clocksource.clone(),
-            false => Vec::from_iter(clocks).join(CLOCKS_APART),
-        };
         let Test::LbrWaste { mechanism } = cell.id.test else { continue };
         let Some(Measurement::LbrWaste(waste)) = &cell.measurement else {
             let name = mechanism.name().to_owned();
@@ -685,7 +703,8 @@ fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {
 
 fn outcomes(run: &Run) -> Outcomes {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let (mut failures, mut errors) = (Vec::new(), Vec::new());
+    let mut failures = Vec::new();
+    let mut errors: Vec<(&Outcome, Failed)> = Vec::new();
     let mut skips: Vec<(String, Vec<String>)> = Vec::new();
     for cell in groups(run).iter().flat_map(|group| &group.cells) {
         *counts.entry(cell.outcome.name()).or_default() += 1;
@@ -697,11 +716,12 @@ fn outcomes(run: &Run) -> Outcomes {
                 // A compiler says more than a line: the rest stands where otherwise the console does.
                 let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
                 let console = rest.lines().chain(cell.console_tail.iter().map(String::as_str));
-                errors.push(Failed {
-                    cell: name,
-                    message: format!("{kind}: {first}"),
-                    console: console.map(str::to_owned).collect(),
-                });
+                let console: Vec<String> = console.map(str::to_owned).collect();
+                let message = format!("{kind}: {first}");
+                match errors.iter_mut().find(|(known, _)| **known == cell.outcome) {
+                    Some((_, known)) => known.cells.push(name),
+                    None => errors.push((&cell.outcome, Failed { cells: vec![name], message, console })),
+                }
             }
             Outcome::Skip { reason } => {
                 let reason = text::line(reason);
@@ -720,7 +740,7 @@ fn outcomes(run: &Run) -> Outcomes {
         summary: format!("{} cells: {}", run.cells.len(), parts.join(", ")),
         lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
         failures,
-        errors,
+        errors: errors.into_iter().map(|(_, failed)| failed).collect(),
         skips,
     }
 }

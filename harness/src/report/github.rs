@@ -3,7 +3,7 @@
 //!
 //! What a guest, a compiler or a series' author wrote is data: none of it becomes a command of the runner's.
 
-use super::{View, markdown};
+use super::{View, content::and_more, markdown};
 use crate::{
     run::{Cell, ErrorKind, Outcome, Run},
     text::{line, plain},
@@ -52,17 +52,31 @@ fn errors(run: &Run) -> Vec<Annotation> {
         message,
         place: None,
     }));
-    errors.extend(run.cells.iter().filter_map(of_cell));
+    errors.extend(of_cells(&run.cells));
     errors
 }
 
-fn of_cell(cell: &Cell) -> Option<Annotation> {
+/// One of each, whatever number of cells ended so: GitHub shows few.
+fn of_cells(cells: &[Cell]) -> Vec<Annotation> {
+    let mut alike: Vec<(&Cell, Vec<String>)> = Vec::new();
+    for cell in cells {
+        let is_same = |(first, _): &&mut (&Cell, Vec<String>)| first.outcome == cell.outcome;
+        let is_error = matches!(cell.outcome, Outcome::Error { .. });
+        match alike.iter_mut().find(is_same).filter(|_| is_error) {
+            Some((_, names)) => names.push(cell.id.name()),
+            None => alike.push((cell, vec![cell.id.name()])),
+        }
+    }
+    alike.iter().filter_map(|(cell, names)| of_cell(cell, &and_more(names))).collect()
+}
+
+fn of_cell(cell: &Cell, names: &str) -> Option<Annotation> {
     let place = match &cell.outcome {
         Outcome::Pass | Outcome::Skip { .. } => return None,
         Outcome::Error { kind: ErrorKind::Build, message } => place(message),
         Outcome::Fail { .. } | Outcome::Error { .. } => None,
     };
-    let title = format!("{} {}", cell.outcome.name(), cell.id.name());
+    let title = format!("{} {names}", cell.outcome.name());
     Some(Annotation { title, message: cell.outcome.reason()?, place })
 }
 

@@ -30,7 +30,7 @@ pub fn render(run: &Run, view: &View) -> String {
         out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));
     }
     for failed in &outcomes.errors {
-        let heading = paragraph(&format!("error {}", failed.cell), "");
+        let heading = paragraph(&format!("error {}", failed.heading()), "");
         out += &format!("\n{heading}{}", paragraph(&failed.message, "  "));
     }
     for (reason, cells) in &outcomes.skips {

@@ -162,7 +162,12 @@ fn endings(outcomes: &Outcomes) -> String {
         out.extend(reasons.iter().map(|reason| format!("  - {}\n", paragraph(reason))));
     }
     for failed in &outcomes.errors {
-        out += &format!("\n- error: {}: {}\n", cell_name(&failed.cell), text(&failed.message));
+        let [first, rest @ ..] = &failed.cells[..] else { continue };
+        let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        out += &format!("\n- error: {}{more}: {}\n", cell_name(first), text(&failed.message));
+        if !rest.is_empty() {
+            out += &format!("\n{}", details(&format!("The {} more", rest.len()), &rest.join("\n")));
+        }
         if !failed.console.is_empty() {
             out += &format!("\n{}", details("What it said last", &failed.console.join("\n")));
         }

@@ -118,7 +118,8 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
         out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));
     }
     for failed in &outcomes.errors {
-        out += &format!("{} {}\n      {}\n", style.red("error"), line(&failed.cell), line(&failed.message));
+        out +=
+            &format!("{} {}\n      {}\n", style.red("error"), line(&failed.heading()), line(&failed.message));
         let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
         out.extend(
             failed.console[skipped..]

@@ -679,3 +679,40 @@ fn tables_fit_the_terminal_and_say_the_same() {
     let style = terminal::Style { colour: true, width: None };
     assert!(terminal::render(&recorded(), &View::default(), style).contains("\u{1b}[32mbetter"));
 }
+
+/// A kernel that panics at boot: its own cell says so, all others the same in a line.
+#[test]
+fn errors_that_are_alike_are_told_once() {
+    let mut run = recorded();
+    let head = run.series[0].head().kernel.clone();
+    let error = |message: &str| Outcome::Error { kind: ErrorKind::Panic, message: message.to_owned() };
+    let mut count = 0;
+    for cell in run.cells.iter_mut().filter(|cell| cell.id.kernel == head && cell.id.test != Test::Build) {
+        (cell.outcome, cell.measurement, cell.console_tail) = (error("does not boot: oh"), None, Vec::new());
+        count += 1;
+    }
+    assert!(count > 2);
+    let mut boot = run.cells.iter().find(|cell| cell.id.kernel == head).unwrap().clone();
+    (boot.id.test, boot.outcome, boot.console_tail) = (Test::Boot, error("oh"), vec!["the end".to_owned()]);
+    run.cells.push(boot);
+    let view = View::default();
+    for (name, text) in [
+        ("terminal", terminal::render(&run, &view, terminal::Style::default())),
+        ("markdown", markdown::render(&run, &view)),
+        ("mail", mail::render(&run, &view).replace("\n  ", " ")),
+        ("github", github::annotations(&run)),
+    ] {
+        // The comparison's table has a row for each test that only the base measured.
+        let text = match name {
+            "terminal" => text.split_once("\nerror ").unwrap().1,
+            _ => text.rsplit(" cells: ").next().unwrap(),
+        };
+        assert_eq!(text.matches("panic: does not boot: oh").count(), 1, "{name}: {text}");
+        assert!(text.contains(&format!("and {} more", count - 1)), "{name}: {text}");
+        assert_eq!(text.matches("panic: oh").count(), 1, "{name}: {text}");
+    }
+    // A case of each, and none with another's console.
+    let junit = String::from_utf8(junit::render(&run).unwrap()).unwrap();
+    assert_eq!(junit.matches("message=\"does not boot: oh\"").count(), count, "{junit}");
+    assert_eq!(junit.matches("the end").count(), 1, "{junit}");
+}

@@ -2,7 +2,7 @@
 //! Runs the cells of a job: boots guests, measures, judges, and leaves each result in its cell's folder.
 
 use super::{
-    Plan, PlannedCell, attach, budget,
+    Plan, PlannedCell, attach, boots, budget,
     plan::{AttachParameters, Job, Parameters},
     selftests,
 };
@@ -277,15 +277,42 @@ fn run(
         dir: folders.guest.to_owned(),
         deadlines,
     };
+    let run_dir = RunDir::new(&plan.run_dir);
+    let kernel = boots::Kernel::of(&run_dir, &planned.id);
+    let turn = kernel
+        .turn(task.clock)
+        .map_err(|error| Stop::harness(format!("failed to ask whether the kernel boots: {error}")))?;
+    let dead = |boot: &Cell, cell: &mut Cell| {
+        if planned.id.test == Test::Boot {
+            cell.console_tail.clone_from(&boot.console_tail);
+        }
+        let (kind, message) = boots::outcome(boot, &planned.id);
+        Stop::Error { kind, message }
+    };
+    if let boots::Turn::Dead(boot) = &turn {
+        return Err(dead(boot, cell));
+    }
+    let started = Instant::now();
     let vm = Vm::start(&spec);
     if task.clock == Clock::Exact {
         // It holds nothing that is not kept elsewhere. Failing only leaves it there.
         let _ = fs::remove_file(&initrd);
     }
-    let (mut vm, facts) = vm.map_err(|error| {
-        cell.console_tail.clone_from(&error.console_tail);
-        Stop::from(error)
-    })?;
+    let (mut vm, facts) = match vm {
+        Ok(started) => started,
+        Err(error) => {
+            let took = started.elapsed().as_millis() as u64;
+            if error.booted {
+                kernel.has_booted();
+            } else if let Some(boot) = kernel.failed(&error, folders.guest, took) {
+                return Err(dead(&boot, cell));
+            }
+            cell.console_tail.clone_from(&error.console_tail);
+            return Err(error.into());
+        }
+    };
+    kernel.has_booted();
+    drop(turn);
     // The guest that has orders is up when it has done them.
     if task.clock == Clock::Free {
         cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
@@ -294,6 +321,10 @@ fn run(
     let result = measure(&mut vm, facts, planned, &task, folders, cell);
     if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
+    }
+    // A clock may fail while it is used.
+    if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
+        cell.add_clock_source(&name);
     }
     match vm.power_off(Duration::from_secs(5)) {
         // It was dying while it measured: the console only came to say so after the answer. A worse answer is no better reason.
@@ -322,10 +353,6 @@ fn measure(
         });
     }
     // The exact clock's guest has another clock source, and is otherwise the same.
-    // A clock may fail while it is used.
-    if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
-        cell.add_clock_source(&name);
-    }
     match &cell.guest {
         None => cell.guest = Some(facts),
         Some(_) if task.clock == Clock::Free => cell.add_clock_source(&facts.clocksource),

@@ -3,6 +3,7 @@
 
 mod attach;
 pub mod baseline;
+mod boots;
 pub mod budget;
 pub mod cell;
 mod definition;

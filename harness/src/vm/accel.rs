@@ -163,7 +163,12 @@ mod tests {
         let now = circumstances("a", true, "qemu");
 
         // One that was interrupted, or whose kernel died, says nothing of the next.
-        let ran = |kind, message: &str| VmError { kind, message: message.to_owned(), console_tail: vec![] };
+        let ran = |kind, message: &str| VmError {
+            kind,
+            message: message.to_owned(),
+            console_tail: vec![],
+            booted: false,
+        };
         let died = ran(ErrorKind::Panic, "no init");
         let gave_up = ran(ErrorKind::Guest, "the agent gave up");
         for why in [NoAnswer::Untried("stopped".to_owned()), died.into(), gave_up.into()] {

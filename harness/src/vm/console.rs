@@ -58,6 +58,11 @@ impl Console {
         self.minds_warnings.store(true, Ordering::Relaxed);
     }
 
+    /// The agent has said that it is there, or is known to be.
+    pub fn is_up(&self) -> bool {
+        self.minds_warnings.load(Ordering::Relaxed)
+    }
+
     pub fn tail(&self) -> Vec<String> {
         lock(&self.seen).tail.iter().cloned().collect()
     }
@@ -65,11 +70,6 @@ impl Console {
     pub fn last_line(&self) -> Instant {
         lock(&self.seen).last_line
     }
-}
-
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
     /// The first sign that the boot went wrong: [`death::flaw`].
     pub fn flaw(&self) -> Option<String> {
@@ -80,6 +80,11 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     pub fn clock_source(&self) -> Option<String> {
         lock(&self.seen).clock_source.clone()
     }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
 
 /// Ends when QEMU's end of the console closes.
 fn drain(
@@ -112,17 +117,17 @@ fn drain(
         {
             let mut seen = lock(seen);
             seen.last_line = Instant::now();
-            if seen.tail.len() == TAIL {
-                seen.tail.pop_front();
-            }
-            seen.tail.push_back(text);
-        }
             if seen.flaw.is_none() {
                 seen.flaw = death::flaw(&text).map(str::to_owned);
             }
             if let Some(name) = death::clock_source(&text) {
                 seen.clock_source = Some(name.to_owned());
             }
+            if seen.tail.len() == TAIL {
+                seen.tail.pop_front();
+            }
+            seen.tail.push_back(text);
+        }
         if let (Some(death), false) = (death, dead) {
             dead = true;
             if signals.send(Signal::Death(death)).is_err() {

@@ -77,6 +77,8 @@ pub struct VmError {
     pub kind: ErrorKind,
     pub message: String,
     pub console_tail: Vec<String>,
+    /// The agent had been heard of.
+    pub booted: bool,
 }
 
 /// What the threads that watch a guest report.
@@ -106,7 +108,12 @@ fn note(spec: &Spec, text: &str) {
 
 fn failed(kind: ErrorKind, action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
     let action = action.to_owned();
-    move |error| VmError { kind, message: format!("failed to {action}: {error}"), console_tail: Vec::new() }
+    move |error| VmError {
+        kind,
+        message: format!("failed to {action}: {error}"),
+        console_tail: Vec::new(),
+        booted: false,
+    }
 }
 
 fn harness(action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
@@ -154,6 +161,10 @@ impl Vm {
             drop(vm);
             return booted();
         }
+        if let Some(flaw) = vm.flaw(spec, &facts) {
+            note(spec, &format!("no snapshot was kept: {flaw}"));
+            return Ok((vm, facts));
+        }
         match snapshots.keep(spec, ours, (&vm.ready, &facts), &spec.dir.join(CONSOLE_LOG)) {
             // Another run keeps one: this guest is as it was.
             Ok(Kept::Untouched) => return Ok((vm, facts)),
@@ -161,10 +172,6 @@ impl Vm {
             Err(error) => note(spec, &format!("no snapshot was kept: {error}")),
         }
         // It stands still now, or nobody knows how it is. What is measured is a guest like those that come after it; of one that was
-        if let Some(flaw) = vm.flaw(spec, &facts) {
-            note(spec, &format!("no snapshot was kept: {flaw}"));
-            return Ok((vm, facts));
-        }
         // dying when it was saved all would be.
         vm.qemu.kill();
         if let Some(death) = vm.death_on_the_way() {
@@ -174,13 +181,6 @@ impl Vm {
         Vm::restored_from(snapshots, spec).map_or_else(booted, Ok)
     }
 
-    /// None where there is no snapshot, or one that is of no use, which then goes: a guest that boots owes nothing to it.
-    fn restored_from(snapshots: &Snapshots, spec: &Spec) -> Option<(Vm, Facts)> {
-        let result = match snapshots.find(spec) {
-            Ok(None) => return None,
-            Ok(Some(saved)) => {
-                Vm::restore(spec, &saved).map(|vm| (vm, saved.facts)).map_err(|e| e.to_string())
-            }
     /// Why this guest is not what each of its kind should be, if it is not.
     fn flaw(&self, spec: &Spec, facts: &Facts) -> Option<String> {
         let said = self.console.flaw().map(|line| format!("its kernel said: {line}"));
@@ -195,6 +195,13 @@ impl Vm {
         self.console.clock_source()
     }
 
+    /// None where there is no snapshot, or one that is of no use, which then goes: a guest that boots owes nothing to it.
+    fn restored_from(snapshots: &Snapshots, spec: &Spec) -> Option<(Vm, Facts)> {
+        let result = match snapshots.find(spec) {
+            Ok(None) => return None,
+            Ok(Some(saved)) => {
+                Vm::restore(spec, &saved).map(|vm| (vm, saved.facts)).map_err(|e| e.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         result
@@ -321,6 +328,7 @@ impl Vm {
                         kind: ErrorKind::QemuStart,
                         message: format!("failed to start {}: {error}", virtme.vng.program.display()),
                         console_tail: tail(),
+                        booted: false,
                     },
                 )?
             }
@@ -561,7 +569,9 @@ impl Vm {
 
     fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
         self.qemu.kill();
-        VmError { kind, message: brief(message), console_tail: self.console.tail() }
+        // A guest that has orders speaks on its console long before it does on its link.
+        let booted = !self.boot_time.is_zero() || self.console.is_up();
+        VmError { kind, message: brief(message), console_tail: self.console.tail(), booted }
     }
 }
 
