@@ -12,7 +12,8 @@ use tramplab::{
     kernel::{
         self, KernelError, Recipe, Source,
         build::{BuildError, Builder, Confinement, Event, Order, ToolchainError},
-        kconfig, source,
+        kconfig::{self, Uses},
+        source,
     },
     run::Arch,
     series::Patch,
@@ -72,7 +73,14 @@ impl Sources {
             description: "6.12".into(),
             lineage: "6.12".into(),
             toolchain: recipe.toolchain,
-            config: kconfig::fragments(configs, Arch::Arm64, &Mechanism::ALL, false, &recipe.config).unwrap(),
+            config: kconfig::fragments(
+                configs,
+                Arch::Arm64,
+                &Mechanism::ALL,
+                Uses::default(),
+                &recipe.config,
+            )
+            .unwrap(),
             patches: Vec::new(),
             reverse: false,
             confinement: Confinement::probe().ok(),

@@ -285,6 +285,7 @@ impl Setting {
             each_patch: false,
             placebos: 0,
             unconfined: self.unconfined,
+            backend: Backend::Qemu,
             cache: &lab.cache,
             run_dir: &place.folder,
             progress: &self.progress,

@@ -14,7 +14,8 @@ use tramplab::{
     kernel::{
         self, Image, KernelError, Manifest, Recipe, Source, Tree,
         build::{self, BuildError, Builder, Confinement, Means, Order, Reason, Selftests},
-        kconfig, source,
+        kconfig::{self, Uses},
+        source,
     },
     run::{self, Arch, Backend, Built, ErrorKind, Outcome, RunDir, Step, Test},
     selftests::{self, Name},
@@ -212,6 +213,8 @@ pub struct Preparing<'a> {
     /// How many placebos are made of a series' tree.
     pub placebos: usize,
     pub unconfined: bool,
+    /// What starts the guests.
+    pub backend: Backend,
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,
     pub progress: &'a Progress,
@@ -337,14 +340,14 @@ impl Preparing<'_> {
         let mechanisms = self.suite.mechanisms();
         let files = series.map(files_of_tests).unwrap_or_default();
         let wanted = self.suite.selftests(&files);
-        let selftests = wanted.is_some();
+        let uses = Uses { selftests: wanted.is_some(), virtme_ng: self.backend == Backend::VirtmeNg };
         if !files.is_empty() && wanted.as_ref().is_none_or(|wanted| wanted.files.is_empty()) {
             let files = files.into_iter().collect::<Vec<_>>().join(", ");
             self.progress.line(&format!(
                 "warning: the series changes tests of test_progs ({files}), and no test_progs group of the suite runs them"
             ));
         }
-        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, selftests, &recipe.config)
+        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, uses, &recipe.config)
             .map_err(KernelError::from)?;
         config.conflicts.iter().for_each(|conflict| self.progress.line(&conflict.to_string()));
         let order = Order {
@@ -352,12 +355,7 @@ impl Preparing<'_> {
             arch: manifest.arch,
             digest: sources.digest.clone(),
             description: sources.described.clone(),
-            // Another configuration: in the same folder each would undo what the other built.
-            lineage: if selftests {
-                format!("{}-selftests", sources.lineage)
-            } else {
-                sources.lineage.clone()
-            },
+            lineage: format!("{}{}", sources.lineage, uses.suffix()),
             toolchain: recipe.toolchain.clone(),
             config,
             patches: match change {

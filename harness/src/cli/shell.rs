@@ -190,6 +190,7 @@ fn image(
         each_patch: false,
         placebos: 0,
         unconfined: false,
+        backend,
         cache,
         run_dir: &RunDir::new(logs.path()),
         progress,

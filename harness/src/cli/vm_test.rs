@@ -311,6 +311,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         each_patch: args.series.each_patch,
         placebos: args.series.placebos,
         unconfined: args.series.unconfined,
+        backend,
         cache: &lab.cache,
         run_dir: &run_dir,
         progress: &progress,

@@ -198,19 +198,39 @@ impl Fragments {
     }
 }
 
+/// What a kernel built here is for, beside what each is for. It is another kernel then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// The tree's own tests run on it.
+    pub selftests: bool,
+    /// virtme-ng starts its guests.
+    pub virtme_ng: bool,
+}
+
+impl Uses {
+    /// Of the folder in which such kernels are built: in the same one each would undo what the other built.
+    pub fn suffix(self) -> String {
+        let names = [(self.selftests, "-selftests"), (self.virtme_ng, "-virtme-ng")];
+        names.iter().filter(|(is_used, _)| *is_used).map(|(_, name)| *name).collect()
+    }
+}
+
 /// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, where the tree offers
-/// it `offered.config` and what the mechanisms take, for the tree's own tests `selftests.config`, and the manifest's own. A
+/// it `offered.config` and what the mechanisms take, for its uses `selftests.config` and `virtme-ng.config`, and the manifest's own. A
 /// mechanism that cannot be had is no reason not to build: its cells are skipped. The tree is not looked at: what is built is
 /// known without it.
 pub fn fragments(
     configs: &Path,
     arch: Arch,
     mechanisms: &[Mechanism],
-    selftests: bool,
+    uses: Uses,
     extra: &[PathBuf],
 ) -> Result<Fragments, FragmentError> {
     let mut all = Fragment::read(&configs.join("base.config"))?;
     all.extend(Fragment::read(&configs.join(format!("{}.config", arch.name())))?);
+    if uses.virtme_ng {
+        all.extend(Fragment::read(&configs.join("virtme-ng.config"))?);
+    }
     let mut offered = Fragment::read(&configs.join("offered.config"))?;
     for mechanism in mechanisms {
         offered.extend(required_for(*mechanism).iter().map(|option| Wanted {
@@ -221,7 +241,7 @@ pub fn fragments(
             demand: Demand::WhereOffered,
         }));
     }
-    if selftests {
+    if uses.selftests {
         offered.extend(Fragment::read(&configs.join("selftests.config"))?);
     }
     all.extend(offered.into_iter().map(|wanted| Wanted { demand: Demand::WhereOffered, ..wanted }));

@@ -9,7 +9,7 @@ mod options;
 mod tests_of_trees;
 mod unmet;
 
-pub use fragment::{Conflict, Demand, Fragment, FragmentError, Fragments, Wanted, fragments};
+pub use fragment::{Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments};
 pub use options::{Options, Unreadable};
 pub use unmet::{Unmet, unmet};
 

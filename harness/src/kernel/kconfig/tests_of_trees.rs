@@ -488,7 +488,7 @@ fn later_fragments_win_and_demand_more() {
         ],
     );
     let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
-    let merged = fragments(&configs, Arch::X86_64, &mechanisms, false, &extra).unwrap();
+    let merged = fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &extra).unwrap();
     let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n\
                     CONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\nCONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
     assert_eq!(merged.text(), expected);
@@ -511,9 +511,9 @@ fn later_fragments_win_and_demand_more() {
     assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
 
     let none = [PathBuf::from("/no/such.config")];
-    let error = fragments(&configs, Arch::X86_64, &[], false, &none).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none).unwrap_err().to_string();
     assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
-    let error = fragments(&configs, Arch::Arm64, &[], false, &[]).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::Arm64, &[], Uses::default(), &[]).unwrap_err().to_string();
     assert!(error.contains("arm64.config"), "{error}");
 }
 
@@ -522,10 +522,21 @@ fn later_fragments_win_and_demand_more() {
 fn our_own_fragments_can_be_read() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/kconfig");
     for arch in [Arch::X86_64, Arch::Arm64] {
-        let merged = fragments(&configs, arch, &Mechanism::ALL, false, &[]).unwrap();
+        let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[]).unwrap();
         assert_eq!(merged.conflicts, []);
         // Which mechanisms a suite has does not make it another kernel.
-        assert_eq!(merged, fragments(&configs, arch, &[], false, &[]).unwrap());
+        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[]).unwrap());
+        // What virtme-ng needs is in the kernels that it boots, and in no others.
+        let virtme_ng = Uses { virtme_ng: true, ..Uses::default() };
+        let booted = fragments(&configs, arch, &[], virtme_ng, &[]).unwrap();
+        assert_eq!(booted.conflicts, []);
+        let has = |fragments: &Fragments, option: &str| {
+            fragments.wanted.iter().any(|wanted| wanted.option == option && wanted.value == "y")
+        };
+        for option in crate::suite::plan::VIRTME_NEEDS {
+            assert!(has(&booted, option), "{option}");
+        }
+        assert!(!has(&merged, "VIRTIO_FS") && merged.wanted.len() < booted.wanted.len());
         let demand = |option: &str| {
             let found = merged.wanted.iter().find(|wanted| wanted.option == option);
             found.unwrap_or_else(|| panic!("no {option}")).demand
