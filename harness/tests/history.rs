@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `history`, `--update-budgets` and `--format kcidb` from outside, on runs that were recorded.
 
+mod pip;
+
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -397,4 +399,50 @@ fn runs_that_were_put_together_are_told_apart() {
     let output = tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
+}
+
+/// KernelCI's own program, and what its `submit` imports. The rest that it asks for draws charts.
+const KCI_DEV: [&str; 12] = [
+    "kci-dev==0.1.12",
+    "certifi==2026.10.19.post1",
+    "charset-normalizer==3.5.2",
+    "click==8.2.1",
+    "gitdb==4.0.12",
+    "GitPython==3.2.1",
+    "idna==3.20",
+    "PyYAML==6.0.4",
+    "requests==2.34.2",
+    "smmap==5.0.3",
+    "tabulate==0.9.0",
+    "urllib3==2.8.0",
+];
+
+#[test]
+fn kci_dev_submits_reports_as_they_are_written() {
+    let packages = pip::installed(&KCI_DEV);
+    let dir = tempfile::tempdir().unwrap();
+    let submitted = |file: &Path| {
+        let mut command = Command::new("python3");
+        command.args(["-c", "from kcidev.subcommands.submit import submit; submit(obj={})"]);
+        command.args(["build", "--dry-run", "--from-json"]).arg(file);
+        command.env("PYTHONPATH", &packages).output().unwrap()
+    };
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for run in [
+        "report/testdata/run.json",
+        "report/testdata/two-architectures.json",
+        "compare/testdata/lbr-helpers.json",
+    ] {
+        let report = dir.path().join("report.json");
+        let arguments = ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
+        tramplab(&[&["report", testdata.join(run).to_str().unwrap()], &arguments[..]].concat());
+        let output = submitted(&report);
+        assert!(output.status.success(), "{run}: {}", text(&output.stderr));
+        let [sent, written]: [Value; 2] =
+            [output.stdout, fs::read(&report).unwrap()].map(|bytes| serde_json::from_slice(&bytes).unwrap());
+        assert_eq!(sent, written, "{run}");
+    }
+    let other = dir.path().join("other.json");
+    fs::write(&other, "{}").unwrap();
+    assert!(!submitted(&other).status.success());
 }
