@@ -8,6 +8,8 @@
 mod attach;
 pub mod comparison;
 pub mod content;
+#[cfg(test)]
+mod docs;
 pub mod github;
 pub mod history;
 pub mod junit;
