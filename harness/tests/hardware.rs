@@ -3,6 +3,7 @@
 //! be refused.
 
 mod command;
+mod kvm;
 mod machine;
 
 use command::{stderr, tramplab};
@@ -16,7 +17,7 @@ use std::{
 use tramplab::{
     branch::{self, Branch, Filter, HardwareError, Model},
     host::lbr::LbrFormat,
-    run::{Accel, Arch},
+    run::{Accel, Arch, Outcome, Test},
     vm::{Vm, cpu_model},
 };
 use tramplab_protocol::{
@@ -176,4 +177,32 @@ fn this_machine_is_asked_once_and_answers_the_same() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains(&format!("--branches hardware asks: {reason}")), "{reason:?} is missing in {said}");
     assert!(!runs.exists());
+}
+
+/// None of these cells boots a guest under KVM.
+#[test]
+fn counts_under_tcg_where_kvm_runs_guests() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    kvm::remember(&cache);
+    let suite = dir.path().join("suite.yaml");
+    let tests = "  - lbr_waste: { mechanisms: [fentry] }\n  - trigger: { mechanisms: [fentry], throughput: false }\n\
+                 \x20 - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact, explain: [exact] }\n";
+    let budgets =
+        "budgets:\n  - wasted: { fentry: { any: 100 } }\n    most: { trigger.fentry.instructions: 1 }\n";
+    fs::write(&suite, format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{tests}{budgets}")).unwrap();
+    let mut command = tramplab();
+    command.arg("vm-test").arg("--suite").arg(&suite).arg("--runs").arg(dir.path().join("runs"));
+    command.arg("--kernel").arg(from_env("TRAMPLAB_TEST_KERNEL_X86_64")).args(["--arch", "x86_64"]);
+    let output = command.env("TRAMPLAB_CACHE", &cache).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let run = command::stored(&dir.path().join("runs"));
+    assert_eq!(run.machines[0].cpu, "max");
+    for cell in &run.cells {
+        assert_eq!(cell.id.accel, Accel::Tcg);
+        let is_fail = matches!(cell.outcome, Outcome::Fail { .. });
+        assert_eq!(is_fail, matches!(cell.id.test, Test::Trigger { .. }), "{:?}", cell.outcome);
+        assert!(is_fail || cell.outcome == Outcome::Pass, "{:?}", cell.outcome);
+    }
+    assert_eq!(run.cells.len(), 3);
 }

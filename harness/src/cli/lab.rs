@@ -205,6 +205,7 @@ impl Lab {
                 snapshots,
                 selftests,
                 accel,
+                accel_named: self.is_accel_named(),
                 branches,
                 backend,
                 undeliverable,
@@ -235,15 +236,15 @@ impl Lab {
             progress
                 .line("budgets of waste are of virtual branch records; the CPU's own are not judged by them");
         }
-        let is_mixed = |arch: Arch| {
-            let runs = |accel| cells.iter().any(|cell| (cell.id.arch, cell.id.accel) == (arch, accel));
-            runs(Accel::Kvm) && runs(Accel::Tcg)
-        };
+        let runs_under =
+            |arch: Arch, accel| cells.iter().any(|cell| (cell.id.arch, cell.id.accel) == (arch, accel));
         let cpu = |arch: Arch| {
-            let own = vm::cpu_model(accel_of(arch), arch, lbr_of(arch));
-            match is_mixed(arch) {
-                true => format!("{own}; of virtual branch records {}", vm::cpu_model(Accel::Tcg, arch, None)),
-                false => own,
+            let of = |accel| vm::cpu_model(accel, arch, lbr_of(arch));
+            match (runs_under(arch, Accel::Kvm), runs_under(arch, Accel::Tcg)) {
+                (true, true) => format!("{}; under TCG {}", of(Accel::Kvm), of(Accel::Tcg)),
+                (true, false) => of(Accel::Kvm),
+                (false, true) => of(Accel::Tcg),
+                (false, false) => of(accel_of(arch)),
             }
         };
         let machine_cpus: BTreeMap<Arch, String> = self.qemus.keys().map(|&arch| (arch, cpu(arch))).collect();
@@ -253,8 +254,8 @@ impl Lab {
                 .qemus
                 .iter()
                 .map(|(&arch, qemu)| {
-                    let plugin =
-                        (accel_of(arch) == Accel::Tcg || is_mixed(arch)).then(|| self.built.plugin.clone());
+                    let counts = accel_of(arch) == Accel::Tcg || runs_under(arch, Accel::Tcg);
+                    let plugin = counts.then(|| self.built.plugin.clone());
                     let virtme = self.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| {
                         let agent = self.built.agents[&arch].clone();
                         vm::Virtme { vng: vng.clone(), agent }
@@ -339,9 +340,13 @@ impl Lab {
         if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
     }
 
+    fn is_accel_named(&self) -> bool {
+        self.accel != accel::Request::Auto
+    }
+
     /// The CPU's own branch records where they can be had, else virtual ones, visibly.
     fn choose_branches(&self, arch: Arch, accel: &accel::Choice, progress: &Progress) -> Result<Source> {
-        let named = self.accel != accel::Request::Auto;
+        let named = self.is_accel_named();
         let decide = || lbr::decide(&lbr::Facts::gather(accel.fallback.clone()), arch);
         let choice = branches::choose(self.branches, accel.accel, named, decide)?;
         if let Some(reason) = choice.fallback.filter(|_| Arch::host() == Some(arch)) {

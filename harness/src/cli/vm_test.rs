@@ -137,6 +137,8 @@ impl Args {
         match self.branches {
             BranchesArg::Auto | BranchesArg::Virtual if delivers => Ok(branches::Request::Virtual),
             BranchesArg::Auto => Ok(branches::Request::Auto),
+            // Whoever wants numbers that repeat, of any suite, is not to know which tests have records.
+            BranchesArg::Virtual if !suite.counts_records() => Ok(branches::Request::Virtual),
             _ if !suite.counts_records() => Err(UsageError(format!(
                 "--branches is of lbr_waste tests, and the suite `{}` has none",
                 suite.name

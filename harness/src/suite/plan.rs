@@ -214,6 +214,8 @@ pub struct Guest<'a> {
     /// Its tree's own tests, with a root that has them; none of a kernel that was not built here.
     pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
+    /// The accelerator was asked for by name: no cell runs under another.
+    pub accel_named: bool,
     /// Whose branch records are counted.
     pub branches: Source,
     /// Why its emulator can hand it no branch records, if it cannot.
@@ -234,6 +236,7 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             ref snapshots,
             ref selftests,
             accel,
+            accel_named,
             ref branches,
             backend,
             ref undeliverable,
@@ -250,7 +253,8 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
             let undeliverable = undeliverable.clone().filter(|_| deliver);
             // The plugin's records are of guests under TCG, whatever the others run under.
             let is_virtual = deliver && !is_waste || is_waste && *branches == Source::Virtual;
-            let accel = if is_virtual { Accel::Tcg } else { accel };
+            let is_counted = takes_tcg(&parameters) && !accel_named;
+            let accel = if is_virtual || is_counted { Accel::Tcg } else { accel };
             let recordless = match branches {
                 Source::None(reason) if is_waste => Some(reason.clone()),
                 _ => None,
@@ -300,6 +304,22 @@ pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCel
     let mut seen = BTreeSet::new();
     cells.retain(|cell| seen.insert(cell.id.clone()));
     cells
+}
+
+/// Whether the plugin counts it, or the exact clock times it: only TCG has them.
+fn takes_tcg(parameters: &Parameters) -> bool {
+    match parameters {
+        Parameters::Trigger { throughput, .. } => !throughput,
+        Parameters::Attach(AttachParameters { clock, explain, .. }) => {
+            clock.exact() || explain.contains(&Explain::Exact)
+        }
+        Parameters::LbrWaste { .. }
+        | Parameters::Boot
+        | Parameters::Bench(_)
+        | Parameters::TestProgs(_)
+        | Parameters::Kselftest { .. }
+        | Parameters::Fault => false,
+    }
 }
 
 /// Whether programs of its guest ask for branch records.
@@ -498,18 +518,16 @@ fn skip_reason(
         | Test::Build
         | Test::Boot => return None,
     };
-    if matches!(parameters, Parameters::Trigger { throughput: false, .. }) && accel == Accel::Kvm {
-        return Some("instructions of a hit are counted by the plugin, which only TCG has; use --accel tcg, or time hits with `throughput: true`".to_owned());
+    if accel == Accel::Kvm && takes_tcg(parameters) {
+        return Some(match parameters {
+            Parameters::Attach(_) => "the exact clock and exact profiles count instructions, which only TCG does; use --accel auto, or --clock free --explain sampled".to_owned(),
+            _ => "instructions of a hit are counted by the plugin, which only TCG has; use --accel auto, or time hits with `throughput: true`".to_owned(),
+        });
     }
-    if let Parameters::Attach(AttachParameters { clock, explain, .. }) = parameters {
-        if accel == Accel::Kvm && (clock.exact() || explain.contains(&Explain::Exact)) {
-            return Some("the exact clock and exact profiles count instructions, which only TCG does; use --accel tcg, or --clock free --explain sampled".to_owned());
-        }
-        if clock.exact() && cpus > 1 {
-            return Some(format!(
-                "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
-            ));
-        }
+    if matches!(parameters, Parameters::Attach(attach) if attach.clock.exact()) && cpus > 1 {
+        return Some(format!(
+            "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
+        ));
     }
     let mut missing = image.missing_for(mechanism);
     if let Test::Trigger { beside, .. } = test {
@@ -682,6 +700,7 @@ mod tests {
             initrd: "initrd".into(),
             selftests: None,
             accel,
+            accel_named: false,
             branches: if accel == Accel::Kvm {
                 Source::None("no LBR here".to_owned())
             } else {
@@ -979,30 +998,43 @@ mod tests {
 
     #[test]
     fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
-        let table = [
-            ("", "", [true, true]),
-            ("explain: [sampled]", "", [true, true]),
-            ("explain: [exact]", "", [true, false]),
-            ("clock: exact", "", [true, false]),
-            ("clock: both", "", [true, false]),
-            ("clock: free, explain: [exact]", "machine: { cpus: 2 }\n", [true, false]),
-            ("clock: exact", "machine: { cpus: 2 }\n", [false, false]),
-            ("clock: both", "machine: { cpus: 4 }\n", [false, false]),
-        ];
-        for (keys, machine, runs) in table {
-            let suite = suite(&format!(
-                "{machine}tests:\n  - attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, {keys} }}\n"
-            ));
-            for (accel, runs) in [Accel::Tcg, Accel::Kvm].into_iter().zip(runs) {
-                let cell = &cells(&suite, &[image("a", None)], accel)[0];
-                let reason = match (runs, accel) {
-                    (true, _) => None,
-                    (false, Accel::Kvm) => Some("only TCG"),
-                    (false, Accel::Tcg) => Some("on one thread"),
-                };
-                let skip = cell.skip.as_deref();
-                assert_eq!(skip.is_some(), reason.is_some(), "{keys} {machine} {accel:?}: {skip:?}");
-                assert!(reason.is_none_or(|words| skip.unwrap().contains(words)), "{skip:?}");
+        use Accel::{Kvm, Tcg};
+        // Under TCG, under KVM because it was there, under KVM by name: what the cell runs under, or why it does not.
+        const COUNTED: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Tcg), Err("only TCG")];
+        const ANYWHERE: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Kvm), Ok(Kvm)];
+        const NOWHERE: [Result<Accel, &str>; 3] =
+            [Err("on one thread"), Err("on one thread"), Err("only TCG")];
+        let attach =
+            |keys: &str| format!("attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, {keys} }}");
+        let trigger = |keys: &str| format!("trigger: {{ mechanisms: [fentry], {keys} }}");
+        for (test, cpus, expected) in [
+            (attach(""), 1, ANYWHERE),
+            (attach("explain: [sampled]"), 1, ANYWHERE),
+            (attach("explain: [exact]"), 1, COUNTED),
+            (attach("clock: exact"), 1, COUNTED),
+            (attach("clock: both"), 1, COUNTED),
+            (attach("clock: free, explain: [exact]"), 2, COUNTED),
+            (attach("clock: exact"), 2, NOWHERE),
+            (attach("clock: both"), 4, NOWHERE),
+            (trigger("throughput: true"), 1, ANYWHERE),
+            (trigger("throughput: false"), 1, COUNTED),
+            (trigger("throughput: false"), 2, COUNTED),
+        ] {
+            let suite = suite(&format!("machine: {{ cpus: {cpus} }}\ntests:\n  - {test}\n"));
+            let images = [image("a", None)];
+            for ((accel, accel_named), expected) in
+                [(Tcg, false), (Kvm, false), (Kvm, true)].iter().zip(expected)
+            {
+                let guest = Guest { accel_named: *accel_named, ..guests(&images, *accel).remove(0) };
+                let cell = &super::cells(&suite, &[guest], false)[0];
+                let what =
+                    format!("{test} {cpus} {accel:?} {accel_named}: {:?} {:?}", cell.id.accel, cell.skip);
+                match expected {
+                    Ok(under) => assert!(cell.skip.is_none() && cell.id.accel == under, "{what}"),
+                    Err(words) => {
+                        assert!(cell.skip.as_ref().is_some_and(|why| why.contains(words)), "{what}")
+                    }
+                }
             }
         }
     }
