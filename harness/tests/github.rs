@@ -5,6 +5,7 @@
 //! `needs` and `matrix`, `always()`, `startsWith`, `contains`, `fromJSON`-free comparisons, `!`, `&&`, `||`. A step with `uses` is
 //! an action of GitHub's: it is not run, but what it would be given is looked at.
 
+mod kvm;
 mod pip;
 
 use serde_json::Value;
@@ -17,7 +18,7 @@ use std::{
 };
 use tramplab::{
     config,
-    run::{ErrorKind, Outcome, Run, RunDir},
+    run::{Arch, ErrorKind, Outcome, Run, RunDir},
     series::Range,
 };
 
@@ -664,6 +665,34 @@ fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String)
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), said)
+}
+
+/// `none` lists the cells that the shards run.
+#[test]
+fn runs_the_suite_of_ci_and_what_is_timed_under_kvm() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    kvm::remember(&cache);
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let timed = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - trigger: { mechanisms: [fentry] }\n";
+    fs::write(dir.path().join("timed.yaml"), timed).unwrap();
+    let under = if Arch::host() == Some(Arch::X86_64) { "kvm" } else { "tcg" };
+    for (suite, expected) in [
+        ("", vec!["tcg/lbr_waste/fexit", "tcg/trigger/fentry", "tcg/attach/fentry/10"]),
+        ("timed.yaml", vec![&*format!("{under}/trigger/fentry")]),
+    ] {
+        let arguments = [("KERNEL", &*kernel), ("ARCH", "x86_64"), ("SUITE", suite), ("SHARD", "none")];
+        let (code, said) =
+            measure(dir.path(), &[&arguments[..], &[("TRAMPLAB_CACHE", cache.to_str().unwrap())]].concat());
+        assert_eq!(code, Some(0), "{said}");
+        for cell in expected {
+            assert!(said.lines().any(|line| line.ends_with(cell)), "{suite} {cell}: {said}");
+        }
+    }
+    let (action, workflow) = (read(ACTION), read(WORKFLOW));
+    for inputs in [&action["inputs"], &workflow["on"]["workflow_call"]["inputs"]] {
+        assert_eq!(inputs["suite"]["default"], "ci");
+    }
 }
 
 /// Something was in the way of building, and is gone when it is tried again: the shards measure, and a run of all would be one too

@@ -1040,6 +1040,51 @@ mod tests {
     }
 
     #[test]
+    fn the_suite_of_ci_is_exact_and_judges_only_the_kernels_that_its_budgets_name() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/suites/ci.yaml");
+        let suite = crate::suite::load(&path).unwrap();
+        let shipped: Vec<kernel::Image> = suite.kernels.iter().map(|name| image(name, None)).collect();
+        let own = [image("tree", None)];
+        for accel in [Accel::Tcg, Accel::Kvm] {
+            let cells = |images| {
+                let mut guests = guests(images, accel);
+                for guest in &mut guests {
+                    guest.branches = Source::Virtual;
+                    guest.budgets_of = &guest.image.name;
+                }
+                super::cells(&suite, &guests, false)
+            };
+            for cell in cells(&shipped) {
+                let name = cell.id.name();
+                assert_eq!((cell.id.accel, cell.skip.as_deref()), (Accel::Tcg, None), "{name}");
+                let is_waste = matches!(cell.id.test, Test::LbrWaste { .. });
+                assert!(is_waste || cell.clocks() == [Clock::Exact], "{name}");
+            }
+            let judged: BTreeSet<String> = cells(&shipped)
+                .iter()
+                .filter(|cell| {
+                    cell.budgets.iter().any(|budget| match cell.id.test {
+                        Test::LbrWaste { mechanism } => {
+                            budget.wasted.keys().any(|row| row.mechanism == mechanism)
+                        }
+                        _ => budget.most.keys().any(|bounded| bounded.metric().test() == cell.id.test),
+                    })
+                })
+                .map(|cell| format!("{}/{}", cell.id.kernel, cell.id.test.name()))
+                .collect();
+            for kernel in &suite.kernels {
+                for test in ["lbr_waste/fexit", "trigger/fentry", "attach/fentry/10"] {
+                    assert!(judged.contains(&format!("{kernel}/{test}")), "{kernel} {test}");
+                }
+            }
+            assert!(cells(&own).iter().all(|cell| cell.budgets.is_empty()));
+            for images in [&shipped[..], &own] {
+                assert_eq!(idle_budgets(&suite, &cells(images)), Vec::<String>::new());
+            }
+        }
+    }
+
+    #[test]
     fn values_that_make_no_sense_are_refused_where_they_stand() {
         let whole = |key: &str, value: &str| {
             let mut keys = vec![("mechanisms", "[fentry]"), ("functions", "[1]"), ("rounds", "1")];
