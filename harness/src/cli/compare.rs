@@ -206,7 +206,11 @@ fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {
 }
 
 fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
-    let config = std::fs::read_to_string(RunDir::at(path).config(kernel.arch, &kernel.name)).ok();
+    let dir = RunDir::at(path);
+    // Before schema 4 there was one architecture, and no folder for it.
+    let flat = dir.kernels().join(format!("{}.config", kernel.name));
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let config = read(&dir.config(kernel.arch, &kernel.name)).or_else(|| read(&flat));
     // Without the file there are still the hashes.
     Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }
 }

@@ -178,7 +178,7 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
             if matches!(cell.id.test, Test::Build | Test::Fault { .. }) {
                 continue;
             }
-            let Some(line) = line(run, kernel, cell.id.accel) else { continue };
+            let line = line(run, kernel, cell.id.accel);
             let group = groups.entry((line, cell.id.test.clone())).or_default();
             group.push(Sample { run, kernel, cell: Some(cell) });
         }
@@ -199,7 +199,7 @@ fn with_failed_builds<'a>(
 ) -> Vec<Sample<'a>> {
     let measured = |kernel: &Kernel| samples.iter().find(|sample| std::ptr::eq(sample.kernel, kernel));
     let sample = |&(run, kernel): &(&'a Run, &'a Kernel)| {
-        let is_of_line = || self::line(run, kernel, line.accel).as_ref() == Some(line);
+        let is_of_line = || self::line(run, kernel, line.accel) == *line;
         let failed = || build_error(run, kernel).is_some() && is_of_line();
         measured(kernel).copied().or_else(|| failed().then_some(Sample { run, kernel, cell: None }))
     };
@@ -349,17 +349,19 @@ fn commit(kernel: &Kernel) -> Option<&str> {
     kernel.commit.as_deref().or_else(|| told().filter(|word| is_commit_id(word)))
 }
 
-fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Option<Line> {
-    let Machine { cpu, cpus, memory_mib, append, .. } = run.machine(kernel.arch)?;
-    let words =
-        [vec![format!("{cpus} CPUs"), format!("{memory_mib} MiB"), format!("-cpu {cpu}")], append.clone()];
-    Some(Line {
+fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
+    let guest = |Machine { cpu, cpus, memory_mib, append, .. }: &Machine| {
+        let size = vec![format!("{cpus} CPUs"), format!("{memory_mib} MiB"), format!("-cpu {cpu}")];
+        [size, append.clone()].concat().join(", ")
+    };
+    Line {
         kernel: line_of(kernel),
         arch: kernel.arch,
         accel,
         suite: run.suite.name.clone(),
-        guest: words.concat().join(", "),
-    })
+        // Of a run of schema 1.
+        guest: run.machine(kernel.arch).map_or_else(|| "machine not recorded".to_owned(), guest),
+    }
 }
 
 /// `linux` of `linux-v6.12` and `linux-0123456789ab`, which `--kernel git:../linux#…` names so.

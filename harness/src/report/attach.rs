@@ -81,7 +81,8 @@ fn times(cells: &[&Cell]) -> Option<Table> {
             row.extend(PHASES.map(|phase| {
                 Spread::of_ns(rounds().map(phase)).map_or_else(String::new, |spread| spread.to_string())
             }));
-            row.push(middle(rounds().map(|round| round.memory_kib)).to_string());
+            let memory = middle(rounds().filter_map(|round| round.memory_kib));
+            row.push(memory.map_or_else(String::new, |kib| kib.to_string()));
             rows.push(row);
             notes.extend(first.stopped.map(|stopped| budget_note(mechanism, functions, clock, &stopped)));
         }
@@ -126,10 +127,10 @@ fn refusals(mechanism: Mechanism, functions: Functions, boot: &AttachBoot) -> Op
     ))
 }
 
-fn middle(values: impl Iterator<Item = i64>) -> i64 {
+fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
     let mut values: Vec<i64> = values.collect();
     values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    values.get(values.len() / 2).copied()
 }
 
 /// How the time grows with the number of functions, where there are enough sizes.

@@ -2,6 +2,7 @@
 //! One run's measurements: the types behind `run.json`, which every report is rendered from.
 
 mod join;
+mod migrate;
 mod outcome;
 mod row;
 pub mod running;
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, Point, message, trace};
 
-/// Raised when a field changes its meaning; an older file is then refused with a clear message.
+/// Raised when a field changes its type or meaning, or goes. Older files are read: `migrate.rs`.
 pub const SCHEMA: u32 = 4;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! A run's folder: `run.json`, the plan (`plan.json`, `jobs/N.json`), and per cell `cells/NAME/` with `cell.json` (`partial.json` until all its boots have ended), `console.log`, `qemu.log`, `trace-NNNN.bin`;
 //! `kernels/ARCH/NAME.config` and `kernels/ARCH/NAME.build.log`.
 
-use super::{Arch, Cell, CellId, Outcome, Run, SCHEMA, Test};
+use super::{Arch, Cell, CellId, Outcome, Run, SCHEMA, Test, migrate};
 use crate::text;
 use std::{
     collections::HashSet,
@@ -24,7 +24,11 @@ pub enum StoreError {
     Damaged { path: PathBuf, source: serde_json::Error },
     #[error("{path} is not a run of this version: {source}")]
     Format { path: PathBuf, source: serde_json::Error },
-    #[error("{path} has schema {found}; this tramplab reads schema {SCHEMA}")]
+    #[error(
+        "{path} has schema {found}; this tramplab reads schemas {oldest} to {SCHEMA}: update it, or \
+         read the file with the tramplab that wrote it",
+        oldest = migrate::OLDEST
+    )]
     Schema { path: PathBuf, found: u64 },
     #[error("failed to use {path}: {what}; no run is stored so: the file was damaged or edited")]
     Contradiction { path: PathBuf, what: String },
@@ -128,7 +132,7 @@ impl RunDir {
             }
             Err(source) => return Err(StoreError::Io { action: "read", path: json, source }),
         };
-        // The version first: a file of another schema need not have this one's fields.
+        // The version first: a file of another schema does not have this one's fields.
         let format = |source| StoreError::Format { path: json.clone(), source };
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|source| {
             match json.extension().is_some_and(|extension| extension == "json") {
@@ -136,29 +140,29 @@ impl RunDir {
                 false => StoreError::NoRun { path: path.to_owned(), source },
             }
         })?;
-        match value["schema"].as_u64() {
-            Some(found) if found != u64::from(SCHEMA) => Err(StoreError::Schema { path: json, found }),
-            _ => {
-                let mut run: Run = serde_json::from_value(value).map_err(format)?;
-                if run.finished.is_none() {
-                    add_late_cells(&mut run, json.parent().unwrap_or(Path::new("")));
-                }
-                match contradiction(&run) {
-                    None => Ok(run),
-                    Some(what) => Err(StoreError::Contradiction { path: json, what }),
-                }
-            }
+        let schema = value["schema"].as_u64().unwrap_or(SCHEMA.into());
+        if !migrate::reads(schema) {
+            return Err(StoreError::Schema { path: json, found: schema });
+        }
+        let mut run: Run = serde_json::from_value(migrate::run(value, schema)).map_err(format)?;
+        if run.finished.is_none() {
+            add_late_cells(&mut run, json.parent().unwrap_or(Path::new("")), schema);
+        }
+        match contradiction(&run) {
+            None => Ok(run),
+            Some(what) => Err(StoreError::Contradiction { path: json, what }),
         }
     }
 }
 
 /// A run that goes on, or was killed, may have ended cells after its last saving. They left their own results.
-fn add_late_cells(run: &mut Run, folder: &Path) {
+fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
     let files = WalkDir::new(folder.join("cells")).sort_by_file_name().into_iter().flatten();
     for file in files.filter(|entry| entry.file_name() == "cell.json") {
-        let read = fs::read(file.path()).map(|bytes| serde_json::from_slice::<Cell>(&bytes));
+        let read = fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         // What is damaged is no result.
-        let Ok(Ok(cell)) = read else { continue };
+        let cell = read.and_then(|cell| serde_json::from_value(migrate::cell(cell, schema)).ok());
+        let Some(cell): Option<Cell> = cell else { continue };
         if run.cells.iter().all(|known| known.id != cell.id) {
             run.missing.retain(|missing| *missing != cell.id);
             run.cells.push(cell);

@@ -204,7 +204,7 @@ impl Prepared {
             attach_ns = now_ns() - before;
         })?;
         result?;
-        let memory_kib = facts::kernel_memory_kib().map_err(GuestError::failed)? - taken;
+        let memory_kib = Some(facts::kernel_memory_kib().map_err(GuestError::failed)? - taken);
         attached()?;
 
         let made = links.len();

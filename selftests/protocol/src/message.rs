@@ -408,7 +408,9 @@ pub struct AttachRound {
     /// The same for closing them.
     pub detach_ns: u64,
     /// Memory that the links took (programs not included): what the kernel has allocated more after attaching than before.
-    pub memory_kib: i64,
+    /// Absent in runs of before it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_kib: Option<i64>,
 }
 
 /// A round in two phases. Addresses are the kernel's; `Resolve` names them.
