@@ -76,7 +76,8 @@ pub fn compare(args: &Args) -> Result<u8> {
         return Err(UsageError(message).into());
     }
     let reasons = doubts((&base, a, &args.base), (&head, b, &args.head), args.anyway)?;
-    let pairs = compare::pair_up(&cells(&base, a), &cells(&head, b));
+    let (of_base, of_head) = (cells(&base, a), cells(&head, b));
+    let pairs = compare::pair_up(&of_base, &of_head);
     if pairs.iter().all(|pair| pair.head.is_none()) {
         let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(UsageError(message).into());
@@ -85,15 +86,11 @@ pub fn compare(args: &Args) -> Result<u8> {
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
-    let comparison = compare::compare(
-        &name(&base, a),
-        &name(&head, b),
-        &pairs,
-        model,
-        head.tolerance,
-        timing,
-        &Layout::default(),
-    );
+    let [base_name, head_name] = [name(&base, a), name(&head, b)];
+    let layout = Layout::default();
+    let mut comparison =
+        compare::compare(&base_name, &head_name, &pairs, model, head.tolerance, timing, &layout);
+    comparison.head_only = compare::head_only(&of_base, &of_head);
     let mut verdicts = report::comparison::verdicts(&comparison);
     verdicts.overlooked.splice(..0, reasons);
     let text = match args.format {
@@ -104,6 +101,12 @@ pub fn compare(args: &Args) -> Result<u8> {
     print(text.as_bytes())?;
     if !comparison.unmatched.is_empty() {
         eprintln!("{} tests are not measured on both sides", comparison.unmatched.len());
+    }
+    if !comparison.head_only.is_empty() {
+        eprintln!(
+            "{} tests are in the head's run only: they are listed, not judged",
+            comparison.head_only.len()
+        );
     }
     Ok(exit_code(&comparison))
 }

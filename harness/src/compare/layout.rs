@@ -2,7 +2,7 @@
 //! How far exact metrics move with the layout of the code alone. They repeat bit for bit on one kernel; a function that nobody
 //! calls still moves addresses, hash chains and the types of BTF, and with them what attaching executes.
 
-use super::{Metric, Phase, Value, metric, pairs};
+use super::{Metric, Phase, Value, metric, pair_up, sides};
 use crate::{
     branch::Model,
     run::{Run, Series},
@@ -20,7 +20,8 @@ impl Layout {
         // They are of the tree, which has the patches where the base is made by taking them out.
         let tree = if series.reverse { series.head() } else { series.base() };
         for placebo in &series.placebos {
-            for pair in pairs(run, series.arch, &tree.kernel, placebo) {
+            let [tree, moved] = sides(run, series.arch, &tree.kernel, placebo);
+            for pair in pair_up(&tree, &moved) {
                 for (metric, base, moved) in metric::of_both(&pair, model).unwrap_or_default() {
                     if let Some(apart) = apart(&base, &moved) {
                         let band = bands.entry(metric).or_default();

@@ -571,7 +571,7 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
     Some(Unmatched { test: base.id.test.clone(), base: ending(base), head: ending(head), lost, is_new })
 }
 
-fn ending(cell: &Cell) -> String {
+pub(super) fn ending(cell: &Cell) -> String {
     match &cell.outcome {
         Outcome::Pass => "pass".to_owned(),
         Outcome::Fail { .. } => "fail".to_owned(),

@@ -22,7 +22,7 @@ pub use timed::{Levels, Ratio, levels};
 
 use crate::{
     branch::Model,
-    run::{Accel, Arch, BranchSource, Cell, Outcome, Run, Series, Step, Test, Tolerance},
+    run::{Accel, Arch, BranchSource, Cell, CellId, Outcome, Run, Series, Step, Test, Tolerance},
 };
 use std::{cmp::Ordering, fmt};
 
@@ -47,6 +47,8 @@ pub struct Comparison {
     pub metrics: Vec<Compared>,
     /// Cells of which one side has no measurement.
     pub unmatched: Vec<Unmatched>,
+    /// Tests of which the base has no cell. They judge nothing.
+    pub head_only: Vec<HeadOnly>,
     /// Attach tests whose sides did not attach to the same functions.
     pub other_functions: Vec<Test>,
     /// Timed tests whose times are not judged, with the clock sources of base and head.
@@ -75,6 +77,13 @@ pub struct Unmatched {
     pub lost: bool,
     /// A test that only the head's tree has, and that passed there.
     pub is_new: bool,
+}
+
+/// A test that the base's run did not select, or was interrupted before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadOnly {
+    pub test: Test,
+    pub head: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,6 +199,7 @@ pub fn compare(
         records: records(pairs),
         metrics,
         unmatched,
+        head_only: Vec::new(),
         other_functions,
         other_clocks,
         listings,
@@ -274,10 +284,9 @@ impl Comparison {
     }
 }
 
-/// Two kernels of one run, cell by cell.
-fn pairs<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> Vec<Pair<'a>> {
-    let [base, head] = [base, head].map(|kernel| run.cells_of(arch, kernel).collect::<Vec<_>>());
-    pair_up(&base, &head)
+/// The cells of two kernels of one run.
+fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>; 2] {
+    [base, head].map(|kernel| run.cells_of(arch, kernel).collect())
 }
 
 /// Cells of the same test, architecture and accelerator.
@@ -286,6 +295,13 @@ pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
         |a: &Cell, b: &Cell| (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test);
     let partner = |a: &'a Cell| Pair { base: a, head: head.iter().copied().find(|b| same(a, b)) };
     base.iter().map(|&a| partner(a)).collect()
+}
+
+/// The cells of the head whose test the base has no cell of.
+pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
+    let paired: Vec<&CellId> = pair_up(base, head).iter().filter_map(|pair| Some(&pair.head?.id)).collect();
+    let alone = head.iter().filter(|cell| cell.id.test != Test::Build && !paired.contains(&&cell.id));
+    alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: metric::ending(cell) }).collect()
 }
 
 /// Of a series that the run measured: base against head. `asked` is the CPU whose counts are compared, if it fits.
@@ -299,13 +315,15 @@ pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison>
 }
 
 fn between(run: &Run, series: &Series, base: &Step, head: &Step, asked: Option<Model>) -> Comparison {
-    let pairs = pairs(run, series.arch, &base.kernel, &head.kernel);
+    let [cells, heads] = sides(run, series.arch, &base.kernel, &head.kernel);
+    let pairs = pair_up(&cells, &heads);
+    let head_only = head_only(&cells, &heads);
     let model = Model::choose(asked, series.arch);
     let layout = Layout::measured(run, series, model);
     let compared =
         compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved, &layout);
     let [one, other] = [base, head].map(|step| image(run, series.arch, &step.kernel));
-    Comparison { same_image: one.is_some() && one == other, ..compared }
+    Comparison { same_image: one.is_some() && one == other, head_only, ..compared }
 }
 
 /// The digest of a kernel's image, if it was built.

@@ -205,6 +205,24 @@ fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
     assert!(of_series(&run, whole).is_empty());
 }
 
+/// The base was interrupted, or did not select the test.
+#[test]
+fn lists_tests_of_the_head_alone_and_judges_nothing_by_them() {
+    let mut run = recorded();
+    assert_eq!(of_series(&run, whole).head_only, []);
+    let base = run.series[0].base().kernel.clone();
+    run.cells.retain(|cell| cell.id.kernel != base || cell.id.test.name() != "lbr_waste/fexit");
+    let comparison = of_series(&run, whole);
+    let test: Test = "lbr_waste/fexit".parse().unwrap();
+    assert_eq!(comparison.head_only, [HeadOnly { test, head: "pass".to_owned() }]);
+    assert!(comparison.unmatched.iter().all(|unmatched| unmatched.test.name() != "lbr_waste/fexit"));
+    let table = crate::report::comparison::verdicts(&comparison).tables;
+    let rows: Vec<_> = table.iter().flat_map(|table| &table.rows).collect();
+    assert!(rows.contains(&&["lbr_waste/fexit", "not in the run", "pass"].map(str::to_owned).to_vec()));
+    judge(&mut run);
+    assert!(run.cells.iter().all(|cell| !matches!(cell.outcome, Outcome::Fail { .. })));
+}
+
 #[test]
 fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
     let mut run = recorded();
@@ -225,7 +243,8 @@ fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
 fn times_of_two_runs_are_shown_and_not_judged() {
     let run = recorded();
     let series = &run.series[0];
-    let pairs = pairs(&run, series.arch, &series.base().kernel, &series.head().kernel);
+    let [base, head] = sides(&run, series.arch, &series.base().kernel, &series.head().kernel);
+    let pairs = pair_up(&base, &head);
     let comparison = compare("a", "b", &pairs, MODEL, run.tolerance, Timing::Apart, &Layout::default());
     let compared = verdict(&comparison, "attach.kprobe_multi.10.attach");
     assert!(matches!(compared.verdict, Verdict::NotJudged(_)) && compared.ratio.is_none());

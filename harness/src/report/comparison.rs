@@ -5,7 +5,8 @@ use super::content::{Listing, Table};
 use crate::{
     branch::{Branch, Model, listing::Line},
     compare::{
-        self, Compared, Comparison, Cost, Difference, Listings, Metric, Side, Subject, Value, Verdict,
+        self, Compared, Comparison, Cost, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
+        Verdict,
     },
     run::{BranchSource, Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
     text::line,
@@ -252,7 +253,7 @@ fn own_tests(comparison: &Comparison) -> Option<Table> {
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {
-    let rows: Vec<_> = comparison
+    let mut rows: Vec<_> = comparison
         .unmatched
         .iter()
         .map(|unmatched| {
@@ -261,6 +262,8 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
             vec![unmatched.test.name(), short(&unmatched.base), head]
         })
         .collect();
+    let of_head = |one: &HeadOnly| vec![one.test.name(), "not in the run".to_owned(), short(&one.head)];
+    rows.extend(comparison.head_only.iter().map(of_head));
     let header = ["test", "base", "head"].map(str::to_owned).to_vec();
     let caption = "Not compared: not measured on both sides".to_owned();
     (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
