@@ -61,7 +61,28 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     let mut xml = Vec::new();
     report.build().write_xml(&mut xml).map_err(JunitError::Write)?;
     xml.push(b'\n');
-    Ok(xml)
+    let xml = String::from_utf8(xml).expect("it was made of strings");
+    Ok(in_milliseconds(&xml).into_bytes())
+}
+
+/// The library writes seconds as a sum of two binary fractions: `1.9689999999999999`. Text of
+/// others is in CDATA, where nothing is changed; in attributes its quotes are escaped.
+fn in_milliseconds(xml: &str) -> String {
+    const TIME: &str = " time=\"";
+    let mut out = String::with_capacity(xml.len());
+    let mut rest = xml;
+    while let Some(at) = [rest.find(TIME), rest.find("<![CDATA[")].into_iter().flatten().min() {
+        let is_time = rest[at..].starts_with(TIME);
+        let (before, after) = rest.split_at(if is_time { at + TIME.len() } else { at });
+        let end = after.find(if is_time { "\"" } else { "]]>" }).unwrap_or(after.len());
+        out += before;
+        match after[..end].parse::<f64>() {
+            Ok(seconds) if is_time => out += &format!("{seconds:.3}"),
+            _ => out += &after[..end],
+        }
+        rest = &after[end..];
+    }
+    out + rest
 }
 
 /// What else would be taken for the virtual ones of other runs.
@@ -93,4 +114,26 @@ fn case(cell: &Cell, class: &str) -> TestCase {
         case.set_system_out(&cdata(&out.join("\n")));
     }
     case.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_milliseconds;
+
+    #[test]
+    fn rounds_times_to_milliseconds_and_leaves_text_alone() {
+        for (written, expected) in [
+            ("<testcase name=\"a\" time=\"1.9689999999999999\"/>", "<testcase name=\"a\" time=\"1.969\"/>"),
+            ("<a time=\"0\"/><b time=\"61.5\">", "<a time=\"0.000\"/><b time=\"61.500\">"),
+            ("<a time=\"now\"/>", "<a time=\"now\"/>"),
+            (
+                "<![CDATA[ time=\"1.0000001\"]]><b time=\"1.0000001\"/>",
+                "<![CDATA[ time=\"1.0000001\"]]><b time=\"1.000\"/>",
+            ),
+            ("<![CDATA[ time=\"1.0000001\"", "<![CDATA[ time=\"1.0000001\""),
+            ("<a time=\"1.0000001", "<a time=\"1.000"),
+        ] {
+            assert_eq!(in_milliseconds(written), expected);
+        }
+    }
 }
