@@ -52,6 +52,12 @@ fn errors(run: &Run) -> Vec<Annotation> {
         message,
         place: None,
     }));
+    let is_empty = run.cells.is_empty() && !run.interrupted && run.shard.is_none();
+    errors.extend(is_empty.then(|| Annotation {
+        title: "tramplab: nothing was measured".to_owned(),
+        message: "The run has no cells.".to_owned(),
+        place: None,
+    }));
     errors.extend(of_cells(&run.cells));
     errors
 }
@@ -219,6 +225,11 @@ mod tests {
         run.cells.iter_mut().for_each(|cell| cell.outcome = Outcome::Pass);
         run.cells.iter_mut().for_each(|cell| cell.console_tail.clear());
         assert_eq!(annotations(&run), "");
+        let empty = Run { cells: Vec::new(), ..run.clone() };
+        assert_eq!(
+            annotations(&empty),
+            "::error title=tramplab%3A nothing was measured::The run has no cells.\n"
+        );
         let reasons = vec!["fexit wastes 9, budget 1 (100 % more)".to_owned(), "and\ranother".to_owned()];
         run.cells[0].outcome = Outcome::Fail { reasons };
         let name = run.cells[0].id.name();
