@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{UsageError, baseline, lab::sha256, rest, vm_test::exit_code};
+use super::{UsageError, baseline, exit, lab::sha256, rest, vm_test::exit_code};
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
@@ -101,7 +101,12 @@ pub fn report(args: &Args) -> Result<u8> {
     if args.look.format == Format::Terminal {
         rest::tell(&run, &RunDir::at(&args.run));
     }
-    Ok(exit_code(&run))
+    let code = exit_code(&run);
+    // Whoever reads a file, or a form for programs, does not see why.
+    if code != exit::PASS && (args.output.is_some() || args.look.format != Format::Terminal) {
+        eprintln!("exit code {code}: {}", report::why(&run));
+    }
+    Ok(code)
 }
 
 fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {

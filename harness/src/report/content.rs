@@ -701,6 +701,18 @@ fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {
     listings
 }
 
+/// Why a run is no pass, in a line.
+pub fn why(run: &Run) -> String {
+    let Outcomes { summary, lacks, failures, errors, .. } = outcomes(run);
+    let failed = failures.first().map(|(cell, reasons)| format!("{cell}: {}", reasons.join("; ")));
+    let error = || errors.first().map(|error| format!("{}: {}", error.cell, error.message));
+    let first = failed.or_else(error).map(|first| format!("first {first}"));
+    let nothing = || Some("no number was measured, or none on both sides of a series".to_owned());
+    let lacks = (!lacks.is_empty()).then(|| lacks.join(" "));
+    let why = lacks.or(first).or_else(nothing).unwrap_or_default();
+    text::line(&format!("{summary}; {why}"))
+}
+
 fn outcomes(run: &Run) -> Outcomes {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut failures = Vec::new();

@@ -26,5 +26,5 @@ pub mod terminal;
 pub mod tests;
 mod throughput;
 
-pub use content::View;
+pub use content::{View, why};
 pub use line::cell_line;
