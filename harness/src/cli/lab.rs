@@ -9,6 +9,7 @@ use super::{
     nextest::{Cells, End, Event, Part, Selection},
     progress::Progress,
     scratch::Scratch,
+    typed,
 };
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
@@ -272,7 +273,7 @@ impl Lab {
             started: now(),
             finished: None,
             tramplab: env!("CARGO_PKG_VERSION").to_owned(),
-            command: std::env::args().collect(),
+            command: typed::with_absolute_paths(std::env::args()),
             host: host_facts(),
             suite: reference.clone(),
             machines: self

@@ -24,6 +24,7 @@ mod rest;
 mod scratch;
 pub mod shell;
 pub mod test;
+mod typed;
 pub mod vm_test;
 
 use std::{ffi::OsString, path::PathBuf, sync::LazyLock};

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line that a run keeps, so that it can be run again from any folder.
+
+use super::repository;
+use std::path::Path;
+
+/// The words as typed, with relative paths made absolute.
+pub fn with_absolute_paths(words: impl Iterator<Item = String>) -> Vec<String> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let kernels = repository().join("kernels");
+    absolute(words, &here, &kernels)
+}
+
+/// What an option's value may be, beside a path.
+#[derive(Clone, Copy)]
+enum Value {
+    Path,
+    /// A name in `configs/suites/`, without slash and ending.
+    Suite,
+    /// A name in `kernels/`, or `git:REPOSITORY#REF`.
+    Kernel,
+    /// A name in `kernels/patches/`, a range of commits, a message-id.
+    Series,
+}
+
+const OPTIONS: [(&str, Value); 5] = [
+    ("--suite", Value::Suite),
+    ("--kernel", Value::Kernel),
+    ("--series", Value::Series),
+    ("--runs", Value::Path),
+    ("--rest-of", Value::Path),
+];
+
+fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
+    let mut before: Option<Value> = None;
+    let mut told = Vec::new();
+    for word in words {
+        let option = |name: &str| OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let inline = word.split_once('=').and_then(|(name, text)| Some((name, text, option(name)?)));
+        told.push(match (before.take(), inline) {
+            (Some(value), _) => value.absolute(&word, here, kernels),
+            (None, Some((name, text, value))) => {
+                format!("{name}={}", value.absolute(text, here, kernels))
+            }
+            (None, None) => {
+                before = option(&word);
+                word
+            }
+        });
+    }
+    told
+}
+
+impl Value {
+    fn absolute(self, text: &str, here: &Path, kernels: &Path) -> String {
+        let path = Path::new(text);
+        if let (Value::Kernel, Some(place)) = (self, text.strip_prefix("git:")) {
+            let (repository, reference) = place.rsplit_once('#').unwrap_or((place, ""));
+            return match here.join(repository).exists() {
+                true => format!("git:{}#{reference}", joined(here, repository)),
+                false => text.to_owned(),
+            };
+        }
+        let is_path = match self {
+            Value::Path => true,
+            Value::Suite => path.extension().is_some() || text.contains('/'),
+            Value::Kernel => !kernels.join(format!("{text}.yaml")).is_file() && here.join(path).exists(),
+            Value::Series => !kernels.join("patches").join(path).is_dir() && here.join(path).exists(),
+        };
+        if is_path { joined(here, text) } else { text.to_owned() }
+    }
+}
+
+/// Not as the disk has it: `runs/latest` is another by then.
+fn joined(here: &Path, text: &str) -> String {
+    here.join(text).components().collect::<std::path::PathBuf>().display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn makes_paths_absolute_and_leaves_names_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let kernels = dir.path().join("kernels");
+        fs::create_dir_all(kernels.join("patches/shipped")).unwrap();
+        fs::write(kernels.join("6.12.yaml"), "").unwrap();
+        let here = dir.path().join("here");
+        for folder in ["linux", "6.12", "shipped", "mine"] {
+            fs::create_dir_all(here.join(folder)).unwrap();
+        }
+        fs::write(here.join("a b.mbox"), "").unwrap();
+        let at = |path: &str| here.join(path).display().to_string();
+        for (typed, expected) in [
+            (vec!["--suite", "quick"], vec!["--suite".to_owned(), "quick".to_owned()]),
+            (vec!["--suite", "own.yaml"], vec!["--suite".to_owned(), at("own.yaml")]),
+            (vec!["--suite=./own.yaml"], vec![format!("--suite={}", at("own.yaml"))]),
+            (vec!["--kernel", "6.12"], vec!["--kernel".to_owned(), "6.12".to_owned()]),
+            (vec!["--kernel", "linux"], vec!["--kernel".to_owned(), at("linux")]),
+            (
+                vec!["--kernel", "git:linux#v6.12"],
+                vec!["--kernel".to_owned(), format!("git:{}#v6.12", at("linux"))],
+            ),
+            (
+                vec!["--kernel", "git:https://a.example/l#v1"],
+                vec!["--kernel".to_owned(), "git:https://a.example/l#v1".to_owned()],
+            ),
+            (vec!["--series", "shipped"], vec!["--series".to_owned(), "shipped".to_owned()]),
+            (vec!["--series", "v1..v2"], vec!["--series".to_owned(), "v1..v2".to_owned()]),
+            (vec!["--series=a b.mbox"], vec![format!("--series={}", at("a b.mbox"))]),
+            (vec!["--runs", "out"], vec!["--runs".to_owned(), at("out")]),
+            // A cell's name, and an option of which nothing is known.
+            (vec!["mine", "--jobs", "2"], vec!["mine".to_owned(), "--jobs".to_owned(), "2".to_owned()]),
+            (vec!["--runs"], vec!["--runs".to_owned()]),
+        ] {
+            assert_eq!(
+                absolute(typed.iter().map(ToString::to_string), &here, &kernels),
+                expected,
+                "{typed:?}"
+            );
+        }
+    }
+}
