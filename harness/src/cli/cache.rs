@@ -44,10 +44,10 @@ enum Action {
 }
 
 pub fn cache(args: &Args) -> Result<u8> {
-    let cache = Cache::open(true)?;
     match &args.action {
-        Action::Ls { all } => report::print(ls(&cache, *all).as_bytes())?,
+        Action::Ls { all } => report::print(ls(&Cache::located(true)?, *all).as_bytes())?,
         Action::Prune { to, kind } => {
+            let cache = Cache::open(true)?;
             let limit = to.map_or_else(limit, Ok)?;
             let gone = cache.alone(|| prune_to(&cache, limit, kind.as_deref()));
             let gone = gone.with_context(|| {

@@ -93,6 +93,18 @@ impl Cache {
     /// The user's cache: `TRAMPLAB_CACHE`, else `tramplab` in `XDG_CACHE_HOME`, else in `~/.cache`.
     /// Without `reuse` (`--no-cache`) all that is asked for is made anew, and replaces what was there.
     pub fn open(reuse: bool) -> Result<Cache, CacheError> {
+        let mut cache = Cache::located(reuse)?;
+        // Waits for who is just taking things away, for the moment that it takes.
+        let users = cache.root.join(USERS);
+        if let Ok(file) = fs::create_dir_all(&cache.root).and_then(|()| lock_file(&users)) {
+            let lock = cache.acquire(file, &users, FlockArg::LockSharedNonblock, PRUNING)?;
+            cache.users = Some(Arc::new(Mutex::new(lock)));
+        }
+        Ok(cache)
+    }
+
+    /// The same, to look at only: nothing is made or locked.
+    pub fn located(reuse: bool) -> Result<Cache, CacheError> {
         let folder = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let root = folder("TRAMPLAB_CACHE")
             .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("tramplab")))
@@ -101,15 +113,9 @@ impl Cache {
         if !text::is_plain_path(&root) {
             return Err(CacheError::Unfit { root });
         }
-        let mut cache = Cache::at(root, reuse);
+        let cache = Cache::at(root, reuse);
         if cache.root.exists() && !cache.root.is_dir() {
             return Err(CacheError::NoFolder { root: cache.root });
-        }
-        // Waits for who is just taking things away, for the moment that it takes.
-        let users = cache.root.join(USERS);
-        if let Ok(file) = fs::create_dir_all(&cache.root).and_then(|()| lock_file(&users)) {
-            let lock = cache.acquire(file, &users, FlockArg::LockSharedNonblock, PRUNING)?;
-            cache.users = Some(Arc::new(Mutex::new(lock)));
         }
         Ok(cache)
     }
