@@ -246,6 +246,14 @@ impl Cache {
         self.lock_in(&self.root, name, LOCK_LIMIT)
     }
 
+    /// Which process has a lock of [`Cache::lock`] now, if one has and says so.
+    pub fn holder(&self, name: &str) -> Option<String> {
+        let path = lock_path(&self.root, name);
+        let file = fs::File::open(&path).ok()?;
+        let held = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
+        held.then(|| fs::read_to_string(&path).ok()).flatten().filter(|pid| !pid.is_empty())
+    }
+
     /// Makes a folder that is no entry.
     pub fn folder(&self, name: &str) -> Result<PathBuf, CacheError> {
         let folder = self.root.join(name);
@@ -263,7 +271,7 @@ impl Cache {
     }
 
     fn lock_in(&self, folder: &Path, name: &str, limit: Duration) -> Result<Lock, CacheError> {
-        let path = folder.join(format!(".{name}{LOCK}"));
+        let path = lock_path(folder, name);
         let open = || {
             fs::create_dir_all(folder)?;
             lock_file(&path)
@@ -320,6 +328,10 @@ impl Cache {
             error
         }
     }
+}
+
+fn lock_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!(".{name}{LOCK}"))
 }
 
 fn lock_file(path: &Path) -> io::Result<fs::File> {

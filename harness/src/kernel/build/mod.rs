@@ -413,8 +413,13 @@ where
         }
         let Order { lineage, arch, description, .. } = self.order;
         let toolchain = self.tools.identity.join("\n");
-        self.order.stage(events, "waiting for the build folder")?;
-        let workspace = Workspace::open(self.cache, lineage, &[arch.name(), &toolchain])?;
+        let name = workspace::name(lineage, &[arch.name(), &toolchain]);
+        let stage = match workspace::user(self.cache, &name) {
+            Some(process) => format!("waiting for process {process}, which builds in the folder {name}"),
+            None => format!("opening the build folder {name}"),
+        };
+        self.order.stage(events, &stage)?;
+        let workspace = Workspace::open(self.cache, &name)?;
         self.order.stage(events, &format!("checking out {description}"))?;
         self.check_out(&workspace)?;
         if !self.cache.reuses() {

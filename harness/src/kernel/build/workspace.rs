@@ -77,18 +77,29 @@ pub struct BaseState {
     pub tail: u64,
 }
 
+/// A workspace's name; `identity` is what one folder cannot serve two of.
+pub fn name(lineage: &str, identity: &[&str]) -> String {
+    let short: String = lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
+    let short: String = short.trim_start_matches(['.', '-']).chars().take(40).collect();
+    let mut words = vec![lineage];
+    words.extend(identity);
+    format!("{short}-{}", &super::digest(words)[..12])
+}
+
+/// The process that builds in it, if one does.
+pub fn user(cache: &Cache, name: &str) -> Option<String> {
+    cache.holder(&lock_name(name))
+}
+
+fn lock_name(name: &str) -> String {
+    format!("{KIND}-{name}")
+}
+
 impl Workspace {
-    /// Waits until no other run builds there, and repairs what a run that died has left. `identity` is what one
-    /// folder cannot serve two of.
-    pub fn open(cache: &Cache, lineage: &str, identity: &[&str]) -> Result<Workspace, WorkspaceError> {
-        let short: String =
-            lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
-        let short: String = short.trim_start_matches(['.', '-']).chars().take(40).collect();
-        let mut words = vec![lineage];
-        words.extend(identity);
-        let name = format!("{short}-{}", &super::digest(words)[..12]);
+    /// Waits until no other run builds there, and repairs what a run that died has left.
+    pub fn open(cache: &Cache, name: &str) -> Result<Workspace, WorkspaceError> {
         let folder = cache.folder(&format!("{KIND}/{name}"))?;
-        let lock = cache.lock(&format!("{KIND}-{name}"))?;
+        let lock = cache.lock(&lock_name(name))?;
         // make and bubblewrap see the real path.
         let folder = fs::canonicalize(&folder).map_err(io_error("find", &folder))?;
         let workspace = Workspace { folder, _lock: lock };
@@ -367,7 +378,7 @@ mod tests {
     }
 
     fn open(cache: &Cache) -> Workspace {
-        Workspace::open(cache, "mainline/../x", &["x86_64"]).unwrap()
+        Workspace::open(cache, &name("mainline/../x", &["x86_64"])).unwrap()
     }
 
     #[test]
@@ -527,11 +538,21 @@ mod tests {
     fn a_lineage_names_a_folder_in_the_cache_whatever_it_contains() {
         let (folder, cache) = workspace();
         for lineage in ["../../etc", "", "a b/c", ".hidden", "-rf"] {
-            let workspace = Workspace::open(&cache, lineage, &[]).unwrap();
+            let workspace = Workspace::open(&cache, &name(lineage, &[])).unwrap();
             let parent = fs::canonicalize(folder.path().join("cache").join(KIND)).unwrap();
             assert_eq!(workspace.folder.parent(), Some(parent.as_path()));
         }
-        let path = |identity: &[&str]| Workspace::open(&cache, "a", identity).unwrap().folder.clone();
-        assert_ne!(path(&["b", "c"]), path(&["bc"]));
+        assert_ne!(name("a", &["b", "c"]), name("a", &["bc"]));
+    }
+
+    #[test]
+    fn tells_which_process_builds_in_a_folder() {
+        let (_folder, cache) = workspace();
+        let name = name("mainline/../x", &["x86_64"]);
+        assert_eq!(user(&cache, &name), None);
+        let workspace = open(&cache);
+        assert_eq!(user(&cache, &name), Some(std::process::id().to_string()));
+        drop(workspace);
+        assert_eq!(user(&cache, &name), None);
     }
 }
