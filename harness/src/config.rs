@@ -59,6 +59,8 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
             &path.display().to_string(),
             &formatter,
         );
+        let told = report.to_string();
+        let message = expected(&told).unwrap_or_else(|| told.clone());
         let mut snippet = String::new();
         GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor())
             .render_report(&mut snippet, report.as_ref())
@@ -69,10 +71,25 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
             path: path.to_owned(),
             line,
             column,
-            message: report.to_string(),
-            snippet: format!("   {source_lines}"),
+            snippet: format!("   {}", source_lines.replace(&told, &message)),
+            message,
         }
     })
+}
+
+/// The library names a Rust type: what it stands for.
+fn expected(message: &str) -> Option<String> {
+    let whole = |most: u64| Some(format!("expected a whole number from 0 to {most}"));
+    match message.strip_prefix("invalid ")? {
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "u64" | "usize" => whole(u64::MAX),
+        "i8" | "i16" | "i32" | "i64" | "isize" => Some("expected a whole number".to_owned()),
+        "f32" | "f64" | "floating point" => Some("expected a number".to_owned()),
+        "bool" | "boolean" => Some("expected true or false".to_owned()),
+        _ => None,
+    }
 }
 
 /// What [`parse`] reads as the same value again.
@@ -117,6 +134,7 @@ mod tests {
             ("name: a\ncount: many\n", "sample.yaml:2:8", vec!["count: many"]),
             ("name: a\n", "sample.yaml:1:1", vec!["count"]),
             ("name: [\n", "sample.yaml:", vec![]),
+            ("name: a\ncount: -5\n", "sample.yaml:2:8", vec!["expected a whole number from 0 to 4294967295"]),
             ("name: a\nname: b\ncount: 1\n", "sample.yaml:2:1", vec!["name"]),
         ] {
             let error = error(text);
@@ -124,6 +142,7 @@ mod tests {
             for word in words {
                 assert!(error.contains(word), "{text:?} gave {error}, without {word}");
             }
+            assert!(!error.contains("u32"), "{text:?} gave {error}");
         }
     }
 }

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     if !cli::bisect::is_step(std::env::args_os()) {
-        return run(App::parse(), &ended);
+        return run(App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit()), &ended);
     }
     // git takes nearly every code for an answer: of a command line that is wrong, and of a panic, it must see none.
     let step = |result| match result {
@@ -105,6 +105,22 @@ fn main() -> ExitCode {
         }
     });
     answer.unwrap_or(ExitCode::from(cli::bisect::step::NO_ANSWER))
+}
+
+/// clap offers to take an unknown option for the name of a cell.
+fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    const TIP: &str = "choose cells by parts of their names, such as `vm-test fexit`; --list names them all";
+    let is_misleading = error.kind() == clap::error::ErrorKind::UnknownArgument
+        && error.get(ContextKind::Suggested).is_some_and(|tips| tips.to_string().contains("'-- --"));
+    if is_misleading {
+        error.remove(ContextKind::Suggested);
+        let is_vm_test = std::env::args().nth(1).is_some_and(|command| command == "vm-test");
+        if is_vm_test {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![TIP.into()]));
+        }
+    }
+    error
 }
 
 fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {

@@ -30,6 +30,7 @@ pub struct Args {
     #[arg(long)]
     setup: bool,
     /// Only the rows whose name contains this
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     row: Option<String>,
 }
 

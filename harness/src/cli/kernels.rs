@@ -127,7 +127,10 @@ impl Wanted {
         };
         let mut manifests = find(name, arches)?;
         if !manifests.iter().all(is_built) {
-            let message = format!("kernel {name} is prebuilt: a series needs one built from sources");
+            let message = format!(
+                "kernel {name} is prebuilt, and a series needs one that is built from sources: give --kernel \
+                 6.12-source, a folder of sources, or git:REPOSITORY#REF"
+            );
             return Err(UsageError(message).into());
         }
         let series = match (series, range) {

@@ -70,7 +70,7 @@ pub struct Selection {
     #[arg(short = 'j', long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
     /// Run only cells with one of these in their name: whole parts between slashes, else any part
-    #[arg(value_name = "CELL")]
+    #[arg(value_name = "CELL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub names: Vec<String>,
     /// These, by their whole names; none: all.
     #[arg(skip)]

@@ -237,7 +237,11 @@ fn summaries(cell: &Cell) -> &[Summary] {
 fn with_profiles(run: &Run) -> Result<Vec<&Cell>> {
     let cells: Vec<&Cell> = run.cells.iter().filter(|cell| !summaries(cell).is_empty()).collect();
     if cells.is_empty() {
-        let message = format!("run {} has no profiles: its suite explains no attach times", run.id);
+        let message = format!(
+            "run {} has no profiles: measure attach tests with `vm-test --explain exact` (or sampled), or \
+             with `explain: [exact]` in the suite",
+            run.id
+        );
         return Err(UsageError(message).into());
     }
     Ok(cells)
