@@ -704,7 +704,7 @@ fn a_second_try_that_passes_is_no_run_and_arguments_may_have_lines() {
     let program = dir.path().join("tramplab");
     let real = env!("CARGO_BIN_EXE_tramplab");
     let script = format!(
-        "#!/bin/sh\nfor word; do if [ \"$word\" = --list ]; then exit 3; fi; done\nexec '{real}' \"$@\"\n"
+        "#!/bin/sh\nfor word; do if [ \"$word\" = --no-run ]; then exit 3; fi; done\nexec '{real}' \"$@\"\n"
     );
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

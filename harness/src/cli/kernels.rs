@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use tramplab::{
@@ -260,13 +260,38 @@ impl Preparing<'_> {
     /// Of a tree without the series' patches.
     fn placebos(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Vec<Ready>> {
         let one = |number: usize| {
-            let name = format!("{}+placebo.{number}", manifest.name);
+            let name = placebo_name(manifest, number);
             self.build(manifest, recipe, Change::Placebo(&placebo::patch(number)), |building| {
                 let tried = building.step(1, &name)?.required()?;
                 Ok(Ready { budgets_of: None, ..building.ready(tried, &name)? })
             })
         };
         (1..=self.placebos).map(one).collect()
+    }
+
+    /// The kernels' names, for a list of cells: prebuilt ones are fetched, none is built.
+    pub fn named(&self, wanted: &Wanted) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
+        for manifest in &wanted.manifests {
+            if is_built(manifest) {
+                let names = names(&manifest.name, wanted.series.as_ref(), self.each_patch);
+                let mut kernels: Vec<Ready> = names.into_iter().map(|name| unbuilt(manifest, name)).collect();
+                let placebos = (1..=self.placebos).map(|number| Ready {
+                    budgets_of: None,
+                    ..unbuilt(manifest, placebo_name(manifest, number))
+                });
+                let at = kernels.len() - 1;
+                kernels.splice(at..at, placebos);
+                prepared.kernels.extend(kernels);
+            } else {
+                prepared.kernels.push(self.fetched(manifest)?);
+            }
+        }
+        let files = wanted.series.as_ref().map(files_of_tests).unwrap_or_default();
+        if self.suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty()) && !files.is_empty() {
+            self.progress.line("tests that the series adds are known once it is built: they are not named");
+        }
+        Ok(prepared)
     }
 
     fn fetched(&self, manifest: &Manifest) -> Result<Ready> {
@@ -308,7 +333,7 @@ impl Preparing<'_> {
             building.try_patches()?;
             run(&mut |patches| {
                 let applied = patches_in(series, patches);
-                let name = building.name(series, applied);
+                let name = name(&building.order.name, series, applied);
                 let tried = building.step(applied, &name)?;
                 building.ready(tried, &name)
             })
@@ -552,7 +577,7 @@ impl Building<'_> {
     fn walk(&mut self, series: &Series, each: bool) -> Result<(Vec<Ready>, run::Series)> {
         let all = series.patches.len();
         self.try_patches()?;
-        let names: Vec<String> = (0..=all).map(|applied| self.name(series, applied)).collect();
+        let names: Vec<String> = (0..=all).map(|applied| name(&self.order.name, series, applied)).collect();
         let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
         let mut made: BTreeMap<usize, Ready> = BTreeMap::new();
         for &applied in &applied {
@@ -622,16 +647,55 @@ impl Building<'_> {
         }
         Ok(together)
     }
+}
 
-    /// A kernel without the patches is the kernel; with some of them it is named after them.
-    fn name(&self, series: &Series, applied: usize) -> String {
-        let (kernel, series_name, all) = (&self.order.name, &series.name, series.patches.len());
-        match (applied, patches_in(series, applied)) {
-            (0, _) => kernel.clone(),
-            (_, patches) if patches == all => format!("{kernel}+{series_name}"),
-            (_, patches) => format!("{kernel}+{series_name}.{patches}"),
-        }
+/// A kernel without the patches is the kernel; with some of them it is named after them.
+fn name(kernel: &str, series: &Series, applied: usize) -> String {
+    let (series_name, all) = (&series.name, series.patches.len());
+    match (applied, patches_in(series, applied)) {
+        (0, _) => kernel.to_owned(),
+        (_, patches) if patches == all => format!("{kernel}+{series_name}"),
+        (_, patches) => format!("{kernel}+{series_name}.{patches}"),
     }
+}
+
+/// The kernels that are made of one, in the order of the patches.
+fn names(kernel: &str, series: Option<&Series>, each: bool) -> Vec<String> {
+    let Some(series) = series else { return vec![kernel.to_owned()] };
+    let all = series.patches.len();
+    let mut applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
+    applied.sort_by_key(|&applied| patches_in(series, applied));
+    applied.into_iter().map(|applied| name(kernel, series, applied)).collect()
+}
+
+/// A kernel of which nothing but the name is known.
+fn placebo_name(manifest: &Manifest, number: usize) -> String {
+    format!("{}+placebo.{number}", manifest.name)
+}
+
+fn unbuilt(manifest: &Manifest, name: String) -> Ready {
+    let facts = run::Kernel {
+        name: name.clone(),
+        arch: manifest.arch,
+        source: String::new(),
+        commit: None,
+        image_sha256: None,
+        config_sha256: None,
+        build: None,
+        paravirt_xxl: None,
+    };
+    let image = Image {
+        name,
+        arch: manifest.arch,
+        image: PathBuf::new(),
+        vmlinux: None,
+        config: None,
+        config_file: None,
+        modules: Vec::new(),
+        source: String::new(),
+        sha256: String::new(),
+    };
+    Ready { facts, image: Some(image), selftests: None, budgets_of: Some(manifest.name.clone()), build: None }
 }
 
 /// The files of tests of `test_progs` that a series adds or changes.
@@ -693,7 +757,6 @@ fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Kernel> {
 mod tests {
     use super::*;
     use build::SelftestsRecord;
-    use std::path::PathBuf;
     use tramplab::{kernel::Kconfig, selftests::DenyList};
 
     fn ready(name: &str, tests: Option<&[&str]>) -> Ready {
@@ -750,6 +813,18 @@ mod tests {
         for (config, expected) in table {
             assert_eq!(of(config), expected, "{config:?}");
         }
+    }
+
+    #[test]
+    fn names_kernels_in_the_order_of_the_patches_without_building_them() {
+        let folder = repository().join("kernels/patches");
+        let mut series = series::load("lbr-helpers", &folder).unwrap();
+        assert_eq!(names("k", None, false), ["k"]);
+        series.reverse = false;
+        assert_eq!(names("k", Some(&series), false), ["k", "k+lbr-helpers"]);
+        series.reverse = true;
+        assert_eq!(names("k", Some(&series), false), ["k+lbr-helpers.0", "k"]);
+        assert_eq!(names("k", Some(&series), true), ["k+lbr-helpers.0", "k+lbr-helpers.1", "k"]);
     }
 
     #[test]

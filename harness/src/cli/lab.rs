@@ -313,17 +313,38 @@ impl Lab {
         Ok(Planned { plan, run, run_dir })
     }
 
-    /// Names the selected cells; the exit code.
-    pub fn list(&self, planned: &Planned, selection: &Selection) -> Result<u8> {
+    /// Rejects a selection that cannot be read.
+    pub fn check(&self, selection: &Selection) -> Result<()> {
+        self.cells.check(selection)
+    }
+
+    /// Names the selected cells, and counts them on standard error as a run would.
+    pub fn list(&self, planned: &Planned, selection: &Selection) -> Result<()> {
         let Planned { plan, run, run_dir } = planned;
-        let listed = self.cells.run(plan, selection, true, |_| ());
-        listed.inspect_err(|_| discard(run_dir))?;
+        let mut selected = Vec::new();
+        let listed = self.cells.run(plan, selection, true, |event| {
+            if let Event::Selected { jobs, .. } = event {
+                selected = jobs;
+            }
+        });
+        discard(run_dir);
+        listed?;
+        let jobs = plan.jobs.iter().filter(|job| selected.contains(&job.name));
+        let cells = jobs.map(|job| job.cells.len()).sum();
+        let built = |kernel: &&run::Kernel| kernel.build.is_some() || kernel.image_sha256.is_none();
+        eprintln!("{}", counted(selected.len(), cells, run.kernels.iter().filter(built).count()));
+        Ok(())
+    }
+
+    /// After everything has been fetched and built: whether all of it was.
+    pub fn stop_before_cells(&self, planned: &Planned) -> u8 {
+        let Planned { run, run_dir, .. } = planned;
         if run.kernels.iter().any(|kernel| kernel.image_sha256.is_none()) {
             eprintln!("a kernel does not build; what make said is in {}", run_dir.kernels().display());
-            return Ok(exit::NO_MEASUREMENT);
+            return exit::NO_MEASUREMENT;
         }
         discard(run_dir);
-        Ok(exit::PASS)
+        exit::PASS
     }
 
     /// Runs the selected cells and judges them.
@@ -363,12 +384,21 @@ impl Lab {
         initrd: &Path,
         progress: &Progress,
     ) -> Result<accel::Choice> {
+        // Only named: there is no guest to try it with.
+        let is_built = !image.image.as_os_str().is_empty();
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
+            if !is_built {
+                let why = "the kernel that would try it is not built";
+                return Err(NoAnswer::Untried(why.to_owned()));
+            }
             progress.step("trying KVM with a guest");
             let dir = Scratch::new().map_err(|error| NoAnswer::Untried(format!("{error:#}")))?;
             Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path())).map(drop)?)
         };
+        if let (accel::Request::Only(accel), false) = (self.accel, is_built) {
+            return Ok(accel::Choice { accel, fallback: None });
+        }
         let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
         let choice = accel::choose(
             self.accel,
@@ -510,6 +540,19 @@ fn run_cells(
     Ok(run)
 }
 
+/// How many cells there are, where a line is not one: the report counts every cell and every build.
+fn counted(jobs: usize, cells: usize, builds: usize) -> String {
+    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut text = plural(cells, "cell");
+    if cells != jobs {
+        text += &format!(": {}, each on every kernel of the series", plural(jobs, "test"));
+    }
+    if builds > 0 {
+        text += &format!("; and {}, which the report counts as cells", plural(builds, "build"));
+    }
+    text
+}
+
 /// The build of a kernel, as a cell.
 fn build_cell(kernel: &kernels::Ready, accel: Accel) -> Option<Cell> {
     let build = kernel.build.as_ref()?;
@@ -643,6 +686,24 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use tramplab::{kernel::build::SelftestsRecord, selftests::DenyList};
+
+    #[test]
+    fn counts_what_is_listed_as_the_report_will() {
+        for (jobs, cells, builds, expected) in [
+            (1, 1, 0, "1 cell"),
+            (7, 7, 0, "7 cells"),
+            (7, 7, 1, "7 cells; and 1 build, which the report counts as cells"),
+            (
+                20,
+                40,
+                2,
+                "40 cells: 20 tests, each on every kernel of the series; and 2 builds, which the report counts \
+                 as cells",
+            ),
+        ] {
+            assert_eq!(counted(jobs, cells, builds), expected);
+        }
+    }
 
     /// The same order, made anew on another host or after a failure.
     #[test]

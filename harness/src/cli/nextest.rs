@@ -143,6 +143,22 @@ impl Cells {
         Ok(Cells { graph, binaries })
     }
 
+    /// Whether what was asked for can be read, before anything is made for it.
+    pub fn check(&self, selection: &Selection) -> Result<()> {
+        self.filtersets(selection, UNTIMED).map(drop)
+    }
+
+    fn filtersets(&self, selection: &Selection, profile: &str) -> Result<Vec<Filterset>> {
+        let context = ParseContext::new(&self.graph);
+        let config = config(&context)?;
+        let groups = config.profile(profile)?.known_groups();
+        let parse = |text: &String| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups);
+        selection.filtersets.iter().map(parse).collect::<Result<Vec<_>, _>>().map_err(|e| {
+            let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
+            UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; "))).into()
+        })
+    }
+
     /// Runs the selected cells of a plan, or with `list` only names them.
     pub fn run(
         &self,
@@ -171,19 +187,9 @@ impl Cells {
         let environment = format!("env.{PLAN_ENV}={}", serde_json::to_string(plan)?);
         let environment = EnvironmentMap::new(&CargoConfigs::new([environment])?);
         let context = ParseContext::new(&self.graph);
-        let config = NextestConfig::from_sources(root.clone(), &context, None, [], &BTreeSet::new())
-            .context("failed to read .config/nextest.toml")?;
+        let filtersets = self.filtersets(selection, profile)?;
+        let config = config(&context)?;
         let profile = config.profile(profile)?;
-        let groups = profile.known_groups();
-        let filtersets = selection
-            .filtersets
-            .iter()
-            .map(|text| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| {
-                let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
-                UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; ")))
-            })?;
         for name in &selection.jobs_named {
             patterns.add_exact_pattern(name.clone());
         }
@@ -238,14 +244,6 @@ impl Cells {
             let hint = if list { "without a selection all are named" } else { "--list names them all" };
             return Err(UsageError(format!("no cell is selected; {hint}")).into());
         }
-        if list {
-            let mut out = StandardOutput;
-            for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
-                writeln!(out, "{}", test.name)?;
-            }
-            return Ok(End::Done);
-        }
-
         let jobs = |is_meant: fn(FilterMatch) -> bool| {
             let meant = tests.iter_tests().filter(|test| is_meant(test.test_info.filter_match));
             meant.map(|test| test.name.to_string()).collect()
@@ -255,6 +253,13 @@ impl Cells {
             jobs: jobs(|filter_match| filter_match.is_match()),
             part: selection.partition.as_ref().map(part),
         });
+        if list {
+            let mut out = StandardOutput;
+            for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
+                writeln!(out, "{}", test.name)?;
+            }
+            return Ok(End::Done);
+        }
         let mut builder = TestRunnerBuilder::default();
         builder.set_capture_strategy(CaptureStrategy::Combined);
         // Two more than CPUs: a cell also waits for the disk, for processes to end, and for its guest, which waits for grace periods.
@@ -282,6 +287,12 @@ impl Cells {
             _ => Ok(End::Done),
         }
     }
+}
+
+fn config(context: &ParseContext) -> Result<NextestConfig> {
+    let root = Utf8PathBuf::try_from(repository())?;
+    NextestConfig::from_sources(root, context, None, [], &BTreeSet::new())
+        .context("failed to read .config/nextest.toml")
 }
 
 /// Selected, for this shard or another.

@@ -83,9 +83,12 @@ pub struct Args {
     /// Where runs are kept [default: runs/ of the repository]
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
-    /// Name the selected cells, run none
+    /// Name the selected cells; build no kernel, run nothing
     #[arg(long)]
     list: bool,
+    /// Fetch and build everything, run nothing
+    #[arg(long, conflicts_with = "list")]
+    no_run: bool,
     /// Keep this with the run, for every report: of whoever chose the suite (.github/ci.sh)
     #[arg(long = "note", value_name = "TEXT", hide = true)]
     notes: Vec<String>,
@@ -94,10 +97,10 @@ pub struct Args {
     #[arg(long, value_name = "RUN", overrides_with = "rest_of")]
     rest_of: Option<PathBuf>,
     /// When a cell did not pass, boot its guest again with a shell: its kernel, its machine, its command line; needs a terminal
-    #[arg(long, conflicts_with = "list")]
+    #[arg(long, conflicts_with_all = ["list", "no_run"])]
     keep: bool,
     /// Write what is measured into the suite's file as budgets, and show what has changed of it
-    #[arg(long, conflicts_with_all = ["list", "series"])]
+    #[arg(long, conflicts_with_all = ["list", "no_run", "series"])]
     update_budgets: bool,
     #[command(flatten)]
     selection: Selection,
@@ -241,7 +244,7 @@ pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
 pub enum Measured {
     /// Of the rest of another run, with that.
     Cells(Box<Run>, RunDir, Option<Box<Lacking>>),
-    /// The cells were only named; the exit code.
+    /// No cell was to run; the exit code.
     Nothing(u8),
 }
 
@@ -306,6 +309,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
     let guests = if args.cold || args.no_cache { Guests::Cold } else { Guests::Restored };
     let wanting = Wanting { purpose, backend, accel: args.accel.request(), branches, guests };
     let lab = Lab::set_up(cache, &wanted.arches(), wanting, &progress)?;
+    lab.check(&args.selection)?;
     let run_dir = lab::new_run_dir(&args.runs.clone().unwrap_or_else(|| repository().join("runs")), "")?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
@@ -325,7 +329,10 @@ pub fn measure(args: &Args) -> Result<Measured> {
             lab::discard(&run_dir);
         }
     };
-    let prepared = preparing.prepare(&wanted).inspect_err(|_| discard())?;
+    // A rest is of the very kernels of its run, which only building tells.
+    let prepared =
+        if args.list && rest.is_none() { preparing.named(&wanted) } else { preparing.prepare(&wanted) };
+    let prepared = prepared.inspect_err(|_| discard())?;
     if let [test, ..] = &prepared.unknown_tests(&asked.suite)[..] {
         let message = format!(
             "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or FOLDER/PROGRAM of \
@@ -336,7 +343,7 @@ pub fn measure(args: &Args) -> Result<Measured> {
         discard();
         return Err(UsageError(message).into());
     }
-    let compared = !prepared.series.is_empty();
+    let compared = wanted.of_series().is_some();
     let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
     let notes = notes(&args.notes, wanted.of_series().map_or(&[][..], |(_, series)| &series.notes));
     let planned = lab.plan(&asked, prepared, compared, run_dir.clone(), &progress);
@@ -362,7 +369,11 @@ pub fn measure(args: &Args) -> Result<Measured> {
     })?;
     drop(interrupt);
     if args.list {
-        return lab.list(&planned, &selection).map(Measured::Nothing);
+        lab.list(&planned, &selection)?;
+        return Ok(Measured::Nothing(exit::PASS));
+    }
+    if args.no_run {
+        return Ok(Measured::Nothing(lab.stop_before_cells(&planned)));
     }
     let (run, run_dir) = lab.run(planned, &selection)?;
     cache::keep_within_limit(&lab.cache);
