@@ -12,6 +12,7 @@ use nix::{
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -220,11 +221,50 @@ fn bad_input_is_named_and_ends_with_2() {
             words: &["CONFIG_DEBUG_INFO_BTF"],
         },
         with_arguments("bad filterset", &["-E", "test("], &["test("]),
+        // The kernel would fail to build, with another exit code.
+        with_arguments(
+            "bad filterset before anything is built",
+            &["--kernel", "{sources}", "-E", "test("],
+            &["the filterset `test(` is wrong"],
+        ),
+        with_arguments("a cell without a name", &[""], &["a value is required", "CELL"]),
+        Case {
+            name: "a row without a name",
+            suite: None,
+            files: vec![],
+            arguments: &["faults", ""],
+            words: &["a value is required", "ROW"],
+        },
+        with_arguments(
+            "an option for cells",
+            &["--mechanism", "fexit"],
+            &["--mechanism", "parts of their names"],
+        ),
+        with_arguments(
+            "a series on a prebuilt kernel",
+            &["--series", "lbr-helpers", "--kernel", "6.12"],
+            &["6.12 is prebuilt", "6.12-source"],
+        ),
+        with_suite(
+            "fewer hits than none",
+            &SUITE.replace("[fentry]", "[fentry], hits: -5"),
+            &["suite.yaml:5:", "expected a whole number"],
+        ),
+        Case {
+            name: "no profiles",
+            suite: None,
+            files: vec![(
+                "run.json",
+                include_bytes!("../src/report/testdata/two-architectures.json").to_vec(),
+            )],
+            arguments: &["profile", "{dir}"],
+            words: &["vm-test --explain exact"],
+        },
         with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
         with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
         report("no run", None, &["run.json"]),
         report("no run.json of ours", Some("{}"), &["run.json", "schema"]),
-        report("another schema", Some("{\"schema\": 999}"), &["schema 999", "schemas 1 to 4"]),
+        report("another schema", Some("{\"schema\": 999}"), &["schema 999", "schemas 1 to "]),
     ];
     for case in cases {
         let dir = tempfile::tempdir().unwrap();
@@ -240,13 +280,18 @@ fn bad_input_is_named_and_ends_with_2() {
                 command.arg("--suite").arg(dir.path().join("suite.yaml"));
             }
         }
-        command.args(case.arguments.iter().map(|a| a.replace("{dir}", dir.path().to_str().unwrap())));
+        let sources = sources(dir.path());
+        let fill = |argument: &&str| {
+            argument.replace("{dir}", dir.path().to_str().unwrap()).replace("{sources}", &sources)
+        };
+        command.args(case.arguments.iter().map(fill));
         let output = command.output().unwrap();
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{}: {said}", case.name);
         for word in case.words {
             assert!(said.contains(word), "{}: {word:?} is missing in: {said}", case.name);
         }
+        assert!(!said.contains("'-- --"), "{}: {said}", case.name);
         let left = fs::read_dir(&runs).into_iter().flatten().flatten().filter(|e| e.path().is_dir()).count();
         assert_eq!(left, 0, "{}: a run was left behind", case.name);
     }
@@ -277,6 +322,97 @@ fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(word), "{word} is missing in: {said}");
     }
+}
+
+/// A folder that looks like a kernel's sources, and does not build.
+fn sources(dir: &Path) -> String {
+    let sources = dir.join("linux");
+    fs::create_dir(&sources).unwrap();
+    for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
+        fs::write(sources.join(file), text).unwrap();
+    }
+    sources.to_str().unwrap().to_owned()
+}
+
+/// A list of cells is of names, and they are known before.
+#[test]
+fn lists_cells_of_kernels_that_it_does_not_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sources, runs) = (sources(dir.path()), dir.path().join("runs"));
+    fs::write(dir.path().join("suite.yaml"), SUITE).unwrap();
+    let list = |arguments: &[&str]| {
+        let mut command = tramplab();
+        command
+            .args(["vm-test", "--accel", "tcg", "--arch", "x86_64", "--suite"])
+            .arg(dir.path().join("suite.yaml"));
+        let output = command.arg("--runs").arg(&runs).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(fs::read_dir(&runs).unwrap().count(), 0);
+        (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
+    };
+    let (names, said) = list(&["--list", "--kernel", &sources]);
+    assert_eq!(names, "x86_64/linux/tcg/lbr_waste/fentry\n");
+    assert!(said.contains("1 cell; and 1 build"), "{said}");
+    let series = ["--list", "--kernel", &sources, "--series", "lbr-helpers", "--each-patch"];
+    let (names, said) = list(&series);
+    assert_eq!(names, "x86_64/linux+lbr-helpers.0..linux/tcg/lbr_waste/fentry\n");
+    assert!(said.contains("3 cells: 1 test") && said.contains("3 builds"), "{said}");
+    // What is prebuilt is fetched, and no cell runs.
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    assert_eq!(list(&["--no-run", "--kernel", &kernel]).0, "");
+}
+
+/// Whoever reads a file, or a form for programs, else sees an exit code and no reason.
+#[test]
+fn says_why_a_rendered_run_is_no_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("run.json");
+    fs::write(&json, include_bytes!("../src/report/testdata/run.json")).unwrap();
+    let junit = dir.path().join("junit.xml");
+    let output =
+        tramplab().args(["report", "--format", "junit", "-o"]).args([&junit, &json]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty() && junit.is_file());
+    assert!(stderr(&output).contains("exit code 1: 21 cells"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lbr_waste/fexit: fexit wastes 11 records"), "{}", stderr(&output));
+    let output = tramplab().arg("report").arg(&json).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
+}
+
+/// The base was stopped before it had measured all that the head has.
+#[test]
+fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let head: serde_json::Value =
+        serde_json::from_str(include_str!("../src/report/testdata/run.json")).unwrap();
+    let mut base = head.clone();
+    base["id"] = "base".into();
+    base["interrupted"] = true.into();
+    let cells = base["cells"].as_array_mut().unwrap();
+    let at = cells.iter().position(|cell| cell["id"]["kernel"] == "6.12").unwrap();
+    let missing = cells.remove(at)["id"].clone();
+    let test = missing["test"]["lbr_waste"]["mechanism"].as_str().unwrap().to_owned();
+    base["missing"] = serde_json::json!([missing]);
+    let write = |name: &str, run: &serde_json::Value| {
+        let path = dir.path().join(name);
+        fs::write(&path, run.to_string()).unwrap();
+        path
+    };
+    let paths = [write("base.json", &base), write("head.json", &head)];
+    let compare = |arguments: &[&str]| {
+        let mut command = tramplab();
+        command.arg("compare").args(&paths).args(["--base-kernel", "6.12", "--head-kernel", "6.12"]);
+        command.args(arguments).output().unwrap()
+    };
+    let output = compare(&[]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(stderr(&output).contains("the run base did not come to its end"), "{}", stderr(&output));
+    let output = compare(&["--anyway"]);
+    // It is no failure of the head.
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let row = |line: &&str| line.contains(&format!("lbr_waste/{test}")) && line.contains("not in the run");
+    assert_eq!(said(&output).lines().filter(row).count(), 1, "{}", said(&output));
+    assert!(stderr(&output).contains("1 tests are in the head's run only"), "{}", stderr(&output));
 }
 
 /// Neither a folder in `runs/` nor one that the next try would not go on with.
@@ -363,6 +499,12 @@ fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
     drop(users);
     assert_eq!(run(&["prune", "--to", "0"], "1GiB").0, Some(0));
     assert!(!cache.join("qemu/new").exists() && dir.path().join("beside/mine/file").exists());
+
+    // Looking makes nothing.
+    let none = dir.path().join("none");
+    let output = tramplab().env("TRAMPLAB_CACHE", &none).args(["cache", "ls"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!none.exists());
 
     let file = dir.path().join("beside/mine/file");
     let output = tramplab().env("TRAMPLAB_CACHE", &file).args(["cache", "ls"]).output().unwrap();
