@@ -16,6 +16,7 @@ pub mod report;
 pub mod run;
 pub mod selftests;
 pub mod series;
+pub mod spread;
 pub mod suite;
 pub mod text;
 pub mod vm;

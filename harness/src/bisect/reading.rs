@@ -6,6 +6,7 @@ use crate::{
     branch::Model,
     compare::{Ratio, Value, metric},
     run::{Cell, ErrorKind, Outcome},
+    spread::median,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -93,7 +94,7 @@ impl fmt::Display for Reading {
         match self {
             Reading::Exact { number: Some(number), .. } => f.pad(&number.to_string()),
             Reading::Exact { number: None, .. } => f.pad("-"),
-            Reading::Times(times) => f.pad(&format!("{:.3} (n={})", Value::median(times), times.len())),
+            Reading::Times(times) => f.pad(&format!("{:.3} (n={})", median(times), times.len())),
             Reading::Ending(ending) => ending.fmt(f),
         }
     }
@@ -202,8 +203,8 @@ impl Ends {
             }
             (Reading::Times(good), Reading::Times(bad)) => format!(
                 "{:.3} is good, {:.3} is bad; a commit is what lies on one side of the middle for sure",
-                Value::median(good),
-                Value::median(bad)
+                median(good),
+                median(bad)
             ),
             (good, bad) => format!("{good} is good, {bad} is bad"),
         }

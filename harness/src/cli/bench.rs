@@ -13,6 +13,7 @@ use tramplab::{
     host::{Cache, Purpose, Qemu, VirtmeNg, busybox},
     kernel,
     run::{Accel, Arch, Clock},
+    spread::Spread,
     vm::{Deadlines, Snapshots, Spec, Vm, yardstick},
 };
 use tramplab_protocol::{
@@ -129,24 +130,22 @@ pub fn bench(args: &Args) -> Result<u8> {
         "kernel {} on {}, {}, {} rounds, interleaved; milliseconds\n\n{:<34}{:>9}{:>9}{:>9}{:>8}\n",
         args.kernel, image.arch, qemu.version, args.rounds, "", "median", "min", "max", "ratio"
     );
-    let mut row = |name: &str, times: &mut [Duration], against| table.push_str(&row(name, times, against));
-    row("bare QEMU, to its end", &mut floor, None);
-    row("a guest, a request, its end: cold", &mut cold, Some(median(&mut floor)));
-    row("the same, restored", &mut restored, Some(median(&mut floor)));
+    let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
+        table.push_str(&row(name, times, against))
+    };
+    row("bare QEMU, to its end", &floor, None);
+    row("a guest, a request, its end: cold", &cold, Some(&floor));
+    row("the same, restored", &restored, Some(&floor));
     if let Some(VirtmeNg { version, .. }) = &others {
-        row(&format!("virtme-ng {version}, `true`"), &mut theirs, Some(median(&mut floor)));
-        row("restored, against virtme-ng", &mut restored, Some(median(&mut theirs)));
+        row(&format!("virtme-ng {version}, `true`"), &theirs, Some(&floor));
+        row("restored, against virtme-ng", &restored, Some(&theirs));
     }
-    row("boot, no plugin", &mut plain, None);
-    row("boot, plugin idle", &mut idle, Some(median(&mut plain)));
-    row(&format!("{HITS} fentry triggers, idle, CPU"), &mut idle_work, None);
-    row(&format!("{HITS} fentry triggers, armed, CPU"), &mut armed_work, Some(median(&mut idle_work)));
-    row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &mut idle_rounds, None);
-    row(
-        &format!("kprobe.multi of {FUNCTIONS}, profiled"),
-        &mut profiled_rounds,
-        Some(median(&mut idle_rounds)),
-    );
+    row("boot, no plugin", &plain, None);
+    row("boot, plugin idle", &idle, Some(&plain));
+    row(&format!("{HITS} fentry triggers, idle, CPU"), &idle_work, None);
+    row(&format!("{HITS} fentry triggers, armed, CPU"), &armed_work, Some(&idle_work));
+    row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &idle_rounds, None);
+    row(&format!("kprobe.multi of {FUNCTIONS}, profiled"), &profiled_rounds, Some(&idle_rounds));
     print(table.as_bytes())?;
     Ok(exit::PASS)
 }
@@ -184,15 +183,14 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+/// In milliseconds.
+fn spread(times: &[Duration]) -> Spread {
+    Spread::of(times.iter().map(|time| time.as_secs_f64() * 1e3)).expect("there is a round")
 }
 
-fn row(name: &str, times: &mut [Duration], against: Option<Duration>) -> String {
-    let middle = median(times);
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let ratio = against.map_or(String::new(), |base| format!("{:.3}", ms(middle) / ms(base)));
-    let (shortest, longest) = (ms(times[0]), ms(times[times.len() - 1]));
-    format!("{name:<34}{:>9.0}{shortest:>9.0}{longest:>9.0}{ratio:>8}\n", ms(middle))
+/// `against` is what the median is a multiple of.
+fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> String {
+    let Spread { median, min, max, .. } = spread(times);
+    let ratio = against.map_or(String::new(), |base| format!("{:.3}", median / spread(base).median));
+    format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n")
 }

@@ -10,6 +10,7 @@ use crate::{
         Tolerance, TreeTest, Trigger,
     },
     selftests::{End, Name, Program, is_absent},
+    spread::median,
 };
 use std::{collections::BTreeSet, fmt, str::FromStr};
 use tramplab_protocol::{
@@ -104,7 +105,7 @@ impl Cost {
                     (with as f64 - without as f64) / f64::from(trigger.timed)
                 };
                 let times: Vec<f64> = rounds.map(per_hit).collect();
-                (!times.is_empty()).then(|| Value::PerHit(Value::median(&times)))
+                (!times.is_empty()).then(|| Value::PerHit(median(&times)))
             }
         }
     }
@@ -195,18 +196,6 @@ impl Ended {
 }
 
 impl Value {
-    /// The middle of the times.
-    pub fn median(times: &[f64]) -> f64 {
-        let mut sorted = times.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        match sorted.len() {
-            0 => f64::NAN,
-            n => f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]),
-        }
-    }
-}
-
-impl Value {
     /// Records, or of a hit its instructions or branches.
     pub fn count(&self) -> Option<u32> {
         match *self {
@@ -227,11 +216,11 @@ impl Value {
         match *self {
             Value::Records(records) => records.map(f64::from),
             Value::Count(count) => Some(f64::from(count)),
-            Value::Times(ref times) => Some(Value::median(times)),
+            Value::Times(ref times) => Some(median(times)),
             Value::PerHit(ns) => Some(ns),
             Value::ExactTime(ns) => Some(ns as f64 / 1e6),
             Value::Instructions { count, .. } => Some(count as f64),
-            Value::Rates(ref rates, _) => Some(Value::median(rates)),
+            Value::Rates(ref rates, _) => Some(median(rates)),
             Value::Stopped(_) | Value::Ended(_) => None,
         }
     }
@@ -253,11 +242,11 @@ impl fmt::Display for Value {
             Value::Ended(ended) => f.pad(&format!("{} ({} ok)", ended.end.name(), ended.count())),
             Value::Rates(rates, _) => {
                 let (min, max) = extremes(rates);
-                f.pad(&format!("{:.3} M/s ({min:.3}..{max:.3})", Value::median(rates)))
+                f.pad(&format!("{:.3} M/s ({min:.3}..{max:.3})", median(rates)))
             }
             Value::Times(times) => {
                 let (min, max) = extremes(times);
-                f.pad(&format!("{:.2} ms ({min:.2}..{max:.2})", Value::median(times)))
+                f.pad(&format!("{:.2} ms ({min:.2}..{max:.2})", median(times)))
             }
         }
     }
@@ -494,7 +483,7 @@ pub fn of(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
             Cost::ALL.into_iter().filter_map(metric).collect()
         }
         (&Test::Bench { benchmark }, Some(Measurement::Bench(bench))) => {
-            let rates = bench.boots.iter().map(|boot| Value::median(&boot.hits)).collect();
+            let rates = bench.boots.iter().map(|boot| median(&boot.hits)).collect();
             vec![(Metric::Bench { benchmark }, Value::Rates(rates, cell.id.accel))]
         }
         (&Test::TestProgs { test }, Some(Measurement::TestProgs(ran))) => {
@@ -640,7 +629,7 @@ fn times(attach: &Attach, phase: Phase) -> Option<Value> {
     }
     let boot = |boot: &AttachBoot| {
         let rounds: Vec<f64> = boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
-        Value::median(&rounds)
+        median(&rounds)
     };
     let times: Vec<f64> = attach.boots.iter().map(boot).collect();
     (!times.is_empty()).then_some(Value::Times(times))

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attaching, in tables: how long it took, how that grows, and where the time went.
 
-use super::{content::Table, scaling, spread::Spread};
+use super::{content::Table, scaling};
 use crate::{
     profile::{How, Phase, Summary, Unit, Waited},
     run::{Attach, AttachBoot, Cell, Measurement, Test},
+    spread::Spread,
 };
 use std::collections::BTreeMap;
 use tramplab_protocol::{

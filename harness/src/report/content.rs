@@ -5,9 +5,7 @@
 use super::{
     attach,
     comparison::{self, OfSeries},
-    selftests,
-    spread::Spread,
-    throughput,
+    selftests, throughput,
 };
 use crate::{
     branch::{Branch, Filter, Model, hardware, listing, trigger_listing, waste},
@@ -16,6 +14,7 @@ use crate::{
         Accel, Arch, BranchSource, CLOCKS_APART, Cell, CellId, Delivered, Kernel, LbrWaste, Machine, Measurement,
         Outcome, Run, Test, Trigger, TriggerCost, WasteCount,
     },
+    spread::Spread,
     text,
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One line per cell, printed as it ends.
 
-use super::{selftests, spread::Spread, throughput};
+use super::{selftests, throughput};
 use crate::{
     branch::{Branch, Filter, Model, waste},
     run::{BranchSource, Cell, Measurement, Outcome, Row},
+    spread::Spread,
     text::{line, plain},
 };
 use tramplab_protocol::message::Stopped;

@@ -20,7 +20,6 @@ pub mod markdown;
 pub mod mechanisms;
 mod scaling;
 mod selftests;
-mod spread;
 pub mod terminal;
 #[cfg(test)]
 pub mod tests;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How something grows with the number of functions: the exponent of a power law, with its fit.
 
-use linregress::{FormulaRegressionBuilder, RegressionDataBuilder};
+use statrs::statistics::Statistics;
 
 /// `y ~ n ^ exponent`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,13 +36,17 @@ pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
     if sizes(points) < FEWEST || points.iter().any(|(n, y)| !(*n > 0.0 && *y > 0.0)) {
         return None;
     }
-    let column = |of: fn(&(f64, f64)) -> f64| points.iter().map(|point| of(point).ln()).collect::<Vec<f64>>();
-    let data = [("n", column(|point| point.0)), ("y", column(|point| point.1))];
-    let data = RegressionDataBuilder::new().build_from(data).ok()?;
-    let model = FormulaRegressionBuilder::new().data(&data).formula("y ~ n").fit().ok()?;
-    // The first is the intercept.
-    let (exponent, error) = (*model.parameters().get(1)?, *model.se().get(1)?);
-    Some(Fit { exponent, error, r_squared: model.rsquared() })
+    let logs = |of: fn(&(f64, f64)) -> f64| points.iter().map(|point| of(point).ln()).collect::<Vec<f64>>();
+    let (x, y) = (logs(|point| point.0), logs(|point| point.1));
+    let n = points.len() as f64;
+    // Sums of squares about the means.
+    let (xx, yy) = ((n - 1.0) * (&x).variance(), (n - 1.0) * (&y).variance());
+    let exponent = (&x).covariance(&y) / (&x).variance();
+    let intercept = (&y).mean() - exponent * (&x).mean();
+    let residuals = x.iter().zip(&y).map(|(x, y)| y - intercept - exponent * x);
+    let unexplained: f64 = residuals.map(|residual| residual * residual).sum();
+    let error = (unexplained / (n - 2.0) / xx).sqrt();
+    Some(Fit { exponent, error, r_squared: 1.0 - unexplained / yy })
 }
 
 #[cfg(test)]
@@ -69,6 +73,20 @@ mod tests {
         let points = [1.0, 10.0, 100.0, 1000.0, 10_000.0].map(|n| (n, 500.0 + n));
         assert_eq!(large(&points), points[2..]);
         assert_eq!(large(&points[..4]), points[..4]);
+    }
+
+    /// The numbers are those of the package `linregress`, 0.5.4.
+    #[test]
+    fn fits_scattered_points_as_a_statistics_package_does() {
+        let points = [(100.0, 0.42), (200.0, 0.81), (500.0, 2.3), (1e3, 4.1), (1e3, 4.6), (1e4, 57.0)];
+        let fit = fit(&points).unwrap();
+        for (value, expected) in [
+            (fit.exponent, 1.067_427_321_646_949_9),
+            (fit.error, 0.021_290_490_057_098_97),
+            (fit.r_squared, 0.998_411_218_660_965),
+        ] {
+            assert!((value - expected).abs() < 1e-12, "{fit:?}");
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the tables say of the tree's own tests.
 
-use super::{content::Table, spread::Spread};
+use super::content::Table;
 use crate::{
     run::{Bench, Cell, Measurement, Outcome, Test, TreeTest},
     selftests::End,
+    spread::Spread,
 };
 
 /// Million hits per second: of all seconds of all boots.

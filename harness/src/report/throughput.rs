@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the timed rounds of a trigger cell say.
 
-use super::spread::Spread;
-use crate::run::Trigger;
+use crate::{run::Trigger, spread::Spread};
 
 /// Nanoseconds that a hit takes longer with the program than without, round by round.
 pub fn overhead_ns(trigger: &Trigger) -> Option<Spread> {

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Median and extremes of what was measured several times.
 
+use statrs::statistics::{Data, Median};
 use std::fmt;
+
+/// Of an even number, the mean of the middle two; NaN of nothing.
+pub fn median(values: &[f64]) -> f64 {
+    Data::new(values.to_vec()).median()
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
@@ -14,12 +20,10 @@ pub struct Spread {
 impl Spread {
     /// `None` of nothing.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (&min, &max) = (values.first()?, values.last()?);
-        let n = values.len();
-        let median = f64::midpoint(values[(n - 1) / 2], values[n / 2]);
-        Some(Spread { median, min, max, n })
+        let values: Vec<f64> = values.into_iter().collect();
+        let min = values.iter().copied().reduce(f64::min)?;
+        let max = values.iter().copied().reduce(f64::max)?;
+        Some(Spread { median: median(&values), min, max, n: values.len() })
     }
 
     /// Milliseconds, of nanoseconds.
@@ -56,6 +60,7 @@ mod tests {
             assert_eq!(Spread::of_ns(values.iter().copied()).unwrap().to_string(), printed);
         }
         assert_eq!(Spread::of_ns([]), None);
+        assert!(median(&[]).is_nan());
         assert_eq!(format!("{:.0}", Spread::of([3.6, 1.0]).unwrap()), "2 (1..4)");
     }
 }
