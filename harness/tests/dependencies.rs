@@ -5,10 +5,13 @@ use semver::Version;
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 
-/// Of the workspace and all that it depends on, as `cargo metadata` tells it.
-fn packages() -> Vec<Value> {
+/// The workspaces: ours, and that of the fuzz targets, which has a lock file of its own.
+const MANIFESTS: [(&str, &str); 2] = [("../Cargo.toml", "tramplab"), ("fuzz/Cargo.toml", "tramplab-fuzz")];
+
+/// Of a workspace and all that it depends on, as `cargo metadata` tells it.
+fn packages(manifest: &str) -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked"])
+        .args(["metadata", "--format-version", "1", "--locked", "--manifest-path", manifest])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
         .args(["--filter-platform", "aarch64-unknown-linux-gnu"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -27,17 +30,19 @@ fn version(text: &str) -> Version {
 
 #[test]
 fn no_package_needs_a_newer_rust_than_the_readme_states() {
-    let packages = packages();
-    let needed = |package: &Value| package["rust_version"].as_str().map(version);
-    let ours = packages.iter().find(|package| package["name"] == "tramplab").unwrap();
-    let stated = needed(ours).expect("stated for the workspace");
-    let newer: Vec<(&Value, Version)> = packages
-        .iter()
-        .filter_map(|package| Some((&package["name"], needed(package)?)))
-        .filter(|(_, needed)| *needed > stated)
-        .collect();
-    assert!(newer.is_empty(), "Cargo.toml states {stated}: {newer:?}");
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let sentence = format!("Rust {}.{} or newer", stated.major, stated.minor);
-    assert!(fs::read_to_string(readme).unwrap().contains(&sentence), "{sentence}");
+    for (manifest, name) in MANIFESTS {
+        let packages = packages(manifest);
+        let needed = |package: &Value| package["rust_version"].as_str().map(version);
+        let ours = packages.iter().find(|package| package["name"] == name).unwrap();
+        let stated = needed(ours).expect("stated for the workspace");
+        let newer: Vec<(&Value, Version)> = packages
+            .iter()
+            .filter_map(|package| Some((&package["name"], needed(package)?)))
+            .filter(|(_, needed)| *needed > stated)
+            .collect();
+        assert!(newer.is_empty(), "{manifest} states {stated}: {newer:?}");
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+        let sentence = format!("Rust {}.{} or newer", stated.major, stated.minor);
+        assert!(fs::read_to_string(readme).unwrap().contains(&sentence), "{sentence}");
+    }
 }
