@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Hooks of the security modules that answer what no module does: a positive number. The kernel warns of the one, and takes the
  * other for a pointer.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * One capturing program per attach mechanism. All have the same body, and its first acts are those of retsnoop:
  * the CPU's number, then the snapshot of the branch records. Whatever runs before is waste of the mechanism,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Lets a process open an event of a CPU's branch records where no CPU has them: what it asks for becomes a software
  * clock before the kernel reads it. For programs that only want the event to be there: it samples nothing.

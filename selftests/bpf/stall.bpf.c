@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Holds the RCU read lock for a while, by looping: a program's run is one read-side critical section. An fentry
  * program, because its trampoline leaves preemption on: the kernel's own threads go on, so that the grace period

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What tramplab's programs need of the kernel's types. The programs read nothing of the kernel's structures,
  * so no dump of a vmlinux is needed and one object fits every kernel.

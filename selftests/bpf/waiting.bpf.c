@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Times how long one thread is off the CPU, by the stack with which it left: from each switch away from it to the next
  * switch to it. What of that was spent ready to run, behind another thread, is part of the stack's time.
