@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a guest needs from this repository, built by cargo: the plugin and the static agent.
 
-use super::repository;
-use anyhow::{Context, Result};
-use std::{collections::BTreeMap, path::PathBuf};
+use super::{progress::Progress, repository};
+use anyhow::{Context, Result, bail};
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+};
 use tramplab::{
     host::{
         Cache, Rustc,
@@ -25,20 +31,19 @@ pub const GUEST_TARGET: &str = "target/guest";
 /// As cargo takes them before all others.
 pub const GUEST_RUSTFLAGS: (&str, &str) = ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
-pub fn build(cache: &Cache, arches: &[Arch]) -> Result<Artifacts> {
+pub fn build(cache: &Cache, arches: &[Arch], progress: &Progress) -> Result<Artifacts> {
     let sh = Shell::new()?;
     let root = repository();
     sh.change_dir(&root);
     let cargo = cargo();
-    cmd!(sh, "{cargo} build --quiet --release --package tramplab-plugin")
-        .quiet()
-        .run()
-        .context("failed to build the TCG plugin")?;
-    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch)?))).collect::<Result<_>>()?;
+    let plugin = cmd!(sh, "{cargo} build --release --package tramplab-plugin");
+    run(plugin.into(), progress, |_| Ok(())).context("failed to build the TCG plugin")?;
+    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch, progress)?)));
+    let agents = agents.collect::<Result<_>>()?;
     Ok(Artifacts { plugin: root.join("target/release/libtramplab_plugin.so"), agents })
 }
 
-fn agent(sh: &Shell, cache: &Cache, arch: Arch) -> Result<PathBuf> {
+fn agent(sh: &Shell, cache: &Cache, arch: Arch, progress: &Progress) -> Result<PathBuf> {
     // Named even where it is the host's own, so that the flags stay away from build scripts.
     let (cargo, target) = (cargo(), target(arch));
     let _flags = sh.push_env(GUEST_RUSTFLAGS.0, GUEST_RUSTFLAGS.1);
@@ -57,15 +62,37 @@ fn agent(sh: &Shell, cache: &Cache, arch: Arch) -> Result<PathBuf> {
         // What builds for the host is another rustc's there, too.
         folder += &format!("-{arch}");
     }
-    cmd!(
-        sh,
-        "{cargo} build --quiet --release --package tramplab-agent --target {target} --target-dir {folder}"
-    )
-    .quiet()
-    .run()
-    .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
+    let build =
+        cmd!(sh, "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}");
+    run(build.into(), progress, |_| Ok(()))
+        .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
     drop(pushed);
     Ok(repository().join(folder).join(target).join("release/tramplab-agent"))
+}
+
+/// Runs cargo and hands over each line of its standard output. On a terminal cargo's steps are shown as progress;
+/// elsewhere only its warnings and errors are.
+pub fn run(mut cargo: Command, progress: &Progress, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    cargo.stdout(Stdio::piped());
+    if progress.is_shown() {
+        cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always").stderr(Stdio::piped());
+    } else {
+        cargo.env("CARGO_TERM_QUIET", "true");
+    }
+    let mut child = cargo.spawn().context("failed to run cargo")?;
+    let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take());
+    let lines = thread::scope(|scope| {
+        scope.spawn(|| {
+            let lines = stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines());
+            lines.map_while(Result::ok).for_each(|line| progress.of_cargo(&line));
+        });
+        BufReader::new(stdout).lines().try_for_each(|text| line(&text?))
+    });
+    let status = child.wait().context("failed to wait for cargo")?;
+    if !status.success() {
+        bail!("cargo ended with {status}");
+    }
+    lines
 }
 
 /// The cargo that runs us, or the one in the path.

@@ -7,7 +7,8 @@ use super::{
 };
 use anyhow::{Context, Result};
 use std::{
-    fs, io,
+    fs,
+    io::{self, IsTerminal},
     process::{Command, ExitStatus, Stdio},
     thread,
     time::Duration,
@@ -43,7 +44,8 @@ pub fn faults(args: &Args) -> Result<u8> {
     sh.set_var(TABLE, &table);
     sh.set_var("TMPDIR", scratch.path());
     let (cargo, row) = (artifacts::cargo(), &args.row);
-    let rows = cmd!(sh, "{cargo} test --quiet --package tramplab --test faults -- {row...}").quiet();
+    let quiet = (!io::stderr().is_terminal()).then_some("--quiet");
+    let rows = cmd!(sh, "{cargo} test {quiet...} --package tramplab --test faults -- {row...}").quiet();
     let mut rows = Command::from(rows);
     // The standard output is the table's.
     let status = to_its_end(rows.stdout(Stdio::from(io::stderr())));

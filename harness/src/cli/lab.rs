@@ -150,8 +150,11 @@ impl Lab {
         // At once: mostly all is built, and cargo takes half a second to see it. Neither waits for the other's lock, as they are built into
         // different folders.
         let (built, cells) = thread::scope(|scope| {
-            let cells = scope.spawn(Cells::build);
-            (artifacts::build(&cache, arches), cells.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            let cells = scope.spawn(|| Cells::build(progress));
+            (
+                artifacts::build(&cache, arches, progress),
+                cells.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            )
         });
         Ok(Lab { qemus, built: built?, cells: cells?, accel, branches, cache, virtme_ng, guests })
     }

@@ -4,7 +4,14 @@
 //! The cells are the tests of `selftests/tests/cells.rs`; nextest lists, filters, shards, schedules, times out and
 //! interrupts them, in this process. What it says is passed on as [`Event`]s; verdicts come from the cells' files.
 
-use super::{UsageError, artifacts::cargo, exit, report::StandardOutput, repository};
+use super::{
+    UsageError,
+    artifacts::{self, cargo},
+    exit,
+    progress::Progress,
+    report::StandardOutput,
+    repository,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use camino::Utf8PathBuf;
 use guppy::{MetadataCommand, graph::PackageGraph};
@@ -38,14 +45,8 @@ use nextest_runner::{
     test_output::CaptureStrategy,
 };
 use std::{
-    collections::BTreeSet,
-    ffi::OsString,
-    io::{BufRead, BufReader, Write},
-    num::NonZeroUsize,
-    os::unix::process::CommandExt,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
+    collections::BTreeSet, ffi::OsString, io::Write, num::NonZeroUsize, os::unix::process::CommandExt,
+    process::Command, sync::Arc, time::Duration,
 };
 use tramplab::{
     run,
@@ -120,25 +121,19 @@ pub struct Cells {
 
 impl Cells {
     /// Builds the cells' test binary.
-    pub fn build() -> Result<Cells> {
+    pub fn build(progress: &Progress) -> Result<Cells> {
         let mut metadata = MetadataCommand::new();
         // Which crates ours depend on takes ten times as long: to `deps()` and `rdeps()` in a filterset, which no cell needs, they have none.
         metadata.current_dir(repository()).no_deps();
         let graph = metadata.build_graph().context("failed to read the workspace with `cargo metadata`")?;
-        let mut child = Command::new(cargo())
-            .args(["test", "--quiet", "--package", "tramplab-selftests", "--test", "cells", "--no-run"])
-            .args(["--message-format", "json-render-diagnostics"])
-            .current_dir(repository())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("failed to run cargo")?;
         let mut builder = BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target()?);
-        for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
-            builder.process_message_line(&line?)?;
-        }
-        if !child.wait()?.success() {
-            bail!("failed to build the cells (selftests/tests/cells.rs)");
-        }
+        let mut build = Command::new(cargo());
+        build
+            .args(["test", "--package", "tramplab-selftests", "--test", "cells", "--no-run"])
+            .args(["--message-format", "json-render-diagnostics"])
+            .current_dir(repository());
+        artifacts::run(build, progress, |line| Ok(builder.process_message_line(line)?))
+            .context("failed to build the cells (selftests/tests/cells.rs)")?;
         let binaries = Arc::new(builder.finish());
         Ok(Cells { graph, binaries })
     }

@@ -48,6 +48,19 @@ impl Progress {
         }
     }
 
+    /// Whether steps are shown as they come, and leave nothing behind.
+    pub fn is_shown(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    /// A line of cargo's standard error: a step, or a warning or an error, which stays.
+    pub fn of_cargo(&self, text: &str) {
+        match step_of_cargo(&strip_ansi_escapes::strip_str(text)) {
+            Some(step) => self.step(step),
+            None => self.line(text),
+        }
+    }
+
     /// How far make is with a kernel.
     pub fn build(&self, name: &str, done: u64, total: u64) {
         let Some(bar) = &self.bar else { return };
@@ -109,6 +122,15 @@ impl Progress {
     }
 }
 
+/// Cargo aligns the verbs of its steps to the right, in twelve columns.
+fn step_of_cargo(text: &str) -> Option<&str> {
+    let (verb, rest) = text.split_at_checked(12)?;
+    let word = verb.trim_start();
+    let is_verb =
+        word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(|c| c.is_ascii_alphabetic());
+    (is_verb && rest.starts_with(' ')).then(|| text.trim_start())
+}
+
 fn steps_style() -> ProgressStyle {
     ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template")
 }
@@ -117,6 +139,38 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_steps_of_cargo_from_what_it_warns_of() {
+        for (text, expected) in [
+            ("   Compiling serde v1.0.228", Some("Compiling serde v1.0.228")),
+            (" Downloading crates ...", Some("Downloading crates ...")),
+            (
+                "    Finished `release` profile [optimized] target(s) in 0.14s",
+                Some("Finished `release` profile [optimized] target(s) in 0.14s"),
+            ),
+            (
+                "    Blocking waiting for file lock on build directory",
+                Some("Blocking waiting for file lock on build directory"),
+            ),
+            ("  Downloaded anyhow v1.0.105", Some("Downloaded anyhow v1.0.105")),
+            ("warning: unused variable: `x`", None),
+            ("error[E0425]: cannot find value `y` in this scope", None),
+            ("  --> src/lib.rs:1:1", None),
+            ("   |", None),
+            ("12 | let X = 1;", None),
+            ("  = note: Compiling stops here", None),
+            ("", None),
+            ("ein Fülllwört", None),
+        ] {
+            assert_eq!(step_of_cargo(text), expected, "{text}");
         }
     }
 }

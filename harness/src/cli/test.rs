@@ -103,7 +103,7 @@ pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
         set("TEST_KERNEL", arch, &image.image);
     }
     progress.step("building the plugin and the guest agents");
-    let built = artifacts::build(&cache, arches)?;
+    let built = artifacts::build(&cache, arches, &progress)?;
     sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
     built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
     Ok(sh)
