@@ -730,7 +730,7 @@ fn times_by_different_clock_sources_are_not_judged() {
             (test.name().as_str(), base.as_str(), head.as_str()),
             ("attach/kprobe.multi/10", "tsc", clocks)
         );
-        let text = crate::report::terminal::render(&run, &Default::default(), false);
+        let text = crate::report::terminal::render(&run, &Default::default(), Default::default());
         let told = format!("compared although the clock source was tsc on the base and {clocks} on the head");
         assert!(text.contains(&told), "{text}");
     }

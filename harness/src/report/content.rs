@@ -11,8 +11,8 @@ use crate::{
     branch::{Branch, Filter, Model, hardware, listing, trigger_listing, waste},
     profile::{Phase, Summary},
     run::{
-        Accel, Arch, BranchSource, CLOCKS_APART, Cell, CellId, Delivered, Kernel, LbrWaste, Machine, Measurement,
-        Outcome, Run, Test, Trigger, TriggerCost, WasteCount,
+        Accel, Arch, BranchSource, CLOCKS_APART, Cell, CellId, Delivered, Kernel, LbrWaste, Machine,
+        Measurement, Outcome, Run, Test, Trigger, TriggerCost, WasteCount,
     },
     spread::Spread,
     text,
@@ -704,7 +704,7 @@ fn listings(group: &Group, model: Model, filters: &[Filter]) -> Vec<Listing> {
 pub fn why(run: &Run) -> String {
     let Outcomes { summary, lacks, failures, errors, .. } = outcomes(run);
     let failed = failures.first().map(|(cell, reasons)| format!("{cell}: {}", reasons.join("; ")));
-    let error = || errors.first().map(|error| format!("{}: {}", error.cell, error.message));
+    let error = || errors.first().map(|error| format!("{}: {}", error.heading(), error.message));
     let first = failed.or_else(error).map(|first| format!("first {first}"));
     let nothing = || Some("no number was measured, or none on both sides of a series".to_owned());
     let lacks = (!lacks.is_empty()).then(|| lacks.join(" "));

@@ -1050,7 +1050,7 @@ mod tests {
                 let mut guests = guests(images, accel);
                 for guest in &mut guests {
                     guest.branches = Source::Virtual;
-                    guest.budgets_of = &guest.image.name;
+                    guest.budgets_of = Some(&guest.image.name);
                 }
                 super::cells(&suite, &guests, false)
             };
