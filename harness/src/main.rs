@@ -115,7 +115,7 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
         && error.get(ContextKind::Suggested).is_some_and(|tips| tips.to_string().contains("'-- --"));
     if is_misleading {
         error.remove(ContextKind::Suggested);
-        let is_vm_test = std::env::args().nth(1).is_some_and(|command| command == "vm-test");
+        let is_vm_test = std::env::args_os().nth(1).is_some_and(|command| command == "vm-test");
         if is_vm_test {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![TIP.into()]));
         }

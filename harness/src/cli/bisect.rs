@@ -735,9 +735,10 @@ impl<'a> Bisection<'a> {
             &after.kernel,
             &pairs,
             self.model(),
-            Tolerance::default(),
+            // Any difference was followed.
+            Tolerance { wasted: 0, trigger: 0, time_percent: 0.0, exact_percent: 0.0 },
             Timing::Apart,
-            &compare::Layout::default(),
+            &compare::Layout::ignored(),
         );
         let mut text = format!(
             "\n{}",

@@ -87,7 +87,8 @@ pub fn compare(args: &Args) -> Result<u8> {
     let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
     let [base_name, head_name] = [name(&base, a), name(&head, b)];
-    let layout = Layout::default();
+    let series = base.series.iter().find(|series| one_run && series.arch == a.arch);
+    let layout = series.map_or_else(Layout::default, |series| Layout::measured(&base, series, model));
     let mut comparison =
         compare::compare(&base_name, &head_name, &pairs, model, head.tolerance, timing, &layout);
     comparison.head_only = compare::head_only(&of_base, &of_head);

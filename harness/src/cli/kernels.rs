@@ -242,6 +242,8 @@ impl Preparing<'_> {
                         // In front of the head: jobs are named after the first kernel and the last.
                         let at = kernels.len() - 1;
                         kernels.splice(at..at, placebos);
+                    } else if self.placebos > 0 {
+                        self.progress.line("no placebos are built, as not every patch builds");
                     }
                     prepared.kernels.extend(kernels);
                     prepared.series.push(series);
@@ -408,7 +410,8 @@ impl Preparing<'_> {
             order: &order,
             commit: sources.commit(),
             builder,
-            selftests: wanted.as_ref(),
+            // Of a placebo no test of the tree is run.
+            selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(_))),
         })
     }
 

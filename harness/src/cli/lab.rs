@@ -276,7 +276,7 @@ impl Lab {
             started: now(),
             finished: None,
             tramplab: env!("CARGO_PKG_VERSION").to_owned(),
-            command: typed::with_absolute_paths(std::env::args()),
+            command: typed::with_absolute_paths(typed::words()),
             host: host_facts(),
             suite: reference.clone(),
             machines: self
@@ -411,7 +411,10 @@ impl Lab {
             probe,
         )?;
         if let Some(reason) = &choice.fallback {
-            progress.line(&format!("KVM runs no guest here ({reason}); using TCG"));
+            progress.line(&match is_built {
+                true => format!("KVM runs no guest here ({reason}); using TCG"),
+                false => "cells are named as under TCG: KVM is tried once the kernel is built".to_owned(),
+            });
         }
         Ok(choice)
     }

@@ -4,7 +4,7 @@
 use super::{
     UsageError, lab,
     report::{self as report_cli, Look},
-    repository, vm_test,
+    repository, typed, vm_test,
 };
 use anyhow::{Context, Result};
 use std::{
@@ -66,7 +66,7 @@ pub fn merge(args: &Args) -> Result<u8> {
         // Configurations: what is said of a kernel all say.
         bring(&from, "kernels", &run_dir, |_| true)?;
     }
-    let run = run::Run { id, command: std::env::args().collect(), ..run };
+    let run = run::Run { id, command: typed::words().collect(), ..run };
     run_dir.save(&run)?;
     if args.into.is_none() {
         lab::point_latest_at(&run_dir);

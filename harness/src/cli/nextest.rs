@@ -10,7 +10,7 @@ use super::{
     exit,
     progress::Progress,
     report::StandardOutput,
-    repository,
+    repository, typed,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use camino::Utf8PathBuf;
@@ -265,7 +265,7 @@ impl Cells {
             versions.clone(),
             &tests,
             &profile,
-            std::env::args().collect(),
+            typed::words().collect(),
             SignalHandlerKind::Standard,
             InputHandlerKind::Noop,
             double_spawn.clone(),

@@ -4,7 +4,12 @@
 use super::repository;
 use std::path::Path;
 
-/// The words as typed, with relative paths made absolute.
+/// The words as typed; what is not UTF-8 is a mark.
+pub fn words() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
+}
+
+/// The same with relative paths made absolute.
 pub fn with_absolute_paths(words: impl Iterator<Item = String>) -> Vec<String> {
     let here = std::env::current_dir().unwrap_or_default();
     let kernels = repository().join("kernels");

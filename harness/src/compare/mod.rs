@@ -5,7 +5,7 @@
 //! with the layout of the code alone, [`listing`] lays two branch listings beside each other, [`runs`] says whether two stored
 //! runs can be compared at all.
 
-mod exact;
+pub mod exact;
 pub mod layout;
 pub mod listing;
 pub mod metric;

@@ -5,7 +5,7 @@ use super::metric;
 use crate::{
     branch::Model,
     kernel::Kconfig,
-    run::{Accel, BranchSource, Cell, Kernel, Machine, Run},
+    run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test},
 };
 use std::collections::BTreeSet;
 
@@ -81,9 +81,10 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
 }
 
 impl<'a> Measured<'a> {
-    /// The kernel's.
+    /// The kernel's that have a guest.
     fn cells(&self) -> impl Iterator<Item = &'a Cell> {
-        self.run.cells_of(self.kernel.arch, &self.kernel.name)
+        let cells = self.run.cells_of(self.kernel.arch, &self.kernel.name);
+        cells.filter(|cell| cell.id.test != Test::Build)
     }
 }
 

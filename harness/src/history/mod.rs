@@ -16,7 +16,7 @@ pub use step::Step;
 use crate::{
     branch::Model,
     compare::{
-        Metric, Value, metric,
+        Metric, Value, layout, metric,
         runs::{Measured, differences},
     },
     kernel::{is_name_char, source::is_commit_id},
@@ -267,7 +267,7 @@ fn of_group(
             before = Some(sample);
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
-        let newest = step::mark(&mut rows, tolerance);
+        let newest = step::mark(&mut rows, tolerance, layout::floor(&metric));
         History { metric, line: line.clone(), rows, newest }
     };
     metrics.into_iter().map(history).collect()

@@ -6,7 +6,7 @@
 
 use super::Row;
 use crate::{
-    compare::{Ratio, Value, levels},
+    compare::{Ratio, Value, Verdict, exact, levels},
     run::{Accel, Tolerance},
 };
 
@@ -26,15 +26,15 @@ pub const FEWEST: usize = 4;
 /// Chance of a step in a stretch of times that has none. It is divided among the places where one could be.
 const ALPHA: f64 = 0.05;
 
-/// Puts changes and steps into rows, oldest first. The row of the step that the newest row brought to light, if it did: of several
+/// Puts changes and steps into rows, oldest first. `layout` is how far the metric moves with the layout of the code alone. The row of the step that the newest row brought to light, if it did: of several
 /// one to the worse.
-pub fn mark(rows: &mut [Row], tolerance: Tolerance) -> Option<usize> {
+pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize> {
     let measured: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].value().is_some()).collect();
     for pair in measured.windows(2) {
         let number = |row: usize| rows[row].value().and_then(Value::number);
         rows[pair[1]].change = Option::zip(number(pair[0]), number(pair[1])).map(|(a, b)| b - a);
     }
-    mark_exact(rows, &measured, tolerance);
+    mark_exact(rows, &measured, tolerance, layout);
     let times: Vec<(usize, f64)> =
         measured.iter().filter_map(|&row| Some((row, time(rows[row].value()?)?))).collect();
     let steps = |times: &[(usize, f64)]| {
@@ -74,12 +74,12 @@ fn time(value: &Value) -> Option<f64> {
     (time.is_finite() && time > 0.0).then_some(time)
 }
 
-fn mark_exact(rows: &mut [Row], measured: &[usize], tolerance: Tolerance) {
+fn mark_exact(rows: &mut [Row], measured: &[usize], tolerance: Tolerance, layout: u64) {
     let mut level: Option<Value> = None;
     let mut since = 0;
     for &row in measured {
         let Some(value) = rows[row].value().cloned() else { continue };
-        match level.as_ref().map(|level| differs(level, &value, tolerance)) {
+        match level.as_ref().map(|level| differs(level, &value, tolerance, layout)) {
             Some(Compared::Same) => {}
             Some(Compared::Differs { worse }) => {
                 rows[row].step = Some(Step { worse, since, ratio: None });
@@ -100,13 +100,10 @@ enum Compared {
     Not,
 }
 
-fn differs(level: &Value, value: &Value, tolerance: Tolerance) -> Compared {
-    let share = |a: u64, b: u64| {
-        if (b as f64 - a as f64).abs() <= a as f64 * tolerance.exact_percent / 100.0 {
-            Compared::Same
-        } else {
-            Compared::Differs { worse: b > a }
-        }
+fn differs(level: &Value, value: &Value, tolerance: Tolerance, layout: u64) -> Compared {
+    let share = |a: u64, b: u64| match exact::share(a, b, tolerance.exact_percent, layout) {
+        verdict if verdict.is_same() => Compared::Same,
+        verdict => Compared::Differs { worse: verdict == Verdict::Worse },
     };
     match (level, value) {
         (Value::Records(a), Value::Records(b)) if a == b => Compared::Same,

@@ -178,12 +178,18 @@ impl Group<'_> {
     }
 }
 
-/// In the run's order of kernels, without placebos: of these only how far they are from the tree counts.
-fn groups(run: &Run) -> Vec<Group<'_>> {
+/// In the run's order of kernels.
+fn in_order(run: &Run) -> Vec<&Cell> {
     let order = |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
-    let is_placebo = |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
-    let mut cells: Vec<&Cell> = run.cells.iter().filter(|cell| !is_placebo(&cell.id)).collect();
+    let mut cells: Vec<&Cell> = run.cells.iter().collect();
     cells.sort_by(|a, b| (order(&a.id), &a.id).cmp(&(order(&b.id), &b.id)));
+    cells
+}
+
+/// Kernel by kernel, without placebos: of these only how far they are from the tree counts.
+fn groups(run: &Run) -> Vec<Group<'_>> {
+    let is_placebo = |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
+    let cells: Vec<&Cell> = in_order(run).into_iter().filter(|cell| !is_placebo(&cell.id)).collect();
     let same =
         |a: &&Cell, b: &&Cell| (&a.id.kernel, a.id.arch, a.id.accel) == (&b.id.kernel, b.id.arch, b.id.accel);
     cells
@@ -717,7 +723,7 @@ fn outcomes(run: &Run) -> Outcomes {
     let mut failures = Vec::new();
     let mut errors: Vec<(&Outcome, Failed)> = Vec::new();
     let mut skips: Vec<(String, Vec<String>)> = Vec::new();
-    for cell in groups(run).iter().flat_map(|group| &group.cells) {
+    for cell in in_order(run) {
         *counts.entry(cell.outcome.name()).or_default() += 1;
         let name = cell.id.name();
         match &cell.outcome {

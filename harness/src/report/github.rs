@@ -316,6 +316,7 @@ mod tests {
         // The other way round, what got better got worse.
         run.series.iter_mut().for_each(|series| series.steps.reverse());
         run.tolerance.wasted = 100;
+        compare::judge(&mut run);
         assert_eq!(annotations(&run), "");
         run.tolerance.wasted = 0;
         compare::judge(&mut run);

@@ -96,7 +96,11 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
         return Some(why);
     }
     // What is exact is the same each time, and so is a skip, and a kernel that was built.
-    let same = |a: &Cell, b: &Cell| a.outcome == b.outcome && a.measurement == b.measurement;
+    // Each shard finds out by itself that a kernel does not boot; an address or a second in what it says is another each time.
+    let is_dead = |cell: &Cell| cell.id.test == Test::Boot && matches!(cell.outcome, Outcome::Error { .. });
+    let same = |a: &Cell, b: &Cell| {
+        (a.outcome == b.outcome && a.measurement == b.measurement) || (is_dead(a) && is_dead(b))
+    };
     let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
     let twice = run.cells.iter().find(differs)?;
     Some(format!("{} is in both, and not the same: what is measured is taken from one run", twice.id.name()))
@@ -311,6 +315,20 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    /// Each says it with an address of its own.
+    #[test]
+    fn shards_of_a_kernel_that_does_not_boot_are_joined() {
+        let mut shards = [shard(0, 2), shard(1, 2)];
+        let id = CellId { test: Test::Boot, ..shards[0].cells[0].id.clone() };
+        for (shard, address) in shards.iter_mut().zip(["ffff1", "ffff2"]) {
+            let outcome = Outcome::Error { kind: ErrorKind::Oops, message: address.to_owned() };
+            shard.cells.push(Cell::without_result(id.clone(), outcome));
+        }
+        let all = join(shards.to_vec(), 2).unwrap().unwrap();
+        let boots: Vec<_> = all.cells.iter().filter(|cell| cell.id == id).collect();
+        assert!(boots.len() == 1 && boots[0].outcome.reason().unwrap().contains("ffff1"), "{boots:?}");
     }
 
     #[test]

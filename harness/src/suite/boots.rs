@@ -33,16 +33,13 @@ impl<'a> Kernel<'a> {
         Kernel { run_dir, id: CellId { test: Test::Boot, ..cell.clone() } }
     }
 
-    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock is up only when it has measured, so it makes
-    /// nobody wait.
+    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock is up only when it has measured, so it waits
+    /// and makes nobody wait.
     pub fn turn(&self, clock: Clock) -> io::Result<Turn> {
         if self.boots() {
             return Ok(Turn::Boot(None));
         }
-        let lock = match clock {
-            Clock::Exact => None,
-            Clock::Free => Some(self.lock()?),
-        };
+        let lock = Some(self.lock()?).filter(|_| clock == Clock::Free);
         Ok(match self.dead() {
             Some(cell) => Turn::Dead(Box::new(cell)),
             // While it was waited for, one may have booted.
@@ -59,8 +56,7 @@ impl<'a> Kernel<'a> {
 
     /// Keeps the verdict of the kernel's first guest, with its console; none where the guest's end says nothing of the kernel's boot.
     pub fn failed(&self, error: &VmError, guest: &Path, duration_ms: u64) -> Option<Cell> {
-        let is_verdict = error.kind.is_kernel_death() || error.kind == ErrorKind::BootTimeout;
-        if error.booted || !is_verdict || self.boots() {
+        if error.booted || !is_verdict(error.kind) || self.boots() {
             return None;
         }
         let (kind, message) = (error.kind, error.message.clone());
@@ -68,8 +64,11 @@ impl<'a> Kernel<'a> {
         cell.console_tail.clone_from(&error.console_tail);
         cell.duration_ms = duration_ms;
         self.run_dir.save_cell(&cell).ok()?;
-        // For whoever looks into the cell's folder.
-        let _ = fs::copy(guest.join(CONSOLE_LOG), self.run_dir.cell(&self.id).join(CONSOLE_LOG));
+        // For whoever looks into the cell's folder; where that cell's own guest was the first, it is there.
+        let own = self.run_dir.cell(&self.id);
+        if guest != own {
+            let _ = fs::copy(guest.join(CONSOLE_LOG), own.join(CONSOLE_LOG));
+        }
         Some(cell)
     }
 
@@ -79,7 +78,7 @@ impl<'a> Kernel<'a> {
 
     fn dead(&self) -> Option<Cell> {
         let cell = self.run_dir.load_cell(&self.id).ok().flatten()?;
-        matches!(cell.outcome, Outcome::Error { .. }).then_some(cell)
+        matches!(cell.outcome, Outcome::Error { kind, .. } if is_verdict(kind)).then_some(cell)
     }
 
     fn lock(&self) -> io::Result<Flock<fs::File>> {
@@ -96,6 +95,11 @@ impl<'a> Kernel<'a> {
         let CellId { arch, kernel, accel, .. } = &self.id;
         self.run_dir.kernels().join(arch.name()).join(format!("{kernel}.{}.boots", accel.name()))
     }
+}
+
+/// Whether such an end of a first guest says that no guest boots. Others may be this machine's, or of this moment.
+fn is_verdict(kind: ErrorKind) -> bool {
+    kind.is_kernel_death() || kind == ErrorKind::BootTimeout
 }
 
 const CONSOLE_LOG: &str = "console.log";
@@ -165,6 +169,24 @@ mod tests {
             // Another kernel of the run is not meant.
             let other = Kernel::of(&run_dir, &id("other"));
             assert!(matches!(other.turn(Clock::Free).unwrap(), Turn::Boot(Some(_))), "{what}");
+        }
+    }
+
+    /// The suite has a cell `boot`, and its guest is the first.
+    #[test]
+    fn the_console_of_the_cell_boot_stays_and_only_a_verdict_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let kernel = Kernel::of(&run_dir, &id("k"));
+        let own = run_dir.cell(&kernel.id);
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join(CONSOLE_LOG), "oh\n").unwrap();
+        assert!(kernel.failed(&death(ErrorKind::Panic, false), &own, 7).is_some());
+        assert_eq!(fs::read_to_string(own.join(CONSOLE_LOG)).unwrap(), "oh\n");
+        for (kind, is_dead) in [(ErrorKind::BootTimeout, true), (ErrorKind::QemuExit, false)] {
+            let outcome = Outcome::Error { kind, message: "oh".to_owned() };
+            run_dir.save_cell(&Cell::without_result(kernel.id.clone(), outcome)).unwrap();
+            assert_eq!(matches!(kernel.turn(Clock::Free).unwrap(), Turn::Dead(_)), is_dead, "{kind:?}");
         }
     }
 

@@ -325,6 +325,7 @@ fn run(
     // A clock may fail while it is used.
     if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
         cell.add_clock_source(&name);
+        vm.give_up_failed_clock(&spec);
     }
     match vm.power_off(Duration::from_secs(5)) {
         // It was dying while it measured: the console only came to say so after the answer. A worse answer is no better reason.

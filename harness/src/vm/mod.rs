@@ -190,6 +190,16 @@ impl Vm {
         })
     }
 
+    /// Gives up the snapshot of a guest whose clock failed after it was restored: the next one's would as well.
+    pub fn give_up_failed_clock(&self, spec: &Spec) {
+        let clock = self.clock_source();
+        let reason = clock.and_then(|name| fitness::unfit(spec, &name, spec.cpus));
+        if let (true, Some(reason), Some(snapshots)) = (self.restored(), reason, &spec.snapshots) {
+            snapshots.discard(spec);
+            note(spec, &format!("the snapshot is given up: {reason}"));
+        }
+    }
+
     /// The clock source that the kernel switched to last, if its console said so.
     pub fn clock_source(&self) -> Option<String> {
         self.console.clock_source()

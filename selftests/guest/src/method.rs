@@ -98,16 +98,8 @@ impl Method {
         Ok(Method { mechanism, uapi, pmu })
     }
 
-    /// Whether a program is loaded for one target and can be attached to no other.
     pub fn program_per_target(self) -> bool {
-        matches!(
-            self.mechanism,
-            Mechanism::Fentry
-                | Mechanism::Fexit
-                | Mechanism::FmodRet
-                | Mechanism::Fsession
-                | Mechanism::TpBtf
-        )
+        self.mechanism.program_per_target()
     }
 
     /// Whether its list is one of addresses, and not of BTF ids or names.

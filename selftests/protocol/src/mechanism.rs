@@ -119,6 +119,18 @@ impl Mechanism {
         )
     }
 
+    /// Whether a program is loaded for one target and can be attached to no other.
+    pub fn program_per_target(self) -> bool {
+        matches!(
+            self,
+            Mechanism::Fentry
+                | Mechanism::Fexit
+                | Mechanism::FmodRet
+                | Mechanism::Fsession
+                | Mechanism::TpBtf
+        )
+    }
+
     /// Whether it attaches to tracepoints rather than to functions.
     pub fn is_tracepoint(self) -> bool {
         matches!(self, Mechanism::TpBtf | Mechanism::RawTp)
