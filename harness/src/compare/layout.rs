@@ -54,9 +54,9 @@ impl Layout {
     }
 }
 
-/// Of loading a program that is checked against a function's type, by the exact clock. Seven kinds of code that nobody calls moved
-/// one's 100,500 ns on 6.12 by -1,368 to +3,032: its BTF is searched from the first type to the last.
-const LOAD_NS: u64 = 5000;
+/// Of loading a program that is checked against a function's type, by the exact clock. Code that nobody calls, of nine
+/// kinds, moved one's 100,500 ns on 6.12 by -1,368 to +4,585: its BTF is searched type by type. Twice as much is left out.
+const LOAD_NS: u64 = 10_000;
 
 /// A band that needs no placebo: below it a difference of this metric is never called a cost. Of the others, layout moves attaching
 /// by a quarter of a per cent, which is within the tolerance, and waste and hits not at all.
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn loading_has_a_floor_for_each_program() {
         for (name, expected) in [
-            ("attach.fentry.1.load.exact", 5000),
-            ("attach.fentry.100.load.exact", 500_000),
+            ("attach.fentry.1.load.exact", 10_000),
+            ("attach.fentry.100.load.exact", 1_000_000),
             ("attach.kprobe_multi.100.load.exact", 0),
             ("attach.fentry.1.attach.exact", 0),
             ("attach.fentry.1.attach.instructions", 0),

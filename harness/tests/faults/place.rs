@@ -22,7 +22,7 @@ pub enum Part {
 }
 
 /// What a run's folder has at its end, whatever happened.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "run.json",
     "plan.json",
     "report.md",
@@ -35,6 +35,7 @@ const KNOWN: [&str; 13] = [
     "trace-0000.bin",
     "functions.txt",
     "6.12.config",
+    "6.12.tcg.boots",
     "summary.md",
 ];
 /// Of the folders' names.
