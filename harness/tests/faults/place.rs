@@ -22,7 +22,7 @@ pub enum Part {
 }
 
 /// What a run's folder has at its end, whatever happened.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 13] = [
     "run.json",
     "plan.json",
     "report.md",
@@ -35,7 +35,6 @@ const KNOWN: [&str; 14] = [
     "trace-0000.bin",
     "functions.txt",
     "6.12.config",
-    "6.12.tcg.boots",
     "summary.md",
 ];
 /// Of the folders' names.
@@ -157,7 +156,9 @@ impl Place {
         let unknown = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_of_the_plan = path.parent().is_some_and(|folder| folder.ends_with("jobs"));
-            !KNOWN.contains(&name) && name != "latest" && !is_of_the_plan
+            // Of `suite::boots`.
+            let says_what_boots = name.ends_with(".boots");
+            !KNOWN.contains(&name) && name != "latest" && !is_of_the_plan && !says_what_boots
         };
         let unfinished = |path: &PathBuf| path.to_string_lossy().contains(".unfinished");
         let temporary = WalkDir::new(self.dir.path().join("tmp")).min_depth(1).into_iter().flatten();
