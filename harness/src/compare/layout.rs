@@ -55,7 +55,7 @@ impl Layout {
 }
 
 /// Of loading a program that is checked against a function's type, by the exact clock. Code that nobody calls, of nine
-/// kinds, moved one's 100,500 ns on 6.12 by -1,368 to +4,585: its BTF is searched type by type. Twice as much is left out.
+/// kinds, moved one's 100,500 ns on 6.12 by -2,515 to +4,585: its BTF is searched type by type. Twice as much is left out.
 const LOAD_NS: u64 = 10_000;
 
 /// A band that needs no placebo: below it a difference of this metric is never called a cost. Of the others, layout moves attaching
