@@ -47,8 +47,14 @@ pub fn cache(args: &Args) -> Result<u8> {
     match &args.action {
         Action::Ls { all } => report::print(ls(&Cache::located(true)?, *all).as_bytes())?,
         Action::Prune { to, kind } => {
-            let cache = Cache::open(true)?;
             let limit = to.map_or_else(limit, Ok)?;
+            // Where there is none, none is made.
+            let root = Cache::located(true)?.root().to_owned();
+            if !root.exists() {
+                report::print(format!("there is no cache at {}\n", root.display()).as_bytes())?;
+                return Ok(exit::PASS);
+            }
+            let cache = Cache::open(true)?;
             let gone = cache.alone(|| prune_to(&cache, limit, kind.as_deref()));
             let gone = gone.with_context(|| {
                 format!(

@@ -164,8 +164,8 @@ const NARROWEST: u16 = 60;
 
 pub fn print(bytes: &[u8]) -> Result<()> {
     let mut out = StandardOutput;
-    out.write_all(bytes)?;
-    Ok(out.flush()?)
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.context("failed to write to standard output")
 }
 
 /// As far as somebody reads it: whoever closed the other end (`| head`) has seen enough, and what comes of the command is the same.

@@ -3,7 +3,7 @@
 
 use crate::run::{Run, RunDir, StoreError};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 use walkdir::WalkDir;
@@ -14,7 +14,7 @@ const DEPTH: usize = 6;
 /// What was read.
 #[derive(Default)]
 pub struct Loaded {
-    /// Each once, by when it began.
+    /// Each once, by when it began; of a merged one not also its parts.
     pub runs: Vec<Run>,
     /// Files that are no run of this version, and why: each a sentence.
     pub left_out: Vec<String>,
@@ -39,7 +39,10 @@ pub fn load(places: &[PathBuf]) -> Result<Loaded, StoreError> {
             }
         }
     }
-    loaded.runs = runs.into_values().collect();
+    // Of a merged run and its parts the whole counts: what was measured once is there once.
+    let parts: BTreeSet<String> =
+        runs.values().filter_map(|run| run.joined.as_ref()).flat_map(|joined| joined.runs.clone()).collect();
+    loaded.runs = runs.into_values().filter(|run| !parts.contains(&run.id)).collect();
     loaded.runs.sort_by(|a, b| a.started.cmp(&b.started));
     Ok(loaded)
 }

@@ -9,7 +9,9 @@ use crate::{
     run::Run,
     text::{line, plain},
 };
-use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle, Width,
+};
 
 /// One line per row: twenty mechanisms fit a screen.
 const GRID: TableStyle = TableStyle::new()
@@ -94,19 +96,38 @@ fn styled(table: &Table, style: Style) -> String {
     let mut grid = comfy_table::Table::new();
     // What the terminal is, the caller says: the same report is the same text everywhere.
     grid.force_no_tty().load_style(GRID);
-    match style.width {
-        Some(width) => grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
-        None => grid.set_content_arrangement(ContentArrangement::Disabled),
-    };
+    grid.set_content_arrangement(ContentArrangement::Disabled);
     let row = |cells: &Vec<String>| cells.iter().map(|cell| line(cell)).collect::<Vec<_>>();
     grid.set_header(row(&table.header)).add_rows(table.rows.iter().map(row));
     for column in grid.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
+    if let Some(width) = style.width
+        && grid.lines().any(|row| row.trim_end().chars().count() > usize::from(width))
+    {
+        fit(&mut grid, table, width);
+    }
     let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
     let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
     format!("{}\n{rows}{notes}", line(&table.caption))
 }
+
+/// Makes a table as narrow as its values allow: without padding, cells and headers broken over lines. A value is broken at spaces
+/// only, since half a number is none; a table of long ones stays wider than the terminal.
+fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
+    grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    for (index, column) in grid.column_iter_mut().enumerate() {
+        let values = table.rows.iter().filter_map(|row| row.get(index));
+        let words = values.flat_map(|value| value.split(' ')).map(|word| line(word).chars().count());
+        let longest = words.max().unwrap_or_default().max(NARROWEST);
+        column.set_padding((0, 0)).set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
+            longest.try_into().unwrap_or(u16::MAX),
+        )));
+    }
+}
+
+/// Columns of a header that is broken over lines.
+const NARROWEST: usize = 4;
 
 /// Of the last console lines, how many fit a terminal; `run.json` and the console's own log have more.
 const CONSOLE_LINES: usize = 12;
