@@ -79,7 +79,7 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
     }
     std::os::unix::fs::symlink("5", runs.join("ci/latest")).unwrap();
     fs::create_dir_all(runs.join("old")).unwrap();
-    fs::write(runs.join("old/run.json"), r#"{"schema": 3}"#).unwrap();
+    fs::write(runs.join("old/run.json"), r#"{"schema": 99}"#).unwrap();
     fs::create_dir_all(runs.join("cut")).unwrap();
     fs::write(runs.join("cut/run.json"), r#"{"schema": 4, "id"#).unwrap();
     let [runs, tree] = [&runs, &tree].map(|path| path.to_str().unwrap());
@@ -103,7 +103,7 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
         &old[..12]
     );
     assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
-    assert!(warned.contains("old/run.json has schema 3") && warned.contains("cut/run.json"), "{warned}");
+    assert!(warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"), "{warned}");
 
     // By time change 5 comes last and is worse than what was measured before it.
     let output = tramplab(&[&asked[..], &["--fail-on-step", "--format", "json"]].concat());
@@ -137,12 +137,12 @@ fn what_history_cannot_show_is_said_and_ends_with_2() {
     let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
     let empty = dir.path().join("empty");
     fs::create_dir_all(empty.join("old")).unwrap();
-    fs::write(empty.join("old/run.json"), r#"{"schema": 3}"#).unwrap();
+    fs::write(empty.join("old/run.json"), r#"{"schema": 99}"#).unwrap();
     let [run, empty, none] =
         [&run, &empty, &dir.path().join("none")].map(|path| path.to_str().unwrap().to_owned());
     for (arguments, words) in [
         (vec!["--runs", &none], "no run at"),
-        (vec!["--runs", &empty], "schema 3"),
+        (vec!["--runs", &empty], "schema 99"),
         (vec!["--runs", &run, "--metric", "lbr_waste.fexit"], "unknown metric"),
         (vec!["--runs", &run, "--metric", "trigger.fexit.branches"], "they have: lbr_waste.fexit.any"),
         (
