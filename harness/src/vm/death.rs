@@ -297,7 +297,7 @@ mod tests {
             (include_str!("testdata/7.3-lives.log"), "tsc"),
             (include_str!("testdata/7.2-arm64-lives.log"), "arch_sys_counter"),
         ] {
-            assert_eq!(log.lines().filter_map(clock_source).last(), Some(name));
+            assert_eq!(log.lines().filter_map(clock_source).next_back(), Some(name));
         }
     }
 
