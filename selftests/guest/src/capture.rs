@@ -163,8 +163,9 @@ fn map_failed(action: &str, result: i32) -> GuestError {
 
 impl State {
     pub fn zeroed() -> Box<State> {
-        // SAFETY: integers only, for which zero is a value.
-        unsafe { Box::<State>::new_zeroed().assume_init() }
+        let none = Record { from: 0, to: 0, flags: 0 };
+        let records = [[none; RECORDS]; RUNS];
+        Box::new(State { runs: 0, cpu: 0, reserved: 0, results: [0; RUNS], records })
     }
 
     /// The snapshots of the last runs, the oldest first.
