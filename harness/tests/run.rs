@@ -70,6 +70,14 @@ fn cells_are_selected_by_whole_parts_of_their_names() {
     assert_eq!(list(attach, &["kprobe.multi/100"]), (Some(0), names(&["100"])));
     assert_eq!(list(attach, &["kprobe.multi/1", "multi/1000"]), (Some(0), names(&["1", "1000"])));
     assert_eq!(list(attach, &["kprobe.multi/10000"]), (Some(2), names(&[])));
+    // A budget of a kernel that is nowhere would never fail.
+    let budgets = |kernel: &str| {
+        format!(
+            "  - lbr_waste: {{ mechanisms: [fexit] }}\nbudgets:\n  - kernels: [\"{kernel}\"]\n    wasted: {{ fexit: {{ any: 9 }} }}\n"
+        )
+    };
+    assert_eq!(list(&budgets("6.1"), &[]), (Some(0), names(&["fexit"])));
+    assert_eq!(list(&budgets("6.21"), &[]), (Some(2), names(&[])));
     // A suite without attach tests has no clock to choose, and is measured.
     let waste = "  - lbr_waste: { mechanisms: [fentry] }\n";
     assert_eq!(list(waste, &["--clock", "exact"]), (Some(0), names(&["fentry"])));

@@ -230,6 +230,15 @@ impl Lab {
             return Err(UsageError(message).into());
         }
         let cells = plan::cells(suite, &guests, compared);
+        if let Some(name) =
+            plan::other_kernels(suite, &cells).into_iter().find(|name| kernels::find(name, &[]).is_err())
+        {
+            let message = format!(
+                "{}: a budget names kernel `{name}`; expected one of the suite, of this run, or of kernels/",
+                reference.file
+            );
+            return Err(UsageError(message).into());
+        }
         for warning in plan::idle_budgets(suite, &cells) {
             progress.line(&format!("warning: {}: {warning}", reference.file));
         }

@@ -572,6 +572,16 @@ pub fn contradiction(suite: &Suite) -> Option<String> {
     all.iter().enumerate().find_map(differs)
 }
 
+/// Names of kernels in budgets that are neither the suite's nor this run's.
+pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'a str> {
+    let named = suite.budgets.iter().flat_map(|budget| budget.kernels.iter().flatten());
+    let is_run = |name: &str| cells.iter().any(|cell| cell.id.kernel == name);
+    named
+        .map(String::as_str)
+        .filter(|name| !suite.kernels.iter().any(|own| own == name) && !is_run(name))
+        .collect()
+}
+
 /// Budgets that this run cannot judge by: of a kernel that it does not run, or of numbers that it
 /// does not measure, as under KVM. [`load`](super::load) has refused those of no test at all.
 pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
