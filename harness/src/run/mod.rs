@@ -207,7 +207,7 @@ pub struct Tolerance {
 impl Default for Tolerance {
     fn default() -> Tolerance {
         // Waste and the cost of a hit are exact. A time under TCG moves by some per cent with the layout of the code alone. What
-        // attaching executes moves by a quarter of a per cent where forty functions are added that nobody calls.
+        // attaching executes moves by a third of a per cent where 64 functions are added that nobody calls.
         Tolerance { wasted: 0, trigger: 0, time_percent: 5.0, exact_percent: 0.5 }
     }
 }
