@@ -119,7 +119,7 @@ pub fn doubts(
     anyway: bool,
 ) -> Result<Vec<String>, UsageError> {
     let mut reasons = obstacles(&measured(base.0, base.1, base.2), &measured(head.0, head.1, head.2));
-    // Of one run, what is wrong with it is said once.
+    // Two sides of one run have the same faults: each is said once.
     reasons.dedup();
     if reasons.is_empty() || anyway {
         return Ok(reasons);

@@ -46,7 +46,7 @@ fn placebos(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("expected a number from 0 to {}", placebo::MOST))
 }
 
-/// What is put onto a tree.
+/// A change to a tree, made before its kernel is built.
 #[derive(Clone, Copy)]
 enum Change<'a> {
     None,
@@ -216,7 +216,7 @@ pub struct Preparing<'a> {
     /// How many placebos are made of a series' tree.
     pub placebos: usize,
     pub unconfined: bool,
-    /// What starts the guests.
+    /// Its guests take some options of the kernel.
     pub backend: Backend,
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,
@@ -239,9 +239,7 @@ impl Preparing<'_> {
                     if kernels.iter().all(|kernel| kernel.image.is_some()) {
                         let placebos = self.placebos(manifest, recipe)?;
                         series.placebos = placebos.iter().map(|ready| ready.facts.name.clone()).collect();
-                        // In front of the head: jobs are named after the first kernel and the last.
-                        let at = kernels.len() - 1;
-                        kernels.splice(at..at, placebos);
+                        put_before_the_head(&mut kernels, placebos);
                     } else if self.placebos > 0 {
                         self.progress.line("no placebos are built, as not every patch builds");
                     }
@@ -259,7 +257,7 @@ impl Preparing<'_> {
         Ok(prepared)
     }
 
-    /// Of a tree without the series' patches.
+    /// Builds the placebos of a tree without the series' patches.
     fn placebos(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Vec<Ready>> {
         let one = |number: usize| {
             let name = placebo_name(manifest, number);
@@ -282,8 +280,7 @@ impl Preparing<'_> {
                     budgets_of: None,
                     ..unbuilt(manifest, placebo_name(manifest, number))
                 });
-                let at = kernels.len() - 1;
-                kernels.splice(at..at, placebos);
+                put_before_the_head(&mut kernels, placebos);
                 prepared.kernels.extend(kernels);
             } else {
                 prepared.kernels.push(self.fetched(manifest)?);
@@ -410,7 +407,7 @@ impl Preparing<'_> {
             order: &order,
             commit: sources.commit(),
             builder,
-            // Of a placebo no test of the tree is run.
+            // A placebo runs no test of the tree.
             selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(_))),
         })
     }
@@ -671,11 +668,17 @@ fn names(kernel: &str, series: Option<&Series>, each: bool) -> Vec<String> {
     applied.into_iter().map(|applied| name(kernel, series, applied)).collect()
 }
 
-/// A kernel of which nothing but the name is known.
+/// Jobs are named after the first kernel and the last.
+fn put_before_the_head(kernels: &mut Vec<Ready>, placebos: impl IntoIterator<Item = Ready>) {
+    let head = kernels.len() - 1;
+    kernels.splice(head..head, placebos);
+}
+
 fn placebo_name(manifest: &Manifest, number: usize) -> String {
     format!("{}+placebo.{number}", manifest.name)
 }
 
+/// A kernel of which nothing but the name is known.
 fn unbuilt(manifest: &Manifest, name: String) -> Ready {
     let facts = run::Kernel {
         name: name.clone(),

@@ -149,7 +149,7 @@ pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     })
 }
 
-/// What standard output takes.
+/// The style that standard output takes.
 pub fn style() -> Style {
     let terminal = console::Term::stdout();
     if !terminal.is_term() {

@@ -306,22 +306,30 @@ pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
 
 /// Of a series that the run measured: base against head. `asked` is the CPU whose counts are compared, if it fits.
 pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
-    between(run, series, series.base(), series.head(), asked)
+    let model = Model::choose(asked, series.arch);
+    between(run, series, [series.base(), series.head()], model, &Layout::measured(run, series, model))
 }
 
 /// Of a series that the run measured: each patch against what it is on.
 pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison> {
-    series.steps.windows(2).map(|pair| between(run, series, &pair[0], &pair[1], asked)).collect()
+    let model = Model::choose(asked, series.arch);
+    let layout = Layout::measured(run, series, model);
+    let pairs = series.steps.windows(2);
+    pairs.map(|pair| between(run, series, [&pair[0], &pair[1]], model, &layout)).collect()
 }
 
-fn between(run: &Run, series: &Series, base: &Step, head: &Step, asked: Option<Model>) -> Comparison {
+fn between(
+    run: &Run,
+    series: &Series,
+    [base, head]: [&Step; 2],
+    model: Model,
+    layout: &Layout,
+) -> Comparison {
     let [cells, heads] = sides(run, series.arch, &base.kernel, &head.kernel);
     let pairs = pair_up(&cells, &heads);
     let head_only = head_only(&cells, &heads);
-    let model = Model::choose(asked, series.arch);
-    let layout = Layout::measured(run, series, model);
     let compared =
-        compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved, &layout);
+        compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved, layout);
     let [one, other] = [base, head].map(|step| image(run, series.arch, &step.kernel));
     Comparison { same_image: one.is_some() && one == other, head_only, ..compared }
 }

@@ -291,8 +291,12 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
         out += format!("{mark} {base:width$} | {head}").trim_end();
         out.push('\n');
     }
-    let marks = "- went, + came, ~ from or to another function";
-    Listing { caption: caption(listings, comparison, &format!("base | head; {marks}")), text: out }
+    let moved = match listings.subject {
+        Subject::Waste(_) => "from or to another function",
+        Subject::Trigger(..) => "another function or count",
+    };
+    let marks = format!("base | head; - went, + came, ~ {moved}");
+    Listing { caption: caption(listings, comparison, &marks), text: out }
 }
 
 /// The head's records, with those of the base that are others in front.
