@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 fn main() -> std::process::ExitCode {
-    tramplab::suite::list::main()
+    tramplab_suite::list::main()
 }

@@ -2,7 +2,7 @@
 //! The plugin's file of exact counts, with its frame put right, and the profile that is made of it.
 
 use super::{bytes::Table, perf};
-use tramplab::{
+use tramplab_analysis::{
     branch::Symbols,
     profile::{Phase, count},
 };

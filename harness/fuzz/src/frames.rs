@@ -3,11 +3,11 @@
 //! look at.
 
 use serde_json::Value;
-use tramplab::{
+use tramplab_analysis::{
     branch::{Symbols, hardware},
     profile::{Phase, Profile, Thread, count},
-    text::{self, plain},
 };
+use tramplab_model::text::{self, plain};
 use tramplab_protocol::{
     frame::{self, FrameError, MAX_PAYLOAD},
     message::{Command, Event, PhaseReply, Request, Response},
@@ -93,7 +93,7 @@ fn look_at(event: Event) {
             let addresses = hardware::addresses(&reply);
             assert!(addresses.is_sorted());
             let symbols: Symbols = [reply.function.clone()].into_iter().collect();
-            if let Ok(waste) = tramplab::branch::hardware_waste(&reply, &symbols) {
+            if let Ok(waste) = tramplab_analysis::branch::hardware_waste(&reply, &symbols) {
                 let depth = hardware::depth(&reply).expect("it was asked before");
                 assert!(waste.points.iter().all(|point| point.records.len() <= depth as usize));
             }

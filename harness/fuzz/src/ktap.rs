@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What programs and kernels of a guest print: KTAP, `test_progs`, `bench`, deny lists, consoles; and that all of it is fit to print.
 
-use tramplab::{
+use tramplab_kernel::selftests::DenyList;
+use tramplab_model::{
     run::ErrorKind,
-    selftests::{DenyList, End, Ran, bench, ktap, test_progs},
+    selftests::End,
     text::{cdata, plain},
-    vm::death,
 };
+use tramplab_suite::selftests::{Ran, bench, ktap, test_progs};
+use tramplab_vm::death;
 
 pub fn run(data: &[u8]) {
     let text = &*String::from_utf8_lossy(data);

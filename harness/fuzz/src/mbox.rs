@@ -2,7 +2,7 @@
 //! A series as strangers send it: mboxes, mails, bare diffs, quilt's lists. All but git's own reading of a diff, which is a program.
 
 use std::path::{Component, Path};
-use tramplab::series::{diff, mail, name, quilt, subject, thread};
+use tramplab_kernel::series::{diff, mail, name, quilt, subject, thread};
 
 /// Lines of a file of a diff that are looked for.
 const LINES: usize = 4;

@@ -2,7 +2,7 @@
 //! Profiles: files as they are stored, and trees of any shape, laid over each other and printed in every form.
 
 use super::bytes::Bytes;
-use tramplab::profile::{
+use tramplab_analysis::profile::{
     Function, Names, Node, Of, Phase, Profile, SCHEMA, Sampling, Space, Subject, Thread, Tree, Unit, diff,
     folded, text,
 };

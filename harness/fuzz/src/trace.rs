@@ -5,12 +5,10 @@ use super::{
     bytes::{Bytes, Table},
     frames::crc,
 };
-use tramplab::{
-    branch::{
-        Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, symbols, trigger_cost, trigger_listing,
-    },
-    run::{Arch, LbrWaste, NamedRecord},
+use tramplab_analysis::branch::{
+    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, symbols, trigger_cost, trigger_listing,
 };
+use tramplab_model::run::{Arch, LbrWaste, NamedRecord};
 use tramplab_protocol::{
     Mechanism,
     message::{LbrWasteReply, Pmu, Symbol, TriggerReply},

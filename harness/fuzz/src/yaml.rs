@@ -2,16 +2,14 @@
 //! The files a user writes or is given: suites, kernels' manifests, a suite's budgets written from a run.
 
 use std::{path::Path, sync::LazyLock};
-use tramplab::{
-    config, kernel,
-    run::Run,
-    suite::{Suite, baseline},
-};
+use tramplab_host::config;
+use tramplab_kernel as kernel;
+use tramplab_model::run::Run;
+use tramplab_suite::{Suite, baseline};
 
 /// A run that is stored in the repository.
-static RUN: LazyLock<Run> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("../../src/report/testdata/run.json")).expect("it is a run")
-});
+static RUN: LazyLock<Run> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../../testdata/run.json")).expect("it is a run"));
 
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };

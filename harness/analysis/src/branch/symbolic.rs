@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Records in a form that is the same at every boot.
+
+use super::symbols::is_kernel;
+use sha2::{Digest, Sha256};
+use std::{borrow::Cow, fmt};
+use tramplab_model::run::{NamedRecord, Place};
+use tramplab_protocol::trace::Kind;
+
+/// SHA-256 over the records in a form that is the same at every boot: symbols and offsets instead of addresses,
+/// numbers that the kernel counts up left out of BPF names, user space without its address.
+pub fn digest(records: &[NamedRecord]) -> String {
+    digest_lines(records.iter().map(|record| line(record.kind, &record.from, &record.to)))
+}
+
+/// `call traced+0x4 bpf_trampoline_*+0x0`.
+pub(super) fn line(kind: Kind, from: &Place, to: &Place) -> String {
+    format!("{kind} {} {}", Symbolic(from), Symbolic(to))
+}
+
+/// SHA-256, hexadecimal.
+pub(super) fn digest_lines(lines: impl Iterator<Item = String>) -> String {
+    let mut hash = Sha256::new();
+    for line in lines {
+        hash.update(line);
+        hash.update("\n");
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) struct Symbolic<'a>(pub &'a Place);
+
+impl fmt::Display for Symbolic<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Symbolic(place) = self;
+        match &place.symbol {
+            Some(symbol) => write!(f, "{}+{:#x}", stable_name(symbol), place.offset),
+            None if is_kernel(place.address) => f.write_str("?"),
+            None => f.write_str("user"),
+        }
+    }
+}
+
+/// `bpf_trampoline_6442508829` holds BTF ids, which change with every build; `bpf_prog_6deef7357e7b4530_name` the
+/// program's tag, a hash over instructions that may hold such ids.
+pub fn stable_name(symbol: &str) -> Cow<'_, str> {
+    if let Some(id) = symbol.strip_prefix("bpf_trampoline_")
+        && id.bytes().all(|b| b.is_ascii_digit() || b == b'_')
+    {
+        return "bpf_trampoline_*".into();
+    }
+    if let Some((tag, name)) = symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'))
+        && tag.len() == 16
+        && tag.bytes().all(|b| b.is_ascii_hexdigit())
+    {
+        return format!("bpf_prog_*_{name}").into();
+    }
+    symbol.into()
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names for the guest's kernel addresses.
+
+use tramplab_model::run::Place;
+use tramplab_protocol::{message::Symbol, trace::Trace};
+
+/// Both x86-64 and arm64 keep the kernel in the upper half.
+pub fn is_kernel(address: u64) -> bool {
+    address >> 63 == 1
+}
+
+/// How the kernel names JITed programs.
+pub const PROGRAM: &str = "bpf_prog_";
+
+/// JITed program text. Trampolines and dispatchers are of module `bpf` as well; they call programs, not the snapshot.
+pub fn is_program(symbol: &Symbol) -> bool {
+    symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with(PROGRAM)
+}
+
+/// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.
+pub fn addresses(trace: &Trace) -> Vec<u64> {
+    trace.addresses().into_iter().filter(|&address| is_kernel(address)).collect()
+}
+
+/// Functions of one guest, by address.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols(Vec<Symbol>);
+
+impl FromIterator<Symbol> for Symbols {
+    fn from_iter<I: IntoIterator<Item = Symbol>>(symbols: I) -> Symbols {
+        let mut sorted = Vec::from_iter(symbols);
+        sorted.sort_by_key(|symbol| symbol.start);
+        // Of two the last: what was said later holds.
+        sorted.dedup_by(|later, kept| {
+            let is_same = later.start == kept.start;
+            if is_same {
+                std::mem::swap(later, kept);
+            }
+            is_same
+        });
+        Symbols(sorted)
+    }
+}
+
+impl Symbols {
+    pub fn find(&self, address: u64) -> Option<&Symbol> {
+        let behind = self.0.partition_point(|symbol| symbol.start <= address);
+        self.0[..behind].last().filter(|symbol| address < symbol.end)
+    }
+
+    /// Where those functions start that are meant, ascending.
+    pub fn starts(&self, is_meant: impl Fn(&Symbol) -> bool) -> Vec<u64> {
+        self.0.iter().filter(|symbol| is_meant(symbol)).map(|symbol| symbol.start).collect()
+    }
+
+    pub fn place(&self, address: u64) -> Place {
+        match self.find(address) {
+            Some(symbol) => Place {
+                address,
+                symbol: Some(symbol.name.clone()),
+                module: symbol.module.clone(),
+                offset: address - symbol.start,
+            },
+            None => Place { address, symbol: None, module: None, offset: 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
+
+    const BASE: u64 = 0xffff_ffff_8100_0000;
+
+    fn symbol(name: &str, start: u64, end: u64) -> Symbol {
+        Symbol { name: name.to_owned(), module: None, start, end }
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_symbol_around_it() {
+        let symbols: Symbols = [
+            symbol("old", BASE, BASE + 8),
+            symbol("b", BASE + 0x40, BASE + 0x50),
+            symbol("a", BASE, BASE + 0x20),
+        ]
+        .into_iter()
+        .collect();
+        let table = [
+            (BASE - 1, None, 0),
+            (BASE, Some("a"), 0),
+            (BASE + 0x1f, Some("a"), 0x1f),
+            (BASE + 0x20, None, 0),
+            (BASE + 0x41, Some("b"), 1),
+            (BASE + 0x50, None, 0),
+            (0x40_1000, None, 0),
+        ];
+        for (address, name, offset) in table {
+            let place = symbols.place(address);
+            assert_eq!((place.symbol.as_deref(), place.offset), (name, offset), "{address:#x}");
+            assert_eq!(place.address, address);
+        }
+    }
+
+    #[test]
+    fn only_kernel_addresses_are_asked_for_and_only_once() {
+        let record = |from, to| Record { from, to, kind: Kind::Jump, instructions: 1 };
+        let vcpu = |records| VcpuTrace { index: 0, total: 2, records };
+        let trace = Trace {
+            discontinuities: false,
+            vcpus: vec![
+                vcpu(vec![record(BASE + 8, BASE), record(0x40_1000, BASE)]),
+                vcpu(vec![record(BASE, BASE + 4)]),
+            ],
+        };
+        assert_eq!(addresses(&trace), [BASE, BASE + 4, BASE + 8]);
+    }
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a hit runs between the traced function and the program, and back. The rules: `docs/branch-records.md`.
+
+use super::{Symbols, hit, symbolic};
+use std::ops::RangeInclusive;
+use tramplab_model::run::{TriggerCost, TriggerPart, TriggerRecord};
+use tramplab_protocol::{
+    Point,
+    message::{Symbol, TriggerReply},
+    trace::{Kind, Record, Trace},
+};
+
+/// No instruction is longer, on any architecture.
+const LONGEST: u64 = 15;
+/// The site that tracers patch is among the first instructions of a function.
+const SITE: u64 = 16;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TriggerError {
+    #[error("the guest asked for no hits or names no point at which the program runs")]
+    Empty,
+    #[error(
+        "{program} at {start:#x} was entered {found} times in the trace, expected {expected} ({hits} hits x {points} points){hint}"
+    )]
+    Runs {
+        program: String,
+        start: u64,
+        found: usize,
+        expected: u64,
+        hits: u32,
+        points: usize,
+        hint: &'static str,
+    },
+    #[error(
+        "the program ran on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to one CPU"
+    )]
+    Vcpus { first: u32, second: u32 },
+    #[error("{function} was called {found} times in the trace, expected {hits}")]
+    Calls { function: String, found: usize, hits: u32 },
+    #[error("hit {hit}: {what}")]
+    Shape { hit: usize, what: &'static str },
+    #[error("hit {hit}: the program was entered {found} times at {point}, expected {expected}")]
+    Misplaced { hit: usize, point: Point, found: usize, expected: usize },
+    #[error(
+        "hit {hit}: {total} instructions from the function's call to its return, {inside} of them in the function, but {cost} \
+         between it and the program"
+    )]
+    Unaccounted { hit: usize, total: u32, inside: u32, cost: u32 },
+    #[error("{}", hit::all_interrupted(*hits))]
+    Interrupted { hits: u32 },
+}
+
+/// Counts what one armed window of a guest cost per hit.
+pub fn trigger_cost(
+    trace: &Trace,
+    symbols: &Symbols,
+    reply: &TriggerReply,
+) -> Result<TriggerCost, TriggerError> {
+    let records = &vcpu_records(trace, symbols, reply)?;
+    let windows = match reply.mechanism.is_tracepoint() {
+        true => tracepoint_hits(records, reply)?,
+        false => function_hits(records, reply)?,
+    };
+    // Wherever it fell: a handler may hide what the hit's shape is known by.
+    let interrupted = |window: &RangeInclusive<usize>| {
+        records[window.clone()].iter().any(|r| hit::is_interrupt(r, symbols))
+    };
+    // Beyond 32 bits the recorder stops counting, and no hit has a millionth of it.
+    for (hit, window) in windows.iter().enumerate() {
+        let run =
+            records[window.clone()].iter().fold(0_u64, |sum, record| sum + u64::from(record.instructions));
+        if run >= u64::from(u32::MAX) {
+            return Err(TriggerError::Shape { hit, what: "it ran more instructions than are counted" });
+        }
+    }
+    let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
+    for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
+        let parts = match reply.mechanism.is_tracepoint() {
+            true => vec![Part { point: Point::Entry, records: window.clone(), again: None }],
+            false => function_parts(records, reply, number, window)?,
+        };
+        hits.push(parts.iter().map(|part| named(part, records, symbols)).collect());
+    }
+    let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), |parts| digest(parts));
+    let parts = *agreeing.first().ok_or(TriggerError::Interrupted { hits: reply.hits })?;
+    Ok(TriggerCost {
+        hits: reply.hits,
+        interrupted_hits: (windows.len() - hits.len()) as u32,
+        agreeing_hits: agreeing.len() as u32,
+        digest: digest(parts),
+        parts: parts.clone(),
+    })
+}
+
+struct Part {
+    point: Point,
+    /// From the record that leaves the function to the one that comes back.
+    records: RangeInclusive<usize>,
+    /// One between them that leaves it again, from behind where an earlier tracer came back.
+    again: Option<usize>,
+}
+
+impl Part {
+    fn instructions(&self, records: &[Record]) -> u32 {
+        self.records.clone().map(|index| self.before(index, records)).sum()
+    }
+
+    /// Instructions run since the record before one: what leads to a record that leaves the function is its own.
+    fn before(&self, index: usize, records: &[Record]) -> u32 {
+        let own = index == *self.records.start() || Some(index) == self.again;
+        if own { 0 } else { records[index].instructions }
+    }
+}
+
+fn is_in(symbol: &Symbol, address: u64) -> bool {
+    (symbol.start..symbol.end).contains(&address)
+}
+
+/// Whether `address` is that of the instruction behind the one at `branch`.
+fn is_behind(branch: u64, address: u64) -> bool {
+    (1..=LONGEST).contains(&address.wrapping_sub(branch))
+}
+
+/// By a call, or what a mitigation makes of one; not back from an interrupt.
+fn enters(symbol: &Symbol, record: &Record) -> bool {
+    record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
+}
+
+/// What the one vCPU did on which the program ran, as often as it was to.
+fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Result<Vec<Record>, TriggerError> {
+    let points = reply.points.len();
+    let expected = u64::from(reply.hits) * points as u64;
+    if expected == 0 {
+        return Err(TriggerError::Empty);
+    }
+    let runs = |records: &[Record]| records.iter().filter(|r| enters(&reply.program, r)).count();
+    let all = trace.vcpus.iter().map(|vcpu| (vcpu.index, hit::with_targets(&vcpu.records, symbols)));
+    let mut with: Vec<(u32, Vec<Record>)> = all.filter(|(_, records)| runs(records) > 0).collect();
+    if let [(first, _), (second, _), ..] = with[..] {
+        return Err(TriggerError::Vcpus { first, second });
+    }
+    let records = with.pop().map_or_else(Vec::new, |(_, records)| records);
+    let found = runs(&records);
+    if found as u64 != expected {
+        let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
+        let hint =
+            if dropped { "; the recorder's ring was too small and dropped the oldest records" } else { "" };
+        let (program, start) = (reply.program.name.clone(), reply.program.start);
+        return Err(TriggerError::Runs { program, start, found, expected, hits: reply.hits, points, hint });
+    }
+    Ok(records)
+}
+
+/// From each call of the function to its return.
+fn function_hits(
+    records: &[Record],
+    reply: &TriggerReply,
+) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
+    let function = &reply.function;
+    let calls: Vec<usize> = (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
+    if calls.len() != reply.hits as usize {
+        let function = function.name.clone();
+        return Err(TriggerError::Calls { function, found: calls.len(), hits: reply.hits });
+    }
+    let window = |(hit, call): (usize, usize)| {
+        let back = records[call + 1..].iter().position(|r| is_behind(records[call].from, r.to));
+        let what = "the function did not return to its caller";
+        let back = back.ok_or(TriggerError::Shape { hit, what })?;
+        Ok(call..=call + 1 + back)
+    };
+    calls.into_iter().enumerate().map(window).collect()
+}
+
+fn function_parts(
+    records: &[Record],
+    reply: &TriggerReply,
+    hit: usize,
+    window: &RangeInclusive<usize>,
+) -> Result<Vec<Part>, TriggerError> {
+    let (call, back) = (*window.start(), *window.end());
+    let function = &reply.function;
+    let shape = |what| TriggerError::Shape { hit, what };
+    let inside = |address| is_in(function, address);
+    let site = call + 1;
+    let leaves = |r: &Record| inside(r.from) && !inside(r.to);
+    if !leaves(&records[site]) || records[site].from - function.start >= SITE {
+        return Err(shape("the function's first branch is not that of its entry site"));
+    }
+    let comes_back = |site: usize| {
+        (site + 1..back)
+            .find(|&i| inside(records[i].to))
+            .filter(|&body| is_behind(records[site].from, records[body].to))
+            .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))
+    };
+    let first = comes_back(site)?;
+    // A kprobe's breakpoint before the site of ftrace, or some instructions before that: where arm64 has both, both are the entry's.
+    let next = &records[first + 1];
+    let is_second = records[site].kind == Kind::Int
+        && next.kind == Kind::Call
+        && leaves(next)
+        && next.from - function.start < SITE;
+    let again = is_second.then_some(first + 1);
+    let body = again.map_or(Ok(first), comes_back)?;
+    let mut parts = vec![Part { point: Point::Entry, records: site..=body, again }];
+
+    let ret = (body + 1..=back)
+        .rfind(|&i| inside(records[i].from))
+        .ok_or_else(|| shape("nothing leaves the function's body"))?;
+    if ret < back {
+        parts.push(Part { point: Point::Exit, records: ret..=back, again: None });
+    }
+    for point in [Point::Entry, Point::Exit] {
+        let window = parts.iter().find(|part| part.point == point).map(|part| part.records.clone());
+        let runs = window.map_or(0, |w| records[w].iter().filter(|r| enters(&reply.program, r)).count());
+        let expected = usize::from(reply.points.contains(&point));
+        if runs != expected {
+            return Err(TriggerError::Misplaced { hit, point, found: runs, expected });
+        }
+    }
+    // What the function calls itself is not told from the tracer by its address; but then only its `ret` leaves it.
+    let is_leaf = (body + 1..=back).find(|&i| leaves(&records[i])) == Some(ret);
+    if is_leaf {
+        account(records, function, hit, window.clone(), &parts)?;
+    }
+    Ok(parts)
+}
+
+/// Everything from the call to the return runs in the function or is counted.
+fn account(
+    records: &[Record],
+    function: &Symbol,
+    hit: usize,
+    whole: RangeInclusive<usize>,
+    parts: &[Part],
+) -> Result<(), TriggerError> {
+    let (mut total, mut inside) = (0, 0);
+    for pair in records[whole].windows(2) {
+        total += pair[1].instructions;
+        if is_in(function, pair[0].to) {
+            inside += pair[1].instructions;
+        }
+    }
+    let cost: u32 = parts.iter().map(|part| part.instructions(records)).sum();
+    match total - inside == cost {
+        true => Ok(()),
+        false => Err(TriggerError::Unaccounted { hit, total, inside, cost }),
+    }
+}
+
+/// Around each run of the program: from the function that holds the tracepoint, and back into it.
+fn tracepoint_hits(
+    records: &[Record],
+    reply: &TriggerReply,
+) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
+    let inside = |address| is_in(&reply.function, address);
+    let runs = (0..records.len()).filter(|&i| enters(&reply.program, &records[i]));
+    let window = |(hit, run): (usize, usize)| {
+        let shape = |what| TriggerError::Shape { hit, what };
+        let from = (0..run)
+            .rfind(|&i| inside(records[i].from) && !inside(records[i].to))
+            .ok_or_else(|| shape("nothing leaves the tracepoint's function before the program"))?;
+        let to = (run..records.len())
+            .find(|&i| inside(records[i].to))
+            .ok_or_else(|| shape("nothing comes back to the tracepoint's function"))?;
+        let whole = from..=to;
+        let ran = records[whole.clone()].iter().filter(|r| enters(&reply.program, r)).count();
+        if ran != 1 {
+            return Err(TriggerError::Misplaced { hit, point: Point::Entry, found: ran, expected: 1 });
+        }
+        Ok(whole)
+    };
+    runs.enumerate().map(window).collect()
+}
+
+fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
+    let window = &records[part.records.clone()];
+    let record = |(index, record): (usize, &Record)| TriggerRecord {
+        from: symbols.place(record.from),
+        to: symbols.place(record.to),
+        kind: record.kind,
+        instructions: part.before(index, records),
+    };
+    // The entry's first branch stands where the function has a no-op; the exit's is its own `ret`.
+    let own = usize::from(part.point == Point::Exit);
+    TriggerPart {
+        point: part.point,
+        instructions: part.instructions(records),
+        branches: (window.len() - own) as u32,
+        records: part.records.clone().zip(window).map(record).collect(),
+    }
+}
+
+fn digest(parts: &[TriggerPart]) -> String {
+    let lines = parts.iter().flat_map(|part| {
+        part.records.iter().map(|record| {
+            let line = symbolic::line(record.kind, &record.from, &record.to);
+            format!("{} {line} {}", part.point, record.instructions)
+        })
+    });
+    symbolic::digest_lines(lines)
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two hits each of the empty program, recorded by the plugin on Debian's cloud kernels under QEMU 10.0, and what was counted by
+//! hand in the disassembly and in the listings; of arm64 what the analysis says, whose sum it checks.
+
+use super::{Symbols, TriggerError, trigger_cost, trigger_listing};
+use serde::Deserialize;
+use tramplab_model::run::TriggerCost;
+use tramplab_protocol::{
+    Point,
+    message::{Symbol, TriggerReply},
+    trace::{Kind, Record, Trace, VcpuTrace},
+};
+
+#[derive(Deserialize)]
+struct Recorded {
+    kernel: String,
+    reply: TriggerReply,
+    symbols: Vec<Symbol>,
+    /// Oldest first, with their instructions.
+    records: Vec<(u64, u64, Kind, u32)>,
+}
+
+impl Recorded {
+    fn read(name: &str) -> Recorded {
+        let path = format!("{}/src/branch/testdata/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    fn trace(&self) -> Trace {
+        let record =
+            |&(from, to, kind, instructions): &(u64, u64, Kind, u32)| Record { from, to, kind, instructions };
+        let records: Vec<Record> = self.records.iter().map(record).collect();
+        let total = records.len() as u64;
+        Trace { discontinuities: false, vcpus: vec![VcpuTrace { index: 0, total, records }] }
+    }
+
+    fn measure(&self) -> Result<TriggerCost, TriggerError> {
+        let symbols: Symbols = self.symbols.iter().cloned().collect();
+        trigger_cost(&self.trace(), &symbols, &self.reply)
+    }
+
+    /// The records that run the program, or enter the function.
+    fn entries(&self, symbol: &Symbol) -> Vec<usize> {
+        (0..self.records.len()).filter(|&i| self.records[i].1 == symbol.start).collect()
+    }
+}
+
+/// File; per part instructions and branches; hits that an interrupt fell into, and of the others those that agree.
+type Counted = (&'static str, &'static [(Point, u32, u32)], u32, u32);
+const COUNTED: &[Counted] = &[
+    ("6.12-trigger-fentry", &[(Point::Entry, 129, 19)], 1, 1),
+    ("6.12-trigger-fexit", &[(Point::Entry, 37, 7), (Point::Exit, 153, 23)], 0, 2),
+    ("6.12-trigger-kprobe.multi", &[(Point::Entry, 260, 20)], 1, 1),
+    ("6.12-trigger-kretprobe.multi", &[(Point::Entry, 207, 15), (Point::Exit, 326, 30)], 1, 1),
+    ("6.12-trigger-tp_btf", &[(Point::Entry, 71, 9)], 0, 2),
+    ("7.2-trigger-fentry", &[(Point::Entry, 107, 12)], 1, 1),
+    ("7.2-trigger-fentry.multi", &[(Point::Entry, 107, 12)], 0, 2),
+    ("7.2-trigger-fexit", &[(Point::Entry, 35, 7), (Point::Exit, 127, 16)], 0, 2),
+    ("7.2-trigger-kprobe.multi", &[(Point::Entry, 247, 21)], 0, 2),
+    // The interrupt came behind the return to the caller: over none of the hits.
+    ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 0, 2),
+    // What ran between the hits is cut out.
+    ("7.2-arm64-trigger-fentry", &[(Point::Entry, 151, 12)], 0, 2),
+    ("7.2-arm64-trigger-kprobe", &[(Point::Entry, 749, 82)], 0, 2),
+    // The breakpoint, and the call behind it: 749 and 151.
+    ("7.2-arm64-trigger-fentry+kprobe", &[(Point::Entry, 900, 94)], 0, 2),
+];
+
+#[test]
+fn counts_are_those_made_by_hand() {
+    for &(name, parts, interrupted, agreeing) in COUNTED {
+        let cost = Recorded::read(name).measure().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let found: Vec<_> = cost.parts.iter().map(|p| (p.point, p.instructions, p.branches)).collect();
+        assert_eq!(found, parts, "{name}");
+        assert_eq!((cost.interrupted_hits, cost.agreeing_hits), (interrupted, agreeing), "{name}");
+        assert_eq!(cost.instructions(), parts.iter().map(|part| part.1).sum::<u32>());
+        for part in &cost.parts {
+            assert_eq!(part.records.iter().map(|r| r.instructions).sum::<u32>(), part.instructions, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_listings_that_were_counted() {
+    let mut text = String::new();
+    for (name, ..) in COUNTED {
+        let recorded = Recorded::read(name);
+        for part in &recorded.measure().unwrap().parts {
+            text += &format!("{name} ({}), {}\n{}\n", recorded.kernel, part.point, trigger_listing(part));
+        }
+    }
+    insta::assert_snapshot!(text);
+}
+
+/// The same records somewhere else, as KASLR puts them at the next boot; and digests know the code.
+#[test]
+fn digests_know_the_code_and_not_the_boot() {
+    let mut digests = Vec::new();
+    for (name, ..) in COUNTED {
+        let here = Recorded::read(name).measure().unwrap();
+        let mut moved = Recorded::read(name);
+        let shift = |address: &mut u64| {
+            if super::symbols::is_kernel(*address) {
+                *address -= 0x40_0000;
+            }
+        };
+        let TriggerReply { function, program, .. } = &mut moved.reply;
+        for symbol in moved.symbols.iter_mut().chain([function, program]) {
+            shift(&mut symbol.start);
+            shift(&mut symbol.end);
+        }
+        for (from, to, ..) in &mut moved.records {
+            shift(from);
+            shift(to);
+        }
+        let there = moved.measure().unwrap();
+        assert_ne!(here.parts[0].records[0].from.address, there.parts[0].records[0].from.address);
+        assert_eq!(here.digest, there.digest, "{name}");
+        digests.push(here.digest);
+    }
+    digests.sort();
+    digests.dedup();
+    // On 7.2 a hit of fentry.multi runs what one of fentry does.
+    assert_eq!(digests.len(), COUNTED.len() - 1);
+}
+
+/// Whatever is lost, invented or counted otherwise in one of the hits: it is an error, or the hits no longer agree.
+#[test]
+fn breakage_is_noticed() {
+    type Break = (&'static str, fn(&mut Recorded));
+    let breaks: [Break; 6] = [
+        ("an instruction more on the way to the program", |recorded| {
+            let run = recorded.entries(&recorded.reply.program)[0];
+            recorded.records[run].3 += 1;
+        }),
+        ("the entry into the program lost", |recorded| {
+            let run = recorded.entries(&recorded.reply.program)[0];
+            recorded.records.remove(run);
+        }),
+        ("the call of the function lost", |recorded| {
+            let call = recorded.entries(&recorded.reply.function)[0];
+            recorded.records.remove(call);
+        }),
+        ("the branch at the site lost", |recorded| {
+            let call = recorded.entries(&recorded.reply.function)[0];
+            recorded.records.remove(call + 1);
+        }),
+        ("a branch between lost", |recorded| {
+            let run = recorded.entries(&recorded.reply.program)[0];
+            recorded.records.remove(run + 1);
+        }),
+        ("the end lost", |recorded| {
+            let call = recorded.entries(&recorded.reply.function)[1];
+            recorded.records.truncate(call + 4);
+        }),
+    ];
+    // Of those in which both hits agree; a tracepoint's hit has no call of the function.
+    for (name, ..) in COUNTED.iter().filter(|counted| counted.3 == 2 && !counted.0.ends_with("tp_btf")) {
+        for (what, breaks) in breaks {
+            let mut recorded = Recorded::read(name);
+            breaks(&mut recorded);
+            if let Ok(cost) = recorded.measure() {
+                assert_eq!(cost.agreeing_hits, 1, "{name}: {what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_anywhere_in_a_hit_sets_it_aside() {
+    let (name, ..) = COUNTED[1];
+    let handler = Symbol {
+        name: "asm_sysvec_apic_timer_interrupt".to_owned(),
+        module: None,
+        start: 0xffff_ffff_ff00_0000,
+        end: 0xffff_ffff_ff00_1000,
+    };
+    let call = Recorded::read(name).entries(&Recorded::read(name).reply.function)[0];
+    let back = Recorded::read(name).records[call].0 + 5;
+    let records = Recorded::read(name).records;
+    let end = (call..records.len()).find(|&i| records[i].1 == back).unwrap();
+    for at in call + 1..=end {
+        let mut recorded = Recorded::read(name);
+        let from = recorded.records[at].0;
+        recorded.symbols.push(handler.clone());
+        recorded.records.insert(at, (handler.start + 0x80, from, Kind::Iret, 9));
+        recorded.records.insert(at, (from, handler.start, Kind::Interrupt, 0));
+        let cost = recorded.measure().unwrap_or_else(|e| panic!("before record {at}: {e}"));
+        assert_eq!((cost.interrupted_hits, cost.agreeing_hits), (1, 1), "before record {at}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let (name, ..) = COUNTED[1];
+    let measure = |change: fn(&mut Recorded)| {
+        let mut recorded = Recorded::read(name);
+        change(&mut recorded);
+        recorded.measure().unwrap_err()
+    };
+    assert_eq!(measure(|r| r.reply.hits = 0), TriggerError::Empty);
+    assert!(matches!(measure(|r| r.reply.hits = 3), TriggerError::Runs { found: 2, expected: 3, .. }));
+    assert!(matches!(
+        measure(|r| r.reply.points = vec![Point::Entry]),
+        TriggerError::Misplaced { hit: 0, point: Point::Entry, found: 0, expected: 1 }
+    ));
+    assert!(matches!(
+        measure(|r| r.reply.function = r.reply.program.clone()),
+        TriggerError::Shape { hit: 0, .. }
+    ));
+    // Another transfer into the function that comes from nowhere in the hit: it is left and entered unseen.
+    assert!(matches!(
+        measure(|r| {
+            let run = r.entries(&r.reply.program)[0];
+            let site = r.reply.function.start + 9;
+            r.records.insert(run + 1, (r.reply.program.start, site, Kind::Jump, 1));
+        }),
+        TriggerError::Unaccounted { .. } | TriggerError::Shape { .. } | TriggerError::Misplaced { .. }
+    ));
+
+    let recorded = Recorded::read(name);
+    let symbols: Symbols = recorded.symbols.iter().cloned().collect();
+    let mut both = recorded.trace();
+    both.vcpus.push(VcpuTrace { index: 1, ..both.vcpus[0].clone() });
+    let error = trigger_cost(&both, &symbols, &recorded.reply).unwrap_err();
+    assert_eq!(error, TriggerError::Vcpus { first: 0, second: 1 });
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How many records stand between a snapshot and the traced function.
+
+use super::{Branch, Filter, Model, model::Seen};
+use std::collections::BTreeMap;
+use tramplab_model::run::{Arch, CapturePoint, NamedRecord, Place, WasteCount};
+use tramplab_protocol::message::Symbol;
+
+/// Counts in the whole recorded trace, newest first: a small ring may hold less than is wasted.
+pub fn count(model: Model, filter: Filter, records: &[NamedRecord], function: &Symbol) -> WasteCount {
+    count_of(&model.snapshot(filter, None, records).collect::<Vec<_>>(), function)
+}
+
+/// The same of a capture point: where the CPU itself was asked, in what it returned.
+pub fn count_at(model: Model, filter: Filter, point: &CapturePoint, function: &Symbol) -> WasteCount {
+    count_of(&seen(point, model, filter), function)
+}
+
+/// What a snapshot at a capture point returned, newest first: the CPU's own answer, or what the model makes of the trace. Of several filters at
+/// once the CPU was not asked: they are computed, from its records of `any`.
+pub(super) fn seen(point: &CapturePoint, model: Model, filter: Filter) -> Vec<Seen<'_>> {
+    match point.by_filter.get(&filter.to_string()) {
+        Some(records) => records.iter().map(Seen::whole).collect(),
+        None => model.snapshot(filter, None, &point.records).collect(),
+    }
+}
+
+pub(super) fn count_of(snapshot: &[Seen], function: &Symbol) -> WasteCount {
+    let index_of = |rule: fn(&Seen, &Symbol) -> bool| {
+        let index = snapshot.iter().position(|seen| rule(seen, function));
+        index.map(|index| u32::try_from(index).expect("a trace is much shorter"))
+    };
+    WasteCount { wasted: index_of(touches), wasted_selftest: index_of(is_within) }
+}
+
+/// Every model of the architecture by every filter, as a run stores it.
+pub fn table(
+    arch: Arch,
+    records: &[NamedRecord],
+    function: &Symbol,
+) -> BTreeMap<String, BTreeMap<String, WasteCount>> {
+    let counts = |model| {
+        let count =
+            |branch: Branch| (branch.name().to_owned(), count(model, branch.into(), records, function));
+        Branch::ALL.into_iter().map(count).collect()
+    };
+    Model::of(arch).map(|model| (model.name().to_owned(), counts(model))).collect()
+}
+
+/// The records of a ring that are left for the traced function and what led to it.
+pub fn useful(depth: u32, wasted: u32) -> u32 {
+    depth.saturating_sub(wasted)
+}
+
+/// retsnoop's rule.
+pub(super) fn touches(seen: &Seen, function: &Symbol) -> bool {
+    seen.from.is_some_and(|p| contains(function, p)) || seen.to.is_some_and(|p| contains(function, p))
+}
+
+/// The rule of the kernel's selftest `get_branch_snapshot`.
+fn is_within(seen: &Seen, function: &Symbol) -> bool {
+    seen.from.is_some_and(|p| contains(function, p)) && seen.to.is_some_and(|p| contains(function, p))
+}
+
+pub(super) fn contains(function: &Symbol, place: &Place) -> bool {
+    (function.start..function.end).contains(&place.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::branch::model::tests::{KERNEL, record, traces};
+    use proptest::prelude::*;
+    use tramplab_protocol::trace::Kind;
+
+    fn function() -> Symbol {
+        Symbol { name: "traced".to_owned(), module: None, start: KERNEL + 0x100, end: KERNEL + 0x140 }
+    }
+
+    #[test]
+    fn the_newest_touching_record_counts_by_either_end() {
+        let other = || record(KERNEL, KERNEL + 0x200, Kind::Call);
+        let into = record(KERNEL + 8, KERNEL + 0x100, Kind::Call);
+        let out = record(KERNEL + 0x13f, KERNEL + 8, Kind::Ret);
+        let past = record(KERNEL + 0x140, KERNEL + 8, Kind::Ret);
+        let within = record(KERNEL + 0x110, KERNEL + 0x120, Kind::Cond);
+        let table = [
+            (vec![], None, None),
+            (vec![other()], None, None),
+            (vec![into.clone()], Some(0), None),
+            (vec![other(), other(), into.clone(), out.clone()], Some(2), None),
+            (vec![other(), out, other(), within, into], Some(1), Some(3)),
+            (vec![past], None, None),
+        ];
+        for (records, wasted, wasted_selftest) in table {
+            let counted = count(Model::IntelLbr, Branch::Any.into(), &records, &function());
+            assert_eq!(counted, WasteCount { wasted, wasted_selftest }, "{records:?}");
+        }
+    }
+
+    #[test]
+    fn more_than_the_ring_holds_can_be_wasted_but_useful_stops_at_none() {
+        let mut records = vec![record(KERNEL, KERNEL + 0x200, Kind::Call); 40];
+        records.push(record(KERNEL, KERNEL + 0x100, Kind::Call));
+        let counted = count(Model::AmdLbrV2, Branch::AnyCall.into(), &records, &function());
+        assert_eq!(counted.wasted, Some(40));
+        for (depth, wasted, expected) in [(16, 40, 0), (32, 40, 0), (64, 40, 24), (16, 16, 0), (16, 0, 16)] {
+            assert_eq!(useful(depth, wasted), expected, "{depth} - {wasted}");
+        }
+    }
+
+    #[test]
+    fn a_hidden_half_touches_nothing() {
+        // As if the function lay in user space: BRBE zeroes that half.
+        let traced = Symbol { name: "user".to_owned(), module: None, start: 0x1000, end: 0x2000 };
+        let records = [record(0x1004, KERNEL, Kind::Syscall)];
+        let wasted = |model| count(model, Branch::Any.into(), &records, &traced).wasted;
+        assert_eq!((wasted(Model::IntelLbr), wasted(Model::Brbe)), (Some(0), None));
+    }
+
+    #[test]
+    fn a_table_has_every_model_of_the_architecture() {
+        let keys = |arch| table(arch, &[], &function()).into_keys().collect::<Vec<_>>();
+        assert_eq!(keys(Arch::X86_64), ["amd-lbrv2", "arch-lbr", "intel-lbr"]);
+        assert_eq!(keys(Arch::Arm64), ["brbe"]);
+        for filters in table(Arch::X86_64, &[], &function()).into_values() {
+            assert_eq!(filters.len(), Branch::ALL.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_filter_wastes_no_more_than_any_if_both_see_the_same_record(records in traces(), at in 0usize..80) {
+            let Some(target) = records.get(at) else { return Ok(()) };
+            let function =
+                Symbol { name: "f".to_owned(), module: None, start: target.from.address, end: target.from.address + 1 };
+            for model in Model::ALL {
+                let any = count(model, Branch::Any.into(), &records, &function);
+                for branch in Branch::ALL {
+                    let counted = count(model, branch.into(), &records, &function);
+                    // Only one record touches: whoever sees it, `any` does, with no fewer before it.
+                    prop_assert!(counted.wasted.is_none() || counted.wasted <= any.wasted);
+                    prop_assert!(any.wasted.is_none_or(|wasted| wasted as usize <= at));
+                    // The stricter rule never finds a newer one.
+                    prop_assert!(counted.wasted_selftest.is_none() || counted.wasted <= counted.wasted_selftest);
+                }
+            }
+        }
+    }
+}

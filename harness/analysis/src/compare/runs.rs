@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether the numbers of two stored runs can be laid beside each other.
+
+use super::metric;
+use crate::branch::Model;
+use std::collections::BTreeSet;
+use tramplab_model::kconfig::Kconfig;
+use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test};
+
+/// One side: a run and one of its kernels, with the configuration kept beside the run.
+pub struct Measured<'a> {
+    pub run: &'a Run,
+    pub kernel: &'a Kernel,
+    pub config: Option<Kconfig>,
+}
+
+/// What makes the two incomparable, each a sentence; nothing if they are comparable.
+pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
+    let mut found = differences(base, head);
+    found.extend(clock_sources(base, head));
+    for run in [base.run, head.run] {
+        if run.interrupted || run.finished.is_none() {
+            found.push(format!("the run {} did not come to its end", run.id));
+        }
+    }
+    found
+}
+
+/// How they were measured differently, each a sentence: what may make numbers differ and is not the kernels' code.
+pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
+    let (a, b) = (base.run, head.run);
+    if base.kernel.arch != head.kernel.arch {
+        let [a, b] = [base, head].map(|measured| measured.kernel.arch);
+        return vec![format!("they ran on different architectures: {a} and {b}")];
+    }
+    let machine = |measured: &Measured| measured.run.machine(measured.kernel.arch).cloned();
+    let (Some(on_a), Some(on_b)) = (machine(base), machine(head)) else {
+        return vec!["a run does not say on which machine its guests ran".to_owned()];
+    };
+    let mut found = Vec::new();
+    let mut differ = |what: &str, a: &str, b: &str| {
+        if a != b {
+            found.push(format!("{what}: {a} and {b}"));
+        }
+    };
+    differ("they ran under different accelerators", &accels(base), &accels(head));
+    // Neither the driver's own branches nor the ring's end are in virtual ones.
+    if let [Some(a), Some(b)] = [sources(base), sources(head)] {
+        differ("they counted branch records of different sources", &a, &b);
+    }
+    differ("their guests had different CPU models", &on_a.cpu, &on_b.cpu);
+    // Another init has other threads and mounts, which time sees.
+    differ("different programs started their guests", on_a.vm.name(), on_b.vm.name());
+    // What `-cpu max` is, and so which code the kernel patches in, differs from QEMU to QEMU.
+    differ("they ran in different QEMUs", &on_a.qemu, &on_b.qemu);
+    if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm)) {
+        differ(
+            "under KVM the host's CPU is the guest's, and they had different ones",
+            &a.host.cpu,
+            &b.host.cpu,
+        );
+    }
+    let size = |machine: &Machine| format!("{} CPUs with {} MiB", machine.cpus, machine.memory_mib);
+    differ("their guests had different machines", &size(&on_a), &size(&on_b));
+    let append = |machine: &Machine| format!("`{}`", machine.append.join(" "));
+    differ("their guests had different command lines", &append(&on_a), &append(&on_b));
+    let agent = |machine: &Machine| short(&machine.agent_sha256).to_owned();
+    differ("they were measured by different guest agents", &agent(&on_a), &agent(&on_b));
+    let plugin = |machine: &Machine| machine.plugin_sha256.as_deref().map_or("none", short).to_owned();
+    differ("they were recorded by different plugins", &plugin(&on_a), &plugin(&on_b));
+    let suite = |run: &Run| format!("{} ({})", run.suite.name, short(&run.suite.sha256));
+    differ("they ran different suites, whose seeds, rounds and hits may differ", &suite(a), &suite(b));
+    let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
+    if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
+        differ("their kernels were built by different toolchains", &a, &b);
+    }
+    found.extend(configs(base, head));
+    found
+}
+
+impl<'a> Measured<'a> {
+    /// The kernel's that have a guest.
+    fn cells(&self) -> impl Iterator<Item = &'a Cell> {
+        let cells = self.run.cells_of(self.kernel.arch, &self.kernel.name);
+        cells.filter(|cell| cell.id.test != Test::Build)
+    }
+}
+
+fn accels(measured: &Measured) -> String {
+    let mut names: Vec<&str> = measured.cells().map(|cell| cell.id.accel.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
+/// None where no waste was measured.
+fn sources(measured: &Measured) -> Option<String> {
+    let mut names: Vec<&str> =
+        measured.cells().filter_map(Cell::branch_source).map(BranchSource::name).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Of what was timed: what a clock source takes to read is in every time.
+fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
+    let clocks = |measured: &Measured| {
+        let model = Model::choose(None, measured.kernel.arch);
+        let is_timed =
+            |cell: &Cell| metric::of(cell, model).iter().any(|(metric, _)| metric.is_by_hosts_clock());
+        let timed = measured.cells().filter(|cell| is_timed(cell));
+        timed.filter_map(Cell::clock_source).map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let (a, b) = (clocks(base), clocks(head));
+    let [first, second] = [&a, &b].map(|names| Vec::from_iter(names.iter().map(String::as_str)).join(", "));
+    let differ = !a.is_empty() && !b.is_empty() && a != b;
+    differ.then(|| format!("their guests had different clock sources: {first} and {second}"))
+}
+
+/// Enough of a hash to tell two apart.
+fn short(sha256: &str) -> &str {
+    sha256.get(..12).unwrap_or(sha256)
+}
+
+/// How many of the options that differ are named.
+const NAMED: usize = 6;
+
+fn configs(base: &Measured, head: &Measured) -> Option<String> {
+    let (a, b) = match (base.kernel.config_sha256.as_deref(), head.kernel.config_sha256.as_deref()) {
+        (Some(a), Some(b)) => (a, b),
+        (None, None) => return None,
+        (a, _) => {
+            let unknown = if a.is_none() { base } else { head };
+            return Some(format!("the configuration of {} is not known", unknown.kernel.name));
+        }
+    };
+    if a == b {
+        return None;
+    }
+    let mut text = format!("their kernels have different configurations: {} and {}", short(a), short(b));
+    if let (Some(a), Some(b)) = (&base.config, &head.config) {
+        let differences = a.differences(b);
+        // The two files may differ in comments and order alone.
+        if differences.is_empty() {
+            return None;
+        }
+        let all = differences.len();
+        let named: Vec<String> = differences
+            .into_iter()
+            .take(NAMED)
+            .map(|(option, a, b)| format!("CONFIG_{option} ({} and {})", a.unwrap_or("n"), b.unwrap_or("n")))
+            .collect();
+        text = format!("their kernels' configurations differ in {all} options: {}", named.join(", "));
+        if all > NAMED {
+            text += ", …";
+        }
+    }
+    Some(text)
+}

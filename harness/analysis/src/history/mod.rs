@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A metric over many stored runs: commit by commit where kernels are commits, else run by run, and where it steps.
+//!
+//! [`ancestry`] has the order of commits, [`step`] finds the steps; [`of`] is a pure function of runs and that order.
+
+pub mod ancestry;
+mod step;
+#[cfg(test)]
+mod tests;
+
+pub use ancestry::Ancestry;
+pub use step::Step;
+
+use crate::{
+    branch::Model,
+    compare::{
+        Metric, Value, layout, metric,
+        runs::{Measured, differences},
+    },
+};
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_model::name::{is_commit_id, is_name_char};
+use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test};
+
+/// Which histories are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// All when there are none.
+    pub metrics: Vec<Metric>,
+    /// A kernel's name, or what kernels of one repository share of it.
+    pub kernel: Option<String>,
+    pub arch: Option<Arch>,
+    /// The CPU whose waste it is; where it does not fit the architecture, that one's first.
+    pub model: Option<Model>,
+}
+
+/// One metric of one line of kernels, measured in one way.
+#[derive(Clone, Debug)]
+pub struct History {
+    pub metric: Metric,
+    pub line: Line,
+    /// Oldest first.
+    pub rows: Vec<Row>,
+    /// Where the step stands that the newest row brought to light.
+    newest: Option<usize>,
+}
+
+/// What a number is compared along: kernels that follow each other, in guests that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Line {
+    /// The kernel's name; of commits of a repository, without the commit.
+    pub kernel: String,
+    pub arch: Arch,
+    pub accel: Accel,
+    pub suite: String,
+    /// The guests' machine: `1 CPUs, 1024 MiB`, what is added to the command line, the CPU.
+    pub guest: String,
+}
+
+impl History {
+    /// The step that the newest run brought to light: exact ones show at once, times only when as many rows follow as their scatter
+    /// takes.
+    pub fn newest_step(&self) -> Option<&Step> {
+        self.rows[self.newest?].step.as_ref()
+    }
+}
+
+/// One state of the kernel, and the runs that measured the same of it, one after the other.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub kernel: State,
+    /// Ids of the runs.
+    pub runs: Vec<String>,
+    /// When the first of them began.
+    pub started: String,
+    pub value: Measurement,
+    /// Against the last number before, in the metric's unit.
+    pub change: Option<f64>,
+    pub step: Option<Step>,
+    /// What was done otherwise than in the row before, each a sentence: what may have made the number another one.
+    pub otherwise: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measurement {
+    Value(Value),
+    /// How the cell, or the build of its kernel, ended instead.
+    None(String),
+}
+
+impl Row {
+    pub fn value(&self) -> Option<&Value> {
+        match &self.value {
+            Measurement::Value(value) => Some(value),
+            Measurement::None(_) => None,
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    pub commit: Option<String>,
+    /// The commit's subject, where the tree is known.
+    pub title: Option<String>,
+    /// What `uname -r` says, else where it came from.
+    pub release: String,
+    pub image_sha256: Option<String>,
+}
+
+impl State {
+    /// The same sources, or the same image.
+    fn is(&self, other: &State) -> bool {
+        match (&self.commit, &other.commit) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => self.image_sha256 == other.image_sha256 && self.release == other.release,
+            _ => false,
+        }
+    }
+
+    /// The commit, shortened, or the release.
+    pub fn label(&self) -> &str {
+        self.commit.as_deref().map_or(&self.release, |commit| commit.get(..12).unwrap_or(commit))
+    }
+}
+
+/// What was found, and what could not be used.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub histories: Vec<History>,
+    /// Each a sentence.
+    pub left_out: Vec<String>,
+}
+
+/// One cell, or a kernel that failed to build, where it stands in the order.
+#[derive(Clone, Copy)]
+struct Sample<'a> {
+    run: &'a Run,
+    kernel: &'a Kernel,
+    /// None of a kernel that was not built.
+    cell: Option<&'a Cell>,
+}
+
+/// Those that kernels of the runs are.
+pub fn commits(runs: &[Run]) -> BTreeSet<String> {
+    runs.iter().flat_map(|run| &run.kernels).filter_map(commit).map(str::to_owned).collect()
+}
+
+/// Every history in the runs that the query wants.
+pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
+    let mut left_out = BTreeSet::new();
+    let mut kernels: Vec<(&Run, &Kernel)> =
+        runs.iter().flat_map(|run| run.kernels.iter().map(move |kernel| (run, kernel))).collect();
+    kernels.retain(|(_, kernel)| {
+        let is_named = |name: &String| *name == kernel.name || *name == line_of(kernel);
+        query.arch.is_none_or(|arch| arch == kernel.arch) && query.kernel.as_ref().is_none_or(is_named)
+    });
+    if let Some(ancestry) = ancestry {
+        kernels.retain(|(run, kernel)| match commit(kernel) {
+            Some(commit) if ancestry.position(commit).is_none() => {
+                left_out
+                    .insert(format!("{} of run {}: the tree has no commit {commit}", kernel.name, run.id));
+                false
+            }
+            _ => true,
+        });
+    }
+    let position = |kernel: &Kernel| ancestry.and_then(|known| known.position(commit(kernel)?));
+    // Sorting keeps the runs of one commit in their order.
+    kernels.sort_by(|(a, _), (b, _)| a.started.cmp(&b.started));
+    kernels.sort_by_key(|(_, kernel)| position(kernel));
+
+    let mut groups: BTreeMap<(Line, Test), Vec<Sample>> = BTreeMap::new();
+    for &(run, kernel) in &kernels {
+        for cell in run.cells_of(kernel.arch, &kernel.name) {
+            if matches!(cell.id.test, Test::Build | Test::Fault { .. }) {
+                continue;
+            }
+            let line = line(run, kernel, cell.id.accel);
+            let group = groups.entry((line, cell.id.test.clone())).or_default();
+            group.push(Sample { run, kernel, cell: Some(cell) });
+        }
+    }
+    let mut histories = Vec::new();
+    for ((line, test), samples) in groups {
+        let samples = with_failed_builds(samples, &line, &kernels);
+        histories.extend(of_group(&line, &test, &samples, ancestry, query));
+    }
+    Found { histories, left_out: left_out.into_iter().collect() }
+}
+
+/// Kernels that failed to build have no cells: they are rows all the same.
+fn with_failed_builds<'a>(
+    samples: Vec<Sample<'a>>,
+    line: &Line,
+    kernels: &[(&'a Run, &'a Kernel)],
+) -> Vec<Sample<'a>> {
+    let measured = |kernel: &Kernel| samples.iter().find(|sample| std::ptr::eq(sample.kernel, kernel));
+    let sample = |&(run, kernel): &(&'a Run, &'a Kernel)| {
+        let is_of_line = || self::line(run, kernel, line.accel) == *line;
+        let failed = || build_error(run, kernel).is_some() && is_of_line();
+        measured(kernel).copied().or_else(|| failed().then_some(Sample { run, kernel, cell: None }))
+    };
+    kernels.iter().filter_map(sample).collect()
+}
+
+fn build_error<'a>(run: &'a Run, kernel: &Kernel) -> Option<&'a Outcome> {
+    let is_error =
+        |cell: &&Cell| cell.id.test == Test::Build && matches!(cell.outcome, Outcome::Error { .. });
+    run.cells_of(kernel.arch, &kernel.name).find(is_error).map(|cell| &cell.outcome)
+}
+
+/// The histories of all metrics of one test.
+fn of_group(
+    line: &Line,
+    test: &Test,
+    samples: &[Sample],
+    ancestry: Option<&Ancestry>,
+    query: &Query,
+) -> Vec<History> {
+    let model = Model::choose(query.model, line.arch);
+    let values: Vec<Vec<(Metric, Value)>> = samples
+        .iter()
+        .map(|sample| sample.cell.map_or_else(Vec::new, |cell| metric::of(cell, model)))
+        .collect();
+    let mut metrics: Vec<Metric> = Vec::new();
+    for (metric, _) in values.iter().flatten() {
+        let is_wanted = query.metrics.is_empty() || query.metrics.contains(metric);
+        if is_wanted && !metrics.contains(metric) {
+            metrics.push(*metric);
+        }
+    }
+    let history = |metric: Metric| {
+        assert_eq!(metric.test(), *test);
+        let mut rows: Vec<Row> = Vec::new();
+        let mut before: Option<&Sample> = None;
+        for (sample, values) in samples.iter().zip(&values) {
+            let found = values.iter().find(|(other, _)| *other == metric).map(|(_, value)| value.clone());
+            // Measured, but not this: the suite asked for something else then.
+            if found.is_none() && sample.cell.is_some_and(|cell| cell.measurement.is_some()) {
+                continue;
+            }
+            let value = found.map_or_else(|| Measurement::None(ending(sample)), Measurement::Value);
+            let kernel = state(sample, ancestry);
+            let merged = rows
+                .last_mut()
+                .filter(|last| last.kernel.is(&kernel))
+                .filter(|_| before.is_none_or(|before| other_clocks(before, sample, metric).is_none()))
+                .and_then(|last| merge(&last.value, &value).map(|value| (last, value)));
+            match merged {
+                Some((last, value)) => {
+                    last.value = value;
+                    last.runs.push(sample.run.id.clone());
+                }
+                None => rows.push(Row {
+                    kernel,
+                    runs: vec![sample.run.id.clone()],
+                    started: sample.run.started.clone(),
+                    value,
+                    change: None,
+                    step: None,
+                    otherwise: before.map_or_else(Vec::new, |before| otherwise(before, sample, metric)),
+                }),
+            }
+            before = Some(sample);
+        }
+        let tolerance = samples.last().expect("a group has a sample").run.tolerance;
+        let newest = step::mark(&mut rows, tolerance, layout::floor(&metric));
+        History { metric, line: line.clone(), rows, newest }
+    };
+    metrics.into_iter().map(history).collect()
+}
+
+/// Two runs of one kernel as one row: if they measured the same, or times, of which there are more then.
+fn merge(a: &Measurement, b: &Measurement) -> Option<Measurement> {
+    match (a, b) {
+        (Measurement::Value(Value::Times(a)), Measurement::Value(Value::Times(b))) => {
+            Some(Measurement::Value(Value::Times([&a[..], b].concat())))
+        }
+        (Measurement::Value(Value::Rates(a, accel)), Measurement::Value(Value::Rates(b, other)))
+            if accel == other =>
+        {
+            Some(Measurement::Value(Value::Rates([&a[..], b].concat(), *accel)))
+        }
+        (a, b) => (a == b).then(|| a.clone()),
+    }
+}
+
+fn ending(sample: &Sample) -> String {
+    let outcome = match sample.cell {
+        Some(cell) => Some(&cell.outcome),
+        None => build_error(sample.run, sample.kernel),
+    };
+    match outcome {
+        Some(Outcome::Skip { .. }) => "skip".to_owned(),
+        Some(Outcome::Error { .. }) if sample.cell.is_none() => "does not build".to_owned(),
+        Some(Outcome::Error { kind, .. }) => format!("error: {kind}"),
+        Some(Outcome::Pass | Outcome::Fail { .. }) | None => "not measured".to_owned(),
+    }
+}
+
+/// What was done otherwise: the lists `compare` refuses by, and for times also the host.
+fn otherwise(before: &Sample, now: &Sample, metric: Metric) -> Vec<String> {
+    if std::ptr::eq(before.run, now.run) {
+        return Vec::new();
+    }
+    let mut found = differences(&measured(before), &measured(now));
+    found.extend(other_clocks(before, now, metric));
+    if before.run.tramplab != now.run.tramplab {
+        found
+            .push(format!("they were measured by tramplab {} and {}", before.run.tramplab, now.run.tramplab));
+    }
+    let (a, b) = (&before.run.host, &now.run.host);
+    if metric.is_by_hosts_clock() && (&a.cpu, a.cpus) != (&b.cpu, b.cpus) {
+        found.push(format!("they ran on different hosts: {} ({}) and {} ({})", a.cpu, a.cpus, b.cpu, b.cpus));
+    }
+    found
+}
+
+/// Of times: what a clock source takes to read is in each.
+fn other_clocks(before: &Sample, now: &Sample, metric: Metric) -> Option<String> {
+    let [a, b] = [before, now].map(|sample| sample.cell.and_then(Cell::clock_source));
+    let (a, b) = a.zip(b).filter(|(a, b)| metric.is_by_hosts_clock() && a != b)?;
+    Some(format!("their guests had different clock sources: {a} and {b}"))
+}
+
+/// That configurations differ is told by their hashes; which options, `compare` says.
+fn measured<'a>(sample: &Sample<'a>) -> Measured<'a> {
+    Measured { run: sample.run, kernel: sample.kernel, config: None }
+}
+
+fn state(sample: &Sample, ancestry: Option<&Ancestry>) -> State {
+    let Sample { run, kernel, .. } = sample;
+    let commit = commit(kernel).map(str::to_owned);
+    let release = run.cells_of(kernel.arch, &kernel.name).find_map(|cell| cell.guest.as_ref());
+    State {
+        title: ancestry.and_then(|known| known.title(commit.as_deref()?)).map(str::to_owned),
+        release: release.map_or_else(|| kernel.source.clone(), |guest| guest.release.clone()),
+        image_sha256: kernel.image_sha256.clone(),
+        commit,
+    }
+}
+
+/// Older files have a full commit in the text at most.
+fn commit(kernel: &Kernel) -> Option<&str> {
+    let told = || kernel.source.strip_prefix("git ")?.rsplit(' ').next();
+    kernel.commit.as_deref().or_else(|| told().filter(|word| is_commit_id(word)))
+}
+
+fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
+    let guest = |Machine { cpu, cpus, memory_mib, append, .. }: &Machine| {
+        let size = vec![format!("{cpus} CPUs"), format!("{memory_mib} MiB"), format!("-cpu {cpu}")];
+        [size, append.clone()].concat().join(", ")
+    };
+    Line {
+        kernel: line_of(kernel),
+        arch: kernel.arch,
+        accel,
+        suite: run.suite.name.clone(),
+        // Of a run of schema 1.
+        guest: run.machine(kernel.arch).map_or_else(|| "machine not recorded".to_owned(), guest),
+    }
+}
+
+/// `linux` of `linux-v6.12` and `linux-0123456789ab`, which `--kernel git:../linux#…` names so.
+fn line_of(kernel: &Kernel) -> String {
+    let name = &kernel.name;
+    let Some(commit) = commit(kernel) else { return name.clone() };
+    let rest = kernel.source.strip_prefix("git ").unwrap_or_default();
+    // `git REPOSITORY REFERENCE COMMIT`.
+    let reference = rest.rsplit(' ').nth(1).unwrap_or_default();
+    let fit: String = reference.chars().map(|c| if is_name_char(c) { c } else { '_' }).collect();
+    let endings = [commit.get(..12).unwrap_or(commit), &fit];
+    let ending = endings.into_iter().filter(|ending| !ending.is_empty());
+    let stripped =
+        |ending: &str| name.strip_suffix(ending)?.strip_suffix('-').filter(|rest| !rest.is_empty());
+    ending.into_iter().find_map(stripped).unwrap_or(name).to_owned()
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a metric steps.
+//!
+//! What is exact steps where it differs from the level before: the number since the last step, so that what creeps is seen as well.
+//! A time steps where the rows before and after differ by more than they scatter.
+
+use super::Row;
+use crate::compare::{Ratio, Value, Verdict, exact, levels};
+use tramplab_model::run::{Accel, Tolerance};
+
+/// Between a row and the last one before it that has a number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub worse: bool,
+    /// The row before.
+    pub since: usize,
+    /// Of times: after over before.
+    pub ratio: Option<Ratio>,
+}
+
+/// Fewer rows on a side say nothing of how times scatter.
+pub const FEWEST: usize = 4;
+
+/// Chance of a step in a stretch of times that has none. It is divided among the places where one could be.
+const ALPHA: f64 = 0.05;
+
+/// Puts changes and steps into rows, oldest first. `layout` is how far the metric moves with the layout of the code alone. The row of the step that the newest row brought to light, if it did: of several
+/// one to the worse.
+pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize> {
+    let measured: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].value().is_some()).collect();
+    for pair in measured.windows(2) {
+        let number = |row: usize| rows[row].value().and_then(Value::number);
+        rows[pair[1]].change = Option::zip(number(pair[0]), number(pair[1])).map(|(a, b)| b - a);
+    }
+    mark_exact(rows, &measured, tolerance, layout);
+    let times: Vec<(usize, f64)> =
+        measured.iter().filter_map(|&row| Some((row, time(rows[row].value()?)?))).collect();
+    let steps = |times: &[(usize, f64)]| {
+        steps_of_times(&times.iter().map(|(_, time)| *time).collect::<Vec<_>>(), tolerance.time_percent)
+    };
+    let found = steps(&times);
+    for (at, ratio) in &found {
+        let since = times[at - 1].0;
+        let step = Step { worse: ratio.mean > 1.0, since, ratio: Some(*ratio) };
+        rows[times[*at].0].step = Some(step);
+    }
+    let newest = rows.len().checked_sub(1)?;
+    if times.last().is_none_or(|(last, _)| *last != newest) {
+        return rows[newest].step.is_some().then_some(newest);
+    }
+    // Near the limit a step may come and go with a row more: it is new when it is first seen.
+    let was_known = |step: &(usize, Ratio)| {
+        let mut before = (step.0 + 1..times.len()).rev();
+        before.any(|rows| steps(&times[..rows]).iter().any(|known| is_the_same(known, step)))
+    };
+    let new = found.iter().filter(|step| !was_known(step));
+    new.max_by_key(|(_, ratio)| ratio.mean > 1.0).map(|(at, _)| times[*at].0)
+}
+
+/// Another row may move a step's place a little. Two steps have [`FEWEST`] rows between them.
+fn is_the_same((a, of_a): &(usize, Ratio), (b, of_b): &(usize, Ratio)) -> bool {
+    a.abs_diff(*b) < FEWEST && (of_a.mean > 1.0) == (of_b.mean > 1.0)
+}
+
+fn time(value: &Value) -> Option<f64> {
+    let time = match value {
+        Value::Times(_) | Value::PerHit(_) => value.number()?,
+        // What a hit takes. Under TCG it would be the emulator's.
+        Value::Rates(_, Accel::Kvm) => value.number()?.recip(),
+        _ => return None,
+    };
+    (time.is_finite() && time > 0.0).then_some(time)
+}
+
+fn mark_exact(rows: &mut [Row], measured: &[usize], tolerance: Tolerance, layout: u64) {
+    let mut level: Option<Value> = None;
+    let mut since = 0;
+    for &row in measured {
+        let Some(value) = rows[row].value().cloned() else { continue };
+        match level.as_ref().map(|level| differs(level, &value, tolerance, layout)) {
+            Some(Compared::Same) => {}
+            Some(Compared::Differs { worse }) => {
+                rows[row].step = Some(Step { worse, since, ratio: None });
+                level = Some(value);
+            }
+            Some(Compared::Not) | None => level = Some(value),
+        }
+        since = row;
+    }
+}
+
+enum Compared {
+    Same,
+    Differs {
+        worse: bool,
+    },
+    /// They are not numbers of the same thing, or not exact.
+    Not,
+}
+
+fn differs(level: &Value, value: &Value, tolerance: Tolerance, layout: u64) -> Compared {
+    let share = |a: u64, b: u64| match exact::share(a, b, tolerance.exact_percent, layout) {
+        verdict if verdict.is_same() => Compared::Same,
+        verdict => Compared::Differs { worse: verdict == Verdict::Worse },
+    };
+    match (level, value) {
+        (Value::Records(a), Value::Records(b)) if a == b => Compared::Same,
+        // A trace that lost the function is worse than any number.
+        (Value::Records(a), Value::Records(b)) => {
+            Compared::Differs { worse: b.is_none_or(|b| a.is_some_and(|a| b > a)) }
+        }
+        (Value::Count(a), Value::Count(b)) if a == b => Compared::Same,
+        (Value::Count(a), Value::Count(b)) => Compared::Differs { worse: b > a },
+        (&Value::ExactTime(a), &Value::ExactTime(b)) => share(a, b),
+        (Value::Ended(a), Value::Ended(b)) if a == b => Compared::Same,
+        (Value::Ended(a), Value::Ended(b)) => Compared::Differs { worse: b.is_worse_than(a) },
+        (
+            &Value::Instructions { count: a, functions: of_a, repeats: true },
+            &Value::Instructions { count: b, functions: of_b, repeats: true },
+        ) if of_a == of_b => share(a, b),
+        _ => Compared::Not,
+    }
+}
+
+/// The places where a new level begins, with the ratio of the levels before and after.
+fn steps_of_times(times: &[f64], tolerated_percent: f64) -> Vec<(usize, Ratio)> {
+    let logs: Vec<f64> = times.iter().map(|time| time.ln()).collect();
+    let mut places = Vec::new();
+    places_in(&logs, 0, tolerated_percent, &mut places);
+    // A place was found in a stretch that may hold others, which drew it aside: once more, between its neighbours.
+    let bounds = [vec![0], places, vec![logs.len()]].concat();
+    let again = |three: &[usize]| {
+        let (at, ratio) = likeliest(&logs[three[0]..three[2]], tolerated_percent)?;
+        Some((three[0] + at, ratio))
+    };
+    bounds.windows(3).filter_map(again).collect()
+}
+
+/// In order; `from` is where the stretch begins.
+fn places_in(logs: &[f64], from: usize, tolerated_percent: f64, places: &mut Vec<usize>) {
+    let Some((at, _)) = likeliest(logs, tolerated_percent) else { return };
+    places_in(&logs[..at], from, tolerated_percent, places);
+    places.push(from + at);
+    places_in(&logs[at..], from + at, tolerated_percent, places);
+}
+
+/// The likeliest place of one step in a stretch, if that is a step.
+fn likeliest(logs: &[f64], tolerated_percent: f64) -> Option<(usize, Ratio)> {
+    let places = FEWEST..(logs.len() + 1).saturating_sub(FEWEST);
+    let alpha = ALPHA / places.len().max(1) as f64;
+    let splits = places.filter_map(|at| Some((at, levels(&logs[..at], &logs[at..], alpha)?)));
+    let (at, split) = splits.max_by(|(_, a), (_, b)| a.t.abs().total_cmp(&b.t.abs()))?;
+    let tolerated = 1.0 + tolerated_percent / 100.0;
+    let is_step = split.ratio.low > tolerated || split.ratio.high < 1.0 / tolerated;
+    is_step.then_some((at, split.ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(seed: u64) -> impl FnMut() -> f64 {
+        let mut state = seed;
+        move || {
+            let mut uniform = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+            };
+            1.0 + 0.1 * (0..6).map(|_| uniform()).sum::<f64>()
+        }
+    }
+
+    #[test]
+    fn a_time_steps_where_it_rises_and_falls_and_nowhere_else() {
+        let mut noisy = noise(0x2545_f491_4f6c_dd1d);
+        let mut level = |times: usize, of: f64| (0..times).map(|_| of * noisy()).collect::<Vec<_>>();
+        let table = [
+            ("up", [level(8, 10.0), level(8, 15.0)].concat(), vec![8]),
+            ("up and down", [level(10, 10.0), level(10, 16.0), level(10, 10.0)].concat(), vec![10, 20]),
+            ("one slow run", [level(8, 10.0), vec![30.0], level(8, 10.0)].concat(), vec![]),
+            ("too few after it", [level(9, 10.0), level(3, 20.0)].concat(), vec![]),
+            ("within the tolerance", [level(9, 10.0), level(9, 10.3)].concat(), vec![]),
+            ("nothing", level(30, 10.0), vec![]),
+            ("hardly any", level(2, 10.0), vec![]),
+            ("constant", vec![10.0; 12], vec![]),
+        ];
+        for (name, times, expected) in table {
+            let steps = steps_of_times(&times, 5.0);
+            assert_eq!(steps.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected, "{name}: {steps:?}");
+        }
+    }
+
+    #[test]
+    fn a_level_time_seldom_steps() {
+        let mut noisy = noise(0x9e37_79b9_7f4a_7c15);
+        let stretches = 400;
+        let false_alarms = (0..stretches)
+            .filter(|_| {
+                let times: Vec<f64> = (0..20).map(|_| 10.0 * noisy()).collect();
+                !steps_of_times(&times, 0.0).is_empty()
+            })
+            .count();
+        assert!(false_alarms <= stretches / 20, "{false_alarms} of {stretches}");
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Histories made of a recorded series, as if its three kernels were commits: each state is one that was measured.
+
+use super::*;
+use crate::compare::tests::recorded;
+use tramplab_model::run::{AttachBoot, ErrorKind, Measurement as Measured};
+use tramplab_protocol::message::AttachRound;
+
+const KERNELS: [&str; 3] = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
+
+fn commit_of(number: usize) -> String {
+    format!("{number:08x}{:032x}", 0xc0ffee)
+}
+
+/// The run of one commit, which is one of the recorded kernels.
+fn run(number: usize, state: usize) -> Run {
+    let mut run = recorded();
+    run.series.clear();
+    run.id = format!("run-{number}");
+    run.started = format!("2026-11-{:02}T10:00:00Z", number + 1);
+    run.kernels.retain(|kernel| kernel.name == KERNELS[state]);
+    run.cells.retain(|cell| cell.id.kernel == KERNELS[state]);
+    let commit = commit_of(number);
+    let name = format!("linux-{}", &commit[..12]);
+    run.kernels[0].source = format!("git /src/linux {commit}");
+    run.kernels[0].commit = Some(commit);
+    run.kernels[0].name.clone_from(&name);
+    run.cells.iter_mut().for_each(|cell| cell.id.kernel.clone_from(&name));
+    run
+}
+
+fn runs(states: &[usize]) -> Vec<Run> {
+    states.iter().enumerate().map(|(number, &state)| run(number, state)).collect()
+}
+
+fn found(runs: &[Run], metric: &str) -> History {
+    let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };
+    let mut found = of(runs, None, &query);
+    assert_eq!((found.histories.len(), found.left_out.len()), (1, 0), "{metric}");
+    found.histories.remove(0)
+}
+
+/// Of each row the value, and what stands in the step column.
+fn shape(history: &History) -> Vec<String> {
+    let step = |row: &Row| row.step.as_ref().map_or("", |step| if step.worse { " worse" } else { " better" });
+    let value = |row: &Row| match &row.value {
+        Measurement::Value(value) => value.to_string(),
+        Measurement::None(ending) => ending.clone(),
+    };
+    history.rows.iter().map(|row| format!("{}{}", value(row), step(row))).collect()
+}
+
+#[test]
+fn an_exact_metric_steps_wherever_it_changes() {
+    let runs = runs(&[0, 0, 1, 2, 2, 1]);
+    let history = found(&runs, "lbr_waste.fexit.any");
+    assert_eq!(shape(&history), ["12", "12", "10 better", "9 better", "9", "10 worse"]);
+    assert_eq!(history.line.kernel, "linux");
+    assert_eq!(history.newest_step().map(|step| (step.worse, step.since)), Some((true, 4)));
+    assert_eq!(found(&runs[..5], "lbr_waste.fexit.any").newest_step(), None);
+    // No record of conditional branches touches it in any.
+    assert_eq!(shape(&found(&runs, "lbr_waste.fexit.cond")), ["-"; 6]);
+}
+
+/// By less than is tolerated from one to the next, but further and further: seen where it is too far from where it began.
+#[test]
+fn what_creeps_is_seen() {
+    let mut runs = runs(&[2; 7]);
+    for (number, run) in runs.iter_mut().enumerate() {
+        for cell in &mut run.cells {
+            let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
+            let task = attach.explained.iter_mut().map(|one| &mut one.totals.task);
+            task.for_each(|task| *task += *task / 250 * number as u64);
+        }
+    }
+    let history = found(&runs, "attach.kprobe_multi.10.attach.instructions");
+    let steps: Vec<usize> = (0..7).filter(|&row| history.rows[row].step.is_some()).collect();
+    assert_eq!(runs[0].tolerance.exact_percent, 0.5);
+    assert_eq!(steps, [2, 4, 6], "{:?}", shape(&history));
+}
+
+#[test]
+fn runs_of_one_commit_that_agree_are_one_row_and_others_are_told_apart() {
+    let mut all = runs(&[2, 2, 2, 2]);
+    for (number, run) in all.iter_mut().enumerate() {
+        // The same commit, built and measured again; the last time it came out otherwise.
+        *run = Run {
+            id: run.id.clone(),
+            started: run.started.clone(),
+            ..self::run(7, if number == 3 { 1 } else { 2 })
+        };
+    }
+    let history = found(&all, "lbr_waste.fexit.any");
+    assert_eq!(shape(&history), ["9", "10 worse"]);
+    assert_eq!(history.rows[0].runs, ["run-0", "run-1", "run-2"]);
+}
+
+/// Another QEMU, another plugin: told at the row, as the step may be theirs. Another machine is another history.
+#[test]
+fn what_was_measured_otherwise_is_told() {
+    let mut all = runs(&[0, 0, 1, 1]);
+    all[2].machines[0].qemu = "QEMU emulator version 10.1.0".to_owned();
+    all[2].machines[0].plugin_sha256 = Some("ab".repeat(32));
+    all[3].machines = all[2].machines.clone();
+    let history = found(&all, "lbr_waste.fexit.any");
+    let marked: Vec<usize> = history.rows.iter().map(|row| row.otherwise.len()).collect();
+    assert_eq!(marked, [0, 0, 2, 0], "{:?}", history.rows);
+
+    all[3].host.cpu = "another".to_owned();
+    let time = found(&all, "attach.kprobe_multi.10.attach");
+    assert!(time.rows[3].otherwise[0].contains("different hosts"), "{:?}", time.rows[3].otherwise);
+
+    let is_timed = |cell: &&mut tramplab_model::run::Cell| cell.id.test.name() == "attach/kprobe.multi/10";
+    all[1].cells.iter_mut().filter(is_timed).for_each(|cell| cell.add_clock_source("hpet"));
+    let time = found(&all, "attach.kprobe_multi.10.attach");
+    assert_eq!(time.rows[1].otherwise, ["their guests had different clock sources: tsc and hpet, tsc"]);
+
+    all[3].machines[0].memory_mib = 4096;
+    let query = Query { metrics: vec!["lbr_waste.fexit.any".parse().unwrap()], ..Query::default() };
+    let rows: Vec<usize> =
+        of(&all, None, &query).histories.iter().map(|history| history.rows.len()).collect();
+    assert_eq!(rows, [3, 1]);
+}
+
+#[test]
+fn what_was_not_measured_is_a_row_and_no_level() {
+    let mut all = runs(&[0, 1, 2, 0]);
+    let cell = all[1].cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fexit").unwrap();
+    cell.outcome = Outcome::Error { kind: ErrorKind::Panic, message: "oh".to_owned() };
+    cell.measurement = None;
+    all[2].cells.retain(|cell| cell.id.test == Test::Build);
+    all[2].cells[0].outcome = Outcome::Error { kind: ErrorKind::Build, message: "no".to_owned() };
+    let history = found(&all, "lbr_waste.fexit.any");
+    assert_eq!(shape(&history), ["12", "error: panic", "does not build", "12"]);
+}
+
+/// Boots of real runs, scaled: rows scatter as they did, and from the ninth on all take half as long again.
+#[test]
+fn a_time_steps_only_where_its_scatter_allows() {
+    let mut all = runs(&[2; 16]);
+    let mut slower = all.clone();
+    for (number, run) in slower.iter_mut().enumerate().skip(9) {
+        for cell in &mut run.cells {
+            let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
+            let rounds = attach.boots.iter_mut().flat_map(|boot: &mut AttachBoot| &mut boot.rounds);
+            rounds.for_each(|round: &mut AttachRound| round.attach_ns += round.attach_ns / 2 + number as u64);
+        }
+    }
+    for all in [&mut all, &mut slower] {
+        for (number, run) in all.iter_mut().enumerate() {
+            for cell in &mut run.cells {
+                let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
+                // A few of the boots each, so that medians differ as boots do.
+                let boots = attach.boots.clone();
+                attach.boots =
+                    (0..2).map(|boot| boots[(number * 5 + boot * 3) % boots.len()].clone()).collect();
+            }
+        }
+    }
+    let metric = "attach.kprobe_multi.10.attach";
+    assert!(
+        found(&all, metric).rows.iter().all(|row| row.step.is_none()),
+        "{:?}",
+        shape(&found(&all, metric))
+    );
+    let history = found(&slower, metric);
+    let steps: Vec<usize> = (0..16).filter(|&row| history.rows[row].step.is_some()).collect();
+    assert_eq!(steps, [9], "{:?}", shape(&history));
+    assert!(history.rows[9].step.as_ref().unwrap().worse);
+    // Brought to light by the fourth row after it, and by none before.
+    assert_eq!(found(&slower[..12], metric).rows.iter().filter(|row| row.step.is_some()).count(), 0);
+    assert!(found(&slower[..13], metric).newest_step().is_some());
+    assert_eq!(found(&slower[..14], metric).newest_step(), None);
+}
+
+/// A sixth slower, and rows that scatter by a twentieth: four rows after it do not show it, some more do, and it is new once.
+#[test]
+fn a_step_that_takes_many_rows_to_show_is_new_when_it_shows() {
+    let scatter = [1.04, 0.95, 1.05, 0.97, 1.02, 0.96, 1.01, 1.04, 0.95, 1.03];
+    let mut all = runs(&[2; 20]);
+    for (number, run) in all.iter_mut().enumerate() {
+        let level = if number < 10 { 10e6 } else { 11.2e6 };
+        for cell in &mut run.cells {
+            let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
+            let rounds = attach.boots.iter_mut().flat_map(|boot: &mut AttachBoot| &mut boot.rounds);
+            rounds
+                .for_each(|round: &mut AttachRound| round.attach_ns = (level * scatter[number % 10]) as u64);
+        }
+    }
+    let metric = "attach.kprobe_multi.10.attach";
+    let shown = |rows: usize| found(&all[..rows], metric).rows.iter().any(|row| row.step.is_some());
+    let first = (1..=20).find(|&rows| shown(rows)).unwrap();
+    assert!(first > 10 + step::FEWEST, "{first}");
+    let new: Vec<usize> =
+        (1..=20).filter(|&rows| found(&all[..rows], metric).newest_step().is_some()).collect();
+    assert_eq!(new, [first]);
+}
+
+#[test]
+fn kernels_are_lined_up_by_name_or_by_repository() {
+    let mut all = runs(&[0, 1, 2]);
+    let kernel = &mut all[1].kernels[0];
+    // By a tag, as an older file has it: without a commit of its own it is told by its name.
+    kernel.source = "git /src/linux v6.12-rc1 0123456789ab".to_owned();
+    kernel.name = "linux-v6.12-rc1".to_owned();
+    all[1].cells.iter_mut().for_each(|cell| cell.id.kernel = "linux-v6.12-rc1".to_owned());
+    assert_eq!(line_of(&all[1].kernels[0]), "linux");
+    all[1].kernels[0].commit = None;
+    assert_eq!(line_of(&all[1].kernels[0]), "linux-v6.12-rc1");
+    let of_kernel = |name: &str| {
+        let query = Query {
+            metrics: vec!["lbr_waste.fexit.any".parse().unwrap()],
+            kernel: Some(name.to_owned()),
+            ..Query::default()
+        };
+        of(&all, None, &query).histories.iter().map(shape).collect::<Vec<_>>()
+    };
+    assert_eq!(of_kernel("linux"), [["12", "9 better"]]);
+    assert_eq!(of_kernel("linux-v6.12-rc1"), [["10"]]);
+    assert_eq!(of_kernel("6.1"), Vec::<Vec<String>>::new());
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Base against head: which functions changed most.
+
+use super::{Function, How, Space, Subject, Tree, Unit, tree::add};
+use std::{cmp::Reverse, collections::BTreeMap};
+use tramplab_model::table::Table;
+
+/// As many as fit a screen.
+const ROWS: usize = 30;
+
+/// What was spent in a function itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub function: Function,
+    pub interrupt: bool,
+    /// Of samples: scaled as [`Scale`] says.
+    pub base: u64,
+    pub head: u64,
+}
+
+impl Change {
+    pub fn difference(&self) -> i128 {
+        i128::from(self.head) - i128::from(self.base)
+    }
+}
+
+/// By what the base's counts are multiplied. Instructions and times are compared as they are. How many samples there are
+/// says how long the phase took on that machine, on that day: of them it is the shares that are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale(Option<f64>);
+
+impl Scale {
+    pub fn new(unit: Unit, tree: &Tree<2>) -> Scale {
+        let [base, head] = [0, 1].map(|side| tree.total(side));
+        Scale((unit == Unit::Samples && base > 0 && head > 0).then(|| head as f64 / base as f64))
+    }
+
+    pub fn base(self, count: u64) -> u64 {
+        self.0.map_or(count, |factor| (count as f64 * factor).round() as u64)
+    }
+
+    /// None where nothing is scaled.
+    pub fn factor(self) -> Option<f64> {
+        self.0
+    }
+}
+
+/// Functions whose own part changed, most first, then by name.
+pub fn changes(tree: &Tree<2>, scale: Scale) -> Vec<Change> {
+    let mut sums: BTreeMap<(&Function, bool), [u64; 2]> = BTreeMap::new();
+    for place in &tree.places {
+        let frame = &tree.frames[place.frame as usize];
+        add(sums.entry((&frame.function, frame.interrupt)).or_default(), place.own);
+    }
+    let change = |((function, interrupt), [base, head]): ((&Function, bool), [u64; 2])| Change {
+        function: function.clone(),
+        interrupt,
+        base: scale.base(base),
+        head,
+    };
+    let mut changes: Vec<Change> = sums.into_iter().map(change).collect();
+    changes.retain(|change| change.difference() != 0);
+    // Stable: equal ones stay by name.
+    changes.sort_by_key(|change| Reverse(change.difference().unsigned_abs()));
+    changes
+}
+
+/// How much of each side was spent in call paths that the other side does not have, in per cent of that side.
+pub fn unmatched(tree: &Tree<2>) -> [f64; 2] {
+    let mut alone = [0_u64; 2];
+    for (place, totals) in tree.places.iter().zip(tree.totals()) {
+        for side in 0..2 {
+            if totals[1 - side] == 0 {
+                alone[side] = alone[side].saturating_add(place.own[side]);
+            }
+        }
+    }
+    [0, 1].map(|side| match tree.total(side) {
+        0 => 0.0,
+        total => alone[side] as f64 * 100.0 / total as f64,
+    })
+}
+
+/// In per cent of all that the base spent; none of a base that spent nothing.
+pub fn of_base(difference: i128, total: u64) -> Option<String> {
+    (total > 0).then(|| format!("{:+.2} %", difference as f64 * 100.0 / total as f64))
+}
+
+/// The table of [`changes`].
+pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
+    let scale = Scale::new(head.unit, tree);
+    let changes = changes(tree, scale);
+    let totals = [scale.base(tree.total(0)), tree.total(1)];
+    let row = |name: String, base: u64, head: u64| {
+        let difference = i128::from(head) - i128::from(base);
+        let share = of_base(difference, totals[0]).unwrap_or_else(|| "-".to_owned());
+        vec![name, base.to_string(), head.to_string(), format!("{difference:+}"), share]
+    };
+    let mut rows: Vec<Vec<String>> = changes
+        .iter()
+        .take(ROWS)
+        .map(|change| row(name(&change.function, interrupt_mark(change.interrupt)), change.base, change.head))
+        .collect();
+    if let Some(rest) = changes.get(ROWS..).filter(|rest| !rest.is_empty()) {
+        let sum = |of: fn(&Change) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+        let count = format!("{} more that changed", rest.len());
+        rows.push(row(count, sum(|change| change.base), sum(|change| change.head)));
+    }
+    rows.push(row("all".to_owned(), totals[0], totals[1]));
+    let mut notes = vec![format!("base: {}", base.cell), format!("head: {}", head.cell)];
+    notes.extend(
+        scale.factor().map(|factor| format!("the base's samples times {factor:.3}, to equal totals")),
+    );
+    if head.beside.is_some() {
+        notes.extend([How::Exact, How::Sampled].map(|how| format!("believe {}", how.believed_for())));
+    }
+    Table {
+        caption: format!(
+            "What changed in {}: {} of {}, by function",
+            head.phases(),
+            head.unit.name(),
+            head.of.name()
+        ),
+        header: ["function", "base", "head", "change", "of base"].map(str::to_owned).to_vec(),
+        rows,
+        notes,
+    }
+}
+
+fn interrupt_mark(interrupt: bool) -> &'static str {
+    if interrupt { "_[i]" } else { "" }
+}
+
+/// A function of one name in two modules is two.
+pub fn name(function: &Function, mark: &str) -> String {
+    match &function.space {
+        Space::Kernel => format!("{}{mark}", function.name),
+        Space::Module(module) => format!("{}{mark} [{module}]", function.name),
+        Space::User => format!("{}{mark} [user]", function.name),
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Profiles laid over each other: equal stacks become one, with a count for each side.
+
+use super::{Cost, Function, Of, Profile, Space, Totals};
+use crate::branch::stable_name;
+use std::{cmp::Reverse, collections::HashMap};
+use tramplab_model::text::plain;
+
+/// One side to look at; two to compare, the base first.
+#[derive(Clone, Debug)]
+pub struct Tree<const SIDES: usize> {
+    names: Names,
+    pub frames: Vec<Frame>,
+    /// Parents before their children; no two with the same parent and frame.
+    pub places: Vec<Place<SIDES>>,
+    ids: HashMap<Frame, u32>,
+    /// By parent (none: 0, else one more than its index) and frame.
+    index: HashMap<(u32, u32), u32>,
+}
+
+/// Which names BPF programs and trampolines get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    AsTheyWere,
+    /// Without what changes with every build.
+    Stable,
+}
+
+/// A function as work of somebody's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frame {
+    pub command: String,
+    pub function: Function,
+    pub interrupt: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<const SIDES: usize> {
+    pub parent: Option<u32>,
+    /// Index into `frames`.
+    pub frame: u32,
+    pub own: [u64; SIDES],
+}
+
+/// What a function cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// In itself.
+    pub own: u64,
+    /// With all it called; a function that calls itself is counted once.
+    pub total: u64,
+}
+
+impl Frame {
+    /// The function's name, with the mark of interrupts.
+    pub fn label(&self) -> String {
+        format!("{}{}", self.function.name, if self.interrupt { "_[i]" } else { "" })
+    }
+}
+
+impl<const SIDES: usize> Tree<SIDES> {
+    pub fn new(names: Names) -> Tree<SIDES> {
+        Tree { names, frames: Vec::new(), places: Vec::new(), ids: HashMap::new(), index: HashMap::new() }
+    }
+
+    /// Adds what `of` holds. Of a stack that it holds in part, that part: an interrupt's begins at its entry.
+    pub fn add(&mut self, profile: &Profile, of: Of, side: usize) {
+        let mut frames: HashMap<(u32, u32, bool), u32> = HashMap::new();
+        // Where each node is here; of one that is left out, where the nearest above it is.
+        let mut places: Vec<Option<u32>> = Vec::with_capacity(profile.nodes.len());
+        for node in &profile.nodes {
+            let above = node.parent.and_then(|parent| places[parent as usize]);
+            let thread = &profile.threads[node.thread as usize];
+            if !of.holds(node, thread) {
+                places.push(above);
+                continue;
+            }
+            let frame = *frames.entry((node.thread, node.function, node.interrupt)).or_insert_with(|| {
+                let function = &profile.functions[node.function as usize];
+                let name = match (self.names, &function.space) {
+                    (Names::Stable, Space::Module(_)) => stable_name(&function.name).into_owned(),
+                    _ => function.name.clone(),
+                };
+                let space = match &function.space {
+                    Space::Module(module) => Space::Module(name_of(module)),
+                    other => other.clone(),
+                };
+                let function = Function { name: name_of(&name), space };
+                let frame = Frame { command: name_of(&thread.command), function, interrupt: node.interrupt };
+                *self.ids.entry(frame).or_insert_with_key(|frame| {
+                    self.frames.push(frame.clone());
+                    index(self.frames.len() - 1)
+                })
+            });
+            let place = *self.index.entry((above.map_or(0, |above| above + 1), frame)).or_insert_with(|| {
+                self.places.push(Place { parent: above, frame, own: [0; SIDES] });
+                index(self.places.len() - 1)
+            });
+            let own = &mut self.places[place as usize].own[side];
+            *own = own.saturating_add(node.own);
+            places.push(Some(place));
+        }
+    }
+
+    pub fn total(&self, side: usize) -> u64 {
+        self.places.iter().fold(0, |sum, place| sum.saturating_add(place.own[side]))
+    }
+
+    /// By place: what was spent there and in all it called.
+    pub fn totals(&self) -> Vec<[u64; SIDES]> {
+        let mut totals: Vec<[u64; SIDES]> = self.places.iter().map(|place| place.own).collect();
+        for (at, place) in self.places.iter().enumerate().rev() {
+            if let Some(parent) = place.parent {
+                let below = totals[at];
+                add(&mut totals[parent as usize], below);
+            }
+        }
+        totals
+    }
+
+    /// Every place with its depth, each followed by those below it; siblings by name.
+    pub fn walk(&self) -> impl Iterator<Item = (usize, u32)> {
+        let mut by_name: Vec<u32> = (0..index(self.frames.len())).collect();
+        by_name.sort_unstable_by_key(|&frame| &self.frames[frame as usize]);
+        let mut rank = vec![0; self.frames.len()];
+        for (at, frame) in by_name.into_iter().enumerate() {
+            rank[frame as usize] = at;
+        }
+        let mut places: Vec<u32> = (0..index(self.places.len())).collect();
+        places.sort_unstable_by_key(|&place| Reverse(rank[self.places[place as usize].frame as usize]));
+        // Lists threaded through two vectors; the last that is put in front is the first by name.
+        let (mut roots, mut first) = (None, vec![None; self.places.len()]);
+        let mut next = vec![None; self.places.len()];
+        for place in places {
+            let list = match self.places[place as usize].parent {
+                None => &mut roots,
+                Some(parent) => &mut first[parent as usize],
+            };
+            next[place as usize] = list.replace(place);
+        }
+        let mut to_do: Vec<(usize, u32)> = roots.map(|root| (0, root)).into_iter().collect();
+        std::iter::from_fn(move || {
+            let (depth, place) = to_do.pop()?;
+            to_do.extend(next[place as usize].map(|sibling| (depth, sibling)));
+            to_do.extend(first[place as usize].map(|child| (depth + 1, child)));
+            Some((depth, place))
+        })
+    }
+
+    /// The same without the places that are less than `share` of the total on every side: what was spent in them is then
+    /// their caller's own. Roots stay.
+    pub fn pruned(&self, share: f64) -> Tree<SIDES> {
+        let least: [f64; SIDES] = std::array::from_fn(|side| self.total(side) as f64 * share);
+        let totals = self.totals();
+        let mut kept = Tree { frames: self.frames.clone(), ..Tree::new(self.names) };
+        let mut places: Vec<u32> = Vec::with_capacity(self.places.len());
+        for (place, total) in self.places.iter().zip(totals) {
+            let parent = place.parent.map(|parent| places[parent as usize]);
+            let small = (0..SIDES).all(|side| (total[side] as f64) < least[side]);
+            match parent {
+                Some(parent) if small => {
+                    add(&mut kept.places[parent as usize].own, place.own);
+                    places.push(parent);
+                }
+                _ => {
+                    kept.places.push(Place { parent, ..*place });
+                    places.push(index(kept.places.len() - 1));
+                }
+            }
+        }
+        kept
+    }
+}
+
+impl Tree<1> {
+    /// By frame, over all its places.
+    pub fn spent(&self) -> Vec<Spent> {
+        let totals = self.totals();
+        let mut spent = vec![Spent::default(); self.frames.len()];
+        // The stack that leads to the place, and how often each function is on it.
+        let mut stack: Vec<usize> = Vec::new();
+        let mut on_stack = vec![0_u32; spent.len()];
+        for (depth, place) in self.walk() {
+            for frame in stack.drain(depth..) {
+                on_stack[frame] -= 1;
+            }
+            let Place { frame, own: [own], .. } = self.places[place as usize];
+            let of_frame = &mut spent[frame as usize];
+            of_frame.own = of_frame.own.saturating_add(own);
+            if on_stack[frame as usize] == 0 {
+                of_frame.total = of_frame.total.saturating_add(totals[place as usize][0]);
+            }
+            on_stack[frame as usize] += 1;
+            stack.push(frame as usize);
+        }
+        spent
+    }
+}
+
+impl Profile {
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for node in &self.nodes {
+            let part = match (node.interrupt, self.threads[node.thread as usize].measured) {
+                (true, _) => &mut totals.interrupts,
+                (false, true) => &mut totals.task,
+                (false, false) => &mut totals.others,
+            };
+            *part += node.own;
+        }
+        totals
+    }
+
+    /// What each function cost the attaching thread, its interrupts left out; by `own`, most first, then by name.
+    pub fn costs(&self) -> Vec<Cost> {
+        let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
+        tree.add(self, Of::Task, 0);
+        let cost = |(frame, spent): (&Frame, Spent)| Cost {
+            function: frame.function.clone(),
+            own: spent.own,
+            total: spent.total,
+        };
+        let mut costs: Vec<Cost> = tree.frames.iter().zip(tree.spent()).map(cost).collect();
+        costs.sort_by(|a, b| b.own.cmp(&a.own).then_with(|| a.function.cmp(&b.function)));
+        costs
+    }
+}
+
+/// Side by side. One profile's sum fits ([`Profile::check`]), that of several may not: then it is the most there is.
+pub fn add<const SIDES: usize>(sum: &mut [u64; SIDES], more: [u64; SIDES]) {
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+}
+
+/// One word that is fit to print, and that no form of output takes for a separator.
+fn name_of(name: &str) -> String {
+    plain(name).replace(';', ":").split_whitespace().collect::<Vec<_>>().join("_")
+}
+
+fn index(index: usize) -> u32 {
+    u32::try_from(index).expect("nodes are counted in 32 bits")
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What of a profile is looked at, and how headings name it.
+
+use super::{How, Node, Phase, Profile, Sampling, Thread, Totals, Unit};
+
+/// Whose work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// The attaching thread's own.
+    Task,
+    /// Interrupts', whomever they came over.
+    Interrupts,
+    /// Other threads' own, the idle ones' included.
+    Others,
+    All,
+}
+
+impl Of {
+    pub fn holds(self, node: &Node, thread: &Thread) -> bool {
+        match self {
+            Of::Task => !node.interrupt && thread.measured,
+            Of::Interrupts => node.interrupt,
+            Of::Others => !node.interrupt && !thread.measured,
+            Of::All => true,
+        }
+    }
+
+    /// As headings say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Of::Task => "the attaching thread",
+            Of::Interrupts => "interrupts",
+            Of::Others => "other threads",
+            Of::All => "the attaching thread, interrupts and other threads",
+        }
+    }
+
+    /// Its part of the totals.
+    pub fn part(self, totals: Totals) -> u64 {
+        match self {
+            Of::Task => totals.task,
+            Of::Interrupts => totals.interrupts,
+            Of::Others => totals.others,
+            Of::All => totals.task.saturating_add(totals.interrupts).saturating_add(totals.others),
+        }
+    }
+}
+
+impl How {
+    /// For where both an exact and a sampled profile are to be seen. Only emulated guests have both: the plugin is TCG's.
+    pub fn believed_for(self) -> &'static str {
+        match self {
+            How::Exact => "exact for the work done and what a change adds: it counts every instruction",
+            How::Sampled => "sampled for time in this guest; emulation makes patching code look dear",
+            How::Waiting => "waiting for time off the CPU",
+        }
+    }
+}
+
+/// What a heading says of the profiles shown as one: those of a cell's phases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    pub cell: String,
+    pub phases: Vec<Phase>,
+    pub unit: Unit,
+    /// Equal ones as one, with all that was lost.
+    pub sampling: Vec<Sampling>,
+    pub totals: Totals,
+    pub of: Of,
+    /// How else the same was profiled, exactly or by samples: the two disagree.
+    pub beside: Option<How>,
+}
+
+impl Subject {
+    /// Of at least one profile; all count in one unit.
+    pub fn new(profiles: &[Profile], of: Of) -> Subject {
+        let (cell, unit) = (profiles[0].cell.clone(), profiles[0].unit);
+        let mut sampling: Vec<Sampling> = Vec::new();
+        let mut totals = Totals::default();
+        for profile in profiles {
+            let Totals { task, interrupts, others } = profile.totals();
+            totals.task = totals.task.saturating_add(task);
+            totals.interrupts = totals.interrupts.saturating_add(interrupts);
+            totals.others = totals.others.saturating_add(others);
+            let Some(new) = &profile.sampling else { continue };
+            match sampling.iter_mut().find(|s| (&s.event, s.period) == (&new.event, new.period)) {
+                Some(known) => known.lost = known.lost.saturating_add(new.lost),
+                None => sampling.push(new.clone()),
+            }
+        }
+        let phases = profiles.iter().map(|profile| profile.phase).collect();
+        Subject { cell, phases, unit, sampling, totals, of, beside: None }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.of.part(self.totals)
+    }
+
+    /// `attach`, `attach and detach`.
+    pub fn phases(&self) -> String {
+        self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" and ")
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a guest needs from this repository, built by cargo: the plugin and the static agent.
+
+use super::{progress::Progress, repository};
+use anyhow::{Context, Result, bail};
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+};
+use tramplab_host::{
+    Cache, Rustc,
+    rust::{cross_compiler, target},
+};
+use tramplab_model::run::Arch;
+use xshell::{Shell, cmd};
+
+pub struct Artifacts {
+    pub plugin: PathBuf,
+    /// For each architecture that was asked for.
+    pub agents: BTreeMap<Arch, PathBuf>,
+}
+
+/// Where the agents are built: their own folder, since their flags differ from everything else's.
+pub const GUEST_TARGET: &str = "target/guest";
+/// `/init` has no loader and no libraries beside it.
+/// As cargo takes them before all others.
+pub const GUEST_RUSTFLAGS: (&str, &str) = ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
+
+pub fn build(cache: &Cache, arches: &[Arch], progress: &Progress) -> Result<Artifacts> {
+    let sh = Shell::new()?;
+    let root = repository();
+    sh.change_dir(&root);
+    let cargo = cargo();
+    let plugin = cmd!(sh, "{cargo} build --release --package tramplab-plugin");
+    run(plugin.into(), progress, |_| Ok(())).context("failed to build the TCG plugin")?;
+    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch, progress)?)));
+    let agents = agents.collect::<Result<_>>()?;
+    Ok(Artifacts { plugin: root.join("target/release/libtramplab_plugin.so"), agents })
+}
+
+fn agent(sh: &Shell, cache: &Cache, arch: Arch, progress: &Progress) -> Result<PathBuf> {
+    // Named even where it is the host's own, so that the flags stay away from build scripts.
+    let (cargo, target) = (cargo(), target(arch));
+    let _flags = sh.push_env(GUEST_RUSTFLAGS.0, GUEST_RUSTFLAGS.1);
+    let mut folder = GUEST_TARGET.to_owned();
+    let mut pushed = Vec::new();
+    if Arch::host() != Some(arch) {
+        let underscored = target.replace('-', "_");
+        let linker = format!("CARGO_TARGET_{}_LINKER", underscored.to_uppercase());
+        // The user's own CC is for this machine.
+        for variable in [linker, format!("CC_{underscored}")] {
+            pushed.push(sh.push_env(variable, cross_compiler(arch)));
+        }
+    }
+    if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
+        pushed.push(sh.push_env("RUSTC", rustc));
+        // What builds for the host is another rustc's there, too.
+        folder += &format!("-{arch}");
+    }
+    let build =
+        cmd!(sh, "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}");
+    run(build.into(), progress, |_| Ok(()))
+        .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
+    drop(pushed);
+    Ok(repository().join(folder).join(target).join("release/tramplab-agent"))
+}
+
+/// Runs cargo and hands over each line of its standard output. On a terminal cargo's steps are shown as progress;
+/// elsewhere only its warnings and errors are.
+pub fn run(mut cargo: Command, progress: &Progress, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    cargo.stdout(Stdio::piped());
+    if progress.is_shown() {
+        cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always").stderr(Stdio::piped());
+    } else {
+        cargo.env("CARGO_TERM_QUIET", "true");
+    }
+    let mut child = cargo.spawn().context("failed to run cargo")?;
+    let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take());
+    let lines = thread::scope(|scope| {
+        scope.spawn(|| {
+            let lines = stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines());
+            lines.map_while(Result::ok).for_each(|line| progress.of_cargo(&line));
+        });
+        BufReader::new(stdout).lines().try_for_each(|text| line(&text?))
+    });
+    let status = child.wait().context("failed to wait for cargo")?;
+    if !status.success() {
+        bail!("cargo ended with {status}");
+    }
+    lines
+}
+
+/// The cargo that runs us, or the one in the path.
+pub fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+}

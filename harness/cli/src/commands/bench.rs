@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
+
+use super::{artifacts, exit, kernels, lab, progress::Progress, report::print, scratch::Scratch};
+use anyhow::{Context, Result, bail};
+use nix::{time::clock_getcpuclockid, unistd::Pid};
+use std::{
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tramplab_analysis::spread::Spread;
+use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox};
+use tramplab_kernel as kernel;
+use tramplab_model::run::{Accel, Arch, Clock};
+use tramplab_protocol::{
+    Functions, Mechanism,
+    message::{AttachRequest, Command, Explain, ExplainRequest, LbrWasteRequest, Response},
+};
+use tramplab_vm::{Deadlines, Snapshots, Spec, Vm, yardstick};
+
+/// Triggers of the armed and of the idle workload.
+const HITS: u32 = 2_000_000;
+const LIMIT: Duration = Duration::from_secs(120);
+/// Functions that the profiled workload and the idle one attach to by one link.
+const FUNCTIONS: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, value_name = "KERNEL", default_value = "6.12")]
+    kernel: String,
+    /// The guests' architecture [default: this machine's]
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
+pub fn bench(args: &Args) -> Result<u8> {
+    let progress = Progress::steps();
+    let cache = Cache::open(true)?;
+    let arches: Vec<Arch> = args.arch.into_iter().collect();
+    let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
+    let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
+    let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+    let built = artifacts::build(&cache, &[image.arch], &progress)?;
+    let initrd = lab::initramfs(&cache, &built.agents[&image.arch], &image)?;
+    let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
+    let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
+    let machine = |plugin: Option<&Path>| -> Result<(Spec, Scratch)> {
+        let dir = Scratch::new()?;
+        let spec = Spec {
+            qemu: qemu.program.clone(),
+            arch: image.arch,
+            accel: Accel::Tcg,
+            clock: Clock::Free,
+            kernel: image.image.clone(),
+            initrd: initrd.clone(),
+            virtme: None,
+            cpus: 1,
+            memory_mib: 1024,
+            append: Vec::new(),
+            plugin: plugin.map(PathBuf::from),
+            snapshots: None,
+            lbr: None,
+            dir: dir.path().to_owned(),
+            deadlines: Deadlines::default(),
+        };
+        Ok((spec, dir))
+    };
+    let boot = |plugin: Option<&Path>| -> Result<(Vm, Scratch)> {
+        let (spec, dir) = machine(plugin)?;
+        Ok((Vm::boot(&spec)?, dir))
+    };
+    // Kept by the first round, which is not counted.
+    let kept = Scratch::new()?;
+    let snapshots = Snapshots { cache: kept.path().to_owned(), contents: "this bench".to_owned() };
+    let whole = |snapshots: Option<Snapshots>| -> Result<Duration> {
+        let (spec, _dir) = machine(Some(&built.plugin))?;
+        let started = Instant::now();
+        let mut vm = match snapshots {
+            None => Vm::boot(&spec)?,
+            Some(_) => {
+                let (vm, _) = Vm::start(&Spec { snapshots, ..spec })?;
+                if !vm.restored() {
+                    bail!("the guest was not restored, as the bench is to measure");
+                }
+                vm
+            }
+        };
+        vm.request(Command::Release, LIMIT)??;
+        vm.power_off(LIMIT)?;
+        Ok(started.elapsed())
+    };
+    whole(Some(snapshots.clone()))?;
+
+    let (mut floor, mut cold, mut restored, mut theirs) = (vec![], vec![], vec![], vec![]);
+    let (mut plain, mut idle, mut idle_work, mut armed_work) = (vec![], vec![], vec![], vec![]);
+    let (mut idle_rounds, mut profiled_rounds) = (vec![], vec![]);
+    for round in 1..=args.rounds {
+        progress.step(&format!("round {round} of {}", args.rounds));
+        let (spec, _dir) = machine(None)?;
+        floor.push(yardstick::bare(&spec, &busybox, LIMIT).context("the bare guest")?);
+        cold.push(whole(None)?);
+        restored.push(whole(Some(snapshots.clone()))?);
+        if let Some(VirtmeNg { vng, .. }) = &others {
+            theirs.push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
+        }
+        let (vm, _dir) = boot(None)?;
+        plain.push(vm.boot_time());
+        drop(vm);
+        let (mut vm, _dir) = boot(Some(&built.plugin))?;
+        idle.push(vm.boot_time());
+        // The same number of triggers, before arming and after; without what a measurement takes that has none. The first is slower: what it takes
+        // must be translated.
+        work(&mut vm, 1, 1)?;
+        let rest = work(&mut vm, 1, 1)?;
+        idle_work.push(work(&mut vm, 1, HITS)?.saturating_sub(rest));
+        armed_work.push(work(&mut vm, HITS, 1)?.saturating_sub(rest));
+        // As above.
+        attach(&mut vm, false)?;
+        idle_rounds.push(attach(&mut vm, false)?);
+        profiled_rounds.push(attach(&mut vm, true)?);
+    }
+    drop(progress);
+    let mut table = format!(
+        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds\n\n{:<34}{:>9}{:>9}{:>9}{:>8}\n",
+        args.kernel, image.arch, qemu.version, args.rounds, "", "median", "min", "max", "ratio"
+    );
+    let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
+        table.push_str(&row(name, times, against))
+    };
+    row("bare QEMU, to its end", &floor, None);
+    row("a guest, a request, its end: cold", &cold, Some(&floor));
+    row("the same, restored", &restored, Some(&floor));
+    if let Some(VirtmeNg { version, .. }) = &others {
+        row(&format!("virtme-ng {version}, `true`"), &theirs, Some(&floor));
+        row("restored, against virtme-ng", &restored, Some(&theirs));
+    }
+    row("boot, no plugin", &plain, None);
+    row("boot, plugin idle", &idle, Some(&plain));
+    row(&format!("{HITS} fentry triggers, idle, CPU"), &idle_work, None);
+    row(&format!("{HITS} fentry triggers, armed, CPU"), &armed_work, Some(&idle_work));
+    row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &idle_rounds, None);
+    row(&format!("kprobe.multi of {FUNCTIONS}, profiled"), &profiled_rounds, Some(&idle_rounds));
+    print(table.as_bytes())?;
+    Ok(exit::PASS)
+}
+
+/// CPU time of QEMU, which on a busy host is less at its mercy than the time that passes.
+fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(vm.process_id() as i32))?;
+    let started = Duration::from(clock.now()?);
+    let request =
+        LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None, hardware: Vec::new() };
+    match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
+        Response::LbrWaste(_) => Ok(Duration::from(clock.now()?).saturating_sub(started)),
+        other => bail!("the guest's answer does not fit: {other:?}"),
+    }
+}
+
+/// A round of attaching and detaching, by the guest's clock, which is the host's.
+fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
+    let attach = AttachRequest {
+        mechanism: Mechanism::KprobeMulti,
+        functions: Functions::Count(FUNCTIONS),
+        rounds: 1,
+        seed: 0,
+        seconds: None,
+    };
+    let command = match profiled {
+        true => Command::Explain(ExplainRequest { attach, how: Explain::Exact }),
+        false => Command::Attach(attach),
+    };
+    let nanoseconds = match vm.request(command, Duration::from_secs(300))?? {
+        Response::Attach(reply) => reply.rounds.iter().map(|round| round.attach_ns + round.detach_ns).sum(),
+        Response::Explain(reply) => reply.attach.wall_ns + reply.detach.wall_ns,
+        other => bail!("the guest's answer does not fit: {other:?}"),
+    };
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// In milliseconds.
+fn spread(times: &[Duration]) -> Spread {
+    Spread::of(times.iter().map(|time| time.as_secs_f64() * 1e3)).expect("there is a round")
+}
+
+/// `against` is what the median is a multiple of.
+fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> String {
+    let Spread { median, min, max, .. } = spread(times);
+    let ratio = against.map_or(String::new(), |base| format!("{:.3}", median / spread(base).median));
+    format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n")
+}

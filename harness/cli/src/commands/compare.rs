@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask compare RUN_A RUN_B`: two stored runs, base against head.
+
+use super::{
+    UsageError, exit,
+    report::{self as report_cli, print, style},
+};
+use anyhow::Result;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+use tramplab_analysis::{
+    branch::Model,
+    compare::{
+        self, Layout, Timing, Verdict,
+        runs::{Measured, obstacles},
+    },
+};
+use tramplab_host::runs::RunDir;
+use tramplab_kernel::Kconfig;
+use tramplab_model::run::{Arch, Cell, Kernel, Run};
+use tramplab_report as report;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The base: a run's folder or run.json
+    #[arg(value_name = "RUN_A")]
+    base: PathBuf,
+    /// The head
+    #[arg(value_name = "RUN_B")]
+    head: PathBuf,
+    /// The base's kernel, where its run has several
+    #[arg(long, value_name = "KERNEL")]
+    base_kernel: Option<String>,
+    /// The head's kernel, where its run has several
+    #[arg(long, value_name = "KERNEL")]
+    head_kernel: Option<String>,
+    /// The architecture, where a run has several
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
+    /// Compare although the runs are not comparable; the reasons stand in the report
+    #[arg(long)]
+    anyway: bool,
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    format: Format,
+    /// With `--format mail`: list the branch records that differ, as a diff; the other formats always do
+    #[arg(long)]
+    listing: bool,
+    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<Model>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Markdown,
+    /// Plain text of at most 75 columns
+    Mail,
+}
+
+pub fn compare(args: &Args) -> Result<u8> {
+    let (base, head) = (RunDir::load(&args.base)?, RunDir::load(&args.head)?);
+    report_cli::check_model(args.model, base.kernels.iter().chain(&head.kernels).map(|kernel| kernel.arch))?;
+    let [a, b] = kernels(&base, &head, args)?;
+    if a.arch != b.arch {
+        let message = format!(
+            "{} is of {} and {} of {}: architectures are shown side by side by a run of both (--arch {},{}), and not compared",
+            args.base.display(),
+            a.arch,
+            args.head.display(),
+            b.arch,
+            a.arch,
+            b.arch
+        );
+        return Err(UsageError(message).into());
+    }
+    let reasons = doubts((&base, a, &args.base), (&head, b, &args.head), args.anyway)?;
+    let (of_base, of_head) = (cells(&base, a), cells(&head, b));
+    let pairs = compare::pair_up(&of_base, &of_head);
+    if pairs.iter().all(|pair| pair.head.is_none()) {
+        let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
+        return Err(UsageError(message).into());
+    }
+    let model = Model::choose(args.model, a.arch);
+    let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
+    let one_run = base.id == head.id && !base.series.is_empty();
+    let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
+    let [base_name, head_name] = [name(&base, a), name(&head, b)];
+    let series = base.series.iter().find(|series| one_run && series.arch == a.arch);
+    let layout = series.map_or_else(Layout::default, |series| Layout::measured(&base, series, model));
+    let mut comparison =
+        compare::compare(&base_name, &head_name, &pairs, model, head.tolerance, timing, &layout);
+    comparison.head_only = compare::head_only(&of_base, &of_head);
+    let mut verdicts = report::comparison::verdicts(&comparison);
+    verdicts.overlooked.splice(..0, reasons);
+    let text = match args.format {
+        Format::Terminal => report::terminal::render_verdicts(&verdicts, style()),
+        Format::Markdown => report::markdown::render_verdicts(&verdicts),
+        Format::Mail => report::mail::render_verdicts(&verdicts, args.listing),
+    };
+    print(text.as_bytes())?;
+    if !comparison.unmatched.is_empty() {
+        eprintln!("{} tests are not measured on both sides", comparison.unmatched.len());
+    }
+    if !comparison.head_only.is_empty() {
+        eprintln!(
+            "{} tests are in the head's run only: they are listed, not judged",
+            comparison.head_only.len()
+        );
+    }
+    Ok(exit_code(&comparison))
+}
+
+/// Why the two cannot be compared, which is an error unless they are to be compared `anyway`.
+pub fn doubts(
+    base: (&Run, &Kernel, &Path),
+    head: (&Run, &Kernel, &Path),
+    anyway: bool,
+) -> Result<Vec<String>, UsageError> {
+    let mut reasons = obstacles(&measured(base.0, base.1, base.2), &measured(head.0, head.1, head.2));
+    // Two sides of one run have the same faults: each is said once.
+    reasons.dedup();
+    if reasons.is_empty() || anyway {
+        return Ok(reasons);
+    }
+    let listed: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
+    let name = |(_, kernel, path): (&Run, &Kernel, &Path)| format!("{} of {}", kernel.name, path.display());
+    Err(UsageError(format!(
+        "{} and {} are not comparable (--anyway compares them all the same):{listed}",
+        name(base),
+        name(head)
+    )))
+}
+
+fn exit_code(comparison: &compare::Comparison) -> u8 {
+    if comparison.count(|verdict| *verdict == Verdict::Worse) > 0
+        || comparison.unmatched.iter().any(|u| u.lost)
+    {
+        exit::FAIL
+    } else if comparison.metrics.is_empty() || !comparison.unmatched.is_empty() {
+        exit::NO_MEASUREMENT
+    } else {
+        exit::PASS
+    }
+}
+
+/// The kernels that are meant: named, or the only ones, or a series' head.
+fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
+    const OPTIONS: [&str; 2] = ["--base-kernel", "--head-kernel"];
+    let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, at: usize| -> Result<&'a Kernel> {
+        let (option, other_option) = (OPTIONS[at], OPTIONS[1 - at]);
+        let arches_of = |run: &Run| run.kernels.iter().map(|kernel| kernel.arch).collect::<BTreeSet<Arch>>();
+        let arches = arches_of(run);
+        let common: Vec<Arch> = arches.intersection(&arches_of(other)).copied().collect();
+        let names = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
+        let arch = match (args.arch, &common[..]) {
+            (Some(arch), _) if arches.contains(&arch) => arch,
+            (Some(arch), _) => {
+                return Err(
+                    UsageError(format!("run {} has nothing of {arch}, but of: {names}", run.id)).into()
+                );
+            }
+            (None, &[only]) => only,
+            (None, _) if arches.len() == 1 => *arches.first().expect("just counted"),
+            (None, _) => {
+                let message =
+                    format!("run {} has several architectures: choose one with --arch: {names}", run.id);
+                return Err(UsageError(message).into());
+            }
+        };
+        let all: Vec<&Kernel> = run.kernels.iter().filter(|kernel| kernel.arch == arch).collect();
+        let names = || all.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(name) = named {
+            let found = all.iter().copied().find(|kernel| kernel.name == *name);
+            return found.ok_or_else(|| {
+                UsageError(format!("run {} has no kernel `{name}`; it has: {}", run.id, names())).into()
+            });
+        }
+        let of = |run: &Run| run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>();
+        let series = run.series.iter().find(|series| series.arch == arch);
+        match (&all[..], series) {
+            (&[only], _) => Ok(only),
+            // Of a series the head is what somebody wants to know of, unless both runs have the same kernels.
+            (all, Some(series)) if of(run) != of(other) => {
+                let head = series.head();
+                all.iter().copied().find(|kernel| kernel.name == head.kernel).ok_or_else(|| {
+                    UsageError(format!(
+                        "run {} has not built its head {}: choose with {option}: {}",
+                        run.id,
+                        head.kernel,
+                        names()
+                    ))
+                    .into()
+                })
+            }
+            _ => Err(UsageError(format!(
+                "run {} has several kernels: choose one with {option}: {}; the other run's with {other_option}, if it has several",
+                run.id,
+                names()
+            ))
+            .into()),
+        }
+    };
+    Ok([choose(base, &args.base_kernel, head, 0)?, choose(head, &args.head_kernel, base, 1)?])
+}
+
+fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {
+    run.cells_of(kernel.arch, &kernel.name).collect()
+}
+
+fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
+    let dir = RunDir::at(path);
+    // Before schema 4 there was one architecture, and no folder for it.
+    let flat = dir.kernels().join(format!("{}.config", kernel.name));
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let config = read(&dir.config(kernel.arch, &kernel.name)).or_else(|| read(&flat));
+    // Without the file there are still the hashes.
+    Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask doctor`: what is there, what is missing, and the line that mends it.
+
+use super::{exit, report};
+use anyhow::Result;
+use tramplab_host::Cache;
+use tramplab_lab::doctor;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// As JSON, with all that decides whether guests can have this machine's own branch records: to send to somebody
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn doctor(args: &Args) -> Result<u8> {
+    let checkup = doctor::checkup(&Cache::open(true)?);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&checkup)? + "\n",
+        false => doctor::render(&checkup.checks),
+    };
+    report::print(text.as_bytes())?;
+    Ok(if doctor::all_required(&checkup.checks) { exit::PASS } else { exit::USAGE })
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask history`: a metric over stored runs, and where it steps.
+
+use super::{
+    UsageError, exit,
+    report::{check_model, print},
+    repository,
+};
+use anyhow::Result;
+use std::{
+    collections::{BTreeSet, btree_map::Entry},
+    path::{Path, PathBuf},
+};
+use tramplab_analysis::{
+    branch::Model,
+    compare::Metric,
+    history::{self, Found, History, Query},
+};
+use tramplab_lab::history::Commits;
+use tramplab_lab::history::load::Loaded;
+use tramplab_model::{run::Arch, text};
+use tramplab_report as report;
+use tramplab_report::history::Told;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The metric to show in full, by its name in the tables of `compare`: lbr_waste.fexit.any, trigger.fentry.instructions,
+    /// attach.fentry.1000.attach.instructions, …; repeatable [default: one line for each that changed]
+    #[arg(long = "metric", value_name = "METRIC")]
+    metrics: Vec<Metric>,
+    /// Runs, or folders in which to look for runs [default: runs/ of the repository]
+    #[arg(long, value_name = "DIR|RUN", num_args = 1..)]
+    runs: Vec<PathBuf>,
+    /// A git repository with the commits: they are shown in its order, with their subjects [default: by the runs' time]
+    #[arg(long, value_name = "LINUX")]
+    tree: Option<PathBuf>,
+    /// Only this kernel, or the commits of this repository
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<String>,
+    /// Only this architecture
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
+    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<Model>,
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    format: Format,
+    /// End with 1 if the newest row of a history is a step to the worse
+    #[arg(long)]
+    fail_on_step: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Markdown,
+    Json,
+}
+
+pub fn history(args: &Args) -> Result<u8> {
+    let places = if args.runs.is_empty() { vec![repository().join("runs")] } else { args.runs.clone() };
+    let Loaded { runs, left_out } = tramplab_lab::history::load(&places)?;
+    if runs.is_empty() {
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let told: String = left_out.iter().map(|why| format!("\n  {why}")).collect();
+        return Err(UsageError(format!("there is no run to read in {}{told}", places.join(", "))).into());
+    }
+    check_model(args.model, runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch))?;
+    let tree = args.tree.as_deref().map(Commits::open).transpose()?;
+    let ancestry = tree.as_ref().map(|tree| tree.ancestry(&history::commits(&runs))).transpose()?;
+    let query = Query {
+        metrics: args.metrics.clone(),
+        kernel: args.kernel.clone(),
+        arch: args.arch,
+        model: args.model,
+    };
+    let mut found = history::of(&runs, ancestry.as_ref(), &query);
+    found.left_out.splice(..0, left_out);
+    found.left_out.iter().for_each(|why| eprintln!("left out: {why}"));
+    for metric in &args.metrics {
+        if !found.histories.iter().any(|history| history.metric == *metric) {
+            return Err(UsageError(missing(*metric, &history::of(&runs, None, &Query::default()))).into());
+        }
+    }
+    if found.histories.is_empty() {
+        let message = "no run measured anything of what is asked for: see --kernel and --arch";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let told = tree.map_or_else(|| Ok(Told::default()), |tree| told(&tree, args.tree.as_deref(), &found))?;
+    print(shown(&found, &told, args).as_bytes())?;
+    let is_new = |history: &History| history.newest_step().is_some_and(|step| step.worse);
+    let fails = args.fail_on_step && found.histories.iter().any(is_new);
+    Ok(if fails { exit::FAIL } else { exit::PASS })
+}
+
+fn shown(found: &Found, told: &Told, args: &Args) -> String {
+    let layout = match args.format {
+        Format::Json => return of_json(&report::history::json(found, told)),
+        Format::Terminal => report::terminal::table,
+        Format::Markdown => report::markdown::table,
+    };
+    if args.metrics.is_empty() {
+        return layout(&report::history::overview(&found.histories));
+    }
+    let tables = found.histories.iter().map(|history| layout(&report::history::table(history, told)));
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+fn of_json(value: &serde_json::Value) -> String {
+    let text = format!("{value:#}\n");
+    String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned()
+}
+
+/// What the tree knows of the commits of each step.
+fn told(commits: &Commits, tree: Option<&Path>, found: &Found) -> Result<Told> {
+    let mut told = Told { tree: tree.map(|tree| tree.display().to_string()), ..Told::default() };
+    for history in &found.histories {
+        for (row, step) in history.rows.iter().filter_map(|row| Some((row, row.step.as_ref()?))) {
+            let since = &history.rows[step.since].kernel;
+            let Some(pair) = since.commit.clone().zip(row.kernel.commit.clone()) else { continue };
+            if let Entry::Vacant(place) = told.between.entry(pair) {
+                let (older, newer) = place.key();
+                let between = commits.between(older, newer)?;
+                place.insert(between);
+            }
+        }
+    }
+    Ok(told)
+}
+
+fn missing(metric: Metric, all: &Found) -> String {
+    let names: BTreeSet<Metric> = all.histories.iter().map(|history| history.metric).collect();
+    let of_test: Vec<String> =
+        names.iter().filter(|other| other.test() == metric.test()).map(ToString::to_string).collect();
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    match of_test.is_empty() {
+        true => format!("no run measured {metric}; they have: {}", names.join(", ")),
+        false => format!(
+            "no run measured {metric} as asked (--kernel, --arch); of its test they have: {}",
+            of_test.join(", ")
+        ),
+    }
+}

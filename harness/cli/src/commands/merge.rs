@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask merge RUN RUN…`: the runs of several shards, or of several kernels, as one.
+
+use super::{
+    UsageError, lab,
+    report::{self as report_cli, Look},
+    repository, typed, vm_test,
+};
+use anyhow::{Context, Result};
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_analysis::compare;
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::{self, CellId, Run};
+use walkdir::WalkDir;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Runs of one suite, by the same tramplab, on the same kernels: folders, or their run.json
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+    /// How many there must be: with fewer nothing is a pass [default: as many as are given]
+    #[arg(long, value_name = "N")]
+    expect: Option<usize>,
+    /// Where the run is put together [default: a new folder in runs/ of the repository]
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    #[command(flatten)]
+    look: Look,
+}
+
+pub fn merge(args: &Args) -> Result<u8> {
+    let mut parts = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
+    // One that was killed came to no verdict of its own.
+    parts.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
+    // Nobody knew that a run would be interrupted: its rest comes besides.
+    let rests = parts.iter().filter(|part| part.rest_of.is_some()).count();
+    let given = parts.len() - rests;
+    let expected = args.expect.unwrap_or(given);
+    if given > expected {
+        let message = format!("{given} runs are given, and {expected} expected: which one is too many?");
+        return Err(UsageError(message).into());
+    }
+    let expected = expected + rests;
+    run::superseded(&mut parts);
+    let measured: Vec<Vec<CellId>> = first_measured(&parts);
+    let joined = run::join(parts, expected).map_err(|apart| UsageError(apart.to_string()))?;
+    let run = joined.expect("clap asks for one at least");
+    let kernels = run.kernels.iter().map(|kernel| kernel.arch);
+    report_cli::check_model(args.look.model, kernels)?;
+    let run_dir = match &args.into {
+        Some(folder) => empty(folder)?,
+        None => lab::new_run_dir(&repository().join("runs"), "")?,
+    };
+    // A folder that was given has the same name each time.
+    let id = if args.into.is_some() { lab::new_id() } else { run_dir.id() };
+    for (part, cells) in args.runs.iter().zip(&measured) {
+        let from = RunDir::at(part);
+        // Consoles, profiles: what the cells refer to. What an interrupted run has of others is no result.
+        let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
+        bring(&from, "cells", &run_dir, |path| path.ancestors().any(|folder| folders.contains(folder)))?;
+        // Configurations: what is said of a kernel all say.
+        bring(&from, "kernels", &run_dir, |_| true)?;
+    }
+    let run = run::Run { id, command: typed::words().collect(), ..run };
+    run_dir.save(&run)?;
+    if args.into.is_none() {
+        lab::point_latest_at(&run_dir);
+    }
+    vm_test::finish(&run, &run_dir, &args.look)
+}
+
+/// A folder that nothing is mixed with.
+fn empty(folder: &Path) -> Result<RunDir> {
+    fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    let read = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
+    if read.count() > 0 {
+        let message = format!("{} is not empty: give --into a folder of its own", folder.display());
+        return Err(UsageError(message).into());
+    }
+    Ok(RunDir::new(fs::canonicalize(folder)?))
+}
+
+/// Of each run, the cells of which the whole has its result: those that no run before it has.
+fn first_measured(parts: &[Run]) -> Vec<Vec<CellId>> {
+    let mut seen = HashSet::new();
+    let ids = |part: &Run| part.cells.iter().map(|cell| cell.id.clone()).collect::<Vec<_>>();
+    parts.iter().map(|part| ids(part).into_iter().filter(|id| seen.insert(id.name())).collect()).collect()
+}
+
+/// The files of a run's folder that are wanted.
+fn bring(from: &RunDir, folder: &str, into: &RunDir, is_wanted: impl Fn(&Path) -> bool) -> Result<()> {
+    let from_folder = from.path().join(folder);
+    if !from_folder.is_dir() {
+        return Ok(());
+    }
+    for entry in WalkDir::new(&from_folder).follow_root_links(false) {
+        let entry = entry.with_context(|| format!("failed to read {}", from_folder.display()))?;
+        // A run has neither links nor devices; an artefact of somebody's might.
+        if !entry.file_type().is_file() || !is_wanted(entry.path()) {
+            continue;
+        }
+        let to = into.path().join(entry.path().strip_prefix(from.path()).expect("found below it"));
+        let copy = || -> io::Result<()> {
+            fs::create_dir_all(to.parent().expect("in the run's folder"))?;
+            fs::copy(entry.path(), &to).map(drop)
+        };
+        copy().with_context(|| format!("failed to copy {} to {}", entry.path().display(), to.display()))?;
+    }
+    Ok(())
+}

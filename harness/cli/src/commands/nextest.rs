@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything that touches nextest-runner, whose API breaks about monthly: an upgrade is a change to this file.
+//!
+//! The cells are the tests of `selftests/tests/cells.rs`; nextest lists, filters, shards, schedules, times out and
+//! interrupts them, in this process. What it says is passed on as [`Event`]s; verdicts come from the cells' files.
+
+use super::{
+    UsageError,
+    artifacts::{self, cargo},
+    exit,
+    progress::Progress,
+    report::StandardOutput,
+    repository, typed,
+};
+use anyhow::{Context, Result, anyhow, bail};
+use camino::Utf8PathBuf;
+use guppy::{MetadataCommand, graph::PackageGraph};
+use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
+use nextest_metadata::{FilterMatch, MismatchReason};
+use nextest_runner::{
+    cargo_config::{CargoConfigs, EnvironmentMap},
+    config::{core::NextestConfig, elements::TestThreads},
+    double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
+    helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
+    input::InputHandlerKind,
+    list::{
+        BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext, TestList,
+    },
+    output_spec::LiveSpec,
+    partition::PartitionerBuilder,
+    platform::BuildPlatforms,
+    reporter::{
+        ShowProgress,
+        events::{
+            ChildExecutionOutputDescription, ChildOutputDescription, ExecutionResultDescription,
+            ReporterEvent, RunOutcome, TestEventKind,
+        },
+    },
+    reuse_build::PathMapper,
+    run_mode::NextestRunMode,
+    runner::{TestRunnerBuilder, VersionEnvVars},
+    signal::SignalHandlerKind,
+    target_runner::TargetRunner,
+    test_filter::{FilterBound, RunIgnored, TestFilter, TestFilterPatterns},
+    test_output::CaptureStrategy,
+};
+use std::{
+    collections::BTreeSet, ffi::OsString, io::Write, num::NonZeroUsize, os::unix::process::CommandExt,
+    process::Command, sync::Arc, time::Duration,
+};
+use tramplab_model::run;
+use tramplab_suite::{Plan, plan::PLAN_ENV};
+use tramplab_vm::brief;
+
+/// Where nothing is timed all cells may run at once, whatever their names.
+const TIMED: &str = "cells";
+const UNTIMED: &str = "untimed";
+
+/// Which cells, and how.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Selection {
+    /// Run only cells that match a nextest filterset, e.g. 'test(/lbr_waste/) & !test(/kprobe/)'; repeatable (or)
+    #[arg(short = 'E', long = "filterset", value_name = "EXPR")]
+    pub filtersets: Vec<String>,
+    /// Run one shard, e.g. hash:1/2, count:2/4 or slice:1/3
+    #[arg(long, value_name = "KIND:M/N")]
+    pub partition: Option<PartitionerBuilder>,
+    /// Cells at once; those that are timed always run alone [default: two more than there are CPUs]
+    #[arg(short = 'j', long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+    /// Run only cells with one of these in their name: whole parts between slashes, else any part
+    #[arg(value_name = "CELL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub names: Vec<String>,
+    /// These, by their whole names; none: all.
+    #[arg(skip)]
+    pub jobs_named: Vec<String>,
+}
+
+pub enum Event<'a> {
+    /// What will run, before the first does.
+    Selected {
+        jobs: Vec<String>,
+        part: Option<Part>,
+    },
+    Started {
+        job: &'a str,
+    },
+    Slow {
+        job: &'a str,
+        elapsed: Duration,
+        will_terminate: bool,
+    },
+    /// `how` is what nextest saw, for a job that left no result of its own.
+    Finished {
+        job: &'a str,
+        how: String,
+        timed_out: bool,
+        taken: Duration,
+    },
+    Cancelled,
+}
+
+/// Only one part is run: which, and the jobs of all parts.
+pub struct Part {
+    pub partition: String,
+    pub jobs: Vec<String>,
+}
+
+pub enum End {
+    Done,
+    Interrupted,
+}
+
+/// The cells of the plan (named by the environment) that are selected, listed and ready to run.
+pub struct Cells {
+    graph: PackageGraph,
+    binaries: Arc<BinaryList>,
+}
+
+impl Cells {
+    /// Builds the cells' test binary.
+    pub fn build(progress: &Progress) -> Result<Cells> {
+        let mut metadata = MetadataCommand::new();
+        // Which crates ours depend on takes ten times as long: to `deps()` and `rdeps()` in a filterset, which no cell needs, they have none.
+        metadata.current_dir(repository()).no_deps();
+        let graph = metadata.build_graph().context("failed to read the workspace with `cargo metadata`")?;
+        let mut builder = BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target()?);
+        let mut build = Command::new(cargo());
+        build
+            .args(["test", "--package", "tramplab-selftests", "--test", "cells", "--no-run"])
+            .args(["--message-format", "json-render-diagnostics"])
+            .current_dir(repository());
+        artifacts::run(build, progress, |line| Ok(builder.process_message_line(line)?))
+            .context("failed to build the cells (selftests/tests/cells.rs)")?;
+        let binaries = Arc::new(builder.finish());
+        Ok(Cells { graph, binaries })
+    }
+
+    /// Whether what was asked for can be read, before anything is made for it.
+    pub fn check(&self, selection: &Selection) -> Result<()> {
+        self.filtersets(selection, UNTIMED).map(drop)
+    }
+
+    fn filtersets(&self, selection: &Selection, profile: &str) -> Result<Vec<Filterset>> {
+        let context = ParseContext::new(&self.graph);
+        let config = config(&context)?;
+        let groups = config.profile(profile)?.known_groups();
+        let parse = |text: &String| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups);
+        selection.filtersets.iter().map(parse).collect::<Result<Vec<_>, _>>().map_err(|e| {
+            let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
+            UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; "))).into()
+        })
+    }
+
+    /// Runs the selected cells of a plan, or with `list` only names them.
+    pub fn run(
+        &self,
+        plan: &Plan,
+        selection: &Selection,
+        list: bool,
+        mut sink: impl FnMut(Event<'_>) + Send,
+    ) -> Result<End> {
+        let root = Utf8PathBuf::try_from(repository())?;
+        let profile = if plan.is_timed() { TIMED } else { UNTIMED };
+        let mut patterns = TestFilterPatterns::default();
+        for part in &selection.names {
+            let jobs: Vec<&String> = plan.jobs.iter().map(|job| &job.name).collect();
+            let selected = run::select(jobs, |name| name.to_string(), part);
+            selected.iter().for_each(|name| patterns.add_exact_pattern(name.to_string()));
+            if selected.is_empty() {
+                // No pattern at all would select everything.
+                patterns.add_exact_pattern(part.clone());
+            }
+        }
+        let plan = Plan::path(&plan.run_dir);
+        let plan = plan.to_str().ok_or_else(|| {
+            UsageError(format!("the run's folder must be named in UTF-8: {}", plan.display()))
+        })?;
+        // As if the variable stood in a cargo configuration: JSON's strings are TOML's.
+        let environment = format!("env.{PLAN_ENV}={}", serde_json::to_string(plan)?);
+        let environment = EnvironmentMap::new(&CargoConfigs::new([environment])?);
+        let context = ParseContext::new(&self.graph);
+        let filtersets = self.filtersets(selection, profile)?;
+        let config = config(&context)?;
+        let profile = config.profile(profile)?;
+        for name in &selection.jobs_named {
+            patterns.add_exact_pattern(name.clone());
+        }
+        let filter = TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)?;
+
+        let platforms = BuildPlatforms::new_with_no_target()?;
+        let profile = profile.apply_build_platforms(&platforms);
+        let mapper = PathMapper::noop();
+        let meta = self.binaries.rust_build_meta.map_paths(&mapper);
+        let artifacts = RustTestArtifact::from_binary_list(
+            &self.graph,
+            Arc::clone(&self.binaries),
+            &meta,
+            &mapper,
+            None,
+        )?;
+        let run_id = force_or_new_run_id();
+        let double_spawn = DoubleSpawnInfo::try_enable();
+        let target_runner = TargetRunner::empty();
+        let versions = VersionEnvVars {
+            current_version: semver::Version::new(0, 9, 0),
+            required_version: None,
+            recommended_version: None,
+        };
+        let execute = TestExecuteContext {
+            run_id,
+            version_env_vars: &versions,
+            profile_name: profile.name(),
+            double_spawn: &double_spawn,
+            target_runner: &target_runner,
+        };
+        let quiet = ListProgressOptions::new(
+            ShowProgress::None,
+            ShowTerminalProgress::No,
+            ThemeCharacters::default(),
+            false,
+        );
+        let tests = TestList::new(
+            &execute,
+            artifacts,
+            meta,
+            &filter,
+            selection.partition.as_ref(),
+            root,
+            environment,
+            &profile,
+            FilterBound::DefaultSet,
+            1,
+            quiet,
+        )?;
+        if tests.run_count() == 0 {
+            let hint = if list { "without a selection all are named" } else { "--list names them all" };
+            return Err(UsageError(format!("no cell is selected; {hint}")).into());
+        }
+        let jobs = |is_meant: fn(FilterMatch) -> bool| {
+            let meant = tests.iter_tests().filter(|test| is_meant(test.test_info.filter_match));
+            meant.map(|test| test.name.to_string()).collect()
+        };
+        let part = |partition| Part { partition: named(partition), jobs: jobs(is_of_a_part) };
+        sink(Event::Selected {
+            jobs: jobs(|filter_match| filter_match.is_match()),
+            part: selection.partition.as_ref().map(part),
+        });
+        if list {
+            let mut out = StandardOutput;
+            for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
+                writeln!(out, "{}", test.name)?;
+            }
+            return Ok(End::Done);
+        }
+        let mut builder = TestRunnerBuilder::default();
+        builder.set_capture_strategy(CaptureStrategy::Combined);
+        // Two more than CPUs: a cell also waits for the disk, for processes to end, and for its guest, which waits for grace periods.
+        let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
+        builder.set_test_threads(TestThreads::Count(selection.jobs.map_or_else(usual, usize::from)));
+        let runner = builder.build(
+            run_id,
+            versions.clone(),
+            &tests,
+            &profile,
+            typed::words().collect(),
+            SignalHandlerKind::Standard,
+            InputHandlerKind::Noop,
+            double_spawn.clone(),
+            target_runner.clone(),
+        )?;
+        let outcome = runner.try_execute(|event| {
+            if let ReporterEvent::Test(event) = &event {
+                pass_on(&event.kind, &mut sink);
+            }
+            Ok::<_, std::convert::Infallible>(())
+        });
+        match outcome.map_err(|e| anyhow!("failed to run the cells: {e}"))? {
+            RunOutcome::Cancelled { .. } => Ok(End::Interrupted),
+            _ => Ok(End::Done),
+        }
+    }
+}
+
+fn config(context: &ParseContext) -> Result<NextestConfig> {
+    let root = Utf8PathBuf::try_from(repository())?;
+    NextestConfig::from_sources(root, context, None, [], &BTreeSet::new())
+        .context("failed to read .config/nextest.toml")
+}
+
+/// Selected, for this shard or another.
+fn is_of_a_part(filter_match: FilterMatch) -> bool {
+    matches!(filter_match, FilterMatch::Matches | FilterMatch::Mismatch { reason: MismatchReason::Partition })
+}
+
+/// As it is given on the command line.
+fn named(partition: &PartitionerBuilder) -> String {
+    use PartitionerBuilder::{Count, Hash, Slice};
+    match partition {
+        Count { shard, total_shards } => format!("count:{shard}/{total_shards}"),
+        Hash { shard, total_shards } => format!("hash:{shard}/{total_shards}"),
+        Slice { shard, total_shards } => format!("slice:{shard}/{total_shards}"),
+    }
+}
+
+fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(Event<'_>)) {
+    match event {
+        TestEventKind::TestStarted { test_instance, .. } => {
+            sink(Event::Started { job: test_instance.test_name.as_str() });
+        }
+        TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => sink(Event::Slow {
+            job: test_instance.test_name.as_str(),
+            elapsed: *elapsed,
+            will_terminate: *will_terminate,
+        }),
+        TestEventKind::TestFinished { test_instance, run_statuses, .. } => {
+            let last = run_statuses.last_status();
+            sink(Event::Finished {
+                job: test_instance.test_name.as_str(),
+                how: how(&last.result, &last.output),
+                timed_out: matches!(last.result, ExecutionResultDescription::Timeout { .. }),
+                taken: last.time_taken,
+            });
+        }
+        TestEventKind::RunBeginCancel { .. } => sink(Event::Cancelled),
+        _ => {}
+    }
+}
+
+/// How a job's process ended, and what it said of that.
+fn how(result: &ExecutionResultDescription, output: &ChildExecutionOutputDescription<LiveSpec>) -> String {
+    let ended = match result {
+        ExecutionResultDescription::Fail { failure, .. } => failure.to_string(),
+        other => other.as_static_str().to_owned(),
+    };
+    let said = match output {
+        ChildExecutionOutputDescription::Output {
+            output: ChildOutputDescription::Combined { output },
+            ..
+        } => failure_of(output.as_str_lossy()).to_owned(),
+        ChildExecutionOutputDescription::StartError(error) => error.to_string(),
+        ChildExecutionOutputDescription::Output { .. } => String::new(),
+    };
+    brief(if said.is_empty() { ended } else { format!("{ended}: {said}") })
+}
+
+/// What a test of libtest-mimic failed with, out of all that it prints; of one that died on the way the last line.
+fn failure_of(printed: &str) -> &str {
+    let behind = printed.split_once("\n---- ").and_then(|(_, rest)| Some(rest.split_once(" ----\n")?.1));
+    match behind.and_then(|rest| rest.split("\n\nfailures:").next()) {
+        Some(failure) => failure.trim(),
+        None => printed.trim().lines().last().unwrap_or_default(),
+    }
+}
+
+/// nextest runs this program again, to start a test with clean signal masks: if these are its arguments, this returns only when it could not
+/// start the test.
+pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<(anyhow::Error, u8)> {
+    if arguments.next()? != DoubleSpawnInfo::SUBCOMMAND_NAME {
+        return None;
+    }
+    double_spawn_child_init();
+    let mut arguments = arguments.skip_while(|argument| argument == "--");
+    let mut start = || -> Result<()> {
+        let (Some(program), Some(line), None) = (arguments.next(), arguments.next(), arguments.next()) else {
+            bail!("expected a program and its arguments")
+        };
+        Err(Command::new(program).args(shell_words::split(&line.to_string_lossy())?).exec().into())
+    };
+    start().err().map(|error| (error, exit::USAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failure_of;
+
+    #[test]
+    fn a_failure_is_found_in_what_libtest_mimic_prints() {
+        let printed = "\nrunning 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a ----\nfailed to write\nit: full\n\n\nfailures:\n    a\n\n\
+                       test result: FAILED. 0 passed; 1 failed\n\n";
+        assert_eq!(failure_of(printed), "failed to write\nit: full");
+        let died =
+            "running 1 test\n\nthread 'a' has overflowed its stack\nfatal runtime error: stack overflow\n\n";
+        assert_eq!(failure_of(died), "fatal runtime error: stack overflow");
+        assert_eq!(failure_of(""), "");
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask report RUN`: renders a stored run again.
+
+use super::{UsageError, baseline, exit, lab::sha256, rest, vm_test::exit_code};
+use anyhow::{Context, Result};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+use tramplab_analysis::branch::{Branch, Filter, Model};
+use tramplab_host::runs::{RunDir, running};
+use tramplab_model::{
+    run::{Arch, Run},
+    text,
+};
+use tramplab_report as report;
+use tramplab_report::{View, kcidb::Origin, terminal::Style};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A run's folder or run.json, e.g. runs/latest
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    #[command(flatten)]
+    look: Look,
+    /// Write to a file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Show nothing of the run: write what it measured as budgets into its suite's file, or into SUITE, and show what has changed of it
+    #[arg(long, value_name = "SUITE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["output", "format", "listing", "model"])]
+    update_budgets: Option<Option<PathBuf>>,
+}
+
+/// How a run is shown.
+#[derive(clap::Args, Clone)]
+pub struct Look {
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    format: Format,
+    /// Also list the branch records of every waste cell, oldest first, as retsnoop does
+    #[arg(long)]
+    listing: bool,
+    /// List the records of these filters as well as those of `any`: any_return, 'any_call|cond', …; repeatable
+    #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "listing")]
+    filter: Vec<Filter>,
+    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every host]
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<Model>,
+    /// Who submits to KCIDB, as agreed with KernelCI: lower-case letters, digits and `_`
+    #[arg(long, value_name = "ORIGIN", default_value_t)]
+    origin: Origin,
+}
+
+impl Look {
+    /// The filters to list by: `any`, then those that are named, each once.
+    fn listings(&self) -> Vec<Filter> {
+        if !self.listing {
+            return Vec::new();
+        }
+        let mut listings = vec![Filter::of(Branch::Any)];
+        for filter in &self.filter {
+            if !listings.contains(filter) {
+                listings.push(*filter);
+            }
+        }
+        listings
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Json,
+    Junit,
+    Markdown,
+    /// Annotations and folded consoles, as commands of GitHub's runner
+    Github,
+    /// Markdown of at most 1 MiB, which is what GitHub takes
+    GithubSummary,
+    /// Plain text of at most 75 columns
+    Mail,
+    /// KernelCI's, schema 5.3
+    Kcidb,
+}
+
+pub fn report(args: &Args) -> Result<u8> {
+    let run = RunDir::load(&args.run)?;
+    if running::is_going_on(&RunDir::at(&args.run)) {
+        eprintln!("the run {} still goes on: this is what it has so far", run.id);
+    }
+    if let Some(suite) = &args.update_budgets {
+        return update_budgets(&run, suite.as_deref());
+    }
+    check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
+    let style = if args.output.is_none() { style() } else { Style::default() };
+    let bytes = render(&run, &args.look, style)?;
+    match &args.output {
+        Some(path) => {
+            std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?
+        }
+        None => print(&bytes)?,
+    }
+    if args.look.format == Format::Terminal {
+        rest::tell(&run, &RunDir::at(&args.run));
+    }
+    let code = exit_code(&run);
+    // Whoever reads a file, or a form for programs, does not see why.
+    if code != exit::PASS && (args.output.is_some() || args.look.format != Format::Terminal) {
+        eprintln!("exit code {code}: {}", report::why(&run));
+    }
+    Ok(code)
+}
+
+fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
+    let suite = named.unwrap_or(Path::new(&run.suite.file));
+    if sha256(suite).is_ok_and(|now| now != run.suite.sha256) {
+        let path = suite.display();
+        eprintln!(
+            "warning: {path} is not as it was when {} ran: what it measures may be another thing",
+            run.id
+        );
+    }
+    baseline::update(run, suite)
+}
+
+/// A modelled CPU that nothing of a run has is a mistake, and not to be passed over.
+pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>) -> Result<()> {
+    let Some(model) = asked else { return Ok(()) };
+    let arches: BTreeSet<Arch> = arches.into_iter().collect();
+    if arches.is_empty() || arches.contains(&model.arch()) {
+        return Ok(());
+    }
+    let fitting = Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
+    let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
+    let message = format!("{model} is a CPU of {}; those of {arches} are: {fitting}", model.arch());
+    Err(UsageError(message).into())
+}
+
+/// One form of a run.
+pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
+    let view = View { model: look.model, listings: look.listings() };
+    Ok(match look.format {
+        Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
+        Format::Markdown => report::markdown::render(run, &view).into_bytes(),
+        Format::Junit => report::junit::render(run)?,
+        Format::Github => report::github::annotations(run).into_bytes(),
+        Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
+        Format::Mail => report::mail::render(run, &view).into_bytes(),
+        Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
+        Format::Kcidb => report::kcidb::render(run, &look.origin)?,
+    })
+}
+
+/// The style that standard output takes.
+pub fn style() -> Style {
+    let terminal = console::Term::stdout();
+    if !terminal.is_term() {
+        return Style::default();
+    }
+    let width = terminal.size_checked().map(|(_, columns)| columns.max(NARROWEST));
+    Style { colour: std::env::var_os("NO_COLOR").is_none(), width }
+}
+
+/// Columns: in fewer a table is no table.
+const NARROWEST: u16 = 60;
+
+pub fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = StandardOutput;
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.context("failed to write to standard output")
+}
+
+/// As far as somebody reads it: whoever closed the other end (`| head`) has seen enough, and what comes of the command is the same.
+pub struct StandardOutput;
+
+impl StandardOutput {
+    fn unless_closed<T>(result: io::Result<T>, else_: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(else_),
+            result => result,
+        }
+    }
+}
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        StandardOutput::unless_closed(io::stdout().write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        StandardOutput::unless_closed(io::stdout().flush(), ())
+    }
+}
+
+/// Of a series, whose `report.md` is short.
+const DETAILS: &str = "details.md";
+
+/// The forms kept beside `run.json`.
+pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
+    let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
+    let whole = report::markdown::render(run, &view).into_bytes();
+    let mut forms = vec![("junit.xml", report::junit::render(run)?)];
+    if run.series.is_empty() {
+        forms.push(("report.md", whole));
+    } else {
+        forms.push(("report.md", report::markdown::brief(run, &view, DETAILS).into_bytes()));
+        forms.push((DETAILS, whole));
+    }
+    for (name, bytes) in forms {
+        let path = run_dir.path().join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        look: Look,
+    }
+
+    #[test]
+    fn filter_adds_to_any() {
+        let table: [(&[&str], &[&str]); 7] = [
+            (&[], &[]),
+            (&["--listing"], &["any"]),
+            (&["--listing", "--filter", "any_return"], &["any", "any_return"]),
+            (&["--listing", "--filter", "any_return,cond"], &["any", "any_return", "cond"]),
+            (&["--listing", "--filter", "cond", "--filter", "any_return"], &["any", "cond", "any_return"]),
+            (&["--listing", "--filter", "any,cond,cond"], &["any", "cond"]),
+            (&["--listing", "--filter", "any_call|cond"], &["any", "any_call|cond"]),
+        ];
+        for (arguments, expected) in table {
+            let command = Command::try_parse_from([&["report"], arguments].concat()).unwrap();
+            let listings: Vec<String> = command.look.listings().iter().map(Filter::to_string).collect();
+            assert_eq!(listings, expected, "{arguments:?}");
+        }
+        assert!(Command::try_parse_from(["report", "--filter", "cond"]).is_err(), "without --listing");
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask shell`: a guest to look around in.
+
+use super::{
+    Interrupted, UsageError, exit,
+    interrupt::Interrupt,
+    kernels::{Prepared, Preparing, SeriesArgs, Wanted},
+    progress::Progress,
+    scratch::Scratch,
+    vm_test::{self, AccelArg, BackendArg},
+};
+use anyhow::{Context, Result, bail};
+use std::{
+    io::{self, IsTerminal},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox, lbr, runs::RunDir};
+use tramplab_kernel::Image;
+use tramplab_lab::setup;
+use tramplab_model::run::{Accel, Arch, Backend, Clock, Outcome, Run, Test};
+use tramplab_suite as suite;
+use tramplab_suite::Plan;
+use tramplab_vm::{
+    Deadlines, Spec,
+    accel::{self, NoAnswer},
+    shell::{End, Root, Session, Shell},
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The guest's kernel: as for vm-test
+    #[arg(long, value_name = "KERNEL", default_value = "7.2")]
+    kernel: String,
+    /// The guest's architecture, x86_64 or arm64 [default: this machine's]
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
+    /// A busybox as the guest's only program, or, by virtme-ng, this machine's own files, read-only
+    #[arg(long, value_enum, default_value_t = BackendArg::Qemu)]
+    vm: BackendArg,
+    /// KVM counts only when a guest answered under it
+    #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
+    accel: AccelArg,
+    /// CPUs of the guest
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: u32,
+    /// Memory of the guest
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(128..))]
+    memory: u32,
+    /// Added to the kernel's command line; repeatable
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
+    append: Vec<String>,
+    /// Wait for gdb before the kernel's first instruction, and say how it connects
+    #[arg(long)]
+    gdb: bool,
+    /// How long the guest may take for the command, its boot included, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
+    timeout: u64,
+    /// Install or name what is missing, then boot
+    #[arg(long)]
+    setup: bool,
+    /// Run this in the guest, with an empty standard input, and end with its exit code; one word is a line for the shell
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// A year: a clock may not have as many seconds as a number.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
+
+pub fn shell(args: &Args) -> Result<u8> {
+    let line = match &args.command[..] {
+        [] if !io::stdin().is_terminal() => {
+            let message =
+                "the standard input is no terminal: say what to run, as in `cargo xtask shell -- uname -a`";
+            return Err(UsageError(message.to_owned()).into());
+        }
+        [] => None,
+        [line] => Some(line.clone()),
+        words => Some(shell_words::join(words)),
+    };
+    let cache = Cache::open(true)?;
+    let progress = Progress::steps();
+    let backend = Backend::from(args.vm);
+    let interrupt = Interrupt::watch()?;
+    let image = image(args, backend, &cache, &progress, &interrupt)?;
+    let qemu = Qemu::find(&cache, image.arch, Purpose::Measuring)?;
+    let with_busybox = || -> Result<Root> {
+        let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
+        Ok(Root::Busybox { busybox, modules: image.modules.clone() })
+    };
+    let root = match backend {
+        Backend::Qemu => with_busybox()?,
+        Backend::VirtmeNg => {
+            let missing = image.not_built_in(&tramplab_kernel::kconfig::VIRTME_NEEDS);
+            if !missing.is_empty() {
+                let missing = missing.join(", ");
+                let message =
+                    format!("virtme-ng's root is a virtiofs, and this kernel has not built in {missing}");
+                return Err(UsageError(message).into());
+            }
+            Root::Host(VirtmeNg::find(&cache)?.vng)
+        }
+    };
+    let mut spec = Spec {
+        qemu: qemu.program.clone(),
+        arch: image.arch,
+        accel: Accel::Kvm,
+        clock: Clock::Free,
+        kernel: image.image.clone(),
+        initrd: "none".into(),
+        virtme: None,
+        cpus: args.cpus,
+        memory_mib: args.memory,
+        append: args.append.clone(),
+        plugin: None,
+        snapshots: None,
+        lbr: None,
+        dir: "none".into(),
+        deadlines: Deadlines::default(),
+    };
+    let nowhere = Path::new("none");
+    let probe = || {
+        progress.step("trying KVM with a guest");
+        let spec = accel::probe(&qemu.program, image.arch, &image.image, nowhere, nowhere);
+        // QEMU alone, whatever starts the guest that was asked for.
+        let root = with_busybox().map_err(|error| NoAnswer::Untried(format!("{error:#}")))?;
+        let shell = Shell { spec: &spec, root, gdb: false };
+        let session = Session::Command { line: "true", within: accel::PROBE };
+        match shell.run(&session, &mut |_| (), &|| interrupt.came()) {
+            Ok(End::Exited(0)) => Ok(()),
+            Ok(End::Exited(code)) => Err(NoAnswer::Failed(format!("`true` ended with {code}"))),
+            Ok(End::Stopped) => Err(NoAnswer::Untried("it was interrupted".to_owned())),
+            Err(error) => Err(error.into()),
+        }
+    };
+    let foreign = Arch::host() != Some(image.arch);
+    let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+    let circumstances = accel::Circumstances::of(&qemu.program);
+    let choice = accel::choose(args.accel.request(), foreign, &memory, &circumstances, probe);
+    if interrupt.came() {
+        return Err(Interrupted.into());
+    }
+    spec.accel = choice?.accel;
+    if spec.accel == Accel::Kvm {
+        spec.lbr = lbr::decide(&lbr::Facts::gather(None), spec.arch).ok();
+    }
+    if args.gdb {
+        // A debugger knows symbols where they were linked to be.
+        spec.append.insert(0, "nokaslr".to_owned());
+    }
+    drop(progress);
+    let shell = Shell { spec: &spec, root, gdb: args.gdb };
+    let session = match &line {
+        None => Session::Terminal,
+        Some(line) => Session::Command { line, within: Duration::from_secs(args.timeout) },
+    };
+    let mut tell = |socket: &Path| eprintln!("{}", gdb_line(&image, socket));
+    match shell.run(&session, &mut tell, &|| interrupt.came()) {
+        Ok(End::Exited(code)) => Ok(code),
+        Ok(End::Stopped) => Err(Interrupted.into()),
+        Err(error) => {
+            error.console_tail.iter().for_each(|line| eprintln!("{line}"));
+            Err(error.into())
+        }
+    }
+}
+
+fn image(
+    args: &Args,
+    backend: Backend,
+    cache: &Cache,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<Image> {
+    // A kernel that is built is built as for this suite, and so is there already where that was measured.
+    let suite = suite::load(&vm_test::suite_file("quick")?)?;
+    let arches: Vec<Arch> = args.arch.into_iter().collect();
+    let kernels = std::slice::from_ref(&args.kernel);
+    let series = SeriesArgs::default();
+    let wanted = Wanted::new(kernels, &arches, &series, &suite)?;
+    vm_test::check_backend(backend, &wanted.arches())?;
+    if args.setup {
+        let wanted = setup::Wanted { backend, ..wanted.of_the_host(Purpose::Measuring) };
+        setup::setup(cache, &wanted, &mut |step| progress.step(step))?;
+    }
+    let logs = Scratch::new()?;
+    let preparing = Preparing {
+        suite: &suite,
+        each_patch: false,
+        placebos: 0,
+        unconfined: false,
+        backend,
+        cache,
+        run_dir: &RunDir::new(logs.path()),
+        progress,
+        interrupt,
+    };
+    let Prepared { mut kernels, .. } = preparing.prepare(&wanted)?;
+    let ready = kernels.remove(0);
+    match (ready.image, ready.build.map(|build| build.outcome)) {
+        (Some(image), _) => Ok(image),
+        (None, Some(Outcome::Error { message, .. })) => {
+            bail!("the kernel {} does not build: {message}", args.kernel)
+        }
+        (None, _) => bail!("the kernel {} does not build", args.kernel),
+    }
+}
+
+/// What to type in another terminal.
+fn gdb_line(image: &Image, socket: &Path) -> String {
+    let (vmlinux, note) = match &image.vmlinux {
+        Some(path) => (path.display().to_string(), ""),
+        None => {
+            ("vmlinux".to_owned(), "  # this kernel's, with debug information; its manifest names none\n")
+        }
+    };
+    let connect = format!("target remote {}", socket.display());
+    format!("{note}gdb {} -ex '{connect}'", shell_words::quote(&vmlinux))
+}
+
+/// Says how the guests of cells that did not pass are booted again, and, if that was asked for, does it with the first. The guest
+/// itself is gone: it runs nothing but the agent, and there is no way in.
+pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
+    let plan = Plan::load(&Plan::path(run_dir.path()));
+    let Ok(plan) = plan else { return Ok(()) };
+    let is_bad = |outcome: &Outcome| matches!(outcome, Outcome::Fail { .. } | Outcome::Error { .. });
+    let bad = run.cells.iter().filter(|cell| cell.id.test != Test::Build && is_bad(&cell.outcome));
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    for cell in bad {
+        let Some(planned) = plan.cells().find(|planned| planned.id == cell.id) else { continue };
+        let mut words = vec!["--kernel".to_owned(), planned.kernel_image.display().to_string()];
+        words.extend(["--arch", planned.id.arch.name(), "--vm", planned.backend.name()].map(str::to_owned));
+        words.extend(["--accel", planned.id.accel.name()].map(str::to_owned));
+        let (cpus, memory) = (planned.cpus.to_string(), planned.memory_mib.to_string());
+        words.extend(["--cpus".to_owned(), cpus, "--memory".to_owned(), memory]);
+        words.extend(planned.append.iter().map(|word| format!("--append={word}")));
+        if !lines.contains(&words) {
+            lines.push(words);
+        }
+    }
+    for words in &lines {
+        eprintln!("to look into its guest: cargo xtask shell {}", shell_words::join(words));
+    }
+    if let (true, Some(words)) = (keep, lines.first()) {
+        let own = std::env::current_exe().context("failed to find this program")?;
+        let status =
+            Command::new(own).arg("shell").args(words).status().context("failed to start a shell")?;
+        if status.code() == Some(i32::from(exit::INTERRUPTED)) {
+            return Err(Interrupted.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask test`: every test of the repository, those with real guests included.
+
+use super::{artifacts, exit, kernels, progress::Progress, repository};
+use anyhow::Result;
+use std::path::Path;
+use tramplab_host::{Cache, Purpose, Qemu, rust::target};
+use tramplab_kernel as kernel;
+use tramplab_kernel::{Compiler, Toolchain};
+use tramplab_lab::setup;
+use tramplab_model::{
+    run::{Arch, Backend},
+    selftests,
+};
+use xshell::{Shell, cmd};
+
+/// With which tests build kernels, or configure them.
+const TOOLCHAINS: [(Compiler, Arch); 3] =
+    [(Compiler::Gcc, Arch::X86_64), (Compiler::Gcc, Arch::Arm64), (Compiler::Clang, Arch::Arm64)];
+
+/// The kernel that tests with a guest boot: the one that has most of what is measured.
+const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
+
+/// The name of an architecture's.
+pub(super) fn kernel(of: Arch) -> &'static str {
+    TEST_KERNELS.iter().find(|(arch, _)| *arch == of).expect("each has one").1
+}
+
+/// What runs tests' guests, and how it is named to them.
+const EMULATORS: [(&str, Arch, Purpose); 3] = [
+    ("QEMU", Arch::X86_64, Purpose::Measuring),
+    ("QEMU", Arch::Arm64, Purpose::Measuring),
+    ("QEMU_DELIVERING", Arch::X86_64, Purpose::Delivering),
+];
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Install or name what is missing, fetch QEMU, then test
+    #[arg(long)]
+    setup: bool,
+    /// Handed to `cargo test` after `--`
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+pub fn test(args: &Args) -> Result<u8> {
+    let sh = prepared(args.setup, &Arch::ALL)?;
+    let cargo = artifacts::cargo();
+    let rest = &args.rest;
+    let workspace =
+        cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}").run();
+    // The agent's tests, with the agent's flags: nothing is built twice.
+    let agent = {
+        let _flags = sh.push_env(artifacts::GUEST_RUSTFLAGS.0, artifacts::GUEST_RUSTFLAGS.1);
+        let (target, folder) = (target(Arch::host().unwrap_or(Arch::X86_64)), artifacts::GUEST_TARGET);
+        cmd!(sh, "{cargo} test --release --package tramplab-agent --target {target} --target-dir {folder} -- {rest...}").run()
+    };
+    Ok(if workspace.is_ok() && agent.is_ok() { exit::PASS } else { exit::FAIL })
+}
+
+/// A shell whose environment names what tests with guests of these architectures need.
+pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
+    let cache = Cache::open(true)?;
+    let progress = Progress::steps();
+    let emulators = || EMULATORS.iter().filter(|(_, arch, _)| arches.contains(arch));
+    if setup {
+        let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+        // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
+        let wanted = setup::Wanted {
+            toolchains: toolchains.into_iter().filter(|(_, arch)| arches.contains(arch)).collect(),
+            arches: arches.to_vec(),
+            emulators: emulators().map(|&(_, arch, purpose)| (arch, purpose)).collect(),
+            backend: Backend::VirtmeNg,
+            selftests: None,
+        };
+        setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
+        // A kernel's own tests are built for guests of this host's architecture: for others they take libraries that few hosts have.
+        let own = setup::Wanted {
+            toolchains: vec![(
+                Toolchain { compiler: Compiler::Gcc, version: None },
+                Arch::host().unwrap_or(Arch::X86_64),
+            )],
+            arches: Vec::new(),
+            emulators: Vec::new(),
+            backend: Backend::Qemu,
+            selftests: Some(selftests::Wanted {
+                bench: true,
+                tests: [selftests::SNAPSHOT_TEST.parse()?].into(),
+                ..selftests::Wanted::default()
+            }),
+        };
+        setup::setup(&cache, &own, &mut |step| progress.step(step))?;
+    }
+    let sh = Shell::new()?;
+    sh.change_dir(repository());
+    let set = |what: &str, arch: Arch, path: &Path| {
+        sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
+    };
+    for &(what, arch, purpose) in emulators() {
+        set(what, arch, Qemu::find(&cache, arch, purpose)?.single_program());
+    }
+    for (arch, name) in TEST_KERNELS.into_iter().filter(|(arch, _)| arches.contains(arch)) {
+        let manifest = kernels::find(name, &[arch])?.remove(0);
+        let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+        set("TEST_KERNEL", arch, &image.image);
+    }
+    progress.step("building the plugin and the guest agents");
+    let built = artifacts::build(&cache, arches, &progress)?;
+    sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
+    built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
+    Ok(sh)
+}

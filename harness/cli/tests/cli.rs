@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line from outside: what is wrong with the input is said, with the documented exit code, before
+//! anything boots.
+
+mod command;
+
+use command::{said, stderr, tramplab};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Another architecture than this machine's.
+const FOREIGN: &str = if cfg!(target_arch = "x86_64") { "arm64" } else { "x86_64" };
+
+/// A suite that would run one cell.
+const SUITE: &str =
+    "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
+
+struct Case {
+    name: &'static str,
+    /// The suite given with `--suite`; none for a command of its own.
+    suite: Option<String>,
+    /// Further files; `{dir}` in the arguments names their folder.
+    files: Vec<(&'static str, Vec<u8>)>,
+    arguments: &'static [&'static str],
+    /// All must be said.
+    words: &'static [&'static str],
+}
+
+fn with_suite(name: &'static str, suite: &str, words: &'static [&'static str]) -> Case {
+    Case { name, suite: Some(suite.to_owned()), files: vec![], arguments: &[], words }
+}
+
+fn with_arguments(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    words: &'static [&'static str],
+) -> Case {
+    Case { name, suite: Some(SUITE.to_owned()), files: vec![], arguments, words }
+}
+
+fn with_file(
+    file: (&'static str, &[u8]),
+    arguments: &'static [&'static str],
+    words: &'static [&'static str],
+) -> Case {
+    let suite = Some(SUITE.to_owned());
+    Case { name: file.0, suite, files: vec![(file.0, file.1.to_vec())], arguments, words }
+}
+
+fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]) -> Case {
+    let files = json.map(|json| ("run.json", json.as_bytes().to_vec())).into_iter().collect();
+    Case { name, suite: None, files, arguments: &["report", "{dir}"], words }
+}
+
+/// Else each command would build packages anew whose builds ask for it.
+#[test]
+fn of_our_package_no_other_cargo_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cargo, seen) = (dir.path().join("cargo"), dir.path().join("seen"));
+    fs::write(&cargo, format!("#!/bin/sh\nenv > {}\nexit 1\n", seen.display())).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = tramplab()
+        .args(["test", "--", "nothing"])
+        .env("CARGO", &cargo)
+        .env("CARGO_PKG_NAME", "tramplab")
+        .env("CARGO_MANIFEST_PATH", "/nowhere")
+        .env("OUT_DIR", "/nowhere")
+        .env("CARGO_HOME", "/kept")
+        .output()
+        .unwrap();
+    let seen = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    assert!(seen.contains("CARGO_HOME=/kept"), "{seen}");
+    for name in ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"] {
+        assert!(!seen.contains(name), "{name}: {seen}");
+    }
+}
+
+/// Neither the tests, nor what they started, nor their folders; also where more than one signal comes.
+#[test]
+fn an_interrupted_fault_matrix_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cargo, pids, tmp) = (dir.path().join("cargo"), dir.path().join("pids"), dir.path().join("tmp"));
+    fs::create_dir(&tmp).unwrap();
+    let pids_at = pids.display();
+    let script = format!(
+        "#!/bin/sh\n[ $1 = test ] || exit 0\nmkdir $TMPDIR/of-a-row\nsleep 1000 &\necho $$ $! > {pids_at}.new\nmv {pids_at}.new {pids_at}\nwait\n"
+    );
+    fs::write(&cargo, script).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut faults = tramplab().arg("faults").env("CARGO", &cargo).env("TMPDIR", &tmp).spawn().unwrap();
+    let began = Instant::now();
+    while !pids.exists() {
+        assert!(faults.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(fs::read_dir(&tmp).unwrap().next().is_some());
+    for signal in [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTERM] {
+        kill(Pid::from_raw(faults.id().cast_signed()), signal).unwrap();
+    }
+    assert_eq!(faults.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
+    for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+}
+
+#[test]
+fn bad_input_is_named_and_ends_with_2() {
+    let image =
+        fs::read(std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`")).unwrap();
+    // The configuration of Debian's 6.12, as far as it matters, but for one option.
+    let config = include_str!("../../kernel/src/testdata/6.12.config");
+    let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
+    assert_ne!(config, without_btf);
+    let cases = [
+        with_arguments(
+            "another architecture's guest with this machine's files",
+            &["--vm", "virtme-ng", "--arch", FOREIGN],
+            &["--vm virtme-ng", "this machine's own files"],
+        ),
+        with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
+        Case {
+            name: "a size without a unit",
+            suite: None,
+            files: vec![],
+            arguments: &["cache", "prune", "--to", "30"],
+            words: &["--to", "expected a size such as 20GiB"],
+        },
+        Case {
+            name: "a time that no clock holds",
+            suite: None,
+            files: vec![],
+            arguments: &["shell", "--timeout", "18446744073709551615", "--", "true"],
+            words: &["--timeout", "18446744073709551615 is not in 1..=31536000"],
+        },
+        with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
+        with_suite("unknown key", &SUITE.replace("tests:", "tets:"), &["suite.yaml:4:1", "tets", "tests"]),
+        with_suite(
+            "unknown mechanism",
+            &SUITE.replace("[fentry]", "[fentri]"),
+            &["suite.yaml:5:", "fentri", "kprobe.multi"],
+        ),
+        with_suite(
+            "unknown budget row",
+            &format!("{SUITE}budgets:\n  - wasted: {{ fexit2: {{ any: 3 }} }}\n"),
+            &["suite.yaml:7:", "fexit2", "kprobe.session/exit"],
+        ),
+        with_suite(
+            "unknown budget filter",
+            &format!("{SUITE}budgets:\n  - wasted: {{ fexit: {{ all: 3 }} }}\n"),
+            &["suite.yaml:7:", "all", "any_return"],
+        ),
+        with_suite("no kernels", &SUITE.replace("[\"6.12\"]", "[]"), &["suite.yaml:3:", "at least one"]),
+        with_suite("no mechanisms", &SUITE.replace("[fentry]", "[]"), &["suite.yaml:5:", "at least one"]),
+        with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
+        with_suite(
+            "a guest too small",
+            &format!("{SUITE}machine: {{ memory_mib: 127 }}\n"),
+            &["suite.yaml:6:", "127 MiB", "128 or more"],
+        ),
+        with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
+        with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
+        with_file(
+            ("k.yaml", b"arch: x86_64\npath: { imag: x }\n"),
+            &["--kernel", "{dir}/k.yaml"],
+            &["k.yaml:2:", "imag"],
+        ),
+        with_file(
+            ("truncated", &image[..image.len() / 2]),
+            &["--kernel", "{dir}/truncated"],
+            &["truncated", "bytes"],
+        ),
+        with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], &["text"]),
+        with_arguments("no such architecture", &["--arch", "mips"], &["mips", "x86_64, arm64"]),
+        with_file(
+            ("bzImage", &image),
+            &["--kernel", "{dir}/bzImage", "--arch", "arm64"],
+            &["is not for arm64, but for: x86_64"],
+        ),
+        with_file(
+            ("k.yaml", b"arch: arm64\npath: { image: x }\n"),
+            &["--kernel", "{dir}/k.yaml", "--arch", "arm64,x86_64"],
+            &["is not for x86_64, but for: arm64"],
+        ),
+        with_suite(
+            "unknown tracer beside",
+            &SUITE.replace(
+                "lbr_waste: { mechanisms: [fentry]",
+                "trigger: { mechanisms: [fentry], beside: [nonsense]",
+            ),
+            &["suite.yaml:5:", "nonsense", "function_tracer"],
+        ),
+        with_suite(
+            "unknown experiment",
+            &format!("{SUITE}experiments: [deliver_recrods]\n"),
+            &["suite.yaml:", "deliver_recrods", "deliver_records"],
+        ),
+        with_suite(
+            "an experiment of nothing",
+            &SUITE
+                .replace("lbr_waste", "trigger")
+                .replace("tests:", "experiments: [deliver_records]\ntests:"),
+            &["deliver-records is of lbr_waste tests"],
+        ),
+        Case {
+            name: "kernel without BTF",
+            suite: Some(SUITE.to_owned()),
+            files: vec![("vmlinuz-mine", image.clone()), ("config-mine", without_btf.into_bytes())],
+            arguments: &["--kernel", "{dir}/vmlinuz-mine"],
+            words: &["CONFIG_DEBUG_INFO_BTF"],
+        },
+        with_arguments("bad filterset", &["-E", "test("], &["test("]),
+        // The kernel would fail to build, with another exit code.
+        with_arguments(
+            "bad filterset before anything is built",
+            &["--kernel", "{sources}", "-E", "test("],
+            &["the filterset `test(` is wrong"],
+        ),
+        with_arguments("a cell without a name", &[""], &["a value is required", "CELL"]),
+        Case {
+            name: "a row without a name",
+            suite: None,
+            files: vec![],
+            arguments: &["faults", ""],
+            words: &["a value is required", "ROW"],
+        },
+        with_arguments(
+            "an option for cells",
+            &["--mechanism", "fexit"],
+            &["--mechanism", "parts of their names"],
+        ),
+        with_arguments(
+            "a series on a prebuilt kernel",
+            &["--series", "lbr-helpers", "--kernel", "6.12"],
+            &["6.12 is prebuilt", "6.12-source"],
+        ),
+        with_suite(
+            "fewer hits than none",
+            &SUITE.replace("[fentry]", "[fentry], hits: -5"),
+            &["suite.yaml:5:", "expected a whole number"],
+        ),
+        Case {
+            name: "no profiles",
+            suite: None,
+            files: vec![("run.json", include_bytes!("../../testdata/two-architectures.json").to_vec())],
+            arguments: &["profile", "{dir}"],
+            words: &["vm-test --explain exact"],
+        },
+        with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
+        with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
+        report("no run", None, &["run.json"]),
+        report("no run.json of ours", Some("{}"), &["run.json", "schema"]),
+        report("another schema", Some("{\"schema\": 999}"), &["schema 999", "schemas 1 to "]),
+    ];
+    for case in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        for (name, bytes) in &case.files {
+            fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        let mut command = tramplab();
+        if let Some(suite) = &case.suite {
+            fs::write(dir.path().join("suite.yaml"), suite).unwrap();
+            command.args(["vm-test", "--accel", "tcg", "--runs"]).arg(&runs);
+            if !case.arguments.contains(&"--suite") {
+                command.arg("--suite").arg(dir.path().join("suite.yaml"));
+            }
+        }
+        let sources = sources(dir.path());
+        let fill = |argument: &&str| {
+            argument.replace("{dir}", dir.path().to_str().unwrap()).replace("{sources}", &sources)
+        };
+        command.args(case.arguments.iter().map(fill));
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{}: {said}", case.name);
+        for word in case.words {
+            assert!(said.contains(word), "{}: {word:?} is missing in: {said}", case.name);
+        }
+        assert!(!said.contains("'-- --"), "{}: {said}", case.name);
+        let left = fs::read_dir(&runs).into_iter().flatten().flatten().filter(|e| e.path().is_dir()).count();
+        assert_eq!(left, 0, "{}: a run was left behind", case.name);
+    }
+}
+
+#[test]
+fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = |name: &str, version: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\necho QEMU emulator version {version}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    for (program, word) in [
+        (fake("old", "8.2.2"), "8.2.2"),
+        (fake("new", "11.2.0"), "11.2.0"),
+        // In range, but it knows no `-plugin`.
+        (fake("plain", "10.0.2"), "plugin"),
+        (dir.path().join("none"), "none"),
+    ] {
+        let output = tramplab()
+            .args(["vm-test", "--list", "--arch", "x86_64"])
+            .env("TRAMPLAB_QEMU_X86_64", &program)
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(word), "{word} is missing in: {said}");
+    }
+}
+
+/// A folder that looks like a kernel's sources, and does not build.
+fn sources(dir: &Path) -> String {
+    let sources = dir.join("linux");
+    fs::create_dir(&sources).unwrap();
+    for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
+        fs::write(sources.join(file), text).unwrap();
+    }
+    sources.to_str().unwrap().to_owned()
+}
+
+/// A list of cells is of names, and they are known before.
+#[test]
+fn lists_cells_of_kernels_that_it_does_not_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sources, runs) = (sources(dir.path()), dir.path().join("runs"));
+    fs::write(dir.path().join("suite.yaml"), SUITE).unwrap();
+    let list = |arguments: &[&str]| {
+        let mut command = tramplab();
+        command
+            .args(["vm-test", "--accel", "tcg", "--arch", "x86_64", "--suite"])
+            .arg(dir.path().join("suite.yaml"));
+        let output = command.arg("--runs").arg(&runs).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(fs::read_dir(&runs).unwrap().count(), 0);
+        (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
+    };
+    let (names, said) = list(&["--list", "--kernel", &sources]);
+    assert_eq!(names, "x86_64/linux/tcg/lbr_waste/fentry\n");
+    assert!(said.contains("1 cell; and 1 build"), "{said}");
+    let series = ["--list", "--kernel", &sources, "--series", "lbr-helpers", "--each-patch"];
+    let (names, said) = list(&series);
+    assert_eq!(names, "x86_64/linux+lbr-helpers.0..linux/tcg/lbr_waste/fentry\n");
+    assert!(said.contains("3 cells: 1 test") && said.contains("3 builds"), "{said}");
+    // What is prebuilt is fetched, and no cell runs.
+    let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    assert_eq!(list(&["--no-run", "--kernel", &kernel]).0, "");
+}
+
+/// Whoever reads a file, or a form for programs, else sees an exit code and no reason.
+#[test]
+fn says_why_a_rendered_run_is_no_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("run.json");
+    fs::write(&json, include_bytes!("../../testdata/run.json")).unwrap();
+    let junit = dir.path().join("junit.xml");
+    let output =
+        tramplab().args(["report", "--format", "junit", "-o"]).args([&junit, &json]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty() && junit.is_file());
+    assert!(stderr(&output).contains("exit code 1: 21 cells"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lbr_waste/fexit: fexit wastes 11 records"), "{}", stderr(&output));
+    let output = tramplab().arg("report").arg(&json).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
+}
+
+/// The base was stopped before it had measured all that the head has.
+#[test]
+fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let head: serde_json::Value = serde_json::from_str(include_str!("../../testdata/run.json")).unwrap();
+    let mut base = head.clone();
+    base["id"] = "base".into();
+    base["interrupted"] = true.into();
+    let cells = base["cells"].as_array_mut().unwrap();
+    let at = cells.iter().position(|cell| cell["id"]["kernel"] == "6.12").unwrap();
+    let missing = cells.remove(at)["id"].clone();
+    let test = missing["test"]["lbr_waste"]["mechanism"].as_str().unwrap().to_owned();
+    base["missing"] = serde_json::json!([missing]);
+    let write = |name: &str, run: &serde_json::Value| {
+        let path = dir.path().join(name);
+        fs::write(&path, run.to_string()).unwrap();
+        path
+    };
+    let paths = [write("base.json", &base), write("head.json", &head)];
+    let compare = |arguments: &[&str]| {
+        let mut command = tramplab();
+        command.arg("compare").args(&paths).args(["--base-kernel", "6.12", "--head-kernel", "6.12"]);
+        command.args(arguments).output().unwrap()
+    };
+    let output = compare(&[]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(stderr(&output).contains("the run base did not come to its end"), "{}", stderr(&output));
+    let output = compare(&["--anyway"]);
+    // It is no failure of the head.
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let row = |line: &&str| line.contains(&format!("lbr_waste/{test}")) && line.contains("not in the run");
+    assert_eq!(said(&output).lines().filter(row).count(), 1, "{}", said(&output));
+    assert!(stderr(&output).contains("1 tests are in the head's run only"), "{}", stderr(&output));
+}
+
+/// Neither a folder in `runs/` nor one that the next try would not go on with.
+#[test]
+fn a_bisection_that_cannot_begin_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, runs) = (dir.path().join("linux"), dir.path().join("runs"));
+    fs::create_dir(&tree).unwrap();
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.arg("-C").arg(&tree).args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    };
+    git(&["init", "--quiet"]);
+    for commit in ["good", "bad"] {
+        for file in ["Kbuild", "Kconfig", "Makefile"] {
+            fs::write(tree.join(file), commit).unwrap();
+        }
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", commit]);
+        git(&["tag", commit]);
+    }
+    let output = tramplab()
+        .args(["bisect", "--accel", "tcg", "--arch", "x86_64", "--good", "good", "--bad", "bad"])
+        .args(["--metric", "lbr_waste.fexit.any", "--tree"])
+        .arg(&tree)
+        .arg("--runs")
+        .arg(&runs)
+        .env("TRAMPLAB_QEMU_X86_64", dir.path().join("none"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("QEMU"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(&runs).into_iter().flatten().count(), 0);
+}
+
+/// An entry of a kind in a cache of one's own, and something beside the cache that is nobody's business.
+#[test]
+fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    for entry in ["cache/snapshot/old", "cache/qemu/new", "beside/mine"] {
+        let entry = dir.path().join(entry);
+        fs::create_dir_all(&entry).unwrap();
+        fs::write(entry.join("file"), vec![1; 3 << 20]).unwrap();
+        fs::write(entry.join(".complete"), "").unwrap();
+    }
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(5 * 24 * 3600);
+    let marker = fs::File::options().write(true).open(cache.join("snapshot/old/.complete")).unwrap();
+    marker.set_modified(then).unwrap();
+    let run = |arguments: &[&str], limit: &str| {
+        let mut command = tramplab();
+        command.env("TRAMPLAB_CACHE", &cache).env("TRAMPLAB_CACHE_LIMIT", limit);
+        let output = command.arg("cache").args(arguments).output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let (code, said) = run(&["ls"], "1GiB");
+    let line = |kind: &str| said.lines().find(|line| line.ends_with(kind)).unwrap_or_default().to_owned();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(line("snapshot").contains("3.0 MiB") && line("snapshot").contains("5 days ago"), "{said}");
+    assert!(line("qemu").contains("within the hour") && line("all").contains("6.0 MiB"), "{said}");
+
+    for (kind, limit, words) in [
+        ("..", "1GiB", "there is nothing of the kind"),
+        ("snapshot/old", "1GiB", "there is nothing of the kind"),
+        ("qemu", "30", "TRAMPLAB_CACHE_LIMIT=\"30\": expected a size"),
+    ] {
+        let (code, said) = run(&["prune", "--kind", kind], limit);
+        assert!(code == Some(2) && said.contains(words), "{kind}: {said}");
+    }
+    // Within the limit nothing goes; beyond it what was not used for longest.
+    assert_eq!(run(&["prune"], "7MiB").0, Some(0));
+    assert!(cache.join("snapshot/old/file").exists());
+    let (code, said) = run(&["prune"], "4MiB");
+    assert!(code == Some(0) && said.contains("snapshot/old"), "{said}");
+    assert!(!cache.join("snapshot/old").exists() && cache.join("qemu/new/file").exists(), "{said}");
+
+    // Somebody uses it.
+    let users = fs::File::open(cache.join(".users.lock")).unwrap();
+    let users = nix::fcntl::Flock::lock(users, nix::fcntl::FlockArg::LockShared).unwrap();
+    let (code, said) = run(&["prune", "--to", "0"], "1GiB");
+    assert!(code == Some(3) && said.contains("in use by another run"), "{said}");
+    drop(users);
+    assert_eq!(run(&["prune", "--to", "0"], "1GiB").0, Some(0));
+    assert!(!cache.join("qemu/new").exists() && dir.path().join("beside/mine/file").exists());
+
+    // Looking makes nothing.
+    let none = dir.path().join("none");
+    let output = tramplab().env("TRAMPLAB_CACHE", &none).args(["cache", "ls"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!none.exists());
+
+    let file = dir.path().join("beside/mine/file");
+    let output = tramplab().env("TRAMPLAB_CACHE", &file).args(["cache", "ls"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no folder; set TRAMPLAB_CACHE"), "{}", stderr(&output));
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line as its users have it, and the run that it left.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::Run;
+
+/// The program, started where `cargo xtask` starts it.
+pub fn tramplab() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap());
+    command
+}
+
+#[allow(dead_code, reason = "some test binaries want what was said to be wrong, and nothing else")]
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The last run in the folder `runs`.
+#[allow(dead_code, reason = "not every test binary makes runs")]
+pub fn stored(runs: &Path) -> Run {
+    RunDir::load(&runs.join("latest")).unwrap()
+}

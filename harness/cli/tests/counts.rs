@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The exact profile of real guests, against what is known from elsewhere.
+
+mod machine;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
+use tramplab_analysis::{
+    branch::Symbols,
+    profile::{Node, Phase, Profile, Thread, count},
+};
+use tramplab_model::run::{Arch, Clock};
+use tramplab_protocol::{
+    Functions, Mechanism,
+    counts::{self, Counts},
+    message::{AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Response},
+};
+use tramplab_vm::{Deadlines, Spec, Vm, initramfs};
+
+/// Beyond what anything here takes on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A machine with this clock that was given these orders.
+fn spec(arch: Arch, dir: &Path, clock: Clock, orders: &[Command]) -> Spec {
+    let machine = machine::spec(arch, dir);
+    let initrd = dir.join("ordered.cpio");
+    initramfs::with_orders(&machine.initrd, orders, &initrd).unwrap();
+    Spec { clock, initrd, deadlines: Deadlines { boot: LIMIT, silence: LIMIT }, ..machine }
+}
+
+fn request(vm: &mut Vm, command: Command) -> Response {
+    vm.request(command, LIMIT).unwrap().unwrap()
+}
+
+/// The `number`th profile of a guest, named.
+fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
+    let counts = counts(dir, number);
+    let symbols = resolve(vm, count::addresses(&counts));
+    count::of_counts("test", Phase::Attach, &counts, &symbols)
+}
+
+fn resolve(vm: &mut Vm, addresses: Vec<u64>) -> Symbols {
+    let Response::Resolve { symbols } = request(vm, Command::Resolve { addresses }) else { panic!() };
+    symbols.into_iter().collect()
+}
+
+fn counts(dir: &Path, number: u64) -> Counts {
+    let counts = Counts::decode(&fs::read(counts::file_name(dir, number)).unwrap()).unwrap();
+    assert!(counts.vcpus.iter().all(|vcpu| vcpu.cut == 0), "calls were cut");
+    counts
+}
+
+/// How often each function was called that `function_graph` printed, as `name() {` or `name();`.
+fn traced_calls(trace: &str) -> BTreeMap<&str, u64> {
+    let mut calls = BTreeMap::new();
+    for line in trace.lines().filter(|line| !line.starts_with('#')) {
+        let text = line.split_once('|').map_or("", |(_, text)| text.trim());
+        if let Some((name, "() {" | "();")) = text.find('(').map(|at| text.split_at(at)) {
+            *calls.entry(name).or_insert(0) += 1;
+        }
+    }
+    calls
+}
+
+/// How often the measured thread called each function below `root` (also as the compiler split it), interrupts left out.
+fn profiled_calls<'a>(profile: &'a Profile, root: &str) -> BTreeMap<&'a str, u64> {
+    let name = |node: &Node| profile.functions[node.function as usize].name.as_str();
+    let mut calls = BTreeMap::new();
+    let mut below: Vec<bool> = Vec::new();
+    for node in &profile.nodes {
+        let is_below = node.parent.is_some_and(|parent| {
+            below[parent as usize] || name(&profile.nodes[parent as usize]).split('.').next() == Some(root)
+        });
+        below.push(is_below);
+        let measured = profile.threads[node.thread as usize].measured;
+        if is_below && measured && !node.interrupt {
+            *calls.entry(name(node)).or_insert(0) += node.calls;
+        }
+    }
+    calls
+}
+
+#[test]
+fn calls_are_those_that_the_kernels_own_tracer_sees_on_x86_64() {
+    calls_are_those_that_the_kernels_own_tracer_sees(Arch::X86_64);
+}
+
+#[test]
+fn calls_are_those_that_the_kernels_own_tracer_sees_on_arm64() {
+    calls_are_those_that_the_kernels_own_tracer_sees(Arch::Arm64);
+}
+
+fn calls_are_those_that_the_kernels_own_tracer_sees(arch: Arch) {
+    const TIMES: u32 = 20;
+    let dir = tempfile::tempdir().unwrap();
+    // By the host's clock a busy host would see a timer's interrupt over every attempt.
+    let orders = [Command::Calls(CallsRequest { times: TIMES })];
+    let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
+    let Response::Calls(reply) = request(&mut vm, orders[0].clone()) else { panic!() };
+    let CallsReply { root, trace, traceable } = reply;
+    let profile = profile(&mut vm, dir.path(), 0);
+    vm.power_off(LIMIT).unwrap();
+
+    let traceable: BTreeSet<&str> = traceable.iter().map(String::as_str).collect();
+    let traced = traced_calls(&trace);
+    // Calls all system calls' functions, or jumps to them, so that what those call is its own.
+    let system_calls = match arch {
+        Arch::X86_64 => "x64_sys_call",
+        Arch::Arm64 => "invoke_syscall",
+    };
+    let mut profiled = profiled_calls(&profile, system_calls);
+    profiled.retain(|name, _| traceable.contains(name));
+    assert_eq!(profiled, traced, "{trace}");
+    assert!(traced.len() > 10 && traced[&*root] == u64::from(TIMES), "{traced:?}");
+}
+
+#[test]
+fn two_cpus_are_one_profile() {
+    // arm64 changes code without the other CPUs' help.
+    let arch = Arch::X86_64;
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&Spec { cpus: 2, ..spec(arch, dir.path(), Clock::Free, &[]) }).unwrap();
+    // The other CPU is idle but for what it must know of patched code.
+    let command = explain(attach(Mechanism::KprobeMulti, 100, 1), Explain::Exact);
+    let Response::Explain(_) = request(&mut vm, command) else { panic!() };
+    for number in 0..2 {
+        let counts = counts(dir.path(), number);
+        assert_eq!(counts.vcpus.len(), 2);
+        let counted: u64 =
+            counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.instructions).sum();
+        let profile = profile(&mut vm, dir.path(), number);
+        assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), counted);
+        let threads: BTreeSet<_> =
+            profile.threads.iter().map(|thread| (&thread.command, thread.pid, thread.measured)).collect();
+        assert_eq!(threads.len(), profile.threads.len(), "a thread twice: {:?}", profile.threads);
+        assert_eq!(threads.iter().filter(|thread| thread.2).count(), 1, "{threads:?}");
+        let anywhere = |name: &str, wanted: fn(&Node, &Thread) -> bool| {
+            profile.nodes.iter().any(|node| {
+                profile.functions[node.function as usize].name == name
+                    && wanted(node, &profile.threads[node.thread as usize])
+            })
+        };
+        // Told by the attaching thread, done in an interrupt of the other CPU.
+        assert!(anywhere("text_poke_bp_batch", |node, thread| thread.measured && !node.interrupt));
+        assert!(anywhere("do_sync_core", |node, thread| !thread.measured && node.interrupt));
+    }
+    vm.power_off(LIMIT).unwrap();
+}
+
+fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
+    let functions = Functions::Count(functions.try_into().unwrap());
+    AttachRequest { mechanism, functions, rounds, seed: 1, seconds: None }
+}
+
+fn explain(attach: AttachRequest, how: Explain) -> Command {
+    Command::Explain(ExplainRequest { attach, how })
+}
+
+/// Of the attaching thread's work, what was spent in a function and below it, in per cent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    own: f64,
+    total: f64,
+}
+
+/// By function, and the five with the most of their own.
+fn shares(phases: &[Profile]) -> (BTreeMap<String, Share>, Vec<String>) {
+    let all: u64 = phases.iter().map(|profile| profile.totals().task).sum();
+    let per_cent = |amount| 100.0 * amount as f64 / all as f64;
+    let mut shares: BTreeMap<String, Share> = BTreeMap::new();
+    for cost in phases.iter().flat_map(Profile::costs) {
+        let share = shares.entry(cost.function.name).or_default();
+        share.own += per_cent(cost.own);
+        share.total += per_cent(cost.total);
+    }
+    let mut names: Vec<String> = shares.keys().cloned().collect();
+    names.sort_by(|a, b| shares[b].own.total_cmp(&shares[a].own));
+    names.truncate(5);
+    (shares, names)
+}
+
+/// No sampling interrupt comes while a function keeps interrupts off: what it does meanwhile, and has others do, is seen
+/// where it switches them on again, in itself. In these phases that is the one that patches code; what is to be compared
+/// of it is what it does with all it calls.
+const INTERRUPTS_OFF: &str = "__text_poke";
+/// Percentage points. Of 2,500 samples one standard deviation of a share of 20 % is 0.8.
+const APART: f64 = 3.0;
+
+fn assert_agree(exact: &[Profile], sampled: &[Profile]) {
+    let samples: u64 = sampled.iter().map(|profile| profile.totals().task).sum();
+    assert!(samples > 2500, "too few samples: {samples}");
+    let (exact, exact_top) = shares(exact);
+    let (sampled, sampled_top) = shares(sampled);
+    for name in exact_top.into_iter().chain(sampled_top) {
+        let of = |shares: &BTreeMap<String, Share>| {
+            let share = shares.get(&name).copied().unwrap_or_default();
+            if name == INTERRUPTS_OFF { share.total } else { share.own }
+        };
+        let (exact, sampled) = (of(&exact), of(&sampled));
+        assert!(
+            (exact - sampled).abs() < APART,
+            "{name}: {exact:.2} % of instructions, {sampled:.2} % of samples"
+        );
+    }
+}
+
+#[test]
+fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts_on_x86_64() {
+    under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(Arch::X86_64);
+}
+
+#[test]
+fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts_on_arm64() {
+    under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(Arch::Arm64);
+}
+
+/// A guest that keeps to its own clock repeats bit for bit: what it answers, times included, and all that was counted.
+fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(arch: Arch) {
+    // Two rounds of two phases: four profiles.
+    let request_of = attach(Mechanism::Fentry, 3, 2);
+    let orders = [Command::Facts, Command::Attach(request_of.clone()), explain(request_of, Explain::Exact)];
+    let boot = || {
+        let dir = tempfile::tempdir().unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
+        let answers: Vec<Response> = orders.iter().map(|command| request(&mut vm, command.clone())).collect();
+        let profiles: Vec<(Counts, Profile)> =
+            (0..4).map(|number| (counts(dir.path(), number), profile(&mut vm, dir.path(), number))).collect();
+        (answers, profiles, vm, dir)
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            let (answers, profiles, ..) = boot();
+            (answers, profiles)
+        });
+        (boot(), second.join().unwrap())
+    });
+    let (answers, profiles, vm, dir) = first;
+    assert_eq!(answers, second.0);
+    for ((counts, profile), (same_counts, same_profile)) in profiles.iter().zip(&second.1) {
+        assert!(counts == same_counts, "the counts differ");
+        assert!(profile == same_profile, "the profiles differ");
+        let totals = profile.totals();
+        assert!(totals.task > 100_000 && totals.interrupts > 0, "{totals:?}");
+    }
+    // Nobody else need run in each phase, but attaching and detaching twice leaves work to others.
+    assert!(profiles.iter().any(|(_, profile)| profile.totals().others > 0));
+    samples_agree(arch, vm, dir.path(), profiles.len() as u64);
+}
+
+/// Of both phases together; the guest's `number`th profile is the next.
+fn samples_agree(arch: Arch, mut vm: Vm, dir: &Path, number: u64) {
+    // A round of arm64, which changes code without stopping for it, takes half as long.
+    let rounds = match arch {
+        Arch::X86_64 => 60,
+        Arch::Arm64 => 130,
+    };
+    let explained = |how, rounds| explain(attach(Mechanism::KprobeMulti, 1000, rounds), how);
+    let Response::Explain(_) = request(&mut vm, explained(Explain::Exact, 1)) else { panic!() };
+    let exact = [0, 1].map(|phase| profile(&mut vm, dir, number + phase));
+    let Response::Explain(reply) = request(&mut vm, explained(Explain::Sampled, rounds)) else { panic!() };
+    let sampled = [reply.attach, reply.detach].map(|phase| {
+        let samples = phase.samples.unwrap();
+        let symbols =
+            resolve(&mut vm, count::stack_addresses(samples.stacks.iter().map(|sample| &sample.stack)));
+        count::of_samples("test", Phase::Attach, &samples, &symbols)
+    });
+    assert_agree(&exact, &sampled);
+}

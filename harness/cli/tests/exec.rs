@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program of this host in a real guest: packed with what it is linked to, run by the agent, and ended whatever it does.
+
+mod machine;
+
+use machine::{delivering, spec};
+use std::{fs, path::Path, process, time::Duration};
+use tramplab_analysis::branch::{Branch, Filter, Model};
+use tramplab_kernel::selftests::linked;
+use tramplab_model::run::Arch;
+use tramplab_protocol::delivery::Cpu;
+use tramplab_protocol::message::{Command, ExecEnd, ExecReply, ExecRequest, GuestError, Response};
+use tramplab_vm::{Spec, Vm, initramfs};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What the shell did in the guest, and said.
+fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply, String) {
+    let request = ExecRequest {
+        argv: ["/own/sh", "-c", script].map(str::to_owned).into(),
+        env: vec![("GREETING".to_owned(), "hello".to_owned())],
+        cwd: "/own".to_owned(),
+        seconds,
+        output_bytes,
+        deliver: None,
+    };
+    let mut said = String::new();
+    match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
+        Ok(Response::Exec(reply)) => (reply, said),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Into the guest's `/own`, with what it is linked to.
+fn pack(spec: &mut Spec, program: &Path, name: &str) {
+    let root = spec.dir.join("root");
+    let to = root.join("own").join(name);
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    fs::copy(program, &to).unwrap();
+    for library in linked::libraries(program, spec.arch).unwrap() {
+        let to = root.join(library.strip_prefix("/").unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(&library, to).unwrap();
+    }
+    let with = spec.dir.join("with.cpio");
+    initramfs::with_folder(&spec.initrd, &root, &with).unwrap();
+    spec.initrd = with;
+}
+
+#[test]
+fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = spec(Arch::host().expect("guests are of the host's architecture here"), dir.path());
+    pack(&mut spec, Path::new("/bin/sh"), "sh");
+    let mut vm = Vm::boot(&spec).unwrap();
+
+    let (reply, said) =
+        sh(&mut vm, "echo $GREETING $PWD; echo to stderr >&2; printf 'no end ±'; exit 3", 60, 1 << 20);
+    assert_eq!(reply, ExecReply { end: ExecEnd::Exited(3), dropped: 0 });
+    assert_eq!(said, "hello /own\nto stderr\nno end ±");
+
+    // What the kernel's tests take for granted.
+    let script = "while read -r a b c d; do echo $b $c; done < /proc/mounts; read -r flags < /sys/class/net/lo/flags; echo lo $flags; \
+                  (exit 5); echo child $?; test -d /mnt && echo mnt";
+    let (reply, said) = sh(&mut vm, script, 60, 1 << 20);
+    assert_eq!(reply.end, ExecEnd::Exited(0), "{said}");
+    for line in ["/sys/fs/cgroup cgroup2", "/sys/fs/bpf bpf", "/dev/shm tmpfs", "lo 0x9", "child 5", "mnt"] {
+        assert!(said.lines().any(|said| said == line), "{line}: {said}");
+    }
+
+    let (reply, _) = sh(&mut vm, "kill -SEGV $$", 60, 1 << 20);
+    assert_eq!(reply.end, ExecEnd::Signaled(11));
+
+    // A flood: what is beyond the limit is counted, and no line is cut.
+    let (reply, said) = sh(&mut vm, "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done", 60, 100);
+    assert_eq!(reply.end, ExecEnd::Exited(0));
+    assert!(said.ends_with('\n') && said.len() <= 100 && said.starts_with("line 0\nline 1\n"), "{said}");
+    let all: u64 = (0..5000).map(|i| format!("line {i}\n").len() as u64).sum();
+    assert_eq!(reply.dropped + said.len() as u64, all);
+
+    // It would never end, nor would what it left behind; the pipe is held open all the while.
+    let (reply, said) = sh(&mut vm, "(trap '' TERM; while :; do :; done) & echo began; wait", 2, 1 << 20);
+    assert_eq!((reply.end, said.as_str()), (ExecEnd::TimedOut, "began\n"));
+    let (reply, said) = sh(&mut vm, "(while :; do :; done) & echo left", 60, 1 << 20);
+    assert_eq!((reply.end, said.as_str()), (ExecEnd::Exited(0), "left\n"));
+    // Both are gone: no other shell is there.
+    let script = "for f in /proc/[0-9]*/comm; do read -r n < $f && [ $n = sh ] && echo ${f%/comm}; done; echo self /proc/$$";
+    let (_, said) = sh(&mut vm, script, 60, 1 << 20);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(matches!(lines[..], [one, own] if own == format!("self {one}")), "{said}");
+
+    let request = ExecRequest {
+        argv: vec!["/own/nothing".to_owned()],
+        env: vec![],
+        cwd: "/".to_owned(),
+        seconds: 10,
+        output_bytes: 1,
+        deliver: None,
+    };
+    match vm.request(Command::Exec(request), LIMIT).unwrap() {
+        Err(GuestError::Failed(message)) => {
+            assert!(message.contains("failed to start /own/nothing"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    vm.power_off(LIMIT).unwrap();
+}
+
+/// What the kernel tree's test of branch records asks for, in a guest as it is and in one that delivers records: by another process than the
+/// agent, in a program that is loaded when the plugin is long armed.
+#[test]
+fn where_records_are_delivered_a_guest_looks_like_a_machine_that_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = delivering(Arch::X86_64, dir.path());
+    let program = dir.path().join("asks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/asks_for_branches.c");
+    let made =
+        process::Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap();
+    assert!(made.success());
+    pack(&mut spec, &program, "asks");
+    let mut vm = Vm::boot(&spec).unwrap();
+    let mut asks = |deliver: Option<Cpu>| {
+        let request = ExecRequest {
+            argv: vec!["/own/asks".to_owned()],
+            env: vec![],
+            cwd: "/".to_owned(),
+            seconds: 60,
+            output_bytes: 1 << 20,
+            deliver,
+        };
+        let mut said = String::new();
+        match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
+            Ok(Response::Exec(reply)) => assert_eq!(reply.end, ExecEnd::Exited(0), "{said}"),
+            other => panic!("{other:?}"),
+        }
+        said
+    };
+    // No such entry: of a PMU that is not there.
+    let missing = nix::errno::Errno::ENOENT as i32;
+    let nothing = format!("branches {missing} cycles {missing}\nsnapshot -{missing} newest is not\n");
+    assert_eq!(asks(None), format!("cpus 1 guests 1 {nothing}"));
+    let model = Model::choose(None, Arch::X86_64);
+    let cpu = model.delivered(Filter::of(Branch::Any), model.depth());
+    // Only what asks for branches is there; and two records of 24 bytes.
+    let given = format!("cpus 1 guests 0 branches 0 cycles {missing}\nsnapshot 48 newest is there\n");
+    assert_eq!(asks(Some(cpu)), given);
+    // The recording ends with the program: its trace is there.
+    assert!(dir.path().join("trace-0000.bin").is_file() && !dir.path().join("trace-0001.bin").exists());
+    assert_eq!(asks(None), format!("cpus 1 guests 0 {nothing}"));
+    vm.power_off(LIMIT).unwrap();
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table. Rows that wait long come first.
+
+use crate::{
+    observed::{Ends, Observed},
+    place::Part,
+    scene::{Cause, flip_a_bit, truncate},
+};
+use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM};
+use tramplab_model::run::{Backend, ErrorKind};
+
+/// One thing that goes wrong, and what must come of it.
+pub struct Row {
+    pub fault: &'static str,
+    /// What starts the guests.
+    pub vm: Backend,
+    pub cause: Cause,
+    pub ends: Ends,
+}
+
+impl Row {
+    /// What is not as it must be.
+    pub fn wrong(&self, observed: &Observed) -> Option<String> {
+        let kept = observed.kept;
+        self.ends
+            .differs(observed)
+            .or_else(|| (!observed.left.is_empty()).then(|| "something was left behind".to_owned()))
+            .or_else(|| (kept.results != kept.of).then(|| "not all results were kept".to_owned()))
+    }
+}
+
+pub fn all() -> Vec<Row> {
+    use ErrorKind::{
+        BootTimeout, HungTask, Oops, Panic, Protocol, QemuExit, RcuStall, Silence, Trace, Warning,
+    };
+    let error = Ends::Error;
+    let by_qemu = [
+        // Guests that say nothing any more.
+        (
+            "QEMU hangs from its start",
+            Cause::Qemu(Some(HANGING)),
+            error(BootTimeout, "first word did not come"),
+        ),
+        (
+            "the agent falls silent",
+            Cause::Guest("silence"),
+            error(Silence, "neither heartbeat nor console line"),
+        ),
+        (
+            "QEMU is stopped (SIGSTOP)",
+            Cause::SignalTo(Part::Qemu, SIGSTOP),
+            error(Silence, "neither heartbeat"),
+        ),
+        // The kernel.
+        ("RCU stall", Cause::Guest("rcu_stall"), error(RcuStall, "detected stalls on CPUs/tasks")),
+        (
+            "the kernel panics at boot",
+            Cause::KernelArguments("rdinit=/none init=/none"),
+            error(Panic, "Unable to mount root fs"),
+        ),
+        ("the kernel panics in mid-test", Cause::Guest("panic"), error(Panic, "sysrq triggered crash")),
+        ("the kernel oopses and goes on", Cause::Guest("oops"), error(Oops, "NULL pointer dereference")),
+        ("the kernel warns and goes on", Cause::Guest("warning"), error(Warning, "fs/open.c")),
+        ("hung task", Cause::Guest("hung_task"), error(HungTask, "blocked for more than 1 seconds")),
+        (
+            "the guest is out of memory",
+            Cause::Guest("out_of_memory"),
+            error(Panic, "System is deadlocked on memory"),
+        ),
+        // The agent and its link.
+        ("the agent ends", Cause::Guest("exit_agent"), error(Panic, "Attempted to kill init")),
+        ("frames: bytes that are none", Cause::Guest("garbage_frame"), error(Protocol, "more than the")),
+        ("frames: a bit is flipped", Cause::Guest("corrupt_frame"), error(Protocol, "checksum is wrong")),
+        ("frames: one is cut", Cause::Guest("cut_frame"), error(Protocol, "checksum is wrong")),
+        ("frames: a flood", Cause::Guest("flood"), error(Protocol, "expected the answer to request")),
+        // QEMU.
+        (
+            "QEMU is killed (SIGKILL)",
+            Cause::SignalTo(Part::Qemu, SIGKILL),
+            error(QemuExit, "signal: 9 (SIGKILL)"),
+        ),
+        ("QEMU is missing", Cause::Qemu(None), Ends::Refused(2, "No such file or directory")),
+        ("QEMU is too old", Cause::Qemu(Some(OLD)), Ends::Refused(2, "it is QEMU 7.0.0, expected at least")),
+        ("QEMU is built without plugins", Cause::Qemu(Some(PLAIN)), Ends::Refused(2, "without TCG plugins")),
+        // Snapshots and the disk.
+        ("a snapshot is truncated", Cause::Snapshot(truncate), Ends::Overcome("a snapshot was of no use")),
+        (
+            "a snapshot has a bit flipped",
+            Cause::Snapshot(flip_a_bit),
+            Ends::Overcome("a snapshot was of no use"),
+        ),
+        ("the cache is read-only", Cause::Cache(READ_ONLY), Ends::Refused(3, "failed to write to the cache")),
+        ("the cache's disk is full", Cause::Cache(FULL), Ends::Refused(3, "no room is left there")),
+        ("the runs' disk fills up", Cause::FullRuns, error(Trace, "No space left on device")),
+        // The harness.
+        ("two runs at once", Cause::Twice, Ends::Overcome("both")),
+        ("Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
+        ("SIGTERM", Cause::SignalToHarness(SIGTERM), Ends::Stopped(Some(130))),
+        ("the harness is killed (SIGKILL); the next run cleans up", Cause::Killed, Ends::Stopped(None)),
+        ("SIGHUP", Cause::SignalToHarness(SIGHUP), Ends::Stopped(Some(130))),
+        ("the harness is stopped for 45 seconds (SIGSTOP)", Cause::Paused(45), Ends::Overcome("2 pass")),
+        (
+            "the harness is killed twenty times, at any moment",
+            Cause::KilledOften(20),
+            Ends::Overcome("2 pass"),
+        ),
+        // Where it is started: `$DIR` is an empty folder.
+        ("standard error is full", Cause::Shell("exec \"$@\" 2>/dev/full"), Ends::Overcome("2 pass")),
+        ("standard descriptors are closed", Cause::Shell("exec \"$@\" <&- >&- 2>&-"), Ends::Overcome("")),
+        (
+            "an unknown locale",
+            Cause::Shell("export LC_ALL=tr_TR.UTF-8 LANGUAGE=tr\nexec \"$@\""),
+            Ends::Overcome("2 pass"),
+        ),
+        ("umask 077", Cause::Shell("umask 077\nexec \"$@\""), Ends::Overcome("2 pass")),
+        ("64 descriptors", Cause::Shell("ulimit -n 64\nexec \"$@\""), Ends::Overcome("2 pass")),
+        ("files may not grow", Cause::Shell(NO_FILE_GROWS), Ends::Refused(2, "ulimit -f")),
+        ("TMPDIR is missing", Cause::Shell("export TMPDIR=/none\nexec \"$@\""), Ends::Overcome("2 pass")),
+        (
+            "TMPDIR is read-only",
+            Cause::Mounts("mount -t tmpfs -o ro none \"$DIR\"\nexport TMPDIR=\"$DIR\""),
+            Ends::Overcome("2 pass"),
+        ),
+        (
+            "TMPDIR is full",
+            Cause::Mounts(
+                "mount -t tmpfs -o nr_blocks=1 none \"$DIR\"\necho > \"$DIR/full\"\nexport TMPDIR=\"$DIR\"",
+            ),
+            Ends::Overcome("2 pass"),
+        ),
+        (
+            "the cache's path is not UTF-8",
+            Cause::Shell("export TRAMPLAB_CACHE=\"$(printf '/tmp/\\377')\"\nexec \"$@\""),
+            Ends::Refused(2, "expected a path in UTF-8"),
+        ),
+        (
+            "the cache's path has a newline",
+            Cause::Shell("export TRAMPLAB_CACHE='/tmp/a\nb'\nexec \"$@\""),
+            Ends::Refused(2, "expected a path in UTF-8"),
+        ),
+        (
+            "the path of the runs is not UTF-8",
+            Cause::Shell(ODD_RUNS),
+            Ends::Refused(2, "expected a path in UTF-8"),
+        ),
+        // KVM.
+        ("KVM is broken, and asked for", Cause::Kvm("kvm"), Ends::Refused(3, "no guest runs under KVM here")),
+        ("KVM is broken, and not asked for", Cause::Kvm("auto"), Ends::Overcome("using TCG")),
+    ];
+    // Its processes are others (vng, its shells, virtiofsd), and so is the guest's init.
+    let by_virtme_ng = [
+        ("virtme-ng: the kernel panics", Cause::Guest("panic"), error(Panic, "sysrq triggered crash")),
+        // The other init switches off when its program has ended, and virtme-ng ends.
+        ("virtme-ng: the agent ends", Cause::Guest("exit_agent"), error(QemuExit, "virtme-ng ended")),
+        (
+            "virtme-ng: QEMU is killed (SIGKILL)",
+            Cause::SignalTo(Part::Qemu, SIGKILL),
+            // Not by a signal: it sees QEMU's end.
+            error(QemuExit, "virtme-ng ended with exit status"),
+        ),
+        ("virtme-ng: it is killed itself", Cause::SignalTo(Part::Vng, SIGKILL), error(QemuExit, "SIGKILL")),
+        ("virtme-ng: Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
+        ("virtme-ng: the harness is killed", Cause::Killed, Ends::Stopped(None)),
+        (
+            "virtme-ng: it is too new",
+            Cause::Vng(NEW),
+            Ends::Refused(2, "expected at least 1.41 and below 2.0"),
+        ),
+    ];
+    let of = |vm| move |(fault, cause, ends)| Row { fault, vm, cause, ends };
+    let by_qemu = by_qemu.into_iter().map(of(Backend::Qemu));
+    by_qemu.chain(by_virtme_ng.into_iter().map(of(Backend::VirtmeNg))).collect()
+}
+
+/// Answers what it is, and starts nothing.
+const HANGING: &str = "case \"$*\" in *-kernel*) exec sleep 1000;; esac\nexec \"$REAL\" \"$@\"";
+const OLD: &str =
+    "case \"$1\" in --version) echo 'QEMU emulator version 7.0.0';; *) exec \"$REAL\" \"$@\";; esac";
+const NEW: &str = "echo 'virtme-ng 2.0'";
+/// As one that was configured with --disable-plugins: its help is silent, and `-plugin` ends with `-plugin: invalid option`.
+const PLAIN: &str = "case \"$*\" in -help) \"$REAL\" -help | grep -v -e -plugin;; \
+                     *-plugin*) echo 'qemu-system-x86_64: -plugin: invalid option' >&2; exit 1;; *) exec \"$REAL\" \"$@\";; esac";
+
+/// The folder of the runs, which the command line names, is another one.
+const ODD_RUNS: &str = "for word; do\n  shift\n  [ \"$word\" = \"$RUNS\" ] && word=$(printf '/tmp/\\377')\n  \
+                        set -- \"$@\" \"$word\"\ndone\nexec \"$@\"";
+/// Only the harness is limited, and not what takes down its words; with its exit code.
+const NO_FILE_GROWS: &str = "exec 3>&1\ncode=$({ { (ulimit -f 0; exec \"$@\" 2>&1 3>&-); echo $? >&4; } | cat >&3; } 4>&1)\nexit $code";
+/// `$CACHE` is an empty folder.
+const READ_ONLY: &str = "mount --bind \"$CACHE\" \"$CACHE\"\nmount -o remount,bind,ro \"$CACHE\"";
+const FULL: &str =
+    "mount -t tmpfs -o size=64k none \"$CACHE\"\nhead -c 60k /dev/zero > \"$CACHE/all-there-is\"";

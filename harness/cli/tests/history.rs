@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `history`, `--update-budgets` and `--format kcidb` from outside, on runs that were recorded.
+
+mod pip;
+
+use serde_json::{Value, json};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+fn tramplab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tramplab")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    // Of commits that do not descend from each other the older one goes first.
+    let date = if arguments.contains(&"bpf: Aside") { "1700000600 +0000" } else { "1700000000 +0000" };
+    command.env("GIT_COMMITTER_DATE", date);
+    command
+        .arg("-C")
+        .arg(folder)
+        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+        .args(arguments);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout).trim().to_owned()
+}
+
+/// The recorded kernel, as the run of a commit.
+fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
+    let mut run: Value =
+        serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).expect("the recorded run");
+    let name = format!("linux-{}", &commit[..12]);
+    run["id"] = json!(format!("run-{number}"));
+    run["started"] = json!(format!("2026-11-{number:02}T10:00:00Z"));
+    run["series"] = json!([]);
+    run["kernels"].as_array_mut().unwrap().retain(|one| one["name"] == kernel);
+    run["kernels"][0]["name"] = json!(name);
+    run["kernels"][0]["commit"] = json!(commit);
+    run["kernels"][0]["source"] = json!(format!("git /src/linux {commit}"));
+    run["cells"].as_array_mut().unwrap().retain(|cell| cell["id"]["kernel"] == kernel);
+    for cell in run["cells"].as_array_mut().unwrap() {
+        cell["id"]["kernel"] = json!(name);
+    }
+    let place = folder.join(format!("ci/{number}"));
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("run.json"), run.to_string()).unwrap();
+    place
+}
+
+/// Measured in another order than they were committed in, on a repository that is one.
+#[test]
+fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("linux");
+    fs::create_dir(&tree).unwrap();
+    git(&tree, &["init", "-q"]);
+    let commits: Vec<String> = (0..6)
+        .map(|number| {
+            git(&tree, &["commit", "-q", "--allow-empty", "-m", &format!("bpf: Change number {number}")]);
+            git(&tree, &["rev-parse", "HEAD"])
+        })
+        .collect();
+    let runs = dir.path().join("runs");
+    let [plain, patched] = ["6.12-source", "6.12-source+lbr-helpers.1"];
+    // Change 4 was measured first; 3 not at all.
+    for (number, commit, kernel) in
+        [(1, 4, patched), (2, 0, plain), (3, 1, plain), (4, 2, plain), (5, 5, patched)]
+    {
+        store(&runs, number, kernel, &commits[commit]);
+    }
+    std::os::unix::fs::symlink("5", runs.join("ci/latest")).unwrap();
+    fs::create_dir_all(runs.join("old")).unwrap();
+    fs::write(runs.join("old/run.json"), r#"{"schema": 99}"#).unwrap();
+    fs::create_dir_all(runs.join("cut")).unwrap();
+    fs::write(runs.join("cut/run.json"), r#"{"schema": 4, "id"#).unwrap();
+    let [runs, tree] = [&runs, &tree].map(|path| path.to_str().unwrap());
+    let metric = "lbr_waste.fexit.any";
+    let asked = ["history", "--runs", runs, "--metric", metric];
+
+    let output = tramplab(&[&asked[..], &["--tree", tree, "--fail-on-step"]].concat());
+    let (said, warned) = (text(&output.stdout), text(&output.stderr));
+    // The newest commit is as the one before: nothing new.
+    assert_eq!(output.status.code(), Some(0), "{said}{warned}");
+    let rows: Vec<&str> = said.lines().filter(|line| line.contains("| bpf: Change number")).collect();
+    let numbers = [0, 1, 2, 4, 5].map(|number| format!("bpf: Change number {number}"));
+    assert!(
+        rows.len() == 5 && rows.iter().zip(numbers).all(|(row, subject)| row.contains(&subject)),
+        "{said}"
+    );
+    let [old, new] = [&commits[2], &commits[4]];
+    let bisect = format!(
+        "worse at {}: 9 -> 10; 2 commits since {}: cargo xtask bisect --tree {tree} --good {old} --bad {new} --arch x86_64 --metric {metric}",
+        &new[..12],
+        &old[..12]
+    );
+    assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
+    assert!(warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"), "{warned}");
+
+    // By time change 5 comes last and is worse than what was measured before it.
+    let output = tramplab(&[&asked[..], &["--fail-on-step", "--format", "json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = found["histories"][0]["rows"].as_array().unwrap();
+    let shape = |row: &Value| (row["commit"].as_str().unwrap().to_owned(), row["value"].as_f64().unwrap());
+    let expected =
+        [(4, 10.0), (0, 9.0), (1, 9.0), (2, 9.0), (5, 10.0)].map(|(at, value)| (commits[at].clone(), value));
+    assert_eq!(rows.iter().map(shape).collect::<Vec<_>>(), expected);
+    assert_eq!((&rows[4]["step"]["worse"], &rows[4]["change"]), (&json!(true), &json!(1.0)));
+    assert_eq!(found["left_out"].as_array().unwrap().len(), 2);
+
+    // A branch of its own is no ancestor: what is between is no range to look in.
+    git(Path::new(tree), &["checkout", "-q", "-b", "side", &commits[1]]);
+    git(Path::new(tree), &["commit", "-q", "--allow-empty", "-m", "bpf: Aside"]);
+    store(Path::new(runs), 6, plain, &git(Path::new(tree), &["rev-parse", "HEAD"]));
+    let said = text(&tramplab(&[&asked[..], &["--tree", tree, "--format", "markdown"]].concat()).stdout);
+    assert!(
+        said.contains(&format!("not on one line with {}, which has 4 commits", &commits[5][..12])),
+        "{said}"
+    );
+    // Without a metric: one line for each that changed.
+    let said = text(&tramplab(&["history", "--runs", runs]).stdout);
+    assert!(said.contains(metric) && said.contains("did not change"), "{said}");
+}
+
+#[test]
+fn what_history_cannot_show_is_said_and_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let empty = dir.path().join("empty");
+    fs::create_dir_all(empty.join("old")).unwrap();
+    fs::write(empty.join("old/run.json"), r#"{"schema": 99}"#).unwrap();
+    let [run, empty, none] =
+        [&run, &empty, &dir.path().join("none")].map(|path| path.to_str().unwrap().to_owned());
+    for (arguments, words) in [
+        (vec!["--runs", &none], "no run at"),
+        (vec!["--runs", &empty], "schema 99"),
+        (vec!["--runs", &run, "--metric", "lbr_waste.fexit"], "unknown metric"),
+        (vec!["--runs", &run, "--metric", "trigger.fexit.branches"], "they have: lbr_waste.fexit.any"),
+        (
+            vec!["--runs", &run, "--metric", "attach.kprobe_multi.10.load", "--arch", "arm64"],
+            "of its test they have",
+        ),
+        (vec!["--runs", &run, "--kernel", "6.1"], "--kernel"),
+        (vec!["--runs", &run, "--model", "brbe"], "brbe is a CPU of arm64"),
+        (vec!["--runs", &run, "--tree", &empty], "as a git repository"),
+    ] {
+        let output = tramplab(&[&["history"][..], &arguments].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{arguments:?}: {words} in {said}");
+    }
+}
+
+#[test]
+fn a_stored_run_becomes_the_budgets_of_its_suite() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = dir.path().join("suite.yaml");
+    let before = "# mine\nname: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+    fs::write(&suite, before).unwrap();
+    let commit = "a1".repeat(20);
+    let run = store(dir.path(), 1, "6.12-source", &commit);
+    let update = format!("--update-budgets={}", suite.display());
+    let report = |run: &Path, option: &str| tramplab(&["report", run.to_str().unwrap(), option]);
+    let output = report(&run, &update);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let now = fs::read_to_string(&suite).unwrap();
+    let added = now.strip_prefix(before).expect("what was there stays").to_owned();
+    assert!(added.starts_with(&format!("budgets:\n  - kernels: [\"linux-{}\"]\n", &commit[..12])), "{added}");
+    assert!(
+        added.contains("fexit: { any: 9, ")
+            && added.contains("attach.kprobe_multi.10.attach.instructions: 3539800")
+    );
+    // The diff is what was added.
+    let shown = text(&output.stdout);
+    assert!(added.lines().all(|line| shown.contains(&format!("\n+{line}\n"))), "{shown}");
+    let again = report(&run, &update);
+    assert!(again.stdout.is_empty() && text(&again.stderr).contains("already"), "{}", text(&again.stderr));
+    // One that ends in an error leaves it as it is.
+    let json = fs::read_to_string(run.join("run.json")).unwrap();
+    let panic = json.replacen("\"pass\"", r#"{"error":{"kind":"panic","message":"oh"}}"#, 1);
+    fs::write(run.join("run.json"), panic).unwrap();
+    let output = report(&run, &update);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        text(&output.stderr).contains("cells end in an error: x86_64/linux-"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(fs::read_to_string(&suite).unwrap(), now);
+    // The suite that the run names need not be here.
+    fs::write(run.join("run.json"), json).unwrap();
+    let output = report(&run, "--update-budgets");
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--update-budgets=SUITE"));
+}
+
+/// It is the user's own file: killed while it writes, here by the kernel as no file may grow, it has not made an empty one of it.
+#[test]
+fn a_suite_is_written_whole_or_not_at_all_and_stays_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, suite] = ["file.yaml", "suite.yaml"].map(|name| dir.path().join(name));
+    let before =
+        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+    fs::write(&file, before).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("file.yaml", &suite).unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let update = format!("--update-budgets={}", suite.display());
+    let killed = Command::new("sh")
+        .args(["-c", "ulimit -c 0; ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tramplab"), "report"])
+        .args([run.to_str().unwrap(), &update])
+        .output()
+        .unwrap();
+    assert!(!killed.status.success(), "{}", text(&killed.stderr));
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+
+    let output = tramplab(&["report", run.to_str().unwrap(), &update]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(fs::read_to_string(&file).unwrap().contains("budgets:"));
+    assert!(suite.is_symlink());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+}
+
+/// `tramplab … | head`: whoever reads has seen enough, and the answer is the same.
+#[test]
+fn a_closed_pipe_changes_no_exit_code_and_keeps_no_file_from_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let commits = ["1", "2"].map(|digit| digit.repeat(40));
+    let runs = dir.path().join("runs");
+    store(&runs, 1, "6.12-source", &commits[0]);
+    let run = store(&runs, 2, "6.12-source+lbr-helpers.1", &commits[1]);
+    let json = fs::read_to_string(run.join("run.json")).unwrap();
+    fs::write(run.join("run.json"), json.replacen("\"pass\"", r#"{"fail":{"reasons":["beyond"]}}"#, 1))
+        .unwrap();
+    let suite = dir.path().join("suite.yaml");
+    fs::write(
+        &suite,
+        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n",
+    )
+    .unwrap();
+    let merged = dir.path().join("merged");
+    let update = format!("--update-budgets={}", suite.display());
+    let [run, runs, merged_] = [&run, &runs, &merged].map(|path| path.to_str().unwrap());
+    for (arguments, code) in [
+        (&["report", run][..], 1),
+        (&["report", run, "--format", "json"], 1),
+        (&["merge", "--into", merged_, run], 1),
+        (&["history", "--runs", runs, "--metric", "lbr_waste.fexit.any", "--fail-on-step"], 1),
+        (&["profile", run], 2),
+        (&["report", run, &update], 0),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_tramplab"))
+            .args(arguments)
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+    }
+    for file in ["report.md", "junit.xml"] {
+        assert!(merged.join(file).is_file(), "{file}");
+    }
+    assert!(fs::read_to_string(&suite).unwrap().contains("budgets:"));
+}
+
+/// An artefact is somebody's: what its folders are links to is not part of the run.
+#[test]
+fn a_merge_follows_no_link_out_of_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("secret"), "s").unwrap();
+    symlink(&elsewhere, run.join("cells")).unwrap();
+    fs::create_dir(run.join("kernels")).unwrap();
+    symlink(&elsewhere, run.join("kernels/link")).unwrap();
+    fs::write(run.join("kernels/own"), "o").unwrap();
+    let into = dir.path().join("into");
+    let output = tramplab(&["merge", "--into", into.to_str().unwrap(), run.to_str().unwrap()]);
+    assert!(into.join("run.json").is_file(), "{}", text(&output.stderr));
+    assert!(into.join("kernels/own").is_file());
+    for place in ["cells", "kernels/link"] {
+        assert!(!into.join(place).join("secret").exists(), "{place}");
+    }
+}
+
+#[test]
+fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let report = ["report", run.to_str().unwrap(), "--format", "kcidb", "--origin"];
+    let output = tramplab(&[&report[..], &["my_ci"]].concat());
+    let objects: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(objects["checkouts"][0]["git_commit_hash"], "a1".repeat(20));
+    assert!(objects["tests"][0]["id"].as_str().unwrap().starts_with("my_ci:run-1/x86_64/linux-"));
+    assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
+}
+
+/// One that was killed never came to its verdict, and left half a job; its rest has the whole job.
+#[test]
+fn a_killed_run_and_its_rest_are_judged_as_one_and_have_the_files_of_what_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorded: Value = serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).unwrap();
+    let is = |cell: &Value, test: &str, kernel: &str| {
+        !cell["id"]["test"][test].is_null() && cell["id"]["kernel"] == kernel
+    };
+    let (base, head) = ("6.12-source+lbr-helpers.0", "6.12-source");
+    let cells = |of: &Value| of["cells"].as_array().unwrap().clone();
+    let place = |of: &Value, test: &str, kernel: &str| {
+        cells(of).iter().position(|cell| is(cell, test, kernel)).unwrap()
+    };
+    let folder = |run: &str, cell: &Value| {
+        let test = "attach/kprobe.multi/10";
+        dir.path()
+            .join(run)
+            .join(format!("cells/x86_64/{}/tcg/{test}", cell["id"]["kernel"].as_str().unwrap()))
+    };
+    let write = |run: &Value, of_a_cell: &str| {
+        let to = dir.path().join(run["id"].as_str().unwrap());
+        for cell in cells(&recorded).iter().filter(|cell| !cell["id"]["test"]["attach"].is_null()) {
+            let folder = folder(run["id"].as_str().unwrap(), cell);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(of_a_cell), run["id"].as_str().unwrap()).unwrap();
+            fs::write(folder.join("console.log"), run["id"].as_str().unwrap()).unwrap();
+        }
+        fs::write(to.join("run.json"), run.to_string()).unwrap();
+        to.to_str().unwrap().to_owned()
+    };
+    let of_attach = |of: &Value| -> Vec<Value> {
+        cells(of).into_iter().filter(|cell| !cell["id"]["test"]["attach"].is_null()).collect()
+    };
+
+    let mut killed = recorded.clone();
+    (killed["id"], killed["finished"], killed["interrupted"]) = (json!("killed"), Value::Null, json!(true));
+    let worse = place(&killed, "lbr_waste", head);
+    let wasted = &mut killed["cells"][worse]["measurement"]["lbr_waste"]["points"][0]["wasted"];
+    for model in wasted.as_object_mut().unwrap().values_mut() {
+        model["any"]["wasted"] = json!(60);
+    }
+    let half = place(&killed, "attach", base);
+    killed["cells"][half]["duration_ms"] = json!(1);
+    killed["cells"][half]["measurement"]["attach"]["unexplained"] = json!(["by the run that was killed"]);
+    let missing = of_attach(&recorded).into_iter().map(|cell| cell["id"].clone());
+    killed["missing"] = missing.filter(|id| id["kernel"] != base).collect();
+    killed["cells"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|cell| cell["id"]["test"]["attach"].is_null() || is(cell, "attach", base));
+    let mut rest = recorded.clone();
+    (rest["id"], rest["rest_of"]) = (json!("rest"), json!("killed"));
+    rest["cells"] = json!(of_attach(&recorded));
+    let (killed, rest) = (write(&killed, "partial.json"), write(&rest, "cell.json"));
+
+    for order in [[&killed, &rest], [&rest, &killed]] {
+        let into = tempfile::tempdir().unwrap();
+        let to = into.path().to_str().unwrap();
+        let output = tramplab(&["merge", "--expect", "1", "--into", to, order[0], order[1]]);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("15 cells: 11 pass, 1 fail, 0 error, 3 skip"), "{said}");
+        let whole = fs::read_to_string(into.path().join("run.json")).unwrap();
+        assert!(!whole.contains("by the run that was killed"));
+        for cell in of_attach(&recorded) {
+            let folder = into.path().join(folder("", &cell).strip_prefix(dir.path()).unwrap());
+            assert_eq!(fs::read_to_string(folder.join("console.log")).unwrap(), "rest");
+            assert!(!folder.join("partial.json").exists());
+        }
+    }
+}
+
+/// As CI puts a commit's shards together, each time into a folder of the same name.
+#[test]
+fn runs_that_were_put_together_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let commits = ["1", "2"].map(|digit| digit.repeat(40));
+    let mut ids = Vec::new();
+    for (number, commit) in [1, 2].into_iter().zip(&commits) {
+        let part = store(&dir.path().join("parts"), number, "6.12-source", commit);
+        let into = dir.path().join(format!("artifacts/{number}/merged"));
+        let place = [&part, &into].map(|path| path.to_str().unwrap());
+        let output = tramplab(&["merge", "--into", place[1], place[0]]);
+        assert!(into.join("report.md").is_file(), "{}", text(&output.stderr));
+        let run: Value = serde_json::from_slice(&fs::read(into.join("run.json")).unwrap()).unwrap();
+        ids.push(run["id"].as_str().unwrap().to_owned());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let artifacts = dir.path().join("artifacts");
+    let metric = ["--metric", "lbr_waste.fexit.any", "--format", "json"];
+    let output = tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
+}
+
+/// KernelCI's own program, and what its `submit` imports. The rest that it asks for draws charts.
+const KCI_DEV: [&str; 12] = [
+    "kci-dev==0.1.12",
+    "certifi==2026.10.19.post1",
+    "charset-normalizer==3.5.2",
+    "click==8.2.1",
+    "gitdb==4.0.12",
+    "GitPython==3.2.1",
+    "idna==3.20",
+    "PyYAML==6.0.4",
+    "requests==2.34.2",
+    "smmap==5.0.3",
+    "tabulate==0.9.0",
+    "urllib3==2.8.0",
+];
+
+#[test]
+fn kci_dev_submits_reports_as_they_are_written() {
+    let packages = pip::installed(&KCI_DEV);
+    let dir = tempfile::tempdir().unwrap();
+    let submitted = |file: &Path| {
+        let mut command = Command::new("python3");
+        command.args(["-c", "from kcidev.subcommands.submit import submit; submit(obj={})"]);
+        command.args(["build", "--dry-run", "--from-json"]).arg(file);
+        command.env("PYTHONPATH", &packages).output().unwrap()
+    };
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for run in [
+        "report/testdata/run.json",
+        "report/testdata/two-architectures.json",
+        "compare/testdata/lbr-helpers.json",
+    ] {
+        let report = dir.path().join("report.json");
+        let arguments = ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
+        tramplab(&[&["report", testdata.join(run).to_str().unwrap()], &arguments[..]].concat());
+        let output = submitted(&report);
+        assert!(output.status.success(), "{run}: {}", text(&output.stderr));
+        let [sent, written]: [Value; 2] =
+            [output.stdout, fs::read(&report).unwrap()].map(|bytes| serde_json::from_slice(&bytes).unwrap());
+        assert_eq!(sent, written, "{run}");
+    }
+    let other = dir.path().join("other.json");
+    fs::write(&other, "{}").unwrap();
+    assert!(!submitted(&other).status.success());
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What becomes of tramplab's configurations in 6.12's own sources, cross-compiled for arm64: configured only, not built.
+
+use std::{
+    env, fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tramplab_host::{Cache, child};
+use tramplab_kernel as kernel;
+use tramplab_kernel::{
+    KernelError, Recipe, Source,
+    compile::{BuildError, Builder, Confinement, Event, Order, ToolchainError},
+    kconfig::{self, Uses},
+    series::Patch,
+    source,
+};
+use tramplab_model::run::Arch;
+use tramplab_protocol::Mechanism;
+
+/// 6.12's sources, unpacked once for all configurations.
+struct Sources {
+    /// In the cache's folder, where there is room.
+    folder: tempfile::TempDir,
+    tree: PathBuf,
+}
+
+const PREFIX: &str = "test-kernel-config-";
+
+/// What tests that were killed left: a gigabyte each.
+fn sweep(root: &Path) {
+    for entry in fs::read_dir(root).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+impl Sources {
+    fn unpack() -> Sources {
+        let cache = Cache::open(true).unwrap();
+        let recipe =
+            recipe(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/6.12-source.yaml")));
+        let mut progress = |_: &str| ();
+        let sources = source::resolve(&recipe.tree, &cache, &mut progress).unwrap();
+        sweep(cache.root());
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(cache.root()).unwrap();
+        let tree = folder.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        sources.checkout(&tree, &cache, &mut progress).unwrap();
+        Sources { folder, tree }
+    }
+
+    /// Configures an arm64 kernel with the fragments that come with tramplab and `extra` lines.
+    fn configure(&self, toolchain: &str, extra: &str) -> Result<(), BuildError> {
+        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("extra.config"), extra).unwrap();
+        let text = format!(
+            "arch: arm64\ndebian-source: {{ package: linux-source-6.12 }}\ntoolchain: {toolchain}\nconfig: [extra.config]\n"
+        );
+        fs::write(path("k.yaml"), text).unwrap();
+        let recipe = recipe(&path("k.yaml"));
+        let configs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/kconfig"));
+        let order = Order {
+            name: "k".into(),
+            arch: Arch::Arm64,
+            digest: "6.12".into(),
+            description: "6.12".into(),
+            lineage: "6.12".into(),
+            toolchain: recipe.toolchain,
+            config: kconfig::fragments(
+                configs,
+                Arch::Arm64,
+                &Mechanism::ALL,
+                Uses::default(),
+                &recipe.config,
+            )
+            .unwrap(),
+            patches: Vec::new(),
+            reverse: false,
+            confinement: Confinement::probe().ok(),
+        };
+        let cache = Cache::at(self.folder.path().join("cache"), true);
+        // The same sources in every build folder; they are only read.
+        let checkout = |into: &Path| {
+            let mut command = std::process::Command::new("cp");
+            command.args(["--archive", "--link", "--no-target-directory"]).arg(&self.tree).arg(into);
+            child::run(&mut command, Duration::from_secs(600)).map(drop)
+        };
+        let no_patch = |_: &Patch, _: &Path| Ok::<_, KernelError>(());
+        let mut builder = Builder::new(&order, &cache, checkout, no_patch)?;
+        let mut configured = false;
+        let built = builder.build(0, &path("log"), &mut |event| match event {
+            // The configuration is what it is to be.
+            Event::Stage(text) if text == "preparing" => {
+                configured = true;
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        match built {
+            Err(BuildError::Interrupted { .. }) if configured => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => panic!("it was built"),
+        }
+    }
+
+    /// The options that are lost, each with the reason.
+    fn lost(&self, toolchain: &str, extra: &str) -> Vec<(String, String)> {
+        match self.configure(toolchain, extra) {
+            Ok(()) => Vec::new(),
+            Err(BuildError::Config { unmet, .. }) => {
+                unmet.into_iter().map(|unmet| (unmet.wanted.option, unmet.why)).collect()
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// How a manifest has its kernel built for arm64.
+fn recipe(path: &Path) -> Recipe {
+    let manifests = kernel::find(path.to_str().unwrap(), Path::new("/nonexistent")).unwrap();
+    let manifest = manifests.into_iter().find(|manifest| manifest.arch == Arch::Arm64).unwrap();
+    let Source::Built(recipe) = manifest.source else { panic!("{manifest:?}") };
+    recipe
+}
+
+const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
+const DIRECT_CALLS: &str = "DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
+
+#[test]
+fn arm64_keeps_what_it_is_traced_with_or_says_what_took_it() {
+    let sources = Sources::unpack();
+    // Demanded outright: they are there, and not merely left out.
+    let kept = format!("CONFIG_{CALL_OPS}=y\nCONFIG_{DIRECT_CALLS}=y\n");
+    assert_eq!(sources.lost("gcc", &kept), []);
+
+    // 6.12 has no fprobe for arm64. That alone is no error; who insists is told why.
+    let lost = sources.lost("gcc", "CONFIG_FPROBE=y\n");
+    let [(option, why)] = &lost[..] else { panic!("{lost:?}") };
+    assert!(option == "FPROBE" && why.contains("HAVE_RETHOOK [=n]"), "{lost:?}");
+
+    const SMALL: &str = "# CONFIG_CC_OPTIMIZE_FOR_PERFORMANCE is not set\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n";
+    let lost = sources.lost("gcc", SMALL);
+    let names: Vec<_> = lost.iter().map(|(option, _)| option.as_str()).collect();
+    assert_eq!(names, [DIRECT_CALLS, CALL_OPS]);
+    for (option, why) in &lost {
+        assert!(why.contains("is selected by ARM64 [=y] only with"), "{option}: {why}");
+        assert!(why.contains("!CC_OPTIMIZE_FOR_SIZE [=y]"), "{option}: {why}");
+        assert!(why.contains(&format!("# CONFIG_{option} is not set")), "{option}: {why}");
+    }
+    // And who wants a kernel without them can have it.
+    let meant = format!("{SMALL}# CONFIG_{CALL_OPS} is not set\n# CONFIG_{DIRECT_CALLS} is not set\n");
+    assert_eq!(sources.lost("gcc", &meant), []);
+
+    // clang, where it is: it keeps them at any size.
+    match sources.configure("clang", &format!("{kept}{SMALL}")) {
+        Ok(()) => {}
+        Err(BuildError::Toolchain(error @ ToolchainError::Missing { .. })) => {
+            return eprintln!("without clang: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let lost = sources.lost("clang", "CONFIG_CFI_CLANG=y\n");
+    match &lost[..] {
+        // Before clang 16.
+        [(option, why)] => assert!(option == "CFI_CLANG" && why.contains("the compiler"), "{lost:?}"),
+        lost => {
+            let names: Vec<_> = lost.iter().map(|(option, _)| option.as_str()).collect();
+            assert_eq!(names, [DIRECT_CALLS, CALL_OPS]);
+            assert!(lost.iter().all(|(_, why)| why.contains("only with !CFI_CLANG [=y]")), "{lost:?}");
+        }
+    }
+}

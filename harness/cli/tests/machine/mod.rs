@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machines that these tests boot, one of each architecture.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tramplab_host::QemuProgram;
+use tramplab_model::run::{Accel, Arch, Clock};
+use tramplab_vm::{Deadlines, Spec, initramfs};
+
+pub fn from_env(name: &str) -> PathBuf {
+    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
+}
+
+/// What is there once for each architecture.
+fn of(arch: Arch, what: &str) -> PathBuf {
+    let arch = match arch {
+        Arch::X86_64 => "X86_64",
+        Arch::Arm64 => "ARM64",
+    };
+    from_env(&format!("TRAMPLAB_{what}_{arch}"))
+}
+
+/// The same in a QEMU that lets the plugin write to the guest.
+#[allow(dead_code, reason = "not every test binary delivers")]
+pub fn delivering(arch: Arch, dir: &Path) -> Spec {
+    let mut spec = spec(arch, dir);
+    spec.qemu.program = of(arch, "QEMU_DELIVERING");
+    spec
+}
+
+/// A machine with the test's kernel, the agent, the plugin and the host's clock.
+pub fn spec(arch: Arch, dir: &Path) -> Spec {
+    let initrd = dir.join("initramfs.cpio");
+    initramfs::build(&of(arch, "AGENT"), &[], &initrd).unwrap();
+    Spec {
+        qemu: QemuProgram { program: of(arch, "QEMU"), arguments: vec![], environment: vec![] },
+        arch,
+        accel: Accel::Tcg,
+        clock: Clock::Free,
+        kernel: of(arch, "TEST_KERNEL"),
+        initrd,
+        virtme: None,
+        cpus: 1,
+        memory_mib: 1024,
+        append: vec![],
+        plugin: Some(from_env("TRAMPLAB_PLUGIN")),
+        snapshots: None,
+        lbr: None,
+        dir: dir.to_owned(),
+        deadlines: Deadlines { boot: Duration::from_secs(60), silence: Duration::from_secs(15) },
+    }
+}

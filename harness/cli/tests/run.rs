@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole runs on real guests: what they report and how they end. Those that are interrupted are rows of `faults/`.
+
+mod command;
+
+use command::{said, stored, tramplab};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+use tramplab_host::{Cache, runs::RunDir};
+use tramplab_kernel as kernel;
+use tramplab_model::run::{Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run};
+use tramplab_protocol::message::Explain;
+
+fn vm_test(dir: &Path, suite: &str) -> Command {
+    let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+    let mut command = vm_test_of(dir, suite);
+    command.arg("--kernel").arg(kernel);
+    command
+}
+
+/// On the suite's own kernels.
+fn vm_test_of(dir: &Path, suite: &str) -> Command {
+    fs::write(dir.join("suite.yaml"), suite).unwrap();
+    let mut command = tramplab();
+    command
+        .args(["vm-test", "--accel", "tcg", "--suite"])
+        .arg(dir.join("suite.yaml"))
+        .arg("--runs")
+        .arg(dir.join("runs"));
+    command
+}
+
+/// Processes that have this folder in their command line.
+fn processes_of(dir: &Path) -> Vec<String> {
+    let dir = dir.to_str().unwrap();
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| {
+            Some(String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).into_owned())
+        })
+        .filter(|line| line.contains("qemu") && line.contains(dir))
+        .collect()
+}
+
+const HEAD: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
+
+#[test]
+fn cells_are_selected_by_whole_parts_of_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let attach = "  - attach: { mechanisms: [kprobe.multi], functions: [1, 100, 1000], rounds: 1 }\n";
+    let list = |suite: &str, arguments: &[&str]| {
+        let mut command = vm_test(dir.path(), &format!("{HEAD}{suite}"));
+        let output = command.arg("--list").args(arguments).output().unwrap();
+        let names = String::from_utf8_lossy(&output.stdout);
+        let tests = names.lines().map(|name| name.rsplit('/').next().unwrap().to_owned());
+        (output.status.code(), tests.collect::<Vec<_>>())
+    };
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(list(attach, &["kprobe.multi/100"]), (Some(0), names(&["100"])));
+    assert_eq!(list(attach, &["kprobe.multi/1", "multi/1000"]), (Some(0), names(&["1", "1000"])));
+    assert_eq!(list(attach, &["kprobe.multi/10000"]), (Some(2), names(&[])));
+    // A budget of a kernel that is nowhere would never fail.
+    let budgets = |kernel: &str| {
+        format!(
+            "  - lbr_waste: {{ mechanisms: [fexit] }}\nbudgets:\n  - kernels: [\"{kernel}\"]\n    wasted: {{ fexit: {{ any: 9 }} }}\n"
+        )
+    };
+    assert_eq!(list(&budgets("6.1"), &[]), (Some(0), names(&["fexit"])));
+    assert_eq!(list(&budgets("6.21"), &[]), (Some(2), names(&[])));
+    // A suite without attach tests has no clock to choose, and is measured.
+    let waste = "  - lbr_waste: { mechanisms: [fentry] }\n";
+    assert_eq!(list(waste, &["--clock", "exact"]), (Some(0), names(&["fentry"])));
+}
+
+#[test]
+fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, fentry, fsession] }}\n  - fault: {{ faults: [panic] }}\n\
+         budgets:\n  - wasted: {{ fexit: {{ any: 1 }}, fentry: {{ any: 1000 }} }}\n"
+    );
+    let output = vm_test(dir.path(), &suite).args(["--listing", "--branches", "virtual"]).output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for words in ["budget 1", "sysrq triggered crash", "BPF_TRACE_FSESSION", "bpf_fentry_test1+0x", "[#00] "]
+    {
+        assert!(text.contains(words), "{words:?} is missing in: {text}");
+    }
+    let run = stored(&dir.path().join("runs"));
+    let outcomes: Vec<&Outcome> = run.cells.iter().map(|cell| &cell.outcome).collect();
+    assert!(
+        matches!(
+            outcomes[..],
+            [
+                Outcome::Fail { .. },
+                Outcome::Pass,
+                Outcome::Skip { .. },
+                Outcome::Error { kind: ErrorKind::Panic, .. }
+            ]
+        ),
+        "{outcomes:#?}"
+    );
+    let sources: Vec<_> = run.cells.iter().filter_map(Cell::branch_source).collect();
+    assert_eq!(sources, [BranchSource::Virtual; 2]);
+    assert!(!run.interrupted);
+    // The same run, rendered again, says the same; without the failed cell it would be an error, not a pass.
+    let report = |format: &str| {
+        let output = tramplab()
+            .args(["report", "--format", format])
+            .arg(dir.path().join("runs/latest"))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(report("junit").contains("<error"));
+    assert!(report("markdown").contains("| fexit"));
+    assert_eq!(serde_json::from_str::<Run>(&report("json")).unwrap(), run);
+
+    // What is only an error ends with 3.
+    let output = vm_test(dir.path(), &suite).args(["-E", "test(/fault/)"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    // What is only skipped is no failure.
+    let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// The first cell that ends is kept; the rest is measured by the command line that was given, and both are one run.
+#[test]
+fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
+    let mut child =
+        vm_test(dir.path(), &suite).args(["-j", "1", "lbr_waste"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("pass ")));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:#?}");
+    let first = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let hint = format!("cargo xtask vm-test --rest-of {} --accel tcg --suite ", first.display());
+    let is_hint = |line: &String| line.contains(&hint);
+    assert!(rest.iter().any(is_hint), "{rest:#?}");
+    let report = tramplab().arg("report").arg(dir.path().join("runs/latest")).output().unwrap();
+    assert!(report.status.code() == Some(130) && said(&report).contains(&hint), "{}", said(&report));
+    let lacking = RunDir::load(&first).unwrap();
+    assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
+
+    let latest = dir.path().join("runs/latest");
+    let output = vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&latest).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let second = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let both = format!("cargo xtask merge {} {}\n", first.display(), second.display());
+    assert!(said(&output).contains(&both), "{}", said(&output));
+    let measured: Vec<CellId> =
+        stored(&dir.path().join("runs")).cells.into_iter().map(|cell| cell.id).collect();
+    assert_eq!(measured, lacking.missing);
+    let joined = dir.path().join("joined");
+    let merge = tramplab().args(["merge", "--into"]).args([&joined, &first, &second]).output().unwrap();
+    assert_eq!(merge.status.code(), Some(0), "{}", said(&merge));
+    let whole = RunDir::load(&joined).unwrap();
+    assert!(whole.cells.len() == 4 && !whole.interrupted && whole.missing.is_empty(), "{whole:#?}");
+
+    // Nothing is left of a whole one, and of another suite nothing here.
+    let refused = |suite: &str, of: &Path, words: &str| {
+        let output = vm_test(dir.path(), suite).arg("--rest-of").arg(of).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    };
+    refused(&suite, &second, "was not interrupted");
+    refused(&format!("{HEAD}  - boot: {{}}\n"), &first, "cargo xtask vm-test --accel tcg");
+    refused(&suite, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")), "is not a run");
+}
+
+/// A distribution's kernel without its package: its virtio is in modules that nobody packs.
+#[test]
+fn a_kernel_without_virtio_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels"));
+    let mut manifests = kernel::find("6.1", shipped).unwrap().into_iter();
+    let manifest = manifests.find(|manifest| manifest.arch == Arch::X86_64).unwrap();
+    let image = kernel::fetch(&manifest, &Cache::open(true).unwrap(), &mut |_| ()).unwrap();
+    let suite = format!("{HEAD}  - boot: {{}}\n");
+    let output = vm_test_of(dir.path(), &suite).arg("--kernel").arg(&image.image).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let Outcome::Error { kind: ErrorKind::Guest, message } = &run.cells[0].outcome else {
+        panic!("{:#?}", run.cells[0])
+    };
+    assert!(message.contains("gave up") && message.contains("CONFIG_VIRTIO_CONSOLE"), "{message}");
+}
+
+#[test]
+fn a_kernel_that_panics_at_boot_is_booted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "machine: {{ append: [\"rdinit=/none\", \"init=/none\"] }}\n{HEAD}  \
+         - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe, kprobe.multi, kretprobe.multi] }}\n"
+    );
+    let output = vm_test(dir.path(), &suite).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let names: Vec<String> = run.cells.iter().map(|cell| cell.id.test.name()).collect();
+    assert_eq!((names.len(), names[0].as_str()), (7, "boot"), "{names:?}");
+    for (number, cell) in run.cells.iter().enumerate() {
+        let Outcome::Error { kind: ErrorKind::Panic, message } = &cell.outcome else { panic!("{cell:?}") };
+        let start = if number == 0 { "Kernel panic" } else { "does not boot: Kernel panic" };
+        assert!(message.starts_with(start), "{message}");
+        assert_eq!(cell.console_tail.is_empty(), number > 0, "{cell:?}");
+    }
+    // One QEMU, whose console is kept with the cell that failed; one line for all others.
+    let latest = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
+    let files = |name: &str| {
+        let all = walkdir::WalkDir::new(latest.join("cells")).into_iter().flatten();
+        all.filter(|entry| entry.file_name() == name).count()
+    };
+    assert_eq!((files("qemu.log"), files("console.log")), (1, 2));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.matches("does not boot: Kernel panic").count(), 1, "{text}");
+}
+
+/// The sum of folded stacks, of a profile of the run.
+fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
+    let output = tramplab()
+        .args(["profile", "--format", "folded"])
+        .arg(dir.join("runs/latest"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let count = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(count).sum()
+}
+
+#[test]
+fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "{HEAD}  - attach: {{ mechanisms: [kprobe.multi], functions: [100], rounds: 2, clock: both, explain: [exact, sampled] }}\n"
+    );
+    let output = vm_test(dir.path(), &suite).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let run = stored(&dir.path().join("runs"));
+    let Some(Measurement::Attach(attach)) = &run.cells[0].measurement else { panic!("{said}") };
+    let exact = attach.exact.as_ref().unwrap();
+    assert_eq!((attach.boots.len(), exact.rounds.len(), exact.functions), (1, 2, 100));
+    // Whatever the clock, the functions are the same, and they are kept.
+    assert_eq!(attach.boots[0].list_sha256, exact.list_sha256);
+    let folder = RunDir::new(dir.path().join("runs/latest")).cell(&run.cells[0].id);
+    for boot in ["boot-1", "boot-2"] {
+        let list = fs::read_to_string(folder.join(boot).join("functions.txt")).unwrap();
+        assert_eq!(list.lines().count(), 100);
+    }
+    for summary in &attach.explained {
+        let phase = summary.phase.name();
+        let file = folder.join(&summary.file);
+        assert!(file.exists(), "{}", file.display());
+        let how = match summary.how {
+            Explain::Exact => {
+                assert_eq!(summary.clock, Clock::Exact);
+                assert!(summary.totals.task > 1_000_000, "{phase}: {:?}", summary.totals);
+                // A time of the exact clock is one of instructions: those of all threads are in it.
+                assert!(summary.wall_ns > summary.totals.task, "{phase}: {summary:?}");
+                "exact"
+            }
+            Explain::Sampled => {
+                assert_eq!(summary.clock, Clock::Free);
+                assert!(summary.cpu_ns + summary.waited_ns <= summary.wall_ns, "{phase}: {summary:?}");
+                "sampled"
+            }
+        };
+        let total = folded_total(dir.path(), &["--phase", phase, "--how", how]);
+        assert_eq!(total, summary.totals.task, "{phase} {how}");
+        assert!(summary.functions.iter().any(|cost| cost.function.name.contains("ftrace")), "{summary:#?}");
+    }
+    assert_eq!(attach.explained.len(), 4);
+    for words in ["exact", "What the attaching thread did", "on CPU", "remainder"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    // Nothing of the guests' own is left behind: their orders, the plugin's raw counts.
+    let mut left = Vec::new();
+    for entry in walkdir::WalkDir::new(&folder).into_iter().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        left.extend((name.ends_with(".cpio") || name.ends_with(".bin")).then_some(name));
+    }
+    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// Every measurement on both architectures, in one run and one report.
+#[test]
+fn two_architectures_are_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = "name: t\ndescription: d\nkernels: [\"7.2\"]\ntests:\n  \
+                 - lbr_waste: { mechanisms: [fexit, fexit.multi] }\n  \
+                 - trigger: { mechanisms: [fentry], beside: [function_tracer] }\n  \
+                 - attach: { mechanisms: [kprobe.multi], functions: [10], rounds: 1, clock: both, explain: [exact] }\n";
+    let output =
+        vm_test_of(dir.path(), suite).args(["--arch", "arm64,x86_64", "--listing"]).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let run = stored(&dir.path().join("runs"));
+    let arches: Vec<Arch> = run.machines.iter().map(|machine| machine.arch).collect();
+    assert_eq!(arches, Arch::ALL);
+    let outcomes = |arch: Arch| -> Vec<(String, &str)> {
+        let cells = run.cells.iter().filter(|cell| cell.id.arch == arch);
+        cells.map(|cell| (cell.id.test.name(), cell.outcome.name())).collect()
+    };
+    let expected = |multi| {
+        [
+            ("lbr_waste/fexit", "pass"),
+            ("lbr_waste/fexit.multi", multi),
+            ("trigger/fentry+function_tracer", "pass"),
+            ("attach/kprobe.multi/10", "pass"),
+        ]
+        .map(|(name, outcome)| (name.to_owned(), outcome))
+    };
+    assert_eq!(outcomes(Arch::X86_64), expected("pass"));
+    // arm64 has no single direct ops, and the kernel says so itself.
+    assert_eq!(outcomes(Arch::Arm64), expected("skip"));
+    for words in [
+        "7.2 x86_64 | 7.2 arm64",
+        "Wasted branch records (brbe)",
+        "Wasted branch records (intel-lbr)",
+        "CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS",
+        // The listing of a hit, with several tracers of the function.
+        "ftrace_ops_list_func",
+        "call_direct_funcs",
+    ] {
+        assert!(said.contains(words), "{words:?} is missing in: {said}");
+    }
+    let run_dir = RunDir::new(dir.path().join("runs/latest"));
+    for arch in Arch::ALL {
+        let config = fs::read_to_string(run_dir.config(arch, "7.2")).unwrap();
+        let option = if arch == Arch::Arm64 { "CONFIG_ARM64=y" } else { "CONFIG_X86_64=y" };
+        assert!(config.contains(option), "{arch}");
+        let cell = run
+            .cells
+            .iter()
+            .find(|cell| cell.id.arch == arch && matches!(cell.measurement, Some(Measurement::Attach(_))));
+        let Some(Measurement::Attach(attach)) = &cell.unwrap().measurement else { unreachable!() };
+        for summary in &attach.explained {
+            let total = folded_total(dir.path(), &["--phase", summary.phase.name(), arch.name()]);
+            assert_eq!(total, summary.totals.task, "{arch} {}", summary.phase.name());
+        }
+    }
+    assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}

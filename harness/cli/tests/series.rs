@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Series on a real kernel that is built here: what the shipped ones are to show, and what is wrong with bad ones. The first
+//! run builds 6.12 whole (minutes); after that only what a patch touches.
+
+mod command;
+
+use command::{said, stored, tramplab};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
+use tramplab_analysis::{
+    branch::Branch,
+    compare::{self, Comparison, Difference, Metric, Value, Verdict},
+};
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::{Arch, Built, Cell, ErrorKind, Outcome, Row, Test};
+
+const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
+                     - lbr_waste: { mechanisms: [fexit, kretprobe.multi] }\n";
+
+fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
+    fs::write(dir.join("suite.yaml"), suite).unwrap();
+    let mut command = tramplab();
+    command.args(["vm-test", "--accel", "tcg", "--suite"]).arg(dir.join("suite.yaml"));
+    command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
+}
+
+/// The patches that were made to be bad: 1 adds a record, 2 panics at boot, 3 does not compile.
+fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad-series");
+    let mut patches: Vec<_> = fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()).collect();
+    patches.sort();
+    let folder = dir.join("bad");
+    fs::create_dir(&folder).unwrap();
+    // As a quilt series: `git format-patch` numbered them as a whole.
+    let mut series = String::new();
+    for number in numbers {
+        let patch = &patches[number - 1];
+        let name = patch.file_name().unwrap().to_str().unwrap();
+        fs::copy(patch, folder.join(name)).unwrap();
+        series += &format!("{name}\n");
+    }
+    fs::write(folder.join("series"), series).unwrap();
+    folder
+}
+
+/// Wasted records of `row` in `filter`: base and head.
+fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
+    let row: Row = row.parse().unwrap();
+    let metric = Metric::Wasted { row, filter };
+    let compared = comparison.metrics.iter().find(|compared| compared.metric == metric).unwrap();
+    [&compared.base, &compared.head].map(|value| match value {
+        Value::Records(Some(records)) => *records,
+        other => panic!("{metric}: {other}"),
+    })
+}
+
+fn less(comparison: &Comparison, row: &str, filter: Branch) -> i64 {
+    let [base, head] = wasted(comparison, row, filter);
+    i64::from(base) - i64::from(head)
+}
+
+#[test]
+fn the_shipped_series_show_what_they_claim() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let comparison = compare::whole(&run, &run.series[0], None);
+    assert_eq!(less(&comparison, "kretprobe.multi", Branch::Any), 1, "{}", said(&output));
+    assert_eq!(less(&comparison, "fexit", Branch::Any), 0);
+    // The record that went is named.
+    assert!(said(&output).contains("- [#"), "{}", said(&output));
+    assert!(said(&output).contains("kprobe_multi_link_exit_handler+"), "{}", said(&output));
+    let inlined = RunDir::new(fs::canonicalize(dir.path().join("runs/latest")).unwrap());
+
+    let output =
+        vm_test(dir.path(), SUITE, &["--series", "lbr-helpers", "--each-patch", "--format", "markdown"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let comparison = compare::whole(&run, &run.series[0], None);
+    for row in ["fexit", "kretprobe.multi"] {
+        assert_eq!(less(&comparison, row, Branch::Any), 3, "{row}: {}", said(&output));
+        assert_eq!(less(&comparison, row, Branch::AnyReturn), 1, "{row}");
+    }
+    // In two steps: the helper's call and its return, then the call of the other helper.
+    let steps = compare::walk(&run, &run.series[0], None);
+    let each: Vec<i64> = steps.iter().map(|step| less(step, "fexit", Branch::Any)).collect();
+    assert_eq!(each, [2, 1]);
+    assert!(said(&output).contains("### Patch by patch"), "{}", said(&output));
+    // Everything that was built is told to be, and how.
+    assert!(run.kernels.iter().all(|kernel| kernel.build.is_some() && kernel.image_sha256.is_some()));
+
+    // The two runs' stored forms are compared without a guest: the heads are different kernels of one tree.
+    let compare = |extra: &[&str]| {
+        let latest = dir.path().join("runs/latest");
+        tramplab().arg("compare").arg(inlined.path()).arg(latest).args(extra).output().unwrap()
+    };
+    let kernels = ["--base-kernel", "6.12-source+kprobe-multi-inline", "--head-kernel", "6.12-source"];
+    let output = compare(&kernels);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("lbr_waste.kretprobe_multi.any"), "{}", said(&output));
+    let output = compare(&[kernels[0], kernels[1], "--head-kernel", "6.12-source+kprobe"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    // Measured by another agent: refused, unless told to go on.
+    let mut other = RunDir::load(inlined.path()).unwrap();
+    other.machines[0].agent_sha256 = "0".repeat(64);
+    inlined.save(&other).unwrap();
+    let output = compare(&kernels);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("different guest agents: 000000000000 and "), "{}", said(&output));
+    let output = compare(&[&kernels[..], &["--anyway"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+}
+
+/// An older version, and a reply with a diff of its own.
+#[test]
+fn what_is_left_out_of_a_series_stands_in_the_run_and_its_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/patches/kprobe-multi-inline");
+    let patch = shipped.join("0001-bpf-Make-kprobe_multi_link_prog_run-__always_inline.patch");
+    let patch = fs::read_to_string(patch).unwrap();
+    let titled = |title: &str| patch.replacen("[PATCH]", title, 1);
+    let mbox = [titled("[PATCH]"), titled("[PATCH v2]"), titled("Re: [PATCH v2]")].concat();
+    let file = dir.path().join("inline.mbox");
+    fs::write(&file, mbox).unwrap();
+    let suite = SUITE.replace(", kretprobe.multi", "");
+    let output = vm_test(dir.path(), &suite, &["--series", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let notes = stored(&dir.path().join("runs")).notes;
+    let [reply, older] = &notes[..] else { panic!("{notes:?}") };
+    assert!(reply.starts_with("left out a reply") && older.ends_with("version 2 is there too"), "{notes:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(older), "{}", said(&output));
+}
+
+#[test]
+fn each_bad_patch_is_found_with_its_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = bad(dir.path(), &[1, 2, 3]);
+    let suite = SUITE.replace(", kretprobe.multi", "");
+    let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap(), "--each-patch"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let steps = &run.series[0].steps;
+    let cell = |step: usize, test: &str| -> &Cell {
+        let is_it = |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
+        run.cells.iter().find(is_it).unwrap_or_else(|| panic!("step {step} has no {test}: {}", said(&output)))
+    };
+    // The base is as it should be.
+    assert_eq!(cell(0, "lbr_waste/fexit").outcome, Outcome::Pass);
+    // 1: one record more, and the record is the jump that was put in.
+    let Outcome::Fail { reasons } = &cell(1, "lbr_waste/fexit").outcome else { panic!("{}", said(&output)) };
+    assert!(reasons.iter().any(|reason| reason.contains("lbr_waste.fexit.any is worse")), "{reasons:?}");
+    let added = &compare::walk(&run, &run.series[0], None)[0];
+    assert_eq!(less(added, "fexit", Branch::Any), -1);
+    assert!(added.metrics.iter().all(|compared| compared.verdict != Verdict::Better));
+    // 2: it builds, and does not boot.
+    assert_eq!(cell(2, "build").outcome, Outcome::Pass);
+    for (test, start) in [("boot", "Kernel panic"), ("lbr_waste/fexit", "does not boot: Kernel panic")] {
+        let Cell { outcome: Outcome::Error { kind: ErrorKind::Panic, message }, .. } = cell(2, test) else {
+            panic!("{}", said(&output))
+        };
+        assert!(message.starts_with(start) && message.contains("this kernel is not to boot"), "{message}");
+    }
+    // 3: it does not build; the compiler's word stands beside the patch.
+    let Outcome::Error { kind: ErrorKind::Build, message } = &cell(3, "build").outcome else {
+        panic!("{}", said(&output))
+    };
+    for words in ["patch 3", "Call what is not there", "kernel/bpf/trampoline.c", "tramplab_no_such_function"]
+    {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    assert!(matches!(steps[3].built, Built::Failed { .. }));
+    assert!(!run.cells.iter().any(|c| c.id.kernel == steps[3].kernel && c.id.test != Test::Build));
+    for words in ["does not build", "1 of 2 cells fail", "panic"] {
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    }
+}
+
+/// Patch 1 changes a comment, patch 2 adds a function that nobody calls, patch 3 makes each attaching some per cent dearer.
+#[test]
+fn dearer_attaching_is_worse_and_moved_code_is_not() {
+    const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - attach: { mechanisms: [fentry], \
+                         functions: [1], rounds: 1, clock: exact, explain: [exact] }\nbudgets:\n  - most: { attach.fentry.1.attach.instructions: 100000000 }\n";
+    let dir = tempfile::tempdir().unwrap();
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-series");
+    let arguments = ["--series", series.to_str().unwrap(), "--each-patch", "--placebos", "1"];
+    let output = vm_test(dir.path(), SUITE, &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let [comment, uncalled, dearer] = &compare::walk(&run, &run.series[0], None)[..] else {
+        panic!("{}", said(&output))
+    };
+    assert!(comment.metrics.len() >= 5, "{comment:?}");
+    let all = |comparison: &Comparison, is: fn(&Verdict) -> bool| {
+        let other: Vec<_> = comparison.metrics.iter().filter(|metric| !is(&metric.verdict)).collect();
+        assert!(other.is_empty(), "{other:#?}");
+    };
+    all(comment, |verdict| *verdict == Verdict::Same(Difference::None));
+    all(uncalled, |verdict| !matches!(verdict, Verdict::Better | Verdict::Worse));
+    assert!(uncalled.metrics.iter().any(|metric| metric.base != metric.head), "{uncalled:#?}");
+    // The placebo is measured, and neither judged nor shown.
+    let [placebo] = &run.series[0].placebos[..] else { panic!("{:?}", run.series) };
+    let measured = run.cells_of(Arch::host().unwrap(), placebo).filter(|cell| cell.measurement.is_some());
+    assert_eq!(measured.count(), 1, "{}", said(&output));
+    assert!(!said(&output).contains(&format!("Linux {placebo}")), "{}", said(&output));
+    let of = |name: &str| {
+        let found = dearer.metrics.iter().find(|compared| compared.metric.to_string() == name);
+        found.unwrap_or_else(|| panic!("no {name}: {}", said(&output)))
+    };
+    for name in ["attach.fentry.1.attach.instructions", "attach.fentry.1.attach.exact"] {
+        assert_eq!(of(name).verdict, Verdict::Worse, "{name}: {:?}", of(name));
+    }
+    // Where it went: the function that was changed leads the table of changes.
+    let kernels = &run.series[0].steps;
+    let output = tramplab()
+        .args(["profile", "--phase", "attach", "--base", &kernels[2].kernel])
+        .arg(dir.path().join("runs/latest"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let first = said(&output).lines().find(|line| line.contains("register_ftrace_direct")).map(str::to_owned);
+    assert!(first.is_some_and(|line| line.contains('+')), "{}", said(&output));
+}
+
+#[test]
+fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = bad(dir.path(), &[1, 3]);
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("patch 2 (bpf: Call what is not there)"), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    // Nothing is measured: there is nothing to compare with. What make said is kept.
+    assert!(run.cells.iter().all(|cell| cell.id.test == Test::Build), "{:?}", run.cells);
+    let head = &run.series[0].head().kernel;
+    let log = RunDir::new(dir.path().join("runs/latest")).build_log(Arch::host().unwrap(), head);
+    assert!(fs::read_to_string(log).unwrap().contains("tramplab_no_such_function"));
+}
+
+#[test]
+fn a_patch_that_does_not_apply_stops_the_run_and_shows_the_hunk() {
+    let dir = tempfile::tempdir().unwrap();
+    // The third is made on the first.
+    let series = bad(dir.path(), &[2, 3]);
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    for words in ["patch 2", "kernel/bpf/trampoline.c", "@@ ", "tramplab_no_such_function", "git says"] {
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    }
+    assert!(!dir.path().join("runs/latest").exists());
+}
+
+#[test]
+fn a_series_that_cannot_be_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, words) in [
+        (&["--series", "no-such"][..], "failed to find the series `no-such`"),
+        (&["--series", "lbr-helpers", "--kernel", "6.12"], "prebuilt"),
+        (&["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"], "name it with one --kernel"),
+        (&["--each-patch"], "--series"),
+        (&["--series", "v6.12..HEAD"], "from no git repository on this machine"),
+        (&["--series", "v6.12...HEAD"], "failed to find the series"),
+    ] {
+        let output = vm_test(dir.path(), SUITE, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+        assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
+        let kept = fs::read_dir(dir.path().join("runs")).map_or(0, Iterator::count);
+        assert_eq!(kept, 0, "{arguments:?}");
+    }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the host has and what it lacks: the cache, Debian's registry without root, QEMU, and their check-up.
+
+pub mod apt;
+pub mod busybox;
+pub mod cache;
+pub mod child;
+pub mod config;
+pub mod fuzzer;
+pub mod kvm;
+pub mod lbr;
+mod private;
+pub mod program;
+pub mod prune;
+pub mod qemu;
+pub mod runs;
+pub mod rust;
+pub mod virtme;
+
+pub use cache::{Cache, CacheError};
+pub use child::ChildError;
+pub use qemu::{Purpose, Qemu, QemuError, QemuProgram};
+pub use rust::Rustc;
+pub use virtme::{VirtmeError, VirtmeNg, Vng};

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finding a QEMU whose plugins tramplab can use: one that is named, the system's, or a private copy.
+//!
+//! The private copy is Debian trixie's, see [`super::private`]; where the plugin is to write to the guest, it is that of Debian's next
+//! release, since trixie's cannot.
+
+use super::{
+    apt::{self, Apt, AptError},
+    cache::{Cache, CacheError},
+    child::{self, ChildError},
+    private::{self, Layout, PrivateError, WRAPPER},
+    program::in_path,
+};
+use semver::Version;
+use serde::{Deserialize, Serialize};
+use std::{
+    env,
+    ffi::OsString,
+    fmt, io,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tramplab_model::run::Arch;
+
+/// The plugin speaks the plugin interface of these; those after are untried.
+const OLDEST: Version = Version::new(9, 2, 0);
+const TOO_NEW: Version = Version::new(11, 2, 0);
+/// The first that lets a plugin write to the guest.
+const WRITING: Version = Version::new(10, 1, 0);
+
+/// What guests are run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// What is measured and documented is of this one.
+    Measuring,
+    /// The plugin hands branch records to the guest: an experiment.
+    Delivering,
+}
+
+impl Purpose {
+    fn oldest(self) -> Version {
+        match self {
+            Purpose::Measuring => OLDEST,
+            Purpose::Delivering => WRITING,
+        }
+    }
+
+    /// Of which of Debian's suites a private copy is.
+    fn suite(self) -> &'static str {
+        match self {
+            Purpose::Measuring => private::SUITE,
+            Purpose::Delivering => "forky",
+        }
+    }
+
+    /// Private copies in the cache.
+    fn kind(self) -> &'static str {
+        match self {
+            Purpose::Measuring => "qemu",
+            Purpose::Delivering => "qemu-writing",
+        }
+    }
+
+    /// What asks `--setup` for it.
+    fn option(self) -> &'static str {
+        match self {
+            Purpose::Measuring => "",
+            Purpose::Delivering => " --experiment deliver-records",
+        }
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum QemuError {
+    #[error(
+        "failed to find a QEMU for {arch} guests: {why}, and no private copy is in the cache, where --no-cache does not look; run `cargo xtask vm-test \
+         --setup --arch {arch}{option}`, or name one in {variable}",
+        option = .purpose.option(),
+        variable = variable(*.arch)
+    )]
+    NotFound { arch: Arch, purpose: Purpose, why: String },
+    #[error("failed to use {program} ({variable}): {why}", variable = variable(*.arch))]
+    Unfit { arch: Arch, program: PathBuf, why: Unfit },
+    #[error("failed to use the private QEMU in {entry}: {why}")]
+    PrivateUnfit { entry: PathBuf, why: Unfit },
+    #[error(
+        "failed to make a private QEMU: {0}; one of the host's can be named in TRAMPLAB_QEMU_X86_64 and _ARM64"
+    )]
+    Private(#[from] PrivateError),
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+impl QemuError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            QemuError::Apt(error) => Some(error),
+            QemuError::Private(error) => error.apt(),
+            _ => None,
+        }
+    }
+}
+
+/// Why a QEMU that is there does not do.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("it is QEMU {0}, and a plugin can write to the guest from {WRITING} on")]
+    Reading(Version),
+    #[error("it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface differs")]
+    Version(Version),
+    #[error("it was built without TCG plugins (it has no option -plugin)")]
+    NoPlugins,
+    #[error("it runs no {arch} guests (it has no machine {machine})")]
+    Guests { arch: Arch, machine: &'static str },
+    #[error("it does not answer like QEMU: `{0}`")]
+    NotQemu(String),
+    #[error(transparent)]
+    Child(#[from] ChildError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Named in the environment.
+    Named,
+    /// In `PATH`.
+    System,
+    /// In the cache.
+    Private,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Origin::Named => "named in the environment",
+            Origin::System => "the system's",
+            Origin::Private => "private copy",
+        })
+    }
+}
+
+/// A QEMU that was asked for its version and its plugins.
+/// How to run QEMU: the private copy goes through its own loader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QemuProgram {
+    pub program: PathBuf,
+    /// Before all others.
+    pub arguments: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Qemu {
+    /// A private copy's loader and not a script, so that the process is QEMU itself and dies when killed.
+    pub program: QemuProgram,
+    pub number: Version,
+    /// The first line of `--version`.
+    pub version: String,
+    pub origin: Origin,
+    /// The same as one program.
+    wrapper: PathBuf,
+}
+
+impl Qemu {
+    /// What it is, whatever its name: its version, and a checksum of the program (and, of a private copy, of its loader).
+    pub fn digest(&self) -> io::Result<String> {
+        let program = std::iter::once(&self.program.program);
+        let files = self.program.arguments.iter().map(Path::new).filter(|file| file.is_file());
+        let mut digest = self.version.clone();
+        for file in program.map(PathBuf::as_path).chain(files) {
+            digest.push(' ');
+            digest.push_str(&apt::sha256(file)?);
+        }
+        Ok(digest)
+    }
+
+    /// The QEMU to use; nothing is fetched. One that is named is taken for every purpose.
+    pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
+        if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {
+            let program = PathBuf::from(program);
+            return plain(arch, program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
+                arch,
+                program,
+                why,
+            });
+        }
+        let name = program_name(arch);
+        let system = |program| match plain(arch, program, Origin::System)? {
+            qemu if qemu.number < purpose.oldest() => Err(Unfit::Reading(qemu.number)),
+            qemu => Ok(qemu),
+        };
+        let why = match in_path(name) {
+            None => format!("{name} is not in PATH"),
+            Some(program) => match system(program.clone()) {
+                Ok(qemu) => return Ok(qemu),
+                Err(why) => format!("the system's {} does not do ({why})", program.display()),
+            },
+        };
+        match private::newest(cache, purpose.kind(), &prefix(arch)) {
+            Some(entry) => found(&entry, arch),
+            None => Err(QemuError::NotFound { arch, purpose, why }),
+        }
+    }
+
+    /// The QEMU to use; a private copy is fetched if there is none.
+    pub fn provision(
+        cache: &Cache,
+        arch: Arch,
+        purpose: Purpose,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Qemu, QemuError> {
+        match Qemu::find(cache, arch, purpose) {
+            Err(QemuError::NotFound { .. }) => found(&fetch(cache, arch, purpose, progress)?, arch),
+            result => result,
+        }
+    }
+
+    /// Why branch records cannot be handed to its guests, if they cannot.
+    pub fn undeliverable(&self) -> Option<String> {
+        (self.number < WRITING).then(|| {
+            format!(
+                "branch records are handed to a guest by a plugin that writes to it, which QEMU allows from {WRITING} on; this is {}",
+                self.number
+            )
+        })
+    }
+
+    /// One path that is this QEMU, for the environment; it execs, so it too dies when killed.
+    pub fn single_program(&self) -> &Path {
+        &self.wrapper
+    }
+
+    /// Asks it what it is.
+    fn examined(arch: Arch, program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
+        let ask = |arguments: &[&str]| -> Result<String, ChildError> {
+            let mut command = Command::new(&program.program);
+            command.args(&program.arguments).args(arguments).envs(program.environment.iter().cloned());
+            Ok(child::run(&mut command, LIMIT)?.stdout)
+        };
+        let version = ask(&["--version"])?.lines().next().unwrap_or_default().to_owned();
+        let number = parse_version(&version).ok_or_else(|| Unfit::NotQemu(version.clone()))?;
+        // The suite that a private copy is of may move on: then it is tried, and refuses a plugin whose interface it has not.
+        if number < OLDEST || number >= TOO_NEW && origin != Origin::Private {
+            return Err(Unfit::Version(number));
+        }
+        if !has_plugins(&ask(&["-help"])?) {
+            return Err(Unfit::NoPlugins);
+        }
+        let machine = machine(arch);
+        if !ask(&["-machine", "help"])?.lines().any(|line| line.split(' ').next() == Some(machine)) {
+            return Err(Unfit::Guests { arch, machine });
+        }
+        Ok(Qemu { program, number, version, origin, wrapper })
+    }
+}
+
+/// The variable that names one.
+pub fn variable(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "TRAMPLAB_QEMU_X86_64",
+        Arch::Arm64 => "TRAMPLAB_QEMU_ARM64",
+    }
+}
+
+/// Guests', which QEMU has for their architecture only.
+fn machine(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "q35",
+        Arch::Arm64 => "virt",
+    }
+}
+
+fn program_name(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "qemu-system-x86_64",
+        Arch::Arm64 => "qemu-system-aarch64",
+    }
+}
+
+fn package_name(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "qemu-system-x86",
+        Arch::Arm64 => "qemu-system-arm",
+    }
+}
+
+fn plain(arch: Arch, program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
+    let wrapper = program.clone();
+    Qemu::examined(
+        arch,
+        QemuProgram { program, arguments: Vec::new(), environment: Vec::new() },
+        origin,
+        wrapper,
+    )
+}
+
+fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
+    let layout = Layout::of_host()?;
+    let libraries = layout.libraries(entry);
+    let name = program_name(arch);
+    let mut arguments: Vec<OsString> = vec!["--library-path".into(), libraries.clone().into()];
+    arguments.extend(["--argv0".into(), name.into(), entry.join("usr/bin").join(name).into()]);
+    for data in DATA {
+        arguments.extend(["-L".into(), entry.join(data).into()]);
+    }
+    let program = QemuProgram {
+        program: layout.loader(entry),
+        arguments,
+        environment: vec![("QEMU_MODULE_DIR".into(), libraries.join("qemu").into())],
+    };
+    Qemu::examined(arch, program, Origin::Private, entry.join(WRAPPER))
+        .map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
+}
+
+/// Firmware, in the order in which it is looked for.
+const DATA: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
+
+/// Fetches Debian's QEMU and what it depends on.
+fn fetch(
+    cache: &Cache,
+    arch: Arch,
+    purpose: Purpose,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, QemuError> {
+    let layout = Layout::of_host()?;
+    let apt = Apt::open(cache, layout.architecture, progress)?;
+    apt.attempt(progress, QemuError::apt, |progress| {
+        let package = package_name(arch);
+        let packages = apt.closure(purpose.suite(), package)?;
+        let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");
+        let key = format!("{package}={}-{}", qemu.version, private::digest(&packages));
+        cache.entry(purpose.kind(), &key, |folder| {
+            progress(&format!(
+                "fetching {package} {} and its libraries ({} packages)",
+                qemu.version,
+                packages.len()
+            ));
+            private::unpack(&apt, &packages, folder)?;
+            write_wrapper(folder, &layout, arch)?;
+            // A copy that does not run is none.
+            found(folder, arch).map(|_| ())
+        })
+    })
+}
+
+fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), PrivateError> {
+    let data: Vec<String> = DATA.iter().map(|data| format!("-L \"$here/{data}\"")).collect();
+    let environment = ["QEMU_MODULE_DIR=\"$lib/qemu\""];
+    private::write_wrapper(
+        folder,
+        layout,
+        &format!("usr/bin/{}", program_name(arch)),
+        &environment,
+        &data.join(" "),
+    )
+}
+
+fn prefix(arch: Arch) -> String {
+    format!("{}=", package_name(arch))
+}
+
+/// Of `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`, 10.0.13.
+fn parse_version(line: &str) -> Option<Version> {
+    let version = line.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
+    Version::parse(version).ok()
+}
+
+/// Built without plugins, QEMU leaves the option out of its help.
+fn has_plugins(help: &str) -> bool {
+    help.lines().any(|line| line.starts_with("-plugin "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn versions_are_read_from_the_first_line() {
+        for (line, expected) in [
+            ("QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)", Some(Version::new(10, 0, 13))),
+            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", Some(Version::new(7, 2, 22))),
+            ("QEMU emulator version 11.0.91 (v11.1.0-rc1)", Some(Version::new(11, 0, 91))),
+            ("QEMU emulator version 9.2.4", Some(Version::new(9, 2, 4))),
+            ("qemu-img version 10.0.13", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(line), expected, "{line}");
+        }
+    }
+
+    /// A program that answers `--version` and `-help` as some QEMU did.
+    fn answering(version: &str, help: &str) -> QemuProgram {
+        let script = format!(
+            "case $1 in --version) echo '{version}';; -help) echo '{help}';; -machine) echo 'q35   Standard PC';; esac"
+        );
+        let arguments = ["-c", &script, "qemu"].map(OsString::from).to_vec();
+        QemuProgram { program: "/bin/sh".into(), arguments, environment: Vec::new() }
+    }
+
+    #[test]
+    fn a_qemu_must_be_in_the_range_and_have_plugins() {
+        const PLUGINS: &str = "-enable-sync-profile\n-plugin [file=]<file>[,<argname>=<argvalue>]\n                load a plugin\n";
+        const NONE: &str = "-enable-sync-profile\n--run-with [async-teardown=on|off]\n";
+        let first = |version: &str| format!("QEMU emulator version {version}");
+        for (version, help, expected) in [
+            (first("9.2.0"), PLUGINS, None),
+            (first("11.1.3"), PLUGINS, None),
+            (
+                first("7.2.22"),
+                PLUGINS,
+                Some(
+                    "it is QEMU 7.2.22, expected at least 9.2.0 and below 11.2.0: its plugin interface differs",
+                ),
+            ),
+            (
+                first("11.2.0"),
+                PLUGINS,
+                Some(
+                    "it is QEMU 11.2.0, expected at least 9.2.0 and below 11.2.0: its plugin interface differs",
+                ),
+            ),
+            (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),
+            ("bochs 2.7".to_owned(), PLUGINS, Some("it does not answer like QEMU: `bochs 2.7`")),
+        ] {
+            let result =
+                Qemu::examined(Arch::X86_64, answering(&version, help), Origin::Named, PathBuf::new());
+            assert_eq!(result.err().map(|why| why.to_string()).as_deref(), expected, "{version}");
+        }
+        let other =
+            Qemu::examined(Arch::Arm64, answering(&first("10.0.13"), PLUGINS), Origin::Named, PathBuf::new());
+        assert_eq!(other.unwrap_err().to_string(), "it runs no arm64 guests (it has no machine virt)");
+        let absent = plain(Arch::X86_64, PathBuf::from("/no/such/qemu"), Origin::Named).unwrap_err();
+        assert!(matches!(absent, Unfit::Child(ChildError::Start { .. })), "{absent}");
+    }
+
+    #[test]
+    fn the_newest_private_copy_of_the_right_guest_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path(), true);
+        for (age, kind, key) in [
+            (200, "qemu", "qemu-system-x86=9.2.0-a"),
+            (100, "qemu", "qemu-system-x86=10.0.13-b"),
+            (1, "qemu", "qemu-system-arm=1-c"),
+            (1, "qemu-writing", "qemu-system-x86=11.1.2-d"),
+        ] {
+            let entry = cache.entry(kind, key, |folder| fs::write(folder.join(WRAPPER), "")).unwrap();
+            let file = fs::File::options().write(true).open(entry.join(WRAPPER)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+        }
+        fs::create_dir_all(folder.path().join("qemu/qemu-system-x86=incomplete")).unwrap();
+        let copies = private::copies(&cache, Purpose::Measuring.kind(), &prefix(Arch::X86_64));
+        assert_eq!(copies.last(), Some(&cache.path("qemu", "qemu-system-x86=10.0.13-b")));
+        assert_eq!(copies.len(), 2);
+        let copies = private::copies(&cache, Purpose::Delivering.kind(), &prefix(Arch::X86_64));
+        assert_eq!(copies, [cache.path("qemu-writing", "qemu-system-x86=11.1.2-d")]);
+    }
+}

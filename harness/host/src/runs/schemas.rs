@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! On runs that were recorded with each schema, shortened to a cell of each kind.
+
+use super::{RunDir, StoreError};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, fs};
+use tramplab_model::run::{
+    Attach, Cell, Measurement, Run, SCHEMA,
+    migrate::{self, OLDEST},
+};
+
+const RECORDED: [(u32, &str); 6] = [
+    (1, include_str!("testdata/schema-1.json")),
+    (2, include_str!("testdata/schema-2.json")),
+    (2, include_str!("testdata/schema-2-series.json")),
+    (3, include_str!("testdata/schema-3-first.json")),
+    (3, include_str!("testdata/schema-3.json")),
+    (4, include_str!("testdata/schema-4-first.json")),
+];
+const SERIES_OF_2: usize = 2;
+const FIRST_OF_3: usize = 3;
+const LAST_OF_3: usize = 4;
+const FIRST_OF_4: usize = 5;
+
+fn stored(number: usize) -> Value {
+    serde_json::from_str(RECORDED[number].1).unwrap()
+}
+
+fn load(value: &Value) -> Result<Run, StoreError> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("run.json"), value.to_string()).unwrap();
+    RunDir::load(folder.path())
+}
+
+fn loaded(number: usize) -> Run {
+    load(&stored(number)).unwrap()
+}
+
+fn attach_of(run: &Run) -> Attach {
+    let found = run.cells.iter().find_map(|cell| match &cell.measurement {
+        Some(Measurement::Attach(attach)) => Some(attach.clone()),
+        _ => None,
+    });
+    found.expect("an attach cell")
+}
+
+#[test]
+fn reads_every_schema() {
+    let schemas: BTreeSet<u32> = RECORDED.iter().map(|(schema, _)| *schema).collect();
+    assert_eq!(schemas, BTreeSet::from_iter(OLDEST..=SCHEMA), "record a run of each schema");
+    for (number, &(schema, _)) in RECORDED.iter().enumerate() {
+        let before = stored(number);
+        assert_eq!(before["schema"], schema);
+        let run = loaded(number);
+        assert_eq!((run.schema, run.cells.len()), (SCHEMA, before["cells"].as_array().unwrap().len()));
+        for (cell, before) in run.cells.iter().zip(before["cells"].as_array().unwrap()) {
+            assert_eq!(serde_json::to_value(&cell.id).unwrap(), before["id"]);
+            assert_eq!(cell.measurement.is_none(), before["measurement"].is_null());
+        }
+    }
+}
+
+/// The same run was brought from schema 3 to 4 by hand, when schema 4 was made.
+#[test]
+fn brings_schema_3_to_what_schema_4_has() {
+    assert_eq!(migrate::run(stored(LAST_OF_3), 3), stored(FIRST_OF_4));
+}
+
+#[test]
+fn keeps_what_was_recorded_and_makes_up_nothing() {
+    let first = loaded(0);
+    let attach = attach_of(&first);
+    assert_eq!(attach.boots.len(), 1);
+    let times = &stored(0)["cells"][2]["measurement"]["attach"]["rounds"][0];
+    assert_eq!(attach.boots[0].rounds[0].attach_ns, times["attach_ns"].as_u64().unwrap());
+    assert_eq!(attach.boots[0].rounds[0].memory_kib, None);
+    // What ran the guests was not recorded, but for QEMU.
+    assert_eq!(first.machines, []);
+    let qemu = stored(0)["host"]["qemu"].as_str().unwrap().to_owned();
+    assert!(matches!(&first.notes[..], [note] if note.contains(&qemu)), "{:?}", first.notes);
+
+    let machine = &loaded(SERIES_OF_2).machines[0];
+    assert_eq!((machine.qemu.as_str(), machine.cpu.as_str()), (qemu.as_str(), "max"));
+    assert_eq!(loaded(SERIES_OF_2).series[0].steps.len(), 3);
+    assert_eq!(loaded(FIRST_OF_3).tolerance.exact_percent, 0.5);
+}
+
+/// As `sha256sum` says of the names, each on its line.
+#[test]
+fn digests_the_names_of_functions() {
+    let boots = attach_of(&loaded(SERIES_OF_2)).boots;
+    let digest = "f680619c825bfb8bb26f072a1fd614c935e64e393863c091fba85defebfa0ad7";
+    assert_eq!((boots.len(), boots[0].functions, boots[0].list_sha256.as_str()), (6, 10, digest));
+}
+
+#[test]
+fn leaves_out_a_profile_of_unknown_size_and_says_so() {
+    let [first, last] = [FIRST_OF_3, LAST_OF_3].map(|number| attach_of(&loaded(number)));
+    assert!(first.explained.is_empty() && first.unexplained.len() == 1, "{:?}", first.unexplained);
+    assert!(!last.explained.is_empty() && last.unexplained.is_empty());
+}
+
+/// Its cells that ended after the last saving have the run's schema, and no word of it.
+#[test]
+fn reads_the_late_cells_of_a_killed_run_of_an_older_schema() {
+    let mut before = stored(SERIES_OF_2);
+    let late = before["cells"].as_array_mut().unwrap().pop().unwrap();
+    (before["finished"], before["interrupted"]) = (Value::Null, true.into());
+    let folder = tempfile::tempdir().unwrap();
+    let cell = folder.path().join("cells/late");
+    fs::create_dir_all(&cell).unwrap();
+    fs::write(folder.path().join("run.json"), before.to_string()).unwrap();
+    fs::write(cell.join("cell.json"), late.to_string()).unwrap();
+    let run = RunDir::load(folder.path()).unwrap();
+    let last: &Cell = run.cells.last().unwrap();
+    assert_eq!(serde_json::to_value(&last.id).unwrap(), late["id"]);
+    assert_eq!(attach_of(&run).boots.len(), late["measurement"]["attach"]["boots"].as_array().unwrap().len());
+}
+
+#[test]
+fn refuses_a_schema_of_the_future_and_one_that_never_was() {
+    for found in [0, u64::from(SCHEMA) + 1, u64::MAX] {
+        let mut run = stored(FIRST_OF_4);
+        run["schema"] = found.into();
+        run["machines"] = json!("of another shape");
+        let error = load(&run).unwrap_err();
+        assert!(matches!(error, StoreError::Schema { found: told, .. } if told == found), "{error}");
+        assert!(error.is_usage());
+    }
+}
+
+/// What is no run at all is refused by the reader, wherever the steps find it wanting.
+#[test]
+fn steps_take_whatever_they_are_given() {
+    for wrong in [json!(null), json!([]), json!({}), json!({"cells": [1, {"measurement": {"attach": 1}}]})] {
+        for schema in OLDEST..=SCHEMA {
+            let _ = migrate::run(wrong.clone(), schema.into());
+            let _ = migrate::cell(wrong.clone(), schema.into());
+        }
+    }
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finding a virtme-ng and the virtiofsd it needs: the system's, or private copies. virtme-ng's comes from PyPI, since the
+//! host's Python runs it and Debian's lacks the init that boots fast; virtiofsd's from Debian trixie, see [`super::private`].
+
+use super::{
+    apt::{Apt, AptError},
+    cache::{Cache, CacheError},
+    child::{self, ChildError},
+    private::{self, Layout, PrivateError, SUITE, WRAPPER},
+    program::in_path,
+};
+
+use serde::{Deserialize, Serialize};
+use std::{
+    env, fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// What a private copy is, and so what the tests run.
+const PINNED: &str = "1.42";
+/// Before it the guest's init runs no program but where the host's udev names its ports, and if that takes no longer than a boot may.
+const OLDEST: (u32, u32) = (1, 41);
+const TOO_NEW: (u32, u32) = (2, 0);
+
+const VNG: &str = "virtme-ng";
+const VIRTIOFSD: &str = "virtiofsd";
+/// Where distributions put it, out of the path.
+const VIRTIOFSD_PLACES: [&str; 4] = [
+    "/usr/libexec/virtiofsd",
+    "/usr/lib/virtiofsd/virtiofsd",
+    "/usr/lib/virtiofsd",
+    "/usr/lib/qemu/virtiofsd",
+];
+
+const LIMIT: Duration = Duration::from_secs(60);
+const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum VirtmeError {
+    #[error(
+        "failed to find {what}: {why}, and no private copy is in the cache, where --no-cache does not look; run `cargo xtask vm-test --setup --vm virtme-ng`"
+    )]
+    NotFound { what: &'static str, why: String },
+    #[error("failed to use the private {what} in {}: {why}", .entry.display())]
+    PrivateUnfit { what: &'static str, entry: PathBuf, why: Unfit },
+    #[error("failed to install virtme-ng {PINNED} from PyPI, which takes python3 and its pip: {0}")]
+    Install(#[from] ChildError),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// How to run virtme-ng.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vng {
+    /// `virtme-run` is beside it.
+    pub program: PathBuf,
+    pub virtiofsd: PathBuf,
+}
+
+impl Vng {
+    /// virtme-ng with a home of its own: the user's defaults are for the user's guests.
+    pub fn command(&self, home: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        let beside = self.program.parent().map(Path::to_owned);
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders = [home.join("bin")].into_iter().chain(beside).chain(env::split_paths(&path));
+        command.env("PATH", env::join_paths(folders).unwrap_or(path));
+        // What was installed for this user stays to be found.
+        if let (None, Some(user)) = (env::var_os("PYTHONUSERBASE"), env::var_os("HOME")) {
+            command.env("PYTHONUSERBASE", Path::new(&user).join(".local"));
+        }
+        command.env("HOME", home).env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+}
+
+impl VirtmeError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            VirtmeError::Apt(error) => Some(error),
+            VirtmeError::Private(error) => error.apt(),
+            _ => None,
+        }
+    }
+}
+
+/// Why one that is there does not do.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error(
+        "it is virtme-ng {}.{}, expected at least {}.{} and below {}.{}",
+        .0.0, .0.1, OLDEST.0, OLDEST.1, TOO_NEW.0, TOO_NEW.1
+    )]
+    Version((u32, u32)),
+    #[error("it does not answer like {expected}: `{said}`")]
+    Other { expected: &'static str, said: String },
+    #[error(transparent)]
+    Child(#[from] ChildError),
+}
+
+/// Both programs, asked for their versions.
+#[derive(Clone, Debug)]
+pub struct VirtmeNg {
+    pub vng: Vng,
+    /// virtme-ng's own.
+    pub version: String,
+}
+
+impl VirtmeNg {
+    /// What is to be used; nothing is fetched.
+    pub fn find(cache: &Cache) -> Result<VirtmeNg, VirtmeError> {
+        let virtiofsd = match system_virtiofsd() {
+            Ok(program) => program,
+            Err(why) => match private::newest(cache, VIRTIOFSD, "") {
+                Some(entry) => private_virtiofsd(&entry)?,
+                None => return Err(VirtmeError::NotFound { what: VIRTIOFSD, why }),
+            },
+        };
+        let (program, version) = match system_vng() {
+            Ok(found) => found,
+            Err(why) => match cache.get(VNG, PINNED) {
+                Some(entry) => private_vng(&entry)?,
+                None => return Err(VirtmeError::NotFound { what: VNG, why }),
+            },
+        };
+        Ok(VirtmeNg { vng: Vng { program, virtiofsd }, version })
+    }
+
+    /// What is to be used; private copies are fetched of what there is not.
+    pub fn provision(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<VirtmeNg, VirtmeError> {
+        if system_virtiofsd().is_err() && private::copies(cache, VIRTIOFSD, "").is_empty() {
+            fetch_virtiofsd(cache, progress)?;
+        }
+        if system_vng().is_err() {
+            install_vng(cache, progress)?;
+        }
+        VirtmeNg::find(cache)
+    }
+}
+
+pub fn has_system_vng() -> bool {
+    system_vng().is_ok()
+}
+
+fn system_vng() -> Result<(PathBuf, String), String> {
+    let program = in_path("vng").ok_or("vng is not in PATH")?;
+    let version = vng_version(&program)
+        .map_err(|why| format!("the system's {} does not do ({why})", program.display()))?;
+    Ok((program, version))
+}
+
+fn vng_version(program: &Path) -> Result<String, Unfit> {
+    let line = first_line(program)?;
+    let other = || Unfit::Other { expected: VNG, said: line.clone() };
+    let version = line.strip_prefix("virtme-ng ").ok_or_else(other)?.trim();
+    let number = parse_version(version).ok_or_else(other)?;
+    if number < OLDEST || number >= TOO_NEW {
+        return Err(Unfit::Version(number));
+    }
+    Ok(version.to_owned())
+}
+
+/// Of `1.42`, `1.41.1` or `1.42+3.gabcdef`, the first two numbers.
+fn parse_version(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn system_virtiofsd() -> Result<PathBuf, String> {
+    let places = VIRTIOFSD_PLACES.map(PathBuf::from).into_iter().filter(|place| place.is_file());
+    let mut why = "there is none of the system's".to_owned();
+    for program in in_path(VIRTIOFSD).into_iter().chain(places) {
+        match is_virtiofsd(&program) {
+            Ok(()) => return Ok(program),
+            Err(unfit) => why = format!("the system's {} does not do ({unfit})", program.display()),
+        }
+    }
+    Err(why)
+}
+
+/// The one in Rust. QEMU's old one, in C, needs root and says `virtiofsd version`.
+fn is_virtiofsd(program: &Path) -> Result<(), Unfit> {
+    let said = first_line(program)?;
+    let number = said.strip_prefix("virtiofsd ").and_then(parse_version);
+    number.map(drop).ok_or(Unfit::Other { expected: VIRTIOFSD, said })
+}
+
+fn first_line(program: &Path) -> Result<String, Unfit> {
+    let output = child::run(Command::new(program).arg("--version"), LIMIT)?;
+    Ok(output.stdout.lines().next().unwrap_or_default().to_owned())
+}
+
+fn private_vng(entry: &Path) -> Result<(PathBuf, String), VirtmeError> {
+    let program = entry.join("bin/vng");
+    let version = vng_version(&program).map_err(|why| VirtmeError::PrivateUnfit {
+        what: VNG,
+        entry: entry.to_owned(),
+        why,
+    })?;
+    Ok((program, version))
+}
+
+fn private_virtiofsd(entry: &Path) -> Result<PathBuf, VirtmeError> {
+    let program = entry.join(WRAPPER);
+    is_virtiofsd(&program).map_err(|why| VirtmeError::PrivateUnfit {
+        what: VIRTIOFSD,
+        entry: entry.to_owned(),
+        why,
+    })?;
+    Ok(program)
+}
+
+fn fetch_virtiofsd(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
+    let layout = Layout::of_host().map_err(VirtmeError::Private)?;
+    let apt = Apt::open(cache, layout.architecture, progress)?;
+    apt.attempt(progress, VirtmeError::apt, |progress| {
+        let packages = apt.closure(SUITE, VIRTIOFSD)?;
+        let version = packages.iter().find(|found| found.name == VIRTIOFSD).expect("in its own closure");
+        let key = format!("{VIRTIOFSD}={}-{}", version.version, private::digest(&packages));
+        cache.entry(VIRTIOFSD, &key, |folder| {
+            progress(&format!("fetching {VIRTIOFSD} {} ({} packages)", version.version, packages.len()));
+            private::unpack(&apt, &packages, folder)?;
+            private::write_wrapper(folder, &layout, "usr/libexec/virtiofsd", &[], "")?;
+            // A copy that does not run is none.
+            private_virtiofsd(folder).map(drop)
+        })?;
+        Ok(())
+    })
+}
+
+/// The module and function of each of its programs that runs a guest.
+const ENTRY_POINTS: [(&str, &str); 2] = [("vng", "virtme_ng.run"), ("virtme-run", "virtme.commands.run")];
+
+/// Into a folder of its own, where no other Python package can be in its way.
+fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
+    cache.entry(VNG, PINNED, |folder| {
+        progress(&format!("installing virtme-ng {PINNED} from PyPI"));
+        let mut pip = Command::new("python3");
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--target",
+        ]);
+        pip.arg(folder.join("python")).arg(format!("{VNG}=={PINNED}"));
+        child::run(&mut pip, INSTALL_LIMIT)?;
+        let python = python()?;
+        let io = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| VirtmeError::Io { action, path, source }
+        };
+        let bin = folder.join("bin");
+        fs::create_dir(&bin).map_err(io("make", &bin))?;
+        for (name, module) in ENTRY_POINTS {
+            let path = bin.join(name);
+            // As pip's own, but for finding its modules beside itself: the folder is renamed when it is complete.
+            let script = format!(
+                "#!/bin/sh\nhere=$(cd \"$(dirname \"$(readlink -f \"$0\")\")/..\" && pwd) || exit 127\n\
+                 export PYTHONPATH=\"$here/python\"\n\
+                 exec {} -c 'import sys; from {module} import main; sys.exit(main())' \"$@\"\n",
+                shell_words::quote(&python)
+            );
+            fs::write(&path, script)
+                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+                .map_err(io("write", &path))?;
+        }
+        private_vng(folder).map(drop)
+    })?;
+    Ok(())
+}
+
+/// The program behind whatever shim `python3` is: packages with compiled parts fit no other.
+fn python() -> Result<String, ChildError> {
+    let mut ask = Command::new("python3");
+    let output = child::run(ask.args(["-c", "import sys; print(sys.executable)"]), LIMIT)?;
+    Ok(output.stdout.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that answers `--version` so.
+    fn answering(folder: &Path, line: &str) -> PathBuf {
+        let path = folder.join("program");
+        fs::write(&path, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_virtme_ng_must_be_in_the_range() {
+        let folder = tempfile::tempdir().unwrap();
+        for (line, expected) in [
+            ("virtme-ng 1.42", Ok("1.42")),
+            ("virtme-ng 1.41", Ok("1.41")),
+            ("virtme-ng 1.42+7.g0123abc", Ok("1.42+7.g0123abc")),
+            ("virtme-ng 1.40", Err("it is virtme-ng 1.40, expected at least 1.41 and below 2.0")),
+            ("virtme-ng 2.0", Err("it is virtme-ng 2.0, expected at least 1.41 and below 2.0")),
+            ("virtme-ng unknown", Err("it does not answer like virtme-ng: `virtme-ng unknown`")),
+            ("vng, the game", Err("it does not answer like virtme-ng: `vng, the game`")),
+            ("", Err("it does not answer like virtme-ng: ``")),
+        ] {
+            let found = vng_version(&answering(folder.path(), line)).map_err(|why| why.to_string());
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_virtiofsd_of_old_qemus_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        for (line, expected) in
+            [("virtiofsd 1.13.2", true), ("virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", false)]
+        {
+            assert_eq!(is_virtiofsd(&answering(folder.path(), line)).is_ok(), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A series comes from strangers, and a Makefile is a program: builds run under bubblewrap.
+//!
+//! They see the system's programs, the sources (read-only) and their build folder. They have no
+//! network, no home, nothing of the caller's environment, descriptors or keys, no capability, and
+//! no other process in sight. `docs/threat-model.md` says who is kept from what.
+//!
+//! A user's build runs in a user namespace. There the kernel still takes it for that user, and
+//! root's would be root wherever the kernel asks for a user and not for a capability: `/proc/sys`
+//! is one such place. So root's builds run as a user that owns nothing, [`BUILDER`].
+
+mod syscalls;
+#[cfg(test)]
+mod tests;
+
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    sys::memfd::{MFdFlags, memfd_create},
+    unistd::{Whence, geteuid, lseek},
+};
+use std::{
+    collections::BTreeSet,
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
+    io::Write,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::{
+            fs::{MetadataExt, PermissionsExt, lchown},
+            process::CommandExt,
+        },
+    },
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+use tramplab_host::{child, program::in_path};
+use walkdir::WalkDir;
+
+const PROBE_LIMIT: Duration = Duration::from_secs(20);
+
+/// All that a build may see of `/`. Merely listing what to hide would show what nobody thought of.
+const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+
+/// Of `/etc` what the dynamic linker and Debian's alternatives take.
+const ETC: [&str; 4] = ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"];
+
+/// User and group of a build. Debian and systemd give this number to nobody.
+const BUILDER: u32 = 65533;
+
+/// Bytes of `/tmp`, which is memory. A compiler's temporary files take some MiB a job.
+const TMP: u64 = 1 << 30;
+/// Bytes of `/dev/shm`, which is memory, too.
+const SHM: u64 = 64 << 20;
+/// Processes and threads. A job of make has about six at once.
+const PROCESSES: usize = 4096;
+const PROCESSES_A_CPU: usize = 64;
+
+/// When memory runs out, the kernel ends a build first.
+const OOM_SCORE_ADJ: &[u8] = b"1000";
+
+/// `keyctl(2)`: a new session keyring.
+const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+
+/// A bubblewrap that works here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    program: PathBuf,
+    way: Way,
+}
+
+/// How a build stops being the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As root: bubblewrap makes the mounts with root's powers, then the build becomes [`BUILDER`].
+    Become,
+    /// As anybody else: in a user namespace, in which it is called [`BUILDER`].
+    Namespace,
+}
+
+/// What one child sees besides the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub read: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
+    /// The whole environment.
+    pub environment: Vec<(&'static str, OsString)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to confine the build: {reason}; install the Debian package bubblewrap and allow user namespaces \
+     (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)"
+)]
+pub struct Unconfined {
+    pub reason: String,
+}
+
+impl Confinement {
+    /// Tries it: bubblewrap may be installed where the kernel or a container forbids namespaces.
+    pub fn probe() -> Result<Confinement, Unconfined> {
+        let absent = || Unconfined { reason: "bwrap is not installed".to_owned() };
+        let program = in_path("bwrap").ok_or_else(absent)?;
+        // Root of a container may lack the powers that the first way takes.
+        let ways: &[Way] = if geteuid().is_root() && is_mapped(BUILDER) {
+            &[Way::Become, Way::Namespace]
+        } else {
+            &[Way::Namespace]
+        };
+        let mut failed = absent();
+        for &way in ways {
+            let confinement = Confinement { program: program.clone(), way };
+            match confinement.try_out() {
+                Ok(()) => return Ok(confinement),
+                Err(error) => failed = Unconfined { reason: reason(&error) },
+            }
+        }
+        Err(failed)
+    }
+
+    fn try_out(&self) -> Result<(), child::ChildError> {
+        let start_error =
+            |source| child::ChildError::Start { command: self.program.display().to_string(), source };
+        let mut command = self
+            .command(&View::default(), Path::new("/"), OsStr::new("/usr/bin/true"))
+            .map_err(start_error)?;
+        child::run(&mut command, PROBE_LIMIT).map(drop)
+    }
+
+    /// `program` in the confinement, in the folder `cwd`; its arguments can be added.
+    pub fn command(&self, view: &View, cwd: &Path, program: &OsStr) -> io::Result<Command> {
+        let program_of_filter = syscalls::filter().map_err(io::Error::other)?;
+        let mut filter = fs::File::from(memfd_create(c"tramplab-seccomp", MFdFlags::MFD_CLOEXEC)?);
+        filter.write_all(&syscalls::bytes(&program_of_filter))?;
+        let mut command = Command::new(&self.program);
+        command
+            // The sandbox's first process shows the environment that bubblewrap was started with.
+            .env_clear()
+            .args(arguments(self.way, view, cwd))
+            .args(["--seccomp".into(), filter.as_raw_fd().to_string()])
+            .arg("--")
+            .args(inside(self.way))
+            .arg(program);
+        // SAFETY: between fork and exec only async-signal-safe calls are made: close_range, lseek,
+        // fcntl, keyctl, open, write, close.
+        unsafe {
+            command.pre_exec(move || {
+                child::close_inherited()?;
+                lseek(filter.as_fd(), 0, Whence::SeekSet)?;
+                fcntl(filter.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
+                leave_keyring()?;
+                // Absent where /proc is not mounted; the build is then like any other process.
+                let _ = raise_oom_score();
+                Ok(())
+            });
+        }
+        Ok(command)
+    }
+
+    /// Makes `read` readable and `write` the build's own, with all that is in them. To be called
+    /// while nothing is running in there.
+    pub fn hand_over(&self, view: &View) -> io::Result<()> {
+        if self.way == Way::Namespace {
+            return Ok(());
+        }
+        for path in view.read.iter().filter(|path| path.is_dir()) {
+            for entry in WalkDir::new(path) {
+                make_readable(&entry?)?;
+            }
+        }
+        for path in &view.write {
+            for entry in WalkDir::new(path) {
+                let entry = entry?;
+                let metadata = entry.metadata()?;
+                if (metadata.uid(), metadata.gid()) != (BUILDER, BUILDER) {
+                    lchown(entry.path(), Some(BUILDER), Some(BUILDER))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sources of somebody with a umask of 077 are for that user only.
+fn make_readable(entry: &walkdir::DirEntry) -> io::Result<()> {
+    let metadata = entry.metadata()?;
+    let mode = metadata.mode();
+    let wanted = match () {
+        () if metadata.is_symlink() => 0,
+        () if metadata.is_dir() || mode & 0o100 != 0 => 0o055,
+        () => 0o044,
+    };
+    if mode & wanted == wanted {
+        return Ok(());
+    }
+    fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | wanted))
+}
+
+/// A container may have so few users that this is none of them.
+fn is_mapped(user: u32) -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        match (numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(first)), Some(_), Some(Ok(count))) => user >= first && user - first < count,
+            _ => false,
+        }
+    })
+}
+
+/// The session keyring is inherited, whatever else is unshared.
+fn leave_keyring() -> io::Result<()> {
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: no memory is passed.
+    let keyring = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none) };
+    match (keyring, io::Error::last_os_error()) {
+        // No keys here: nothing to leave.
+        (-1, error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        // A container's filter keeps all keys away.
+        (-1, error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        (-1, error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn raise_oom_score() -> io::Result<()> {
+    use nix::{fcntl::OFlag, fcntl::open, sys::stat::Mode, unistd::write};
+    let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let file = open(c"/proc/self/oom_score_adj", flags, Mode::empty())?;
+    write(&file, OOM_SCORE_ADJ)?;
+    Ok(())
+}
+
+fn reason(error: &child::ChildError) -> String {
+    match error {
+        child::ChildError::Start { source, .. } => format!("bwrap does not start ({source})"),
+        child::ChildError::Deadline { .. } => "bwrap hangs".to_owned(),
+        child::ChildError::Failed { status, stderr, .. } => match stderr.lines().next() {
+            Some(line) => format!("bwrap does not work here ({})", line.trim_start_matches("bwrap: ")),
+            None => format!("bwrap does not work here ({status})"),
+        },
+    }
+}
+
+/// bubblewrap's arguments. Later mounts cover earlier ones, so what is bound comes after what is
+/// hidden, and what holds mounts is made read-only when they are there.
+fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
+    let builder = BUILDER.to_string();
+    let mut words: Vec<OsString> = [
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        // Started by root, bubblewrap would leave its powers to the child, and with them the mounts.
+        "--cap-drop",
+        "ALL",
+        "--die-with-parent",
+        // No terminal to type into.
+        "--new-session",
+        "--hostname",
+        "tramplab",
+        "--clearenv",
+    ]
+    .map(OsString::from)
+    .into();
+    match way {
+        // For `setpriv`, which gives them up.
+        Way::Become => words.extend(
+            ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
+                .map(OsString::from),
+        ),
+        Way::Namespace => {
+            words.extend(["--unshare-user", "--uid", &builder, "--gid", &builder].map(OsString::from))
+        }
+    }
+    for (name, value) in &view.environment {
+        words.extend(["--setenv".into(), (*name).into(), value.clone()]);
+    }
+    for folder in SYSTEM {
+        match fs::read_link(folder) {
+            // Merged /usr.
+            Ok(target) => words.extend(["--symlink".into(), target.into(), folder.into()]),
+            Err(_) => words.extend(["--ro-bind-try", folder, folder].map(OsString::from)),
+        }
+    }
+    // bubblewrap makes the parents of what it binds for root alone.
+    let parents = view.read.iter().chain(&view.write).flat_map(|path| path.ancestors().skip(1));
+    let parents: BTreeSet<&Path> = parents.filter(|path| path.parent().is_some()).collect();
+    let folders = |paths: BTreeSet<&Path>| {
+        let folder = |path: &Path| ["--perms".into(), "0755".into(), "--dir".into(), path.into()];
+        paths.into_iter().flat_map(folder).collect::<Vec<OsString>>()
+    };
+    words.extend(folders([Path::new("/etc")].into()));
+    for file in ETC {
+        words.extend(["--ro-bind-try", file, file].map(OsString::from));
+    }
+    words.extend(["--proc", "/proc", "--dev", "/dev"].map(OsString::from));
+    for (folder, bytes) in [("/dev/shm", SHM), ("/tmp", TMP)] {
+        let bytes = bytes.to_string();
+        let tmpfs = ["--perms", "1777", "--size", &bytes, "--tmpfs", folder];
+        words.extend(tmpfs.map(OsString::from));
+    }
+    words.extend(folders(parents));
+    for (option, paths) in [("--ro-bind", &view.read), ("--bind", &view.write)] {
+        for path in paths {
+            words.extend([option.into(), path.into(), path.into()]);
+        }
+    }
+    for folder in ["/proc", "/dev", "/"] {
+        words.extend(["--remount-ro", folder].map(OsString::from));
+    }
+    words.extend(["--chdir".into(), cwd.into()]);
+    words
+}
+
+/// What the program is started by, inside.
+fn inside(way: Way) -> Vec<OsString> {
+    let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    // Here and not outside: there the user's own processes count, and root's never.
+    let processes = format!("--nproc={}", PROCESSES.max(PROCESSES_A_CPU * cpus));
+    let limits = ["prlimit".to_owned(), processes, "--core=0".to_owned(), "--".to_owned()];
+    let builder = BUILDER.to_string();
+    let become_builder = [
+        "setpriv",
+        "--reuid",
+        &builder,
+        "--regid",
+        &builder,
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--no-new-privs",
+        "--",
+    ]
+    .map(OsString::from);
+    let become_builder = if way == Way::Become { become_builder.to_vec() } else { Vec::new() };
+    become_builder.into_iter().chain(limits.map(OsString::from)).collect()
+}
+
+/// The folders to show for programs outside the system's folders: `/opt/llvm` for `/opt/llvm/bin/clang`.
+pub fn folders_of(programs: &[PathBuf]) -> Vec<PathBuf> {
+    let home = env::var_os("HOME").map(PathBuf::from);
+    let mut folders: Vec<_> =
+        programs.iter().filter_map(|program| folder_of(program, home.as_deref())).collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
+fn folder_of(program: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    if SYSTEM.iter().any(|folder| program.starts_with(folder)) {
+        return None;
+    }
+    let bin = program.parent()?;
+    let prefix = bin.parent()?;
+    // `~/bin/gcc` must not show the home, nor `/home/somebody/gcc` all homes.
+    let shows_home = home.is_some_and(|home| home.starts_with(prefix));
+    let deep = prefix.components().count() > 2 || prefix.starts_with("/opt");
+    let bare = prefix == Path::new("/opt");
+    let is_user = prefix.parent() == Some(Path::new("/home"));
+    if bin.ends_with("bin") && deep && !bare && !shows_home && !is_user {
+        Some(prefix.to_owned())
+    } else {
+        Some(program.to_owned())
+    }
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What files were before patches touched them, kept on disk until they are put back.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Component, Path, PathBuf},
+    time::SystemTime,
+};
+use tramplab_host::cache;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("failed to apply the patch: `{}` leads out of the sources", .0.display())]
+    Outside(PathBuf),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    source: PathBuf,
+}
+
+/// One file as it was.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    path: PathBuf,
+    was: Was,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Was {
+    /// Also the folders that were not there: the topmost.
+    Absent {
+        folder: Option<PathBuf>,
+    },
+    File {
+        copy: String,
+        modified: SystemTime,
+        mode: u32,
+    },
+    Link {
+        target: PathBuf,
+    },
+}
+
+const LIST: &str = "list.json";
+
+impl Journal {
+    pub fn new(folder: PathBuf, source: PathBuf) -> Journal {
+        Journal { folder, source }
+    }
+
+    /// Keeps what the files at these paths are, unless it is kept already.
+    pub fn save(&self, paths: &BTreeSet<PathBuf>) -> Result<(), JournalError> {
+        let mut entries = self.entries()?;
+        let known: BTreeSet<_> = entries.iter().map(|entry| entry.path.clone()).collect();
+        fs::create_dir_all(&self.folder).map_err(error("make", &self.folder))?;
+        for path in paths.difference(&known) {
+            self.check(path)?;
+            let full = self.source.join(path);
+            let was = match full.symlink_metadata() {
+                Ok(meta) if meta.is_symlink() => {
+                    Was::Link { target: fs::read_link(&full).map_err(error("read", &full))? }
+                }
+                Ok(meta) if meta.is_file() => {
+                    let copy = entries.len().to_string();
+                    fs::copy(&full, self.folder.join(&copy)).map_err(error("copy", &full))?;
+                    let modified = meta.modified().map_err(error("read", &full))?;
+                    Was::File { copy, modified, mode: meta.permissions().mode() }
+                }
+                // A folder is nothing that a patch names; git refuses it.
+                Ok(_) => continue,
+                Err(_) => Was::Absent { folder: self.topmost_absent(path) },
+            };
+            entries.push(Entry { path: path.clone(), was });
+        }
+        // The list last: what it does not name has not been touched yet.
+        let list = self.folder.join(LIST);
+        let json = serde_json::to_vec(&entries).expect("plain data");
+        // Not before the copies are on the disk.
+        let synced = fs::File::open(&self.folder).and_then(|folder| Ok(nix::unistd::syncfs(folder)?));
+        synced.and_then(|()| cache::write_whole(&list, &json)).map_err(error("write", &list))
+    }
+
+    /// Puts everything back. Can be begun again where it was cut short.
+    pub fn restore(&self) -> Result<(), JournalError> {
+        for entry in self.entries()? {
+            self.check(&entry.path)?;
+            let path = self.source.join(&entry.path);
+            let put_back = || -> io::Result<()> {
+                match &entry.was {
+                    Was::Absent { folder } => {
+                        absent_is_fine(fs::remove_file(&path))?;
+                        // Only those that this leaves empty; what else is in them is not ours.
+                        let stop = folder.as_ref().map(|folder| self.source.join(folder));
+                        let mut next = path.parent();
+                        while let (Some(folder), Some(stop)) = (next, &stop) {
+                            if !folder.starts_with(stop) {
+                                break;
+                            }
+                            let _ = fs::remove_dir(folder);
+                            next = folder.parent();
+                        }
+                        Ok(())
+                    }
+                    Was::File { copy, modified, mode } => {
+                        let parent = path.parent().expect("below the sources");
+                        fs::create_dir_all(parent)?;
+                        // Beside it and then renamed: never half a file with the right time.
+                        let file = tempfile::NamedTempFile::new_in(parent)?;
+                        fs::copy(self.folder.join(copy), file.path())?;
+                        file.as_file().set_permissions(fs::Permissions::from_mode(*mode))?;
+                        file.as_file().set_modified(*modified)?;
+                        file.persist(&path)?;
+                        Ok(())
+                    }
+                    Was::Link { target } => {
+                        absent_is_fine(fs::remove_file(&path))?;
+                        fs::create_dir_all(path.parent().expect("below the sources"))?;
+                        symlink(target, &path)
+                    }
+                }
+            };
+            put_back().map_err(error("put back", &path))?;
+        }
+        self.forget()
+    }
+
+    /// The list goes first: without it nothing is put back.
+    pub fn forget(&self) -> Result<(), JournalError> {
+        absent_is_fine(fs::remove_file(self.folder.join(LIST))).map_err(error("remove", &self.folder))?;
+        absent_is_fine(fs::remove_dir_all(&self.folder)).map_err(error("remove", &self.folder))
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+        let list = self.folder.join(LIST);
+        match fs::read(&list) {
+            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other).map_err(error("read", &list)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(source) => Err(error("read", &list)(source)),
+        }
+    }
+
+    fn topmost_absent(&self, path: &Path) -> Option<PathBuf> {
+        let absent = |folder: &&Path| self.source.join(folder).symlink_metadata().is_err();
+        path.ancestors().skip(1).take_while(absent).last().map(Path::to_owned)
+    }
+
+    /// The folder in which the file is, or would be made, is within the sources, symbolic links followed.
+    fn check(&self, path: &Path) -> Result<(), JournalError> {
+        let outside = || JournalError::Outside(path.to_owned());
+        if !is_inside(path) {
+            return Err(outside());
+        }
+        let root = fs::canonicalize(&self.source).map_err(error("find", &self.source))?;
+        let full = root.join(path);
+        let there = full.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok());
+        let real = there.and_then(|folder| fs::canonicalize(folder).ok());
+        if real.is_some_and(|real| real.starts_with(&root)) { Ok(()) } else { Err(outside()) }
+    }
+}
+
+fn error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    move |source| JournalError::Io { action, path: path.to_owned(), source }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{process::Command, time::Duration};
+    use tramplab_host::child;
+
+    /// Whatever git itself writes: names with blanks, quotes, umlauts; renames, modes, links, binary files.
+    #[test]
+    fn what_git_apply_does_is_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, journal) = (folder.path().join("src"), folder.path().join("journal"));
+        fs::create_dir_all(source.join("dir")).unwrap();
+        let git = |words: &[&str]| {
+            let mut command = Command::new("git");
+            command.args(["-c", "user.name=n", "-c", "user.email=e"]).args(words).current_dir(&source);
+            child::run(&mut command, Duration::from_secs(60)).unwrap().stdout
+        };
+        git(&["init", "-q"]);
+        let long = "a line\n".repeat(50);
+        for name in
+            ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c", "dir/renamed.c", "mode.sh"]
+        {
+            fs::write(source.join(name), format!("{name}\n{long}")).unwrap();
+        }
+        fs::write(source.join("binary"), [0, 1, 2, 255]).unwrap();
+        fs::write(source.join("empty"), "").unwrap();
+        symlink("plain.c", source.join("link")).unwrap();
+        git(&["add", "-A"]);
+        git(&["commit", "-q", "-m", "m"]);
+        for name in ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c"] {
+            fs::write(source.join(name), format!("{name}!\n{long}")).unwrap();
+        }
+        fs::create_dir(source.join("other")).unwrap();
+        fs::rename(source.join("dir/renamed.c"), source.join("other/re named.c")).unwrap();
+        fs::set_permissions(source.join("mode.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(source.join("binary"), [9, 0]).unwrap();
+        fs::remove_file(source.join("empty")).unwrap();
+        fs::write(source.join("new empty"), "").unwrap();
+        fs::remove_file(source.join("link")).unwrap();
+        symlink("mode.sh", source.join("link")).unwrap();
+        git(&["add", "-A"]);
+        let diff = git(&["diff", "--cached", "--binary", "-M", "HEAD"]);
+        let names = git(&["diff", "--cached", "--name-only", "-z", "--no-renames", "HEAD"]);
+        let touched: BTreeSet<PathBuf> = names.split_terminator('\0').map(PathBuf::from).collect();
+        git(&["reset", "-q", "--hard"]);
+        git(&["clean", "-qfd"]);
+        fs::create_dir_all(source.join("dir")).unwrap();
+
+        // Names, kinds, modes, times and contents of all files, git's own left out.
+        let state = || {
+            let script = "find . -path ./.git -prune -o ! -type d -printf '%p %y %m %l %T@ ' -exec sha256sum {} \\; | sort";
+            let mut command = Command::new("sh");
+            child::run(command.args(["-c", script]).current_dir(&source), Duration::from_secs(60))
+                .unwrap()
+                .stdout
+        };
+        let before = state();
+        let keeper = Journal::new(journal.clone(), source.clone());
+        keeper.save(&touched).unwrap();
+        fs::write(folder.path().join("diff"), &diff).unwrap();
+        git(&["apply", "--binary", "../diff"]);
+        assert_ne!(state(), before);
+        keeper.restore().unwrap();
+        let without_link_times = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with("./link ")).map(str::to_owned).collect()
+        };
+        assert_eq!(without_link_times(&state()), without_link_times(&before), "{diff}");
+        assert_eq!(fs::read_link(source.join("link")).unwrap(), Path::new("plain.c"));
+        assert!(!source.join("other").exists() && !journal.exists());
+    }
+
+    #[test]
+    fn a_path_through_a_link_out_of_the_sources_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("src");
+        fs::create_dir_all(source.join("dir")).unwrap();
+        symlink("/etc", source.join("out")).unwrap();
+        symlink("dir", source.join("in")).unwrap();
+        let journal = Journal::new(folder.path().join("journal"), source);
+        let save = |path: &str| journal.save(&BTreeSet::from([PathBuf::from(path)]));
+        for path in ["out/passwd", "out/new/deep", "../x", "/etc/passwd", "a/../../x"] {
+            let error = save(path).unwrap_err().to_string();
+            assert!(error.contains("leads out of the sources"), "{path}: {error}");
+        }
+        save("in/new.c").unwrap();
+        save("dir").unwrap();
+    }
+}

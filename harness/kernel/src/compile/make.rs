@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One run of make: its environment, its log, its progress, its end.
+
+use super::{
+    confine::{Confinement, View, folders_of},
+    toolchain::Tools,
+};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{self, Read},
+    ops::ControlFlow,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tramplab_host::{
+    cache::{self, CacheError},
+    child::Group,
+};
+
+/// A full build takes six minutes on two cores; a distribution's configuration on a slow machine takes an hour.
+pub const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// A build of everything logs 4 MiB. What is longer is somebody's `yes`.
+const LOG_LIMIT: u64 = 64 << 20;
+
+/// What a build leaves free on its disk: a stranger's Makefile does not fill it.
+const RESERVE: u64 = 1 << 30;
+
+/// ccache's folder, and whether this build may add to it.
+#[derive(Clone, Debug)]
+pub struct Ccache {
+    pub folder: PathBuf,
+    pub write: bool,
+}
+
+/// Everything about a build but its targets.
+#[derive(Clone, Debug)]
+pub struct Make<'a> {
+    pub tools: &'a Tools,
+    pub confinement: Option<&'a Confinement>,
+    pub source: &'a Path,
+    pub build: &'a Path,
+    pub ccache: Option<Ccache>,
+    /// Appended to.
+    pub log: &'a Path,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    #[error("make failed ({0})")]
+    Failed(ExitStatus),
+    #[error("make did not end within {} minutes", LIMIT.as_secs() / 60)]
+    Deadline,
+    #[error("make wrote more than {} MiB of log", LOG_LIMIT >> 20)]
+    LogTooLong,
+    #[error("interrupted")]
+    Interrupted,
+    /// Found by looking, before everybody else on the disk finds it.
+    #[error(transparent)]
+    NoRoom(#[from] CacheError),
+    #[error("failed to run make: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Make<'_> {
+    /// Makes the targets of the kernel. `step` is called often, with the steps that are done; `Break` ends it.
+    pub fn run(
+        &self,
+        targets: &[&str],
+        step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<u64, MakeError> {
+        self.run_words(&self.words(targets), step)
+    }
+
+    /// The same of whatever these arguments say.
+    pub fn run_words(
+        &self,
+        words: &[OsString],
+        step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<u64, MakeError> {
+        let log = File::options().create(true).append(true).open(self.log)?;
+        let start = log.metadata()?.len();
+        let mut command = self.command(words)?;
+        command.stdout(log.try_clone()?).stderr(log);
+        let mut counter = Counter::new(File::open(self.log)?, start)?;
+        let status = supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
+        let steps = counter.read()?;
+        if status.success() { Ok(steps) } else { Err(MakeError::Failed(status)) }
+    }
+
+    /// How many steps the target would take from here on, as far as make can tell without taking them. What links
+    /// vmlinux, and what is made of it, is found out only then: see `Workspace::tail`. None when make cannot tell.
+    pub fn count(&self, targets: &[&str], tick: &mut dyn FnMut() -> ControlFlow<()>) -> Option<u64> {
+        let listing = tempfile::NamedTempFile::new().ok()?;
+        let mut words = vec!["--dry-run", "--keep-going"];
+        words.extend(targets);
+        let mut command = self.command(&self.words(&words)).ok()?;
+        command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
+        // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
+        supervise(&mut command, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
+        let mut text = String::new();
+        File::open(listing.path()).ok()?.take(LOG_LIMIT).read_to_string(&mut text).ok()?;
+        Some(text.lines().filter(|line| is_dry_step(line)).count() as u64)
+    }
+
+    /// make's arguments for targets of the kernel.
+    pub fn words(&self, targets: &[&str]) -> Vec<OsString> {
+        let mut output = OsString::from("O=");
+        output.push(self.build);
+        let mut words: Vec<OsString> = vec!["-C".into(), self.source.into(), output];
+        words.extend(self.tools.variables.iter().map(OsString::from));
+        // Neither the tree's git nor its changes are in the kernel's name: they are in the report.
+        words.push("LOCALVERSION=".into());
+        words.extend(targets.iter().map(OsString::from));
+        words
+    }
+
+    fn command(&self, words: &[OsString]) -> io::Result<Command> {
+        let environment = self.environment();
+        let mut command = match self.confinement {
+            Some(confinement) => {
+                let mut view = View {
+                    read: vec![self.source.to_owned()],
+                    write: vec![self.build.to_owned()],
+                    environment,
+                };
+                view.read.extend(folders_of(&self.tools.programs));
+                if let Some(ccache) = &self.ccache {
+                    if ccache.write { &mut view.write } else { &mut view.read }.push(ccache.folder.clone());
+                }
+                confinement.hand_over(&view)?;
+                let mut command = confinement.command(&view, self.build, OsStr::new("make"))?;
+                command.current_dir(self.build);
+                command
+            }
+            None => {
+                let mut command = Command::new("make");
+                command.env_clear().envs(environment).current_dir(self.build);
+                command
+            }
+        };
+        let jobs = thread::available_parallelism().map_or(1, |cores| cores.get());
+        command
+            // No --output-sync: make keeps what a target prints in a file in /tmp, where no limit of ours sees it.
+            .args([format!("-j{jobs}"), "--no-print-directory".to_owned()])
+            .args(words)
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// All that a build knows of this host and this moment, so that the same input gives the same bits.
+    fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables: Vec<(&'static str, OsString)> = vec![
+            ("PATH", env::var_os("PATH").unwrap_or_default()),
+            // Where nothing can be made: what keeps its settings at home would make even a folder that is missing.
+            ("HOME", "/dev/null".into()),
+            ("LC_ALL", "C".into()),
+            ("TZ", "UTC".into()),
+            ("KBUILD_BUILD_TIMESTAMP", "Thu Jan  1 00:00:00 UTC 1970".into()),
+            ("KBUILD_BUILD_USER", "tramplab".into()),
+            ("KBUILD_BUILD_HOST", "tramplab".into()),
+            ("KBUILD_BUILD_VERSION", "1".into()),
+        ];
+        let config = self.build.join(CONFIG_FRAGMENT);
+        variables.push(("KCONFIG_ALLCONFIG", config.into()));
+        if let Some(Ccache { folder, write }) = &self.ccache {
+            variables.push(("CCACHE_DIR", folder.into()));
+            // Not in the folder, which may be read-only.
+            variables.push(("CCACHE_TEMPDIR", self.build.join(".ccache-tmp").into()));
+            variables.push(("CCACHE_MAXSIZE", "5G".into()));
+            // No CCACHE_BASEDIR: the paths that it makes relative are those of `__FILE__`, so it changes the image.
+            if !write {
+                variables.push(("CCACHE_READONLY", "1".into()));
+                variables.push(("CCACHE_NOSTATS", "1".into()));
+            }
+        }
+        variables
+    }
+}
+
+/// In the build folder: what `allnoconfig` takes its answers from.
+pub const CONFIG_FRAGMENT: &str = ".tramplab.config";
+
+/// A line by which kbuild says what it does: `  CC      kernel/fork.o`, two blanks and a word in capitals.
+fn is_step(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("  ") else { return false };
+    let Some((word, rest)) = rest.split_once(' ') else { return false };
+    let capital = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    !word.is_empty() && word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(capital) && {
+        let rest = rest.trim_start();
+        !rest.is_empty()
+    }
+}
+
+/// The same in a dry run, which shows the commands: `set -e;  echo '  CC      kernel/fork.o'; gcc …`.
+fn is_dry_step(line: &str) -> bool {
+    line.split_once("echo '").is_some_and(|(_, rest)| is_step(rest.split('\'').next().unwrap_or_default()))
+}
+
+/// Counts the steps in a log that grows.
+struct Counter {
+    log: File,
+    steps: u64,
+    /// A line without its end so far; longer ones are no steps.
+    partial: Vec<u8>,
+}
+
+impl Counter {
+    fn new(mut log: File, start: u64) -> io::Result<Counter> {
+        io::Seek::seek(&mut log, io::SeekFrom::Start(start))?;
+        Ok(Counter { log, steps: 0, partial: Vec::new() })
+    }
+
+    /// Reads what is there now: the end of a log that grows faster than it is read is never reached.
+    fn read(&mut self) -> io::Result<u64> {
+        const LINE: usize = 1024;
+        let mut buffer = [0; 64 << 10];
+        let end = self.log.metadata()?.len();
+        while io::Seek::stream_position(&mut self.log)? < end {
+            let length = self.log.read(&mut buffer)?;
+            if length == 0 {
+                break;
+            }
+            for piece in buffer[..length].split_inclusive(|byte| *byte == b'\n') {
+                let room = LINE.saturating_sub(self.partial.len());
+                self.partial.extend_from_slice(&piece[..piece.len().min(room)]);
+                if piece.ends_with(b"\n") {
+                    self.steps += u64::from(is_step(&String::from_utf8_lossy(&self.partial)));
+                    self.partial.clear();
+                }
+            }
+        }
+        Ok(self.steps)
+    }
+}
+
+/// Fails where a folder's disk, or the log's, is as good as full.
+pub fn require_reserve(folder: &Path, log: &Path) -> Result<(), CacheError> {
+    cache::require_room(log.parent().unwrap_or(Path::new("/")), RESERVE)?;
+    cache::require_room(folder, RESERVE)
+}
+
+fn unless_broken(flow: ControlFlow<()>) -> Result<(), MakeError> {
+    if flow.is_break() { Err(MakeError::Interrupted) } else { Ok(()) }
+}
+
+/// Runs a command in a process group of its own until it ends, `tick` fails, its time is over or its log is full.
+fn supervise(
+    command: &mut Command,
+    tick: &mut dyn FnMut() -> Result<(), MakeError>,
+    log: &Path,
+    start: u64,
+) -> Result<ExitStatus, MakeError> {
+    let mut group = Group::spawn(command)?;
+    let end = Instant::now() + LIMIT;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = group.try_wait()? {
+            return Ok(status);
+        }
+        // The limits first: they bound what the tick has to read.
+        if Instant::now() >= end {
+            return Err(MakeError::Deadline);
+        }
+        require_reserve(command.get_current_dir().unwrap_or(Path::new("/")), log)?;
+        if fs::metadata(log)?.len().saturating_sub(start) > LOG_LIMIT {
+            return Err(MakeError::LogTooLong);
+        }
+        tick()?;
+        thread::sleep(pause);
+        pause = (pause * 2).min(TICK);
+    }
+}
+
+/// Whether the status is that of a program killed from outside, as by Ctrl-C in its own terminal.
+pub fn was_interrupted(status: ExitStatus) -> bool {
+    [status.signal(), status.code().map(|code| code - 128)]
+        .into_iter()
+        .flatten()
+        .any(|number| [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Tree(tempfile::TempDir, Tools);
+
+    impl Tree {
+        fn new(makefile: &str) -> Tree {
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["src", "build"] {
+                fs::create_dir(folder.path().join(name)).unwrap();
+            }
+            fs::write(folder.path().join("src/Makefile"), makefile).unwrap();
+            let tools =
+                Tools { variables: vec!["CC=cc".into()], identity: vec![], programs: vec![], ccache: false };
+            Tree(folder, tools)
+        }
+
+        fn run(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> (Result<u64, MakeError>, String) {
+            let path = |name: &str| self.0.path().join(name);
+            let (source, build, log) = (path("src"), path("build"), path("log"));
+            let make = Make {
+                tools: &self.1,
+                confinement: None,
+                source: &source,
+                build: &build,
+                ccache: None,
+                log: &log,
+            };
+            let result = make.run(&["all"], step);
+            let mut text = String::new();
+            File::open(&log).unwrap().take(4096).read_to_string(&mut text).unwrap();
+            (result, text)
+        }
+    }
+
+    fn go_on(_: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    #[test]
+    fn steps_are_counted_and_failures_told() {
+        let steps = "\t@echo '  CC      a.o'; echo '  CC [M]  b.o'; echo '  AR      built-in.a'; echo ' no'; echo '  no step'\n";
+        let tree = Tree::new(&format!("all:\n{steps}"));
+        let mut seen = 0;
+        let (result, log) = tree.run(&mut |done| {
+            seen = done;
+            go_on(done)
+        });
+        assert_eq!(result.unwrap(), 3, "{log}");
+        assert!(seen <= 3);
+        // The log is appended to, and earlier steps are not counted again.
+        assert_eq!(tree.run(&mut go_on).0.unwrap(), 3);
+        let (result, log) = Tree::new("all:\n\t@echo why >&2; exit 3\n").run(&mut go_on);
+        assert!(matches!(result, Err(MakeError::Failed(status)) if !was_interrupted(status)));
+        assert!(log.contains("why\n"), "{log}");
+    }
+
+    #[test]
+    fn nothing_of_the_caller_is_in_the_environment() {
+        let (result, log) = Tree::new("all:\n\t@env\n").run(&mut go_on);
+        result.unwrap();
+        assert!(log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/dev/null"), "{log}");
+        // Cargo sets this for tests.
+        assert!(env::var_os("CARGO_MANIFEST_DIR").is_some() && !log.contains("CARGO_MANIFEST_DIR"), "{log}");
+    }
+
+    #[test]
+    fn an_interrupted_make_leaves_no_process() {
+        let beat = "while :; do date +%N > $(O)/beat; sleep 0.02; done";
+        let tree = Tree::new(&format!("all:\n\t@trap '' TERM; ({beat}) & {beat}\n"));
+        let file = tree.0.path().join("build/beat");
+        let (result, _) = tree.run(&mut |_| {
+            if file.exists() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(result, Err(MakeError::Interrupted)), "{result:?}");
+        let last = fs::read(&file).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(fs::read(&file).unwrap(), last);
+    }
+
+    #[test]
+    fn an_endless_log_ends_the_build() {
+        let (result, _) = Tree::new("all:\n\t@exec yes\n").run(&mut go_on);
+        assert!(matches!(result, Err(MakeError::LogTooLong)), "{result:?}");
+    }
+
+    #[test]
+    fn steps_are_kbuilds_lines() {
+        for (line, is) in [
+            ("  CC      kernel/fork.o", true),
+            ("  LD [M]  a.ko", true),
+            ("  AR", false),
+            ("  cc      x", false),
+            (" CC x", false),
+            ("make[1]: Entering", false),
+            ("", false),
+        ] {
+            assert_eq!(is_step(line), is, "{line}");
+            assert_eq!(is_dry_step(&format!("set -e;  echo '{line}'; gcc -c x.c")), is, "{line}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From `gcc-13` to make's variables, and what exactly that compiler is.
+
+use crate::{Compiler, Toolchain};
+use std::{collections::BTreeSet, env, ffi::OsStr, fmt, fs, path::PathBuf, process::Command, time::Duration};
+use tramplab_host::{child, program::find_program};
+use tramplab_model::run::Arch;
+
+/// `--version` answers at once; a compiler on a network disk takes a moment.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program or header that building takes, and Debian's package that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    pub name: String,
+    pub package: String,
+}
+
+/// What a build takes; pure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Variables for make, without the wrapper.
+    variables: Vec<(&'static str, String)>,
+    programs: Vec<Need>,
+    /// Those of the programs whose version decides what comes out.
+    identity: Vec<String>,
+    host_compiler: String,
+}
+
+/// A toolchain that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tools {
+    /// Arguments for make: `ARCH=x86_64`, `CC=ccache gcc-13`.
+    pub variables: Vec<String>,
+    /// First lines of `--version`: compiler, linker, assembler, pahole, make.
+    pub identity: Vec<String>,
+    /// The canonical paths of all programs, for the confinement.
+    pub programs: Vec<PathBuf>,
+    /// Whether compilations go through ccache.
+    pub ccache: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ToolchainError {
+    #[error(
+        "failed to find what building a kernel with {toolchain} takes: no {}; install the Debian packages {}",
+        list(.missing.iter().map(|need| &need.name)),
+        packages(.missing)
+    )]
+    Missing { toolchain: String, missing: Vec<Need> },
+    #[error("failed to learn the version of `{program}`: {reason}")]
+    Version { program: String, reason: String },
+}
+
+fn list<T: fmt::Display>(names: impl Iterator<Item = T>) -> String {
+    names.map(|name| name.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn packages(missing: &[Need]) -> String {
+    let sorted: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
+    sorted.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// What a toolchain takes to build for `arch` on a machine of the architecture `host` (as Rust names it).
+pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
+    let suffix = toolchain.version.as_ref().map(|version| format!("-{version}")).unwrap_or_default();
+    let (arch_name, triplet, native) = match arch {
+        Arch::X86_64 => ("x86_64", "x86_64-linux-gnu", host == "x86_64"),
+        Arch::Arm64 => ("arm64", "aarch64-linux-gnu", host == "aarch64"),
+    };
+    let need = |name: String, package: String| Need { name, package };
+    let own = |name: &str| need(name.to_owned(), name.to_owned());
+    let mut variables = vec![("ARCH", arch_name.to_owned())];
+    let mut programs = Vec::new();
+    let mut identity = Vec::new();
+    let host_compiler;
+    match toolchain.compiler {
+        Compiler::Gcc => {
+            let prefix = if native { String::new() } else { format!("{triplet}-") };
+            // Debian has `gcc-aarch64-linux-gnu` and `gcc-13-aarch64-linux-gnu`; packages write x86-64.
+            let target = triplet.replace('_', "-");
+            let of = |package: String| if native { package } else { format!("{package}-{target}") };
+            let compiler = format!("{prefix}gcc{suffix}");
+            // For tools that run here the host's own compiler serves when building for another machine.
+            host_compiler = if native { compiler.clone() } else { "gcc".to_owned() };
+            if !native {
+                variables.push(("CROSS_COMPILE", prefix.clone()));
+            }
+            variables.push(("CC", compiler.clone()));
+            variables.push(("HOSTCC", host_compiler.clone()));
+            programs.push(need(compiler.clone(), of(format!("gcc{suffix}"))));
+            let binutils = if native { "binutils".to_owned() } else { format!("binutils-{target}") };
+            for tool in ["ld", "as", "ar", "nm", "objcopy", "objdump", "readelf", "strip"] {
+                programs.push(need(format!("{prefix}{tool}"), binutils.clone()));
+            }
+            if !native {
+                programs.push(own("gcc"));
+            }
+            identity.extend([compiler, format!("{prefix}ld"), format!("{prefix}as")]);
+        }
+        Compiler::Clang => {
+            let compiler = format!("clang{suffix}");
+            host_compiler = compiler.clone();
+            variables.push(("LLVM", if suffix.is_empty() { "1".to_owned() } else { suffix.clone() }));
+            variables.push(("CC", compiler.clone()));
+            variables.push(("HOSTCC", compiler.clone()));
+            programs.push(own(&compiler));
+            programs.push(need(format!("ld.lld{suffix}"), format!("lld{suffix}")));
+            for tool in ["ar", "nm", "objcopy", "objdump", "readelf", "strip"] {
+                programs.push(need(format!("llvm-{tool}{suffix}"), format!("llvm{suffix}")));
+            }
+            // The assembler is the compiler's own.
+            identity.extend([compiler, format!("ld.lld{suffix}")]);
+        }
+    }
+    for (program, package) in [
+        ("make", "make"),
+        ("flex", "flex"),
+        ("bison", "bison"),
+        ("bc", "bc"),
+        ("perl", "perl"),
+        ("gzip", "gzip"),
+        ("pahole", "dwarves"),
+    ] {
+        programs.push(need(program.to_owned(), package.to_owned()));
+    }
+    identity.extend(["pahole".to_owned(), "make".to_owned()]);
+    Needs { variables, programs, identity, host_compiler }
+}
+
+impl Needs {
+    /// Make's arguments, compilers behind `wrapper` (ccache) if there is one.
+    fn arguments(&self, wrapper: Option<&str>) -> Vec<String> {
+        let value = |name: &str, value: &str| match wrapper {
+            Some(wrapper) if matches!(name, "CC" | "HOSTCC") => format!("{wrapper} {value}"),
+            _ => value.to_owned(),
+        };
+        self.variables.iter().map(|(name, text)| format!("{name}={}", value(name, text))).collect()
+    }
+}
+
+/// What of it this host lacks.
+pub fn missing(toolchain: &Toolchain, arch: Arch) -> Vec<Need> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let needs = needs(toolchain, arch, env::consts::ARCH);
+    let mut missing = needs.programs;
+    missing.retain(|need| which(&need.name, &path).is_none());
+    if let Some(compiler) = which(&needs.host_compiler, &path) {
+        // Host tools of the build (objtool, certificates) are linked to these.
+        for (header, package) in [("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")] {
+            let mut command = Command::new(&compiler);
+            command.args(["-E", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"]);
+            if child::run(&mut command, LIMIT).is_err() {
+                missing.push(Need { name: format!("<{header}>"), package: package.to_owned() });
+            }
+        }
+    }
+    missing
+}
+
+/// The toolchain on this host.
+pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> {
+    let missing = missing(toolchain, arch);
+    if !missing.is_empty() {
+        return Err(ToolchainError::Missing { toolchain: toolchain.to_string(), missing });
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let needs = needs(toolchain, arch, env::consts::ARCH);
+    let ccache = which("ccache", &path);
+    let identity = needs.identity.iter().map(|program| version(program)).collect::<Result<_, _>>()?;
+    let variables = needs.arguments(ccache.is_some().then_some("ccache"));
+    let mut programs: Vec<_> = needs.programs.iter().filter_map(|need| which(&need.name, &path)).collect();
+    programs.extend(ccache.clone());
+    Ok(Tools { variables, identity, programs, ccache: ccache.is_some() })
+}
+
+/// What the BPF programs of the tree's own tests are compiled with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BpfTools {
+    /// `clang-19`.
+    pub name: String,
+    pub strip: String,
+    pub version: String,
+    pub programs: Vec<PathBuf>,
+}
+
+/// The newest clang that is looked for as `clang-NN`.
+const NEWEST_CLANG: u32 = 40;
+/// The oldest that compiled the tests of some kernel here.
+const OLDEST_CLANG: u32 = 14;
+
+/// The clang that is asked for, else the newest on the path: trees want newer ones from year to year.
+fn bpf_clang(toolchain: &Toolchain, path: &OsStr) -> String {
+    if toolchain.compiler == Compiler::Clang {
+        return format!("clang{}", toolchain.version.as_ref().map(|v| format!("-{v}")).unwrap_or_default());
+    }
+    let versioned = (OLDEST_CLANG..=NEWEST_CLANG).rev().map(|version| format!("clang-{version}"));
+    let mut found = versioned.filter(|name| which(name, path).is_some());
+    found.next().unwrap_or_else(|| "clang".to_owned())
+}
+
+/// What of it this host lacks: for `bench` alone, or for `test_progs` as well.
+pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<Need> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let clang = bpf_clang(toolchain, &path);
+    let suffix = clang.strip_prefix("clang").unwrap_or_default();
+    let need = |name: String, package: String| Need { name, package };
+    let mut programs = vec![
+        need(clang.clone(), clang.clone()),
+        need(format!("llvm-strip{suffix}"), format!("llvm{suffix}")),
+    ];
+    if test_progs {
+        // It links with lld, and brings its files together with rsync.
+        programs.push(need(format!("ld.lld{suffix}"), format!("lld{suffix}")));
+        programs.push(need("rsync".to_owned(), "rsync".to_owned()));
+    }
+    programs.retain(|need| which(&need.name, &path).is_none());
+    // They run in the guest: the libraries are those of its architecture.
+    let native = needs(toolchain, arch, env::consts::ARCH);
+    let compiler = native.variables.iter().find(|(name, _)| *name == "CC").map(|(_, value)| value.clone());
+    let foreign = match arch {
+        Arch::X86_64 => ("x86_64", ":amd64"),
+        Arch::Arm64 => ("aarch64", ":arm64"),
+    };
+    let of = |package: &str| match foreign {
+        (host, _) if host == env::consts::ARCH => package.to_owned(),
+        (_, suffix) => format!("{package}{suffix}"),
+    };
+    if let Some(compiler) = compiler.and_then(|name| which(&name, &path)) {
+        let crypto = test_progs.then_some(("openssl/opensslv.h", "-lcrypto", "libssl-dev"));
+        let always = [("libelf.h", "-lelf", "libelf-dev"), ("zlib.h", "-lz", "zlib1g-dev")];
+        for (header, library, package) in always.into_iter().chain(crypto) {
+            let mut command = Command::new(&compiler);
+            let words = ["-shared", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"];
+            command.args(words).arg(library);
+            if child::run(&mut command, LIMIT).is_err() {
+                programs.push(need(format!("<{header}>, {library}"), of(package)));
+            }
+        }
+    }
+    programs
+}
+
+/// What the tests are compiled with, on this host.
+pub fn find_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Result<BpfTools, ToolchainError> {
+    let missing = missing_bpf(toolchain, arch, test_progs);
+    if !missing.is_empty() {
+        let toolchain = "clang and the libraries of the tree's own tests".to_owned();
+        return Err(ToolchainError::Missing { toolchain, missing });
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let name = bpf_clang(toolchain, &path);
+    let suffix = name.strip_prefix("clang").unwrap_or_default();
+    let strip = format!("llvm-strip{suffix}");
+    let lld = format!("ld.lld{suffix}");
+    let programs = [name.as_str(), &strip, &lld, "rsync"];
+    let programs = programs.into_iter().filter_map(|name| which(name, &path)).collect();
+    let version = version(&name)?;
+    Ok(BpfTools { strip, version, programs, name })
+}
+
+fn version(program: &str) -> Result<String, ToolchainError> {
+    let error = |reason| ToolchainError::Version { program: program.to_owned(), reason };
+    let output = child::run(Command::new(program).arg("--version"), LIMIT)
+        .map_err(|source| error(source.to_string()))?;
+    let first = output.stdout.lines().next().unwrap_or_default().trim();
+    if first.is_empty() {
+        return Err(error("it printed nothing".to_owned()));
+    }
+    // pahole prints `v1.24` and nothing else.
+    Ok(format!("{program}: {first}"))
+}
+
+/// A program on the path, symbolic links resolved.
+fn which(name: &str, path: &OsStr) -> Option<PathBuf> {
+    let found = find_program(name, path)?;
+    Some(fs::canonicalize(&found).unwrap_or(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn toolchain(compiler: Compiler, version: Option<&str>) -> Toolchain {
+        Toolchain { compiler, version: version.map(str::to_owned) }
+    }
+
+    #[test]
+    fn each_toolchain_has_its_variables_and_packages() {
+        let gcc = |version| toolchain(Compiler::Gcc, version);
+        let clang = |version| toolchain(Compiler::Clang, version);
+        for (toolchain, arch, host, variables, packages) in [
+            (
+                gcc(None),
+                Arch::X86_64,
+                "x86_64",
+                "ARCH=x86_64 CC=ccache gcc HOSTCC=ccache gcc",
+                "gcc binutils",
+            ),
+            (
+                gcc(Some("13")),
+                Arch::X86_64,
+                "x86_64",
+                "ARCH=x86_64 CC=ccache gcc-13 HOSTCC=ccache gcc-13",
+                "gcc-13 binutils",
+            ),
+            (
+                gcc(Some("13")),
+                Arch::Arm64,
+                "x86_64",
+                "ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- CC=ccache aarch64-linux-gnu-gcc-13 HOSTCC=ccache gcc",
+                "gcc-13-aarch64-linux-gnu binutils-aarch64-linux-gnu gcc",
+            ),
+            (gcc(None), Arch::Arm64, "aarch64", "ARCH=arm64 CC=ccache gcc HOSTCC=ccache gcc", "gcc binutils"),
+            (
+                gcc(None),
+                Arch::X86_64,
+                "aarch64",
+                "ARCH=x86_64 CROSS_COMPILE=x86_64-linux-gnu- CC=ccache x86_64-linux-gnu-gcc HOSTCC=ccache gcc",
+                "gcc-x86-64-linux-gnu binutils-x86-64-linux-gnu gcc",
+            ),
+            (
+                clang(None),
+                Arch::Arm64,
+                "x86_64",
+                "ARCH=arm64 LLVM=1 CC=ccache clang HOSTCC=ccache clang",
+                "clang lld llvm",
+            ),
+            (
+                clang(Some("19")),
+                Arch::X86_64,
+                "x86_64",
+                "ARCH=x86_64 LLVM=-19 CC=ccache clang-19 HOSTCC=ccache clang-19",
+                "clang-19 lld-19 llvm-19",
+            ),
+        ] {
+            let needs = needs(&toolchain, arch, host);
+            assert_eq!(needs.arguments(Some("ccache")).join(" "), variables);
+            assert_eq!(needs.arguments(None).join(" "), variables.replace("ccache ", ""));
+            let common = " make flex bison bc perl gzip dwarves";
+            let mut found: Vec<_> = needs.programs.iter().map(|need| need.package.as_str()).collect();
+            found.dedup();
+            assert_eq!(found.join(" "), format!("{packages}{common}"));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_packages() {
+        let error = find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64).unwrap_err().to_string();
+        assert!(error.starts_with("failed to find what building a kernel with gcc-99 takes: no "), "{error}");
+        assert!(error.contains("gcc-99") && error.contains("install the Debian packages"), "{error}");
+    }
+
+    #[test]
+    fn programs_are_found_where_the_path_says_and_must_be_executable() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (folder.path().join("a"), folder.path().join("b"));
+        for folder in [&first, &second] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("cc"), "").unwrap();
+        }
+        let path = env::join_paths([&first, &second]).unwrap();
+        assert_eq!(which("cc", &path), None);
+        fs::set_permissions(second.join("cc"), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(which("cc", &path), Some(fs::canonicalize(second.join("cc")).unwrap()));
+    }
+}

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debian's kernels: which packages hold one, which is the newest, and its files out of them.
+//!
+//! Up to 6.x one package `linux-image-RELEASE` holds the image and its configuration in `/boot`; since 7.0 the
+//! image is in `linux-binary-RELEASE` and the configuration in `linux-base-RELEASE`, both under
+//! `/usr/lib/modules/RELEASE`. Each also comes unsigned, under a package name of its own.
+
+use super::{
+    KernelError, image,
+    manifest::{Wanted, release_of},
+    registry::{self, Question, regex_quoted},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    cmp::Ordering,
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{
+    apt::{self, Apt, AptError, Package, debian_architecture},
+    cache::Cache,
+};
+use tramplab_model::run::Arch;
+
+const KIND: &str = "kernel-debian";
+
+/// In the order in which they load. Of these, 6.1's cloud kernel has built in none.
+const MODULES: [&str; 6] = [
+    "drivers/virtio/virtio.ko",
+    "drivers/virtio/virtio_ring.ko",
+    "drivers/virtio/virtio_pci_legacy_dev.ko",
+    "drivers/virtio/virtio_pci_modern_dev.ko",
+    "drivers/virtio/virtio_pci.ko",
+    "drivers/char/virtio_console.ko",
+];
+
+/// One kernel in the registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Candidate {
+    /// What `uname -r` prints.
+    release: String,
+    image: Package,
+    /// The package with the configuration, where it is not the image's.
+    base: Option<Package>,
+}
+
+impl Candidate {
+    fn key(&self) -> String {
+        format!("{}={}", self.image.name, self.image.version)
+    }
+
+    fn source(&self) -> String {
+        format!("debian {} {}", self.image.name, self.image.version)
+    }
+}
+
+/// The files of a kernel in the cache.
+pub struct Files {
+    pub image: PathBuf,
+    pub config: PathBuf,
+    /// In the order in which they load.
+    pub modules: Vec<PathBuf>,
+    pub sha256: String,
+    pub source: String,
+}
+
+/// What an entry says about itself, in `kernel.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    candidate: Candidate,
+    image_sha256: String,
+    modules: Vec<String>,
+}
+
+pub fn fetch(
+    wanted: &Wanted,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Files, KernelError> {
+    fetch_by(wanted, arch, cache, progress, |progress| from_registry(wanted, arch, cache, progress))
+}
+
+fn fetch_by(
+    wanted: &Wanted,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+    registry: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(Candidate, PathBuf), KernelError>,
+) -> Result<Files, KernelError> {
+    let here = |candidate: &Candidate| cache.get(KIND, &candidate.key());
+    let entry = question(wanted, arch).ask(cache, progress, here, Candidate::source, registry)?;
+    files(&entry)
+}
+
+fn from_registry(
+    wanted: &Wanted,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(Candidate, PathBuf), KernelError> {
+    registry::search(cache, debian_architecture(arch), progress, |apt, progress| {
+        let candidate = choose(wanted, apt)?;
+        let entry = cache.entry(KIND, &candidate.key(), |folder| {
+            progress(&format!("fetching {}", candidate.source()));
+            fill(&candidate, arch, apt, folder)
+        })?;
+        Ok((candidate, entry))
+    })
+}
+
+fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
+    let (pattern, described) = match wanted {
+        Wanted::Newest { series, flavour } => {
+            let version = series.as_deref().unwrap_or("[0-9]").replace('.', "[.]");
+            let described = match series {
+                Some(series) => format!("a kernel of series {series}, flavour {flavour}"),
+                None => format!("a kernel of flavour {flavour}"),
+            };
+            (
+                format!("^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"),
+                described,
+            )
+        }
+        Wanted::Package { name, version } => {
+            let release = regex_quoted(release_of(name).expect("checked when the manifest was read"));
+            let described = match version {
+                Some(version) => format!("version {version} of the package {name}"),
+                None => format!("the package {name}"),
+            };
+            (format!("^(linux-base-{release}|{})$", regex_quoted(name)), described)
+        }
+    };
+    let packages = apt.search(&pattern)?;
+    let fits = |candidate: &Candidate| match wanted {
+        Wanted::Newest { series, flavour } => is_of(&candidate.release, series.as_deref(), flavour),
+        Wanted::Package { name, version } => {
+            candidate.image.name == *name
+                && version.as_ref().is_none_or(|version| candidate.image.version == *version)
+        }
+    };
+    let fitting = candidates(&packages).into_iter().filter(fits);
+    newest(fitting)?.ok_or_else(|| apt.not_found(&described).into())
+}
+
+fn newest(candidates: impl Iterator<Item = Candidate>) -> Result<Option<Candidate>, AptError> {
+    let mut newest: Option<Candidate> = None;
+    for candidate in candidates {
+        let newer = match &newest {
+            None => true,
+            Some(best) => {
+                match apt::compare_versions(&candidate.image.version, &best.image.version)? {
+                    Ordering::Greater => true,
+                    // The same kernel twice: the signed one, whose name is the shorter.
+                    Ordering::Equal => candidate.image.name.len() < best.image.name.len(),
+                    Ordering::Less => false,
+                }
+            }
+        };
+        if newer {
+            newest = Some(candidate);
+        }
+    }
+    Ok(newest)
+}
+
+/// The kernels that packages hold. A 7.x `linux-image-*` holds none: it only draws in the others.
+fn candidates(packages: &[Package]) -> Vec<Candidate> {
+    let base = |release: &str, version: &str| {
+        let name = format!("linux-base-{release}");
+        packages.iter().find(|package| package.name == name && package.version == version).cloned()
+    };
+    let split = |release: &str| {
+        packages.iter().any(|package| {
+            package.name == format!("linux-base-{release}")
+                || package.name == format!("linux-binary-{release}")
+                || package.name == format!("linux-binary-unsigned-{release}")
+        })
+    };
+    let candidate = |image: &Package| {
+        let release = release_of(&image.name)?.to_owned();
+        if image.name.starts_with("linux-binary-") {
+            let base = Some(base(&release, &image.version)?);
+            Some(Candidate { release, image: image.clone(), base })
+        } else if split(&release) {
+            None
+        } else {
+            Some(Candidate { release, image: image.clone(), base: None })
+        }
+    };
+    packages.iter().filter_map(candidate).collect()
+}
+
+/// Whether `6.12.107+deb13-cloud-amd64` is of the series 6.12 and the flavour cloud-amd64 (and not amd64).
+fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
+    let Some(version) = release.strip_suffix(flavour).and_then(|rest| rest.strip_suffix('-')) else {
+        return false;
+    };
+    let mut words = version.split('-');
+    let number = words.next().unwrap_or_default();
+    // `6.1.0-50`, `6.13-rc7`: an ABI number or a release candidate, not another part of the flavour.
+    let plain =
+        words.all(|word| word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit()));
+    let in_series = series.is_none_or(|series| {
+        number.strip_prefix(series).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    plain && in_series
+}
+
+/// Downloads and unpacks, and keeps the image, its configuration and the few modules a guest may need.
+fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+    let error = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| KernelError::Io { action, path, source }
+    };
+    let unpacked = folder.join("unpacked");
+    fs::create_dir(&unpacked).map_err(error("make", &unpacked))?;
+    let packages: Vec<_> = std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
+    for file in apt.download(&packages, folder)? {
+        apt::unpack(&file, &unpacked)?;
+        fs::remove_file(&file).map_err(error("remove", &file))?;
+    }
+    let release = &candidate.release;
+    let take = |places: [String; 3], name: &str| {
+        let from = places
+            .iter()
+            .map(|place| unpacked.join(place))
+            .find(|path| path.is_file())
+            .ok_or_else(|| KernelError::Layout { package: candidate.key(), expected: places.to_vec() })?;
+        let to = folder.join(name);
+        fs::rename(&from, &to).map_err(error("move", &from))?;
+        Ok::<_, KernelError>(to)
+    };
+    let modules = format!("usr/lib/modules/{release}");
+    let places = [
+        format!("boot/vmlinuz-{release}"),
+        format!("{modules}/vmlinuz"),
+        format!("{modules}/vmlinuz.unsigned"),
+    ];
+    let kernel = take(places, "vmlinuz")?;
+    let places = [
+        format!("boot/config-{release}"),
+        format!("{modules}/config"),
+        format!("lib/modules/{release}/config"),
+    ];
+    let config = take(places, "config")?;
+    image::check(&kernel, arch).map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
+    super::read_config(&config)?;
+
+    let mut kept = Vec::new();
+    for (index, module) in MODULES.iter().enumerate() {
+        let trees = ["lib/modules", "usr/lib/modules"];
+        let found = trees.map(|tree| unpacked.join(tree).join(release).join("kernel").join(module));
+        if let Some(from) = found.iter().find(|path| path.is_file()) {
+            let name = format!("{index}-{}", module.rsplit('/').next().expect("a path"));
+            fs::rename(from, folder.join(&name)).map_err(error("move", from))?;
+            kept.push(name);
+        }
+    }
+    fs::remove_dir_all(&unpacked).map_err(error("remove", &unpacked))?;
+    let image_sha256 = apt::sha256(&kernel).map_err(error("read", &kernel))?;
+    let record = Record { candidate: candidate.clone(), image_sha256, modules: kept };
+    let path = folder.join("kernel.json");
+    let json = serde_json::to_vec_pretty(&record).expect("plain data");
+    fs::write(&path, json).map_err(error("write", &path))
+}
+
+fn files(entry: &Path) -> Result<Files, KernelError> {
+    let path = entry.join("kernel.json");
+    let error = |source| KernelError::Io { action: "read", path: path.clone(), source };
+    let record =
+        fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?)).map_err(error)?;
+    Ok(Files {
+        image: entry.join("vmlinuz"),
+        config: entry.join("config"),
+        modules: record.modules.iter().map(|module| entry.join(module)).collect(),
+        sha256: record.image_sha256,
+        source: record.candidate.source(),
+    })
+}
+
+fn question(wanted: &Wanted, arch: Arch) -> Question {
+    let text = match wanted {
+        Wanted::Newest { series, flavour } => {
+            format!("newest-{}-{flavour}", series.as_deref().unwrap_or("any"))
+        }
+        Wanted::Package { name, version } => {
+            let version = version.as_deref().unwrap_or("newest");
+            format!("{name}={}", version.replace(['/', ':'], "_"))
+        }
+    };
+    let is_pinned = matches!(wanted, Wanted::Package { version: Some(_), .. });
+    Question { file: format!("{KIND}-answers/{}-{text}.json", arch.name()), is_pinned }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        cell::Cell,
+        time::{Duration, SystemTime},
+    };
+
+    /// Some of what the registry held in November 2026, of bookworm, trixie, forky, sid and experimental. The signed
+    /// 6.12.107 is left out on purpose: then the newest of 6.12 is an unsigned one.
+    const REGISTRY: &str = "\
+linux-base-7.2.12+deb14-cloud-amd64 7.2.12-1
+linux-base-7.2.13+deb14-amd64 7.2.13-1
+linux-base-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-base-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-binary-7.2.12+deb14-cloud-amd64 7.2.12-1
+linux-binary-7.2.13+deb14-amd64 7.2.13-1
+linux-binary-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-binary-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-binary-unsigned-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-binary-unsigned-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-image-6.1.0-47-cloud-amd64 6.1.170-3
+linux-image-6.1.0-50-amd64 6.1.176-1
+linux-image-6.1.0-50-cloud-amd64 6.1.176-1
+linux-image-6.1.0-50-cloud-amd64-dbg 6.1.176-1
+linux-image-6.1.0-50-cloud-amd64-unsigned 6.1.176-1
+linux-image-6.1.0-50-rt-amd64 6.1.176-1
+linux-image-6.12.107+deb13-cloud-amd64-unsigned 6.12.107-1
+linux-image-6.12.94+deb13-cloud-amd64 6.12.94-1
+linux-image-7.2.13+deb14-cloud-amd64 7.2.13-1
+linux-image-7.3-cloud-amd64 7.3~rc7-1~exp1
+linux-image-cloud-amd64 7.2.13-1
+";
+
+    fn registry() -> Vec<Package> {
+        let package = |line: &str| {
+            let (name, version) = line.split_once(' ').unwrap();
+            let (architecture, sha256) = ("amd64".to_owned(), "0".repeat(64));
+            Package { name: name.into(), version: version.into(), architecture, sha256, room: 0 }
+        };
+        REGISTRY.lines().map(package).collect()
+    }
+
+    fn pick(series: Option<&str>, flavour: &str) -> Option<Candidate> {
+        let fits = |candidate: &Candidate| is_of(&candidate.release, series, flavour);
+        newest(candidates(&registry()).into_iter().filter(fits)).unwrap()
+    }
+
+    #[test]
+    fn the_newest_of_a_series_is_picked_by_debians_order_signed_if_there_is_one() {
+        for (series, flavour, expected) in [
+            (Some("6.1"), "cloud-amd64", Some("linux-image-6.1.0-50-cloud-amd64=6.1.176-1")),
+            (Some("6.1"), "amd64", Some("linux-image-6.1.0-50-amd64=6.1.176-1")),
+            (Some("6.1"), "rt-amd64", Some("linux-image-6.1.0-50-rt-amd64=6.1.176-1")),
+            // 107 is more than 94, and unsigned is better than old.
+            (Some("6.12"), "cloud-amd64", Some("linux-image-6.12.107+deb13-cloud-amd64-unsigned=6.12.107-1")),
+            (Some("7.2"), "cloud-amd64", Some("linux-binary-7.2.13+deb14-cloud-amd64=7.2.13-1")),
+            (Some("7.2"), "amd64", Some("linux-binary-7.2.13+deb14-amd64=7.2.13-1")),
+            (Some("7.3"), "cloud-amd64", Some("linux-binary-7.3-cloud-amd64=7.3~rc7-1~exp1")),
+            (None, "cloud-amd64", Some("linux-binary-7.3-cloud-amd64=7.3~rc7-1~exp1")),
+            (Some("6.6"), "cloud-amd64", None),
+            (Some("6.12"), "rt-amd64", None),
+        ] {
+            let picked = pick(series, flavour).map(|candidate| candidate.key());
+            assert_eq!(picked.as_deref(), expected, "{series:?} {flavour}");
+        }
+        let split = pick(Some("7.2"), "cloud-amd64").unwrap();
+        assert_eq!(split.base.unwrap().name, "linux-base-7.2.13+deb14-cloud-amd64");
+        assert_eq!(pick(Some("6.1"), "cloud-amd64").unwrap().base, None);
+    }
+
+    #[test]
+    fn release_names_are_taken_apart() {
+        for (release, series, flavour, expected) in [
+            ("6.13-rc7-cloud-amd64", Some("6.13"), "cloud-amd64", true),
+            ("6.13-rc7-cloud-amd64", Some("6.13"), "amd64", false),
+            ("6.12.107+deb13-amd64", Some("6.1"), "amd64", false),
+            ("7.3-cloud-amd64", Some("7.3"), "cloud-amd64", true),
+            ("7.30-cloud-amd64", Some("7.3"), "cloud-amd64", false),
+            ("6.1.0-50-cloud-amd64", None, "cloud-amd64", true),
+            ("cloud-amd64", None, "cloud-amd64", false),
+        ] {
+            assert_eq!(is_of(release, series, flavour), expected, "{release} {series:?} {flavour}");
+        }
+    }
+
+    fn cached(cache: &Cache, candidate: &Candidate) -> PathBuf {
+        let fill = |folder: &Path| {
+            let record = Record {
+                candidate: candidate.clone(),
+                image_sha256: "0".repeat(64),
+                modules: vec!["0-virtio.ko".into()],
+            };
+            fs::write(folder.join("kernel.json"), serde_json::to_vec(&record)?)
+        };
+        cache.entry(KIND, &candidate.key(), fill).unwrap()
+    }
+
+    /// When the registry is asked, and what a silent one means, by the age of the last answer.
+    #[test]
+    fn a_day_old_answer_serves_and_an_older_one_when_the_registry_is_silent() {
+        let wanted = Wanted::Newest { series: Some("6.1".into()), flavour: "cloud-amd64".into() };
+        let pinned = Wanted::Package {
+            name: "linux-image-6.1.0-50-cloud-amd64".into(),
+            version: Some("6.1.176-1".into()),
+        };
+        let candidate = pick(Some("6.1"), "cloud-amd64").unwrap();
+        let silent =
+            || KernelError::Apt(AptError::Silent { mirror: "http://mirror".into(), messages: vec![] });
+        let checksum = || {
+            let [package, expected, found] = ["p", "e", "f"].map(str::to_owned);
+            KernelError::Apt(AptError::Checksum { package, expected, found })
+        };
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        type Failure<'a> = &'a dyn Fn() -> KernelError;
+        // What is wanted, the answer's age, the registry's failure, whether it is asked, the note (none: an error).
+        type Case<'a> = (&'a Wanted, Option<Duration>, Failure<'a>, bool, Option<&'a str>);
+        let cases: [Case; 5] = [
+            (&wanted, Some(hours(1)), &silent, false, Some("")),
+            (&wanted, Some(hours(49)), &silent, true, Some("the newest 49 hours ago")),
+            (&wanted, Some(hours(49)), &checksum, true, None),
+            (&pinned, Some(hours(9999)), &silent, false, Some("")),
+            (&wanted, None, &silent, true, None),
+        ];
+        for (wanted, age, failure, asks, note) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = Cache::at(folder.path(), true);
+            if let Some(age) = age {
+                cached(&cache, &candidate);
+                let answer = question(wanted, Arch::X86_64);
+                answer.save(&cache, &candidate).unwrap();
+                let file = fs::File::options().write(true).open(folder.path().join(&answer.file)).unwrap();
+                file.set_modified(SystemTime::now() - age).unwrap();
+            }
+            let asked = Cell::new(false);
+            let mut notes = String::new();
+            let result = fetch_by(wanted, Arch::X86_64, &cache, &mut |note| notes.push_str(note), |_| {
+                asked.set(true);
+                Err(failure())
+            });
+            assert_eq!(asked.get(), asks, "{wanted:?} {age:?}");
+            match (result, note) {
+                (Ok(files), Some(note)) => {
+                    assert_eq!(files.source, "debian linux-image-6.1.0-50-cloud-amd64 6.1.176-1");
+                    assert!(files.modules[0].ends_with("0-virtio.ko"));
+                    assert!(notes.contains(note) && notes.is_empty() == note.is_empty(), "{notes}");
+                }
+                (Err(_), None) => assert_eq!(notes, ""),
+                (result, _) => panic!("{wanted:?} {age:?}: {:?}", result.map(|files| files.source)),
+            }
+        }
+    }
+}

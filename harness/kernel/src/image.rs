@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether a file is a kernel that can be booted, and all of it: read from its header.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+};
+use tramplab_model::run::Arch;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub arch: Arch,
+    /// `6.12.107+deb13-cloud-amd64`; an arm64 Image has none.
+    pub release: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("failed to read it: {0}")]
+    Read(#[from] io::Error),
+    #[error("it is no kernel image: expected an x86-64 bzImage or an arm64 Image, found {0}")]
+    NotAnImage(&'static str),
+    #[error("it is truncated: {length} bytes long, its header says at least {expected}")]
+    Truncated { length: u64, expected: u64 },
+    #[error("it is a kernel for {}, expected one for {}", found.name(), expected.name())]
+    WrongArch { found: Arch, expected: Arch },
+}
+
+/// Enough for both headers, and for the section table of an arm64 Image.
+const HEAD: u64 = 4096;
+
+pub fn check(path: &Path, expected: Arch) -> Result<Header, ImageError> {
+    let header = read(path)?;
+    let found = header.arch;
+    if found == expected { Ok(header) } else { Err(ImageError::WrongArch { found, expected }) }
+}
+
+pub fn read(path: &Path) -> Result<Header, ImageError> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut head = Vec::new();
+    (&mut file).take(HEAD).read_to_end(&mut head)?;
+    let (header, expected) = if at(&head, 0x202) == Some(*b"HdrS") {
+        x86(&head, &mut file)?
+    } else if at(&head, 0x38) == Some(*b"ARM\x64") {
+        (Header { arch: Arch::Arm64, release: None }, pe_end(&head).unwrap_or(HEAD))
+    } else {
+        return Err(ImageError::NotAnImage(what(&head)));
+    };
+    if length < expected { Err(ImageError::Truncated { length, expected }) } else { Ok(header) }
+}
+
+/// Documentation/arch/x86/boot.rst of the kernel.
+fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
+    let byte = |offset: usize| u64::from(head.get(offset).copied().unwrap_or(0));
+    // 0 stands for 4, of old.
+    let setup_sectors = match byte(0x1f1) {
+        0 => 4,
+        sectors => sectors,
+    };
+    let paragraphs = u64::from(u32::from_le_bytes(at(head, 0x1f4).unwrap_or_default()));
+    // Relative to 0x200; the text may lie beyond what was read.
+    let offset = u64::from(u16::from_le_bytes(at(head, 0x20e).unwrap_or_default()));
+    let mut text = [0; 128];
+    let mut release = None;
+    if offset != 0 {
+        file.seek(SeekFrom::Start(0x200 + offset))?;
+        let mut read = 0;
+        while read < text.len() {
+            match file.read(&mut text[read..])? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        let end = text.iter().position(|&byte| byte == 0 || byte == b' ').unwrap_or(text.len());
+        release = std::str::from_utf8(&text[..end]).ok().filter(|text| !text.is_empty()).map(str::to_owned);
+    }
+    Ok((Header { arch: Arch::X86_64, release }, (setup_sectors + 1) * 512 + paragraphs * 16))
+}
+
+/// Where the last section of the PE file that an arm64 Image is ends. Its own `image_size` counts the BSS.
+fn pe_end(head: &[u8]) -> Option<u64> {
+    let word = |offset: usize| Some(u32::from_le_bytes(at(head, offset)?));
+    let half = |offset: usize| Some(usize::from(u16::from_le_bytes(at(head, offset)?)));
+    let pe = word(0x3c)? as usize;
+    if at(head, pe)? != *b"PE\0\0" {
+        return None;
+    }
+    let sections = half(pe + 6)?;
+    let table = pe + 24 + half(pe + 20)?;
+    let ends = (0..sections).map(|index| {
+        let section = table + index * 40;
+        Some(u64::from(word(section + 16)?) + u64::from(word(section + 20)?))
+    });
+    ends.collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
+}
+
+/// A name for the usual mistakes.
+fn what(head: &[u8]) -> &'static str {
+    match head {
+        [] => "an empty file",
+        [0x7f, b'E', b'L', b'F', ..] => {
+            "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage or arch/arm64/boot/Image)"
+        }
+        [0x1f, 0x8b, ..] => "a gzip file (unpack it first)",
+        [b'!', b'<', b'a', b'r', b'c', b'h', ..] => "a Debian package (unpack it with dpkg-deb -x)",
+        [b'M', b'Z', _, _, b'z', b'i', b'm', b'g', ..] => {
+            "a compressed EFI image (give the uncompressed Image)"
+        }
+        [b'<', ..] => "what looks like a web page",
+        _ => "something else",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Only the fields that are read, with the values of Debian's unsigned 6.12.107, a file of 11,706,880 bytes.
+    fn bz_image() -> Vec<u8> {
+        let mut head = vec![0; 20 * 1024];
+        head[0x1f1] = 39;
+        head[0x1f4..0x1f8].copy_from_slice(&730_400u32.to_le_bytes());
+        head[0x202..0x206].copy_from_slice(b"HdrS");
+        head[0x20e..0x210].copy_from_slice(&0x4300u16.to_le_bytes());
+        let text = b"6.12.107+deb13-cloud-amd64 (debian-kernel@lists.debian.org) #1 SMP\0";
+        head[0x4500..0x4500 + text.len()].copy_from_slice(text);
+        head
+    }
+
+    /// Made up after the format's description: an arm64 Image with two sections, the last of which ends at 0x30000.
+    fn arm64() -> Vec<u8> {
+        let mut head = vec![0; 4096];
+        head[..2].copy_from_slice(b"MZ");
+        head[0x38..0x3c].copy_from_slice(b"ARM\x64");
+        head[0x3c..0x40].copy_from_slice(&0x40u32.to_le_bytes());
+        head[0x40..0x44].copy_from_slice(b"PE\0\0");
+        head[0x46..0x48].copy_from_slice(&2u16.to_le_bytes());
+        head[0x54..0x56].copy_from_slice(&0xa0u16.to_le_bytes());
+        let table = 0x40 + 24 + 0xa0;
+        for (index, size, at) in [(0, 0x10000u32, 0x10000u32), (1, 0x10000, 0x20000)] {
+            let section = table + index * 40;
+            head[section + 16..section + 20].copy_from_slice(&size.to_le_bytes());
+            head[section + 20..section + 24].copy_from_slice(&at.to_le_bytes());
+        }
+        head
+    }
+
+    fn file(head: &[u8], length: u64) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(head).unwrap();
+        file.as_file().set_len(length).unwrap();
+        file
+    }
+
+    #[test]
+    fn whole_images_are_told_from_truncated_and_from_other_files() {
+        const X86: u64 = 11_706_880;
+        let is_no = |what: &str| {
+            format!("it is no kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
+        };
+        for (name, head, length, expected) in [
+            ("whole", bz_image(), X86, Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64")))),
+            (
+                "signed, so longer",
+                bz_image(),
+                X86 + 1500,
+                Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64"))),
+            ),
+            (
+                "truncated",
+                bz_image(),
+                X86 - 1,
+                Err("it is truncated: 11706879 bytes long, its header says at least 11706880".to_owned()),
+            ),
+            (
+                "only its first sectors",
+                bz_image(),
+                1024,
+                Err("it is truncated: 1024 bytes long, its header says at least 11706880".to_owned()),
+            ),
+            ("arm64", arm64(), 0x30000, Ok((Arch::Arm64, None))),
+            (
+                "arm64 truncated",
+                arm64(),
+                0x2ffff,
+                Err("it is truncated: 196607 bytes long, its header says at least 196608".to_owned()),
+            ),
+            ("empty", vec![], 0, Err(is_no("an empty file"))),
+            (
+                "vmlinux",
+                b"\x7fELF\x02".to_vec(),
+                9000,
+                Err(is_no(
+                    "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage or arch/arm64/boot/Image)",
+                )),
+            ),
+            ("gzip", vec![0x1f, 0x8b, 8], 9000, Err(is_no("a gzip file (unpack it first)"))),
+            ("page", b"<!doctype html>".to_vec(), 300, Err(is_no("what looks like a web page"))),
+            (
+                "package",
+                b"!<arch>\n".to_vec(),
+                300,
+                Err(is_no("a Debian package (unpack it with dpkg-deb -x)")),
+            ),
+            ("zeros", vec![0; 2048], 2048, Err(is_no("something else"))),
+        ] {
+            let file = file(&head, length);
+            let result = read(file.path()).map_err(|error| error.to_string());
+            let expected =
+                expected.map(|(arch, release)| Header { arch, release: release.map(str::to_owned) });
+            assert_eq!(result, expected, "{name}");
+        }
+        let wrong = check(file(&arm64(), 0x30000).path(), Arch::X86_64).unwrap_err().to_string();
+        assert_eq!(wrong, "it is a kernel for arm64, expected one for x86_64");
+    }
+
+    proptest::proptest! {
+        /// Whatever a header says, it is an answer and no panic.
+        #[test]
+        fn no_header_breaks_the_reader(mut head: Vec<u8>, arm in proptest::bool::ANY) {
+            let magic: (usize, &[u8]) = if arm { (0x38, b"ARM\x64") } else { (0x202, b"HdrS") };
+            if head.len() >= magic.0 + 4 {
+                head[magic.0..magic.0 + 4].copy_from_slice(magic.1);
+            }
+            let length = head.len() as u64;
+            let _ = read(file(&head, length).path());
+        }
+    }
+}

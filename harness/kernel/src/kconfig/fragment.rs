@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fragments of configurations: what a kernel that is built here is to have.
+
+use super::required_for;
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+use tramplab_model::run::Arch;
+use tramplab_protocol::Mechanism;
+
+/// No fragment written by hand is larger.
+const LIMIT: u64 = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FragmentError {
+    #[error("failed to read the fragment {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "failed to read the fragment {path}: it is larger than 1 MiB, expected lines such as CONFIG_FPROBE=y"
+    )]
+    Large { path: PathBuf },
+    #[error("{path}:{line}: expected {expected}, got `{text}`")]
+    Line { path: PathBuf, line: usize, expected: &'static str, text: String },
+}
+
+/// One option's value, and who wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Without `CONFIG_`.
+    pub option: String,
+    /// As it is written: `y`, `m`, a number, a text with its quotes; `n` of an option that is not to be set.
+    pub value: String,
+    /// A fragment, or what else wants it; then `line` is 0.
+    pub path: PathBuf,
+    pub line: usize,
+    pub demand: Demand,
+}
+
+/// When an option must survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Demand {
+    /// Where the tree offers it to the architecture; elsewhere it is left out.
+    WhereOffered,
+    Always,
+}
+
+impl Wanted {
+    /// `configs/kconfig/base.config:57`.
+    pub fn place(&self) -> String {
+        match self.line {
+            0 => self.path.display().to_string(),
+            line => format!("{}:{line}", self.path.display()),
+        }
+    }
+
+    /// Without quotes, as [`super::Kconfig`] has it.
+    pub fn plain(&self) -> &str {
+        self.value.trim_matches('"')
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CONFIG_{}={}", self.option, self.value)
+    }
+}
+
+/// Two fragments want different values; the later one has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub earlier: Wanted,
+    pub later: Wanted,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conflict { earlier, later } = self;
+        write!(f, "{}: {later} replaces {earlier} of {}", later.place(), earlier.place())
+    }
+}
+
+/// Reads fragments.
+pub struct Fragment;
+
+impl Fragment {
+    pub fn parse(text: &str, path: &Path) -> Result<Vec<Wanted>, FragmentError> {
+        let mut wanted = Vec::new();
+        for (index, whole) in text.lines().enumerate() {
+            let line = whole.trim();
+            let error = |expected| FragmentError::Line {
+                path: path.to_owned(),
+                line: index + 1,
+                expected,
+                text: line.chars().take(80).collect(),
+            };
+            let unset = line.strip_prefix("# CONFIG_").and_then(|rest| rest.strip_suffix(" is not set"));
+            let (option, value) = match (unset, line.strip_prefix("CONFIG_")) {
+                (Some(option), _) if is_option(option) => (option, "n"),
+                (_, Some(rest)) => rest
+                    .split_once('=')
+                    .ok_or_else(|| error("CONFIG_NAME=value or `# CONFIG_NAME is not set`"))?,
+                _ if line.is_empty() || line.starts_with('#') => continue,
+                _ => return Err(error("CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment")),
+            };
+            if !is_option(option) {
+                return Err(error("letters, digits and `_` in an option's name"));
+            }
+            if !is_value(value) {
+                return Err(error("y, m, n, a number or a \"text\" as the value, and nothing after it"));
+            }
+            wanted.push(Wanted {
+                option: option.to_owned(),
+                value: value.to_owned(),
+                path: path.to_owned(),
+                line: index + 1,
+                demand: Demand::Always,
+            });
+        }
+        Ok(wanted)
+    }
+
+    pub fn read(path: &Path) -> Result<Vec<Wanted>, FragmentError> {
+        let error = |source| FragmentError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(error)?;
+        file.take(LIMIT + 1).read_to_string(&mut text).map_err(error)?;
+        if text.len() as u64 > LIMIT {
+            return Err(FragmentError::Large { path: path.to_owned() });
+        }
+        Fragment::parse(&text, path)
+    }
+}
+
+fn is_option(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn is_value(text: &str) -> bool {
+    let digits =
+        |text: &str, is_digit: fn(&char) -> bool| !text.is_empty() && text.chars().all(|c| is_digit(&c));
+    match text {
+        "y" | "m" | "n" => true,
+        _ if text.starts_with('"') => {
+            // A quote in a text is escaped, and ends it otherwise.
+            let inner = text[1..].strip_suffix('"');
+            inner.is_some_and(|inner| !inner.replace("\\\\", "").replace("\\\"", "").contains(['"', '\\']))
+        }
+        _ => match text.strip_prefix("0x") {
+            Some(hex) => digits(hex, char::is_ascii_hexdigit),
+            None => digits(text.strip_prefix('-').unwrap_or(text), char::is_ascii_digit),
+        },
+    }
+}
+
+/// All that one kernel is to have, each option once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fragments {
+    pub wanted: Vec<Wanted>,
+    pub conflicts: Vec<Conflict>,
+}
+
+impl Fragments {
+    /// In the order in which they are given; a later one wins.
+    pub fn merge(all: impl IntoIterator<Item = Wanted>) -> Fragments {
+        let mut merged = Fragments::default();
+        let mut places = BTreeMap::new();
+        for wanted in all {
+            match places.get(&wanted.option) {
+                None => {
+                    places.insert(wanted.option.clone(), merged.wanted.len());
+                    merged.wanted.push(wanted);
+                }
+                // The first who wants it is the one who is named, unless a later one demands more.
+                Some(&place) if merged.wanted[place].value == wanted.value => {
+                    if merged.wanted[place].demand < wanted.demand {
+                        merged.wanted[place] = wanted;
+                    }
+                }
+                Some(&place) => {
+                    let earlier = std::mem::replace(&mut merged.wanted[place], wanted.clone());
+                    merged.conflicts.push(Conflict { earlier, later: wanted });
+                }
+            }
+        }
+        merged
+    }
+
+    /// As a `.config`, to be completed by `make olddefconfig`.
+    pub fn text(&self) -> String {
+        let line = |wanted: &Wanted| match wanted.value.as_str() {
+            "n" => format!("# CONFIG_{} is not set\n", wanted.option),
+            _ => format!("{wanted}\n"),
+        };
+        self.wanted.iter().map(line).collect()
+    }
+}
+
+/// What a kernel built here is for, beside what each is for. It is another kernel then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// The tree's own tests run on it.
+    pub selftests: bool,
+    /// virtme-ng starts its guests.
+    pub virtme_ng: bool,
+}
+
+impl Uses {
+    /// Of the folder in which such kernels are built: in the same one each would undo what the other built.
+    pub fn suffix(self) -> String {
+        let names = [(self.selftests, "-selftests"), (self.virtme_ng, "-virtme-ng")];
+        names.iter().filter(|(is_used, _)| *is_used).map(|(_, name)| *name).collect()
+    }
+}
+
+/// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, where the tree offers
+/// it `offered.config` and what the mechanisms take, for its uses `selftests.config` and `virtme-ng.config`, and the manifest's own. A
+/// mechanism that cannot be had is no reason not to build: its cells are skipped. The tree is not looked at: what is built is
+/// known without it.
+pub fn fragments(
+    configs: &Path,
+    arch: Arch,
+    mechanisms: &[Mechanism],
+    uses: Uses,
+    extra: &[PathBuf],
+) -> Result<Fragments, FragmentError> {
+    let mut all = Fragment::read(&configs.join("base.config"))?;
+    all.extend(Fragment::read(&configs.join(format!("{}.config", arch.name())))?);
+    if uses.virtme_ng {
+        all.extend(Fragment::read(&configs.join("virtme-ng.config"))?);
+    }
+    let mut offered = Fragment::read(&configs.join("offered.config"))?;
+    for mechanism in mechanisms {
+        offered.extend(required_for(*mechanism).iter().map(|option| Wanted {
+            option: (*option).to_owned(),
+            value: "y".to_owned(),
+            path: format!("the mechanism {mechanism}").into(),
+            line: 0,
+            demand: Demand::WhereOffered,
+        }));
+    }
+    if uses.selftests {
+        offered.extend(Fragment::read(&configs.join("selftests.config"))?);
+    }
+    all.extend(offered.into_iter().map(|wanted| Wanted { demand: Demand::WhereOffered, ..wanted }));
+    for path in extra {
+        all.extend(Fragment::read(path)?);
+    }
+    Ok(Fragments::merge(all))
+}

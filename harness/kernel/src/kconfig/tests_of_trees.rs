@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fragments, and what becomes of them in small trees. The excerpts are 6.12's, shortened.
+
+use super::*;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const TOP: &str = r#"
+mainmenu "Linux/$(ARCH) $(KERNELVERSION) Kernel Configuration"
+
+source "arch/$(SRCARCH)/Kconfig"
+source "kernel/trace/Kconfig"
+source "lib/Kconfig.debug"
+"#;
+
+const ARCH: &str = r#"
+config 64BIT
+	bool "64-bit kernel" if "$(ARCH)" = "x86"
+	default "$(ARCH)" != "i386"
+
+config X86
+	def_bool y
+	select PERF_EVENTS
+	select HAVE_RETHOOK
+
+config PERF_EVENTS
+	bool "Kernel performance events"
+
+config MMU
+	def_bool y
+
+menu "Binary Emulations"
+
+config IA32_EMULATION
+	bool "IA32 Emulation"
+	depends on X86 && 64BIT
+	help
+	  Include code to run legacy 32-bit programs
+	  if you say y here.
+
+endmenu
+
+choice
+	prompt "Preemption Model"
+	default PREEMPT_NONE
+
+config PREEMPT_NONE
+	bool "No Forced Preemption"
+
+config PREEMPT_VOLUNTARY
+	bool "Voluntary"
+	depends on !ARCH_NO_PREEMPT
+
+endchoice
+
+config ARCH_NO_PREEMPT
+	bool
+
+config NR_CPUS
+	int "CPUs" if MMU
+	range 2 512
+	default "64"
+
+config MODULES
+	bool "Modules"
+	modules
+
+if MODULES
+
+config LOADER
+	tristate "Loader"
+	depends on MMU || (NR_CPUS > 1000 && !X86)
+
+endif
+
+config STACKPROTECTOR
+	bool "Stack Protector"
+	depends on $(cc-option,-fstack-protector)
+
+menu "Firmware"
+	depends on 64BIT
+	visible if EXPERT
+
+config FW_LOADER
+	bool "Loader of firmware"
+
+endmenu
+
+config EXPERT
+	bool "Experts"
+
+config HOSTNAME
+	string "Host"
+	default "(none)"
+"#;
+
+const TRACE: &str = r#"
+config HAVE_RETHOOK
+	bool
+
+config RETHOOK
+	bool
+	depends on HAVE_RETHOOK
+
+menuconfig FTRACE
+	bool "Tracers"
+
+if FTRACE
+
+config FUNCTION_TRACER
+	bool "Kernel Function Tracer"
+
+config FPROBE
+	bool "Kernel Function Probe (fprobe)"
+	depends on FUNCTION_TRACER
+	depends on DYNAMIC_FTRACE_WITH_REGS
+	select RETHOOK
+
+config DYNAMIC_FTRACE_WITH_REGS
+	def_bool y
+	depends on FUNCTION_TRACER
+
+endif # FTRACE
+"#;
+
+const DEBUG: &str = r#"
+config DEBUG_INFO
+	bool
+	help
+	  A kernel debug info option other than "None" has been selected.
+
+config DEBUG_INFO_REDUCED
+	bool "Reduce debugging information"
+
+config DEBUG_INFO_BTF
+	bool "Generate BTF type information"
+	depends on !DEBUG_INFO_SPLIT && !DEBUG_INFO_REDUCED
+"#;
+
+const ARM64: &str = r#"
+config ARM64
+	def_bool y
+	select HAVE_DYNAMIC_FTRACE_WITH_ARGS \
+		if (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS || \
+		    CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS)
+	select HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS \
+		if DYNAMIC_FTRACE_WITH_ARGS && DYNAMIC_FTRACE_WITH_CALL_OPS
+	select HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS \
+		if (DYNAMIC_FTRACE_WITH_ARGS && !CFI_CLANG && \
+		    (CC_IS_CLANG || !CC_OPTIMIZE_FOR_SIZE))
+	select ARCH_HAS_PREEMPT_LAZY
+
+config GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS
+	def_bool CC_IS_GCC
+	depends on $(cc-option,-fpatchable-function-entry=2)
+
+config CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS
+	def_bool CC_IS_CLANG
+
+config CC_IS_GCC
+	def_bool $(success,test "$(cc-name)" = GCC)
+
+config CC_IS_CLANG
+	def_bool $(success,test "$(cc-name)" = Clang)
+
+config CFI_CLANG
+	bool "Control Flow Integrity"
+	depends on $(cc-option,-fsanitize=kcfi)
+
+choice
+	prompt "Compiler optimization level"
+
+config CC_OPTIMIZE_FOR_PERFORMANCE
+	bool "-O2"
+
+config CC_OPTIMIZE_FOR_SIZE
+	bool "-Os"
+
+endchoice
+
+config ARCH_HAS_PREEMPT_LAZY
+	bool
+
+config PREEMPT_VOLUNTARY
+	bool "Voluntary"
+	depends on !ARCH_HAS_PREEMPT_LAZY
+"#;
+
+/// Below x86's, as in Linux: all architectures share it.
+const CALL_OPS: &str = r#"
+config HAVE_DYNAMIC_FTRACE_WITH_ARGS
+	bool
+
+config HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+	bool
+
+config HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS
+	bool
+
+config HAVE_RETHOOK
+	bool
+
+menuconfig FTRACE
+	bool "Tracers"
+
+if FTRACE
+
+config DYNAMIC_FTRACE
+	bool "Tracers that are patched in"
+
+config DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+	def_bool y
+	depends on DYNAMIC_FTRACE_WITH_REGS || DYNAMIC_FTRACE_WITH_ARGS
+	depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+
+config DYNAMIC_FTRACE_WITH_CALL_OPS
+	def_bool y
+	depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS
+
+config DYNAMIC_FTRACE_WITH_ARGS
+	def_bool y
+	depends on DYNAMIC_FTRACE
+	depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS
+
+config FPROBE
+	bool "Kernel Function Probe (fprobe)"
+	depends on HAVE_RETHOOK
+	select RETHOOK
+
+config RETHOOK
+	bool
+
+config RETHOOK_STATISTICS
+	def_bool y
+	depends on RETHOOK
+
+endif # FTRACE
+"#;
+
+fn write(tree: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let path = tree.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn tree() -> tempfile::TempDir {
+    let tree = tempfile::tempdir().unwrap();
+    write(
+        tree.path(),
+        &[
+            ("Kconfig", TOP),
+            ("arch/x86/Kconfig", ARCH),
+            ("kernel/trace/Kconfig", TRACE),
+            ("lib/Kconfig.debug", DEBUG),
+        ],
+    );
+    tree
+}
+
+fn explained(tree: &Path, wanted: &str, result: &str) -> Vec<String> {
+    let wanted = Fragment::parse(wanted, Path::new("my.config")).unwrap();
+    let result = Kconfig::parse(result).unwrap();
+    unmet(&wanted, &result, tree, Arch::X86_64).iter().map(ToString::to_string).collect()
+}
+
+/// The same on arm64, of what is demanded only where it is offered.
+fn lost_on_arm64(wanted: &str, result: &str) -> Vec<String> {
+    let tree = tree();
+    write(tree.path(), &[("arch/arm64/Kconfig", ARM64), ("kernel/trace/Kconfig", CALL_OPS)]);
+    let mut wanted = Fragment::parse(wanted, Path::new("offered.config")).unwrap();
+    wanted.iter_mut().for_each(|wanted| wanted.demand = Demand::WhereOffered);
+    let result = Kconfig::parse(result).unwrap();
+    unmet(&wanted, &result, tree.path(), Arch::Arm64).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
+    const SET: &str = "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_FTRACE=y\n\
+                       CONFIG_DYNAMIC_FTRACE=y\nCONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\n";
+    const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
+    const DIRECT: &str = "DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
+    let have = "it depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] \
+                only with ";
+    for (option, set, expected) in [
+        (CALL_OPS, format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"), format!("{have}(CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])")),
+        (
+            CALL_OPS,
+            SET.replace("GCC", "CLANG") + "CONFIG_CFI_CLANG=y\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n",
+            format!("{have}!CFI_CLANG [=y]"),
+        ),
+        // What is lost with it is led back to it.
+        (
+            DIRECT,
+            format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"),
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS [=n]; HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS is selected by ARM64 [=y] \
+             only with DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; DYNAMIC_FTRACE_WITH_CALL_OPS depends on \
+             HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] only with \
+             (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
+                .to_owned(),
+        ),
+        // A compiler that cannot pad functions.
+        (
+            "DYNAMIC_FTRACE_WITH_ARGS",
+            "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n".to_owned(),
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS [=n]; HAVE_DYNAMIC_FTRACE_WITH_ARGS is selected by ARM64 [=y] only with \
+             (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n] || CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n])"
+                .to_owned(),
+        ),
+        (
+            "GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS",
+            "CONFIG_CC_IS_GCC=y\n".to_owned(),
+            "it depends on $(cc-option, -fpatchable-function-entry=2), which the compiler and the other tools decide"
+                .to_owned(),
+        ),
+    ] {
+        let found = lost_on_arm64(&format!("CONFIG_{option}=y\n"), &set);
+        let expected = format!(
+            "offered.config:1: CONFIG_{option}=y did not survive (it is n): {expected}; for a kernel without it, write \
+             `# CONFIG_{option} is not set` into a fragment of the manifest's"
+        );
+        assert_eq!(found, [expected]);
+    }
+    // Nothing selects HAVE_RETHOOK here, and ARCH_HAS_PREEMPT_LAZY is always set.
+    for option in
+        ["FPROBE", "RETHOOK", "RETHOOK_STATISTICS", "HAVE_RETHOOK", "PREEMPT_VOLUNTARY", "NO_SUCH_OPTION"]
+    {
+        assert_eq!(lost_on_arm64(&format!("CONFIG_{option}=y\n"), SET), [""; 0], "{option}");
+    }
+    // On x86-64 something does, and then it must be there.
+    let tree = tree();
+    let mut wanted = Fragment::parse("CONFIG_FPROBE=y\n", Path::new("offered.config")).unwrap();
+    wanted[0].demand = Demand::WhereOffered;
+    let result = Kconfig::parse("CONFIG_FTRACE=y\n").unwrap();
+    assert_eq!(unmet(&wanted, &result, tree.path(), Arch::X86_64).len(), 1);
+    // Whether a tree offers it that cannot be read is not known, and said.
+    write(tree.path(), &[("Kconfig", "config A\n\twhatever\n")]);
+    let [lost] = &unmet(&wanted, &result, tree.path(), Arch::X86_64)[..] else { panic!() };
+    assert!(
+        lost.why.contains("not known") && lost.why.contains("# CONFIG_FPROBE is not set"),
+        "{}",
+        lost.why
+    );
+}
+
+#[test]
+fn an_option_that_did_not_survive_is_named_with_what_it_lacks() {
+    let tree = tree();
+    let usual =
+        "CONFIG_X86=y\nCONFIG_MMU=y\nCONFIG_HAVE_RETHOOK=y\nCONFIG_PREEMPT_NONE=y\nCONFIG_NR_CPUS=64\n";
+    for (wanted, result, expected) in [
+        (
+            "FPROBE=y",
+            "CONFIG_FTRACE=y",
+            "it is n): it depends on FUNCTION_TRACER [=n] and DYNAMIC_FTRACE_WITH_REGS [=n]",
+        ),
+        (
+            "FPROBE=y",
+            "CONFIG_FTRACE=y\nCONFIG_FUNCTION_TRACER=y",
+            "it is n): it depends on DYNAMIC_FTRACE_WITH_REGS [=n]",
+        ),
+        // The block around it counts.
+        ("FUNCTION_TRACER=y", "", "it is n): it depends on FTRACE [=n]"),
+        (
+            "DEBUG_INFO_BTF=y",
+            "CONFIG_DEBUG_INFO_REDUCED=y",
+            "it is n): it depends on !DEBUG_INFO_REDUCED [=y]",
+        ),
+        ("IA32_EMULATION=y", "", "it is n): it depends on 64BIT [=n]"),
+        ("PREEMPT_VOLUNTARY=y", "", "it is n): PREEMPT_NONE [=y] of the same choice is set"),
+        ("PREEMPT_VOLUNTARY=y", "CONFIG_ARCH_NO_PREEMPT=y", "it is n): it depends on !ARCH_NO_PREEMPT [=y]"),
+        ("RETHOOK=y", "", "it is n): it has no prompt: it is set by what selects it, FPROBE [=n]"),
+        ("DEBUG_INFO=y", "", "it is n): it has no prompt: only its default sets it"),
+        ("PERF_EVENTS=n", "CONFIG_PERF_EVENTS=y", "it is y): it is selected by X86 [=y]"),
+        ("FW_LOADER=y", "CONFIG_64BIT=y", "it is n): it can be set only with EXPERT [=n]"),
+        ("FPROBES=y", "", "it is n): this tree has no option CONFIG_FPROBES (did you mean CONFIG_FPROBE?)"),
+        ("NOTHING_LIKE_IT=y", "", "it is n): this tree has no option CONFIG_NOTHING_LIKE_IT"),
+        ("NR_CPUS=9999", "", "it is 64): its range is 2 512"),
+        ("NR_CPUS=\"8\"", "", "it is 64): it is a number"),
+        ("MODULES=m", "", "it is n): it is a bool, expected y or n"),
+        ("HOSTNAME=y", "CONFIG_HOSTNAME=\"(none)\"", "it is (none)): it is a string, expected a \"text\""),
+        ("LOADER=m", "", "it is n): it depends on MODULES [=n]"),
+        ("LOADER=y", "CONFIG_MODULES=y\nCONFIG_LOADER=m", "it is m): nothing that it depends on is missing"),
+        (
+            "STACKPROTECTOR=y",
+            "",
+            "it is n): it depends on $(cc-option, -fstack-protector), which the compiler and the other tools decide",
+        ),
+    ] {
+        let found = explained(tree.path(), &format!("\nCONFIG_{wanted}\n"), &format!("{usual}{result}\n"));
+        let start = format!("my.config:2: CONFIG_{wanted} did not survive (");
+        let [text] = found.as_slice() else { panic!("{wanted}: {found:?}") };
+        let is_expected = text.strip_prefix(&start).is_some_and(|rest| rest.starts_with(expected));
+        assert!(is_expected, "expected {start}{expected}\ngot {text}");
+    }
+    // An alternative is shown whole.
+    let [text] =
+        &explained(tree.path(), "CONFIG_LOADER=m", "CONFIG_MODULES=y\nCONFIG_NR_CPUS=64\nCONFIG_X86=y")[..]
+    else {
+        panic!()
+    };
+    assert!(text.ends_with("it depends on (MMU [=n] || (NR_CPUS [=64] > 1000 && !X86 [=y]))"), "{text}");
+    // What is as it is wanted is not mentioned; nor is the tree read then.
+    let met = "CONFIG_FPROBE=y\n# CONFIG_NONE is not set\nCONFIG_HOSTNAME=\"a\"\nCONFIG_NR_CPUS=8\n";
+    assert_eq!(explained(Path::new("/no/such"), met, met), [""; 0]);
+}
+
+#[test]
+fn a_tree_that_cannot_be_read_is_said_to_be_so() {
+    let deep = format!("config A\n\tbool \"a\"\n\tdepends on {}A{}\n", "(".repeat(5000), ")".repeat(5000));
+    let blocks = "if A\n".repeat(5000);
+    for (name, text, words) in [
+        ("Kconfig", "source \"Kconfig\"\n", "files deep"),
+        ("Kconfig", "source \"../../etc/passwd\"\n", "leads outside the tree"),
+        ("Kconfig", "source \"/etc/passwd\"\n", "leads outside the tree"),
+        ("Kconfig", "source \"none/Kconfig\"\n", "at Kconfig:1"),
+        ("Kconfig", deep.as_str(), "nest too deep"),
+        ("Kconfig", blocks.as_str(), "nest too deep"),
+        ("kernel/trace/Kconfig", "config A\n\tbool\n\twhatever\n", "kernel/trace/Kconfig:3"),
+    ] {
+        let tree = tree();
+        write(tree.path(), &[(name, text)]);
+        let found = explained(tree.path(), "CONFIG_FPROBE=y\n", "CONFIG_X86=y\n");
+        assert_eq!(found.len(), 1);
+        let start = "my.config:1: CONFIG_FPROBE=y did not survive (it is n): its dependencies are not known, \
+                     failed to read this tree's Kconfig files: ";
+        assert!(found[0].starts_with(start) && found[0].contains(words), "{name}: {}", found[0]);
+    }
+    let empty = tempfile::tempdir().unwrap();
+    assert!(Options::read(empty.path(), Arch::X86_64).is_err());
+}
+
+#[test]
+fn fragments_are_read_and_bad_lines_are_named() {
+    let text = "# why\n\nCONFIG_A=y\r\nCONFIG_B=m\n# CONFIG_64BIT is not set\nCONFIG_D=\"a \\\"b\\\" c\"\nCONFIG_E=-1\n  CONFIG_F=0xfF\n";
+    let wanted = Fragment::parse(text, Path::new("a.config")).unwrap();
+    let shown: Vec<_> = wanted.iter().map(|wanted| format!("{} {wanted}", wanted.place())).collect();
+    assert_eq!(
+        shown,
+        [
+            "a.config:3 CONFIG_A=y",
+            "a.config:4 CONFIG_B=m",
+            "a.config:5 CONFIG_64BIT=n",
+            "a.config:6 CONFIG_D=\"a \\\"b\\\" c\"",
+            "a.config:7 CONFIG_E=-1",
+            "a.config:8 CONFIG_F=0xfF",
+        ]
+    );
+    for (line, words) in [
+        ("A=y", "expected CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment"),
+        ("CONFIG_A", "expected CONFIG_NAME=value or `# CONFIG_NAME is not set`"),
+        ("CONFIG_A =y", "expected letters, digits and `_` in an option's name"),
+        ("CONFIG_=y", "expected letters, digits"),
+        ("CONFIG_A=", "expected y, m, n, a number or a \"text\""),
+        ("CONFIG_A=yes", "expected y, m, n, a number or a \"text\""),
+        ("CONFIG_A=y # why", "and nothing after it"),
+        ("CONFIG_A=\"a\"b\"", "expected y, m, n"),
+        ("CONFIG_A=\"a", "expected y, m, n"),
+        ("CONFIG_A=0x", "expected y, m, n"),
+    ] {
+        let error =
+            Fragment::parse(&format!("CONFIG_B=y\n{line}\n"), Path::new("a.config")).unwrap_err().to_string();
+        assert!(error.starts_with("a.config:2: ") && error.contains(words), "{line}: {error}");
+    }
+}
+
+#[test]
+fn later_fragments_win_and_demand_more() {
+    let tree = tree();
+    let configs = tree.path().join("configs");
+    write(
+        &configs,
+        &[
+            ("base.config", "CONFIG_A=y\nCONFIG_FPROBE=y\n"),
+            ("x86_64.config", "CONFIG_B=1\n"),
+            ("offered.config", "CONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n"),
+        ],
+    );
+    let extra = [configs.join("mine.config"), configs.join("more.config")];
+    write(
+        &configs,
+        &[
+            ("mine.config", "# CONFIG_A is not set\nCONFIG_B=1\n"),
+            ("more.config", "CONFIG_C=\"c\"\nCONFIG_D=y\n"),
+        ],
+    );
+    let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
+    let merged = fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &extra).unwrap();
+    let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n\
+                    CONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\nCONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
+    assert_eq!(merged.text(), expected);
+    // Whoever demands more is the one who is named; what only a mechanism takes may be missing.
+    let named = |option: &str| merged.wanted.iter().find(|wanted| wanted.option == option).unwrap();
+    for (option, demand, place) in [
+        ("FPROBE", Demand::Always, "base.config:2"),
+        ("D", Demand::Always, "more.config:2"),
+        ("TRACEPOINTS", Demand::WhereOffered, "offered.config:3"),
+        ("KPROBES", Demand::WhereOffered, "the mechanism kprobe"),
+    ] {
+        assert_eq!(named(option).demand, demand, "{option}");
+        assert!(named(option).place().ends_with(place), "{option}: {}", named(option).place());
+    }
+    let place = |name: &str| configs.join(name).display().to_string();
+    let conflicts: Vec<_> = merged.conflicts.iter().map(ToString::to_string).collect();
+    let expected =
+        format!("{}:1: CONFIG_A=n replaces CONFIG_A=y of {}:1", place("mine.config"), place("base.config"));
+    assert_eq!(conflicts, [expected]);
+    assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
+
+    let none = [PathBuf::from("/no/such.config")];
+    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none).unwrap_err().to_string();
+    assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
+    let error = fragments(&configs, Arch::Arm64, &[], Uses::default(), &[]).unwrap_err().to_string();
+    assert!(error.contains("arm64.config"), "{error}");
+}
+
+/// The fragments that come with tramplab.
+#[test]
+fn our_own_fragments_can_be_read() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
+    for arch in [Arch::X86_64, Arch::Arm64] {
+        let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[]).unwrap();
+        assert_eq!(merged.conflicts, []);
+        // Which mechanisms a suite has does not make it another kernel.
+        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[]).unwrap());
+        // What virtme-ng needs is in the kernels that it boots, and in no others.
+        let virtme_ng = Uses { virtme_ng: true, ..Uses::default() };
+        let booted = fragments(&configs, arch, &[], virtme_ng, &[]).unwrap();
+        assert_eq!(booted.conflicts, []);
+        let has = |fragments: &Fragments, option: &str| {
+            fragments.wanted.iter().any(|wanted| wanted.option == option && wanted.value == "y")
+        };
+        for option in super::VIRTME_NEEDS {
+            assert!(has(&booted, option), "{option}");
+        }
+        assert!(!has(&merged, "VIRTIO_FS") && merged.wanted.len() < booted.wanted.len());
+        let demand = |option: &str| {
+            let found = merged.wanted.iter().find(|wanted| wanted.option == option);
+            found.unwrap_or_else(|| panic!("no {option}")).demand
+        };
+        for option in ["FPROBE", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "DYNAMIC_FTRACE_WITH_CALL_OPS"] {
+            assert_eq!(demand(option), Demand::WhereOffered, "{option}");
+        }
+        // Without these nothing is measured.
+        for option in required_base(arch) {
+            assert_eq!(demand(option), Demand::Always, "{option}");
+        }
+    }
+}

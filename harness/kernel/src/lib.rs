@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where kernels come from: a manifest names one, [`fetch`] makes it an image on this host.
+
+mod argument;
+pub mod compile;
+mod debian;
+mod download;
+mod image;
+pub mod kconfig;
+mod manifest;
+mod registry;
+pub mod selftests;
+pub mod series;
+pub mod source;
+
+pub use argument::find;
+pub use image::ImageError;
+pub use kconfig::{Kconfig, Missing, NotKconfig};
+pub use manifest::{
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, load_manifest,
+    names, parse as parse_manifest,
+};
+pub use source::{Resolved, SourceError};
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{
+    apt::{self, AptError},
+    cache::{Cache, CacheError},
+    config::ConfigError,
+};
+use tramplab_model::run::Arch;
+use tramplab_protocol::Mechanism;
+
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    #[error(transparent)]
+    Manifest(#[from] ConfigError),
+    #[error(
+        "failed to find the kernel `{name}`: no {}, and no such file; known: {}",
+        .folder.join(format!("{name}.yaml")).display(),
+        if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
+    )]
+    Unknown { name: String, folder: PathBuf, known: Vec<String> },
+    #[error("failed to understand the kernel `{name}`: {expected}")]
+    Argument { name: String, expected: String },
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("failed to use {path} as a kernel: {source}")]
+    Image { path: PathBuf, source: ImageError },
+    #[error("failed to read the kernel configuration {path}: {source}")]
+    Config { path: PathBuf, source: NotKconfig },
+    #[error("failed to download {url}: {source}")]
+    Download { url: String, source: Box<ureq::Error> },
+    #[error("failed to verify {url}: its SHA-256 is {found}, the manifest says {expected}")]
+    Checksum { url: String, expected: String, found: String },
+    #[error("failed to find a kernel's files in the package {package}: expected one of {}", .expected.join(", "))]
+    Layout { package: String, expected: Vec<String> },
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Fragment(#[from] kconfig::FragmentError),
+    #[error("failed to fetch the kernel `{name}`: it is built from sources, which only vm-test does")]
+    FromSources { name: String },
+    #[error(transparent)]
+    Apt(#[from] AptError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+impl KernelError {
+    fn apt(&self) -> Option<&AptError> {
+        match self {
+            KernelError::Apt(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the user mends it by asking for something else: no host or network is to blame.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            KernelError::Manifest(_)
+            | KernelError::Unknown { .. }
+            | KernelError::FromSources { .. }
+            | KernelError::Fragment(_)
+            | KernelError::Argument { .. }
+            | KernelError::Image { .. }
+            | KernelError::Config { .. }
+            | KernelError::Checksum { .. } => true,
+            KernelError::Source(error) => error.is_usage(),
+            KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            KernelError::Download { .. }
+            | KernelError::Layout { .. }
+            | KernelError::Apt(_)
+            | KernelError::Cache(_) => false,
+        }
+    }
+}
+
+/// A kernel that is ready to boot.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub name: String,
+    pub arch: Arch,
+    pub image: PathBuf,
+    pub vmlinux: Option<PathBuf>,
+    /// None when the manifest has none: then nothing is refused early.
+    pub config: Option<Kconfig>,
+    /// Where that was read from.
+    pub config_file: Option<PathBuf>,
+    /// Uncompressed modules without which the guest cannot be spoken to, in the order in which they load; mostly none.
+    pub modules: Vec<PathBuf>,
+    /// For the report: `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
+    pub source: String,
+    pub sha256: String,
+}
+
+impl Image {
+    /// One that was built here, under a name of its own.
+    pub fn built(name: &str, order: &compile::Order, built: &compile::Built) -> Result<Image, KernelError> {
+        image::check(&built.image, order.arch)
+            .map_err(|source| KernelError::Image { path: built.image.clone(), source })?;
+        Ok(Image {
+            name: name.to_owned(),
+            arch: order.arch,
+            image: built.image.clone(),
+            vmlinux: None,
+            config: Some(read_config(&built.config)?),
+            config_file: Some(built.config.clone()),
+            modules: Vec::new(),
+            source: order.description.clone(),
+            sha256: built.record.sha256.clone(),
+        })
+    }
+
+    /// What this kernel lacks to be measured at all. Of a kernel whose configuration is unknown: nothing.
+    pub fn missing_base(&self) -> Vec<Missing> {
+        let Some(config) = &self.config else { return Vec::new() };
+        let mut missing = config.missing(&kconfig::required_base(self.arch));
+        missing.retain(|missing| !(missing.module && self.brings(missing.option)));
+        missing
+    }
+
+    /// What it lacks for one mechanism.
+    pub fn missing_for(&self, mechanism: Mechanism) -> Vec<Missing> {
+        self.config.as_ref().map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
+    }
+
+    /// Which of these options, written without `CONFIG_`, are not built in. Of a kernel whose configuration is unknown: none.
+    pub fn not_built_in(&self, options: &[&'static str]) -> Vec<String> {
+        let Some(config) = &self.config else { return Vec::new() };
+        let missing = config.missing(options);
+        missing.iter().map(ToString::to_string).collect()
+    }
+
+    /// Whether the option's module is among those that the guest loads.
+    fn brings(&self, option: &str) -> bool {
+        let file = format!("-{}.ko", option.to_ascii_lowercase());
+        self.modules.iter().any(|module| module.to_string_lossy().ends_with(&file))
+    }
+}
+
+/// Brings a kernel to this host, through the cache where it is not here already. `progress` gets a line for
+/// whatever takes long, and for whatever is not as it should be.
+pub fn fetch(
+    manifest: &Manifest,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Image, KernelError> {
+    let Manifest { name, arch, source } = manifest;
+    let image = match source {
+        Source::Debian { wanted } => {
+            let files = debian::fetch(wanted, *arch, cache, progress)?;
+            Image {
+                name: name.clone(),
+                arch: *arch,
+                image: files.image,
+                vmlinux: None,
+                config: Some(read_config(&files.config)?),
+                config_file: Some(files.config),
+                modules: files.modules,
+                source: files.source,
+                sha256: files.sha256,
+            }
+        }
+        Source::Path { image, vmlinux, config } => {
+            for path in [Some(image), vmlinux.as_ref()].into_iter().flatten() {
+                fs::metadata(path).map_err(|source| KernelError::Io {
+                    action: "find",
+                    path: path.clone(),
+                    source,
+                })?;
+            }
+            let sha256 = apt::sha256(image);
+            Image {
+                name: name.clone(),
+                arch: *arch,
+                image: image.clone(),
+                vmlinux: vmlinux.clone(),
+                config: config.as_deref().map(read_config).transpose()?,
+                config_file: config.clone(),
+                modules: Vec::new(),
+                source: format!("path {}", image.display()),
+                sha256: sha256.map_err(|source| KernelError::Io {
+                    action: "read",
+                    path: image.clone(),
+                    source,
+                })?,
+            }
+        }
+        Source::Url { image, config } => {
+            let mut key = image.sha256.clone();
+            if let Some(config) = config {
+                key = format!("{key}-{}", config.sha256);
+            }
+            let entry = cache.entry("kernel-url", &key, |folder| {
+                progress(&format!("fetching {}", image.url));
+                download::fetch(image, &folder.join("image"))?;
+                config.as_ref().map_or(Ok(()), |config| download::fetch(config, &folder.join("config")))
+            })?;
+            let config_file = config.as_ref().map(|_| entry.join("config"));
+            let config = config_file.as_deref().map(read_config).transpose()?;
+            Image {
+                name: name.clone(),
+                arch: *arch,
+                image: entry.join("image"),
+                vmlinux: None,
+                config,
+                config_file,
+                modules: Vec::new(),
+                source: format!("url {}", image.url),
+                sha256: image.sha256.clone(),
+            }
+        }
+        Source::Built(_) => return Err(KernelError::FromSources { name: name.clone() }),
+    };
+    // Also what comes from the cache: a header is read in no time, and a guest that hangs says nothing.
+    image::check(&image.image, image.arch)
+        .map_err(|source| KernelError::Image { path: image.image.clone(), source })?;
+    Ok(image)
+}
+
+fn read_config(path: &Path) -> Result<Kconfig, KernelError> {
+    let error = |source| KernelError::Io { action: "read", path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(error)?;
+    Kconfig::parse(&text).map_err(|source| KernelError::Config { path: path.to_owned(), source })
+}

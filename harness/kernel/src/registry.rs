@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asking Debian's registry, and remembering what it answered: a run needs no network, and a day's runs agree.
+
+use super::KernelError;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    fs,
+    time::{Duration, SystemTime},
+};
+use tramplab_host::{
+    apt::{Apt, AptError},
+    cache::Cache,
+};
+
+/// For so long the newest of a series is what it was.
+const ANSWER_HOLDS: Duration = Duration::from_secs(24 * 3600);
+
+/// One question, whose last answer is kept in the cache.
+pub struct Question {
+    /// Below the cache's root.
+    pub file: String,
+    /// It has one answer for ever.
+    pub is_pinned: bool,
+}
+
+impl Question {
+    /// The answer that still holds, if `here` has what it names; else the registry's; else, when that is silent, the older one.
+    pub fn ask<T: Serialize + DeserializeOwned, R>(
+        &self,
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+        here: impl Fn(&T) -> Option<R>,
+        described: impl Fn(&T) -> String,
+        registry: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(T, R), KernelError>,
+    ) -> Result<R, KernelError> {
+        let known = self.load::<T>(cache);
+        if let Some((answer, age)) = &known
+            && (*age < ANSWER_HOLDS || self.is_pinned)
+            && let Some(found) = here(answer)
+        {
+            return Ok(found);
+        }
+        match registry(progress) {
+            Ok((answer, found)) => {
+                self.save(cache, &answer)?;
+                Ok(found)
+            }
+            // A full disk or a wrong checksum is not what an older kernel makes good.
+            Err(
+                error @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. })
+                | KernelError::Cache(_)),
+            ) => Err(error),
+            Err(error) => {
+                let older = known.and_then(|(answer, age)| Some((here(&answer)?, answer, age)));
+                let Some((found, answer, age)) = older else { return Err(error) };
+                let hours = age.as_secs() / 3600;
+                progress(&format!("using {}, the newest {hours} hours ago: {error}", described(&answer)));
+                Ok(found)
+            }
+        }
+    }
+
+    fn load<T: DeserializeOwned>(&self, cache: &Cache) -> Option<(T, Duration)> {
+        let path = cache.root().join(&self.file);
+        let age = SystemTime::now().duration_since(fs::metadata(&path).ok()?.modified().ok()?);
+        // One that cannot be read is asked for again.
+        let answer = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        Some((answer, age.unwrap_or_default()))
+    }
+
+    pub fn save<T: Serialize>(&self, cache: &Cache, answer: &T) -> Result<(), KernelError> {
+        Ok(cache.write(&self.file, &serde_json::to_vec_pretty(answer).expect("plain data"))?)
+    }
+}
+
+/// Runs `attempt` on the registry's lists, and once more on newer ones when they turn out to be behind.
+pub fn search<R>(
+    cache: &Cache,
+    architecture: &str,
+    progress: &mut dyn FnMut(&str),
+    mut attempt: impl FnMut(&Apt, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
+) -> Result<R, KernelError> {
+    let apt = Apt::open(cache, architecture, progress)?;
+    apt.attempt(progress, KernelError::apt, |progress| attempt(&apt, progress))
+}
+
+/// A text as the extended regular expression that matches it alone.
+pub fn regex_quoted(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") })
+        .collect()
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which libraries of this host a program built here is linked to: what a guest without a userspace of its own must be given.
+
+use object::{
+    Endianness, elf,
+    read::elf::{Dyn, FileHeader, ProgramHeader},
+};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_model::run::Arch;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LinkedError {
+    /// The program's own: a guest cannot be given what it takes.
+    #[error("{0}")]
+    Unfit(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The dynamic linker and every library, also what the libraries need, by their paths on this host. None of a file that is no ELF
+/// program or is linked statically. Names that are paths are refused: the program may be a stranger's.
+pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, LinkedError> {
+    let mut found = BTreeSet::new();
+    let own = program.parent().unwrap_or(Path::new("/")).to_owned();
+    let mut waiting = vec![program.to_owned()];
+    while let Some(file) = waiting.pop() {
+        let Some(needs) = needs(&fs::read(&file)?) else { continue };
+        if let Some(interpreter) = needs.interpreter {
+            let path = PathBuf::from(interpreter);
+            if path != Path::new(linker(arch)) {
+                return Err(LinkedError::Unfit(format!("its dynamic linker is {}", path.display())));
+            }
+            found.insert(path);
+        }
+        for name in needs.libraries {
+            if name.contains('/') || name.is_empty() {
+                return Err(LinkedError::Unfit(format!(
+                    "it is linked to `{name}`, which is no library's name"
+                )));
+            }
+            // Brought along.
+            if own.join(&name).is_file() {
+                continue;
+            }
+            let path = folders(arch)
+                .map(|folder| Path::new(folder).join(&name))
+                .into_iter()
+                .find(|path| path.is_file());
+            let path = path.ok_or_else(|| {
+                LinkedError::Unfit(format!(
+                    "it is linked to {name}, which is in none of {}",
+                    folders(arch).join(", ")
+                ))
+            })?;
+            if found.insert(path.clone()) {
+                waiting.push(path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// No other: a program that a series makes could name any file of this host's, which its own test then reads in the guest.
+fn linker(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "/lib64/ld-linux-x86-64.so.2",
+        Arch::Arm64 => "/lib/ld-linux-aarch64.so.1",
+    }
+}
+
+/// Where the dynamic linker looks, most particular first.
+fn folders(arch: Arch) -> [&'static str; 6] {
+    match arch {
+        Arch::X86_64 => {
+            ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+        }
+        Arch::Arm64 => [
+            "/lib/aarch64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/lib64",
+            "/usr/lib64",
+            "/lib",
+            "/usr/lib",
+        ],
+    }
+}
+
+struct Needs {
+    interpreter: Option<String>,
+    libraries: Vec<String>,
+}
+
+/// None of what is no ELF program or shared library.
+fn needs(bytes: &[u8]) -> Option<Needs> {
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, bytes).ok()?;
+    let interpreter = segments.iter().find_map(|segment| segment.interpreter(endian, bytes).ok().flatten());
+    let sections = header.sections(endian, bytes).ok()?;
+    let (dynamic, link) = sections.dynamic(endian, bytes).ok()??;
+    let strings = sections.strings(endian, bytes, link).ok()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let libraries = dynamic.iter().filter(|entry| entry.tag32(endian).map(i64::from) == Some(elf::DT_NEEDED));
+    let libraries = libraries.filter_map(|entry| Some(text(entry.string(endian, strings).ok()?))).collect();
+    Some(Needs { interpreter: interpreter.map(text), libraries })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_programs_libraries_are_those_that_its_linker_loads() {
+        let Some(arch) = Arch::host() else { return };
+        let program = fs::canonicalize("/usr/bin/ld").unwrap();
+        let found = libraries(&program, arch).unwrap();
+        let names: Vec<String> =
+            found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        // What the dynamic linker itself says.
+        let mut ldd = std::process::Command::new("ldd");
+        let said = tramplab_host::child::run(ldd.arg(&program), std::time::Duration::from_secs(20)).unwrap();
+        let mut expected: Vec<&str> = said
+            .stdout
+            .lines()
+            .filter_map(|line| line.split_whitespace().next()?.rsplit('/').next())
+            .filter(|name| !name.starts_with("linux-vdso"))
+            .collect();
+        expected.sort_unstable();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        // The linker by two paths: the program's, and the libraries' own.
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names, expected);
+        assert!(names.contains(&"libc.so.6") && found.iter().all(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn what_is_no_program_needs_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in
+            [("a.bpf.o", &b"\x7fELF\x02\x01\x01"[..]), ("script.sh", b"#!/bin/sh\n"), ("empty", b"")]
+        {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            assert!(libraries(&path, Arch::X86_64).unwrap().is_empty(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel tree's own tests before they are built: the sources of a test, the libraries of a program, deny lists. Pure.
+
+mod deny;
+pub mod linked;
+pub mod makefile;
+pub mod selection;
+
+pub use deny::{Denied, DenyList};

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Applying a patch to a tree: wholly or not at all, and nowhere else.
+
+use super::{
+    Patch,
+    diff::{self, Change, DiffError},
+    git, printable,
+};
+use std::{
+    fmt, fs,
+    io::{self, Read},
+    os::unix::fs::symlink,
+    path::{Component, Path, PathBuf},
+};
+use tramplab_host::{ChildError, child};
+use tramplab_model::text;
+
+/// Lines shown of a hunk and of a tree's file, each.
+const SHOWN: usize = 40;
+
+/// Shown of one patch; git's own message names all.
+const MOST_CONFLICTS: usize = 8;
+
+/// Of a tree's file; the kernel has few that are longer, and none by hand.
+const MOST_SEARCHED: u64 = 8 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error("failed to {action} {patch}: it does not fit the tree{}\ngit says:\n{git}", shown(.conflicts))]
+    Conflicts { action: &'static str, patch: String, conflicts: Vec<Conflict>, git: String },
+    #[error("failed to {action} {patch}:\n{git}")]
+    Git { action: &'static str, patch: String, git: String },
+    #[error("failed to {action} {patch}: {source}")]
+    Diff { action: &'static str, patch: String, source: DiffError },
+    #[error(
+        "failed to {action} {patch}: it makes {} {what}; expected files, and links to files, inside the tree",
+        .path.display()
+    )]
+    NoFile { action: &'static str, patch: String, path: PathBuf, what: String },
+    #[error("failed to {action} {patch}: {source}")]
+    Child { action: &'static str, patch: String, source: ChildError },
+    #[error("failed to {action} {patch}: failed to keep or read the files it changes: {source}")]
+    Io { action: &'static str, patch: String, source: io::Error },
+    #[error("{error}; then failed to take back what was changed in {}: {source}; unpack that tree anew", .tree.display())]
+    HalfApplied { error: Box<ApplyError>, tree: PathBuf, source: io::Error },
+}
+
+/// Where a patch and the tree differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub file: PathBuf,
+    /// The line the hunk begins at, in the tree's file.
+    pub line: usize,
+    /// The hunk as the patch has it, from its `@@`.
+    pub hunk: String,
+    /// The tree's lines at the place most like it, with their numbers; `!` marks those that differ.
+    pub there: String,
+}
+
+fn shown(conflicts: &[Conflict]) -> String {
+    conflicts.iter().map(|conflict| format!("\n{conflict}")).collect()
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conflict { file, line, hunk, there } = self;
+        let file = text::line(&file.to_string_lossy());
+        write!(f, "{file}:{line}: this hunk does not fit:\n{hunk}")?;
+        if there.is_empty() {
+            write!(f, "the tree's {file} has no line like these")
+        } else {
+            write!(f, "the tree's {file} has (`!` where it differs):\n{}", there.trim_end())
+        }
+    }
+}
+
+/// Puts a patch into a tree, or takes it out. When that fails the tree is as it was.
+pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError> {
+    let action = if reverse { "take out" } else { "apply" };
+    let label = || patch.label();
+    let diff_error = |source| ApplyError::Diff { action, patch: label(), source };
+    let io_error = |source| ApplyError::Io { action, patch: label(), source };
+    let turned = patch.reversed != reverse;
+
+    let file = diff::to_file(&patch.diff).map_err(|source| diff_error(source.into()))?;
+    // Not the files that the patch says of itself: nothing but the diff counts here.
+    let files = diff::touched(&patch.diff, patch.strip, file.path()).map_err(diff_error)?;
+    let changes = diff::parse(&patch.diff, patch.strip);
+
+    let git = |option: &str| {
+        let mut command = git::apply(tree, patch.strip, file.path().as_os_str());
+        command.args(turned.then_some("--reverse")).arg(option);
+        let (status, output) = child::finish(&mut command, git::LIMIT)
+            .map_err(|source| ApplyError::Child { action, patch: label(), source })?;
+        if status.success() {
+            return Ok(());
+        }
+        let git = printable(output.stderr.trim_end());
+        let conflicts = conflicts(&changes, tree, turned, &git);
+        if conflicts.is_empty() {
+            Err(ApplyError::Git { action, patch: label(), git })
+        } else {
+            Err(ApplyError::Conflicts { action, patch: label(), conflicts, git })
+        }
+    };
+    git("--check")?;
+    // What fails from here on fails half way: a full disk, a file that is made where another needs a folder.
+    let backup = Backup::of(tree, &files).map_err(io_error)?;
+    let result = git("--verbose").and_then(|()| match no_file(tree, &files).map_err(io_error)? {
+        None => Ok(()),
+        Some((path, what)) => Err(ApplyError::NoFile { action, patch: label(), path, what }),
+    });
+    result.map_err(|error| match backup.restore() {
+        Ok(()) => error,
+        Err(source) => ApplyError::HalfApplied { error: Box::new(error), tree: tree.to_owned(), source },
+    })
+}
+
+/// The hunks that git names in `error: patch failed: FILE:LINE`.
+fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Vec<Conflict> {
+    let named = git.lines().filter_map(|line| line.strip_prefix("error: patch failed: ")?.rsplit_once(':'));
+    let conflict = |(name, line): (&str, &str)| {
+        let (file, line) = (PathBuf::from(name), line.parse::<usize>().ok()?);
+        let change = changes.iter().find(|change| change.before(turned) == Some(&file))?;
+        let range = |hunk: &diffy::Hunk<'_, [u8]>| if turned { hunk.new_range() } else { hunk.old_range() };
+        let hunk = change.hunks().iter().find(|hunk| range(hunk).start() == line)?;
+        let there = there(&tree.join(&file), &expected(hunk, turned), line).unwrap_or_default();
+        Some(Conflict { file, line, hunk: text(hunk), there })
+    };
+    named.filter_map(conflict).take(MOST_CONFLICTS).collect()
+}
+
+/// A hunk as it stands in the diff; long ones are cut.
+fn text(hunk: &diffy::Hunk<'_, [u8]>) -> String {
+    let function = hunk.function_context().map(|text| format!(" {}", line_of(text))).unwrap_or_default();
+    let mut shown = format!("@@ -{} +{} @@{function}\n", hunk.old_range(), hunk.new_range());
+    for line in hunk.lines().iter().take(SHOWN) {
+        let (sign, text) = match line {
+            diffy::Line::Context(text) => (' ', text),
+            diffy::Line::Delete(text) => ('-', text),
+            diffy::Line::Insert(text) => ('+', text),
+        };
+        shown.push_str(&format!("{sign}{}\n", line_of(text)));
+    }
+    if hunk.lines().len() > SHOWN {
+        shown.push_str(&format!("… and {} more lines\n", hunk.lines().len() - SHOWN));
+    }
+    shown
+}
+
+/// A line of some file, without its end, fit for a terminal.
+fn line_of(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&line[..line.len().min(400)]);
+    printable(text.trim_end_matches('\n'))
+}
+
+/// The lines that a hunk is to find.
+fn expected<'a>(hunk: &diffy::Hunk<'a, [u8]>, turned: bool) -> Vec<&'a [u8]> {
+    let line = |line: &diffy::Line<'a, [u8]>| match line {
+        diffy::Line::Context(text) => Some(*text),
+        diffy::Line::Delete(text) => (!turned).then_some(*text),
+        diffy::Line::Insert(text) => turned.then_some(*text),
+    };
+    hunk.lines().iter().filter_map(line).map(bare).collect()
+}
+
+fn bare(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\n").unwrap_or(line)
+}
+
+/// The place of a tree's file that is most like what a hunk expects, of equals the one nearest to its line.
+fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<String> {
+    let mut content = Vec::new();
+    fs::File::open(path)?.take(MOST_SEARCHED).read_to_end(&mut content)?;
+    let lines: Vec<_> = content.split_inclusive(|byte| *byte == b'\n').map(bare).collect();
+    let expected = &expected[..expected.len().min(SHOWN)];
+    // Blank lines and lone braces are everywhere.
+    let alike = |start: &usize| {
+        let pairs = lines[*start..].iter().zip(expected);
+        pairs.filter(|(there, expected)| there == expected && expected.trim_ascii().len() > 1).count()
+    };
+    let starts = 0..lines.len();
+    let best =
+        starts.max_by_key(|start| (alike(start), std::cmp::Reverse(start.abs_diff(line.saturating_sub(1)))));
+    let mut shown = String::new();
+    for (index, wanted) in expected.iter().enumerate() {
+        let number = best.unwrap_or(0) + index;
+        let Some(text) = lines.get(number) else { break };
+        let mark = if text == wanted { ' ' } else { '!' };
+        shown.push_str(&format!("{:>6}{mark} {}\n", number + 1, line_of(text)));
+    }
+    Ok(shown)
+}
+
+/// A touched file that is now a submodule's folder, or a link out of the tree: the build would read, or write, what
+/// it points to.
+fn no_file(tree: &Path, files: &[PathBuf]) -> io::Result<Option<(PathBuf, String)>> {
+    for file in files {
+        let path = tree.join(file);
+        match fs::symlink_metadata(&path) {
+            Ok(data) if data.is_dir() => return Ok(Some((file.clone(), "a submodule".to_owned()))),
+            Ok(data) if data.is_symlink() => {
+                let target = fs::read_link(&path)?;
+                if leads_out(&target, file.components().count().saturating_sub(1)) {
+                    return Ok(Some((file.clone(), format!("a link to {}", target.display()))));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a link leads out of the tree; it is so many folders deep in it.
+fn leads_out(target: &Path, mut depth: usize) -> bool {
+    // git has seen to it that the link's own folders are none. A `..` further on could follow another link.
+    let mut climbing = true;
+    let mut stays = |component| match component {
+        Component::ParentDir if climbing && depth > 0 => {
+            depth -= 1;
+            true
+        }
+        Component::Normal(_) => {
+            climbing = false;
+            true
+        }
+        Component::CurDir => true,
+        _ => false,
+    };
+    !target.components().all(&mut stays)
+}
+
+/// The files that a patch touches, as they were.
+struct Backup<'a> {
+    tree: &'a Path,
+    kept: tempfile::TempDir,
+    files: Vec<(&'a Path, Was)>,
+}
+
+enum Was {
+    /// And the first folder above it that was missing too.
+    Missing(PathBuf),
+    Link(PathBuf),
+    File,
+}
+
+impl<'a> Backup<'a> {
+    fn of(tree: &'a Path, files: &'a [PathBuf]) -> io::Result<Backup<'a>> {
+        let mut backup =
+            Backup { tree, kept: tempfile::Builder::new().prefix("tramplab-").tempdir()?, files: Vec::new() };
+        for (index, file) in files.iter().enumerate() {
+            let path = tree.join(file);
+            let was = match fs::symlink_metadata(&path) {
+                Ok(data) if data.is_symlink() => Was::Link(fs::read_link(&path)?),
+                Ok(_) => {
+                    fs::copy(&path, backup.kept.path().join(index.to_string()))?;
+                    Was::File
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let missing = path.ancestors().take_while(|path| fs::symlink_metadata(path).is_err());
+                    Was::Missing(missing.last().unwrap_or(&path).to_owned())
+                }
+                Err(error) => return Err(error),
+            };
+            backup.files.push((file.as_path(), was));
+        }
+        Ok(backup)
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        let gone = |result: io::Result<()>| match result {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(())
+            }
+            result => result,
+        };
+        // First all that is new: a file can stand where a folder was.
+        for (file, was) in &self.files {
+            let path = self.tree.join(file);
+            let folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
+            gone(if folder { fs::remove_dir(&path) } else { fs::remove_file(&path) })?;
+            if let Was::Missing(top) = was {
+                // Folders that were made for it, as far as nothing else is in them.
+                let made = path.ancestors().take_while(|path| path.starts_with(top));
+                made.for_each(|folder| drop(fs::remove_dir(folder)));
+            }
+        }
+        for (index, (file, was)) in self.files.iter().enumerate() {
+            let path = self.tree.join(file);
+            if !matches!(was, Was::Missing(_))
+                && let Some(folder) = path.parent()
+            {
+                fs::create_dir_all(folder)?;
+            }
+            match was {
+                Was::Missing(_) => {}
+                Was::Link(target) => symlink(target, &path)?,
+                Was::File => fs::copy(self.kept.path().join(index.to_string()), &path).map(drop)?,
+            }
+        }
+        Ok(())
+    }
+}

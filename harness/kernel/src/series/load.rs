@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From what a user names to a [`Series`]. What may be named stands in `docs/series.md`.
+
+use super::{
+    Patch, Series, Shipped,
+    b4::{self, B4Error},
+    diff::{self, DiffError},
+    file::{self, FileError, Reader},
+    mail::{self, MailError, Message},
+    name, printable, quilt,
+    range::RangeError,
+    thread::{self, Thread, ThreadError},
+};
+use serde::Deserialize;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::config::{self, ConfigError, Spanned};
+
+const MANIFEST: &str = "series.yaml";
+const QUILT: &str = "series";
+
+#[derive(Debug, thiserror::Error)]
+pub enum SeriesError {
+    #[error(
+        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name commits as \
+         `BASE..HEAD`, or a message as `ID@HOST` or by its URL on https://lore.kernel.org/",
+        printable(.spec), .shipped.join(.spec).join(MANIFEST).display(),
+        if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
+    )]
+    Unknown { spec: String, shipped: PathBuf, known: Vec<String> },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Manifest(#[from] ConfigError),
+    #[error("failed to read {origin}: {source}")]
+    Mail { origin: String, source: MailError },
+    #[error("failed to read the series {origin}: {source}")]
+    Thread { origin: String, source: ThreadError },
+    #[error("failed to read {}: {source}", .path.display())]
+    Quilt { path: PathBuf, source: quilt::NotQuilt },
+    #[error("failed to read {}: it is not text in UTF-8", .path.display())]
+    NotText { path: PathBuf },
+    #[error("failed to read {}: it lists no patch", .path.display())]
+    EmptyList { path: PathBuf },
+    #[error(
+        "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series`, a maildir's `cur` and \
+         `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
+        .0.display()
+    )]
+    EmptyFolder(PathBuf),
+    #[error("failed to read {}: it holds {found} patches; expected one patch a file of a quilt series", .path.display())]
+    NotOne { path: PathBuf, found: usize },
+    #[error("failed to read {label} of {origin}: {source}")]
+    Diff { label: String, origin: String, source: DiffError },
+    #[error(transparent)]
+    B4(#[from] B4Error),
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}
+
+impl SeriesError {
+    /// Whether the user mends it by asking for something else: no host or network is to blame.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            SeriesError::File(FileError::Read { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+            SeriesError::Diff { source, .. } => {
+                !matches!(source, DiffError::NoGit | DiffError::Child(_) | DiffError::Io(_))
+            }
+            SeriesError::B4(error) => matches!(error, B4Error::Missing(_)),
+            SeriesError::Range(error) => error.is_usage(),
+            _ => true,
+        }
+    }
+}
+
+/// `series.yaml`. Its keys are documented in `docs/series.md`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: String,
+    claim: Spanned<String>,
+    kernel: String,
+    #[serde(default)]
+    reverse: bool,
+    patches: Spanned<Vec<String>>,
+}
+
+/// Reads a series: a shipped one by its name, a file, a folder, or the thread of a message.
+pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
+    let manifest = shipped.join(spec).join(MANIFEST);
+    let path = Path::new(spec);
+    if is_shipped(spec, shipped) {
+        of_manifest(&manifest)
+    } else if path.is_dir() {
+        of_folder(path)
+    } else if path.exists() {
+        of_file(path)
+    } else if let Some(id) = b4::message_id(spec) {
+        of_message(id)
+    } else {
+        let (spec, known) = (spec.chars().take(200).collect(), names(shipped));
+        Err(SeriesError::Unknown { spec, shipped: shipped.to_owned(), known })
+    }
+}
+
+/// The series shipped in a folder, sorted.
+pub fn names(shipped: &Path) -> Vec<String> {
+    let folders = file::entries(shipped, |path| path.join(MANIFEST).is_file()).unwrap_or_default();
+    let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+    folders.iter().filter_map(name).collect()
+}
+
+pub(super) fn is_shipped(spec: &str, shipped: &Path) -> bool {
+    name::fit(spec) == spec && shipped.join(spec).join(MANIFEST).is_file()
+}
+
+fn of_file(path: &Path) -> Result<Series, SeriesError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.file_name().is_some_and(|name| name == QUILT) {
+        return of_quilt(path, folder);
+    }
+    if path.extension().is_some_and(|extension| extension == "yaml") {
+        return of_manifest(path);
+    }
+    let thread = thread_in(path, &mut Reader::new(), Picked::Named)?;
+    of_thread(thread, Some(name::of_path(path)))
+}
+
+/// The thread of one file. A single message that is no mailbox was picked out of its series on purpose; `picked` gets a note
+/// of it where nobody said so.
+fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread, SeriesError> {
+    let mut messages = messages_in(&[path.to_owned()], reader)?;
+    let mailbox = path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
+    let mut note = None;
+    if let ([message], false) = (&mut *messages, mailbox)
+        && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
+        && total > 1
+    {
+        note = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
+    }
+    if let Some(cover) = cover_beside(path) {
+        messages.extend(messages_in(&[cover], reader)?);
+    }
+    let mut thread = collect(messages, path)?;
+    if picked == Picked::Named {
+        thread.notes.extend(note);
+    }
+    Ok(thread)
+}
+
+/// How a file came to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Picked {
+    /// On the command line: it may be meant to be the whole series.
+    Named,
+    /// By a list, which says what belongs together.
+    Listed,
+}
+
+/// b4 puts the cover letter of NAME.mbx and of NAME.maildir into NAME.cover.
+fn cover_beside(path: &Path) -> Option<PathBuf> {
+    let b4 = path.extension().is_some_and(|extension| extension == "mbx" || extension == "maildir");
+    Some(path.with_extension("cover")).filter(|cover| b4 && cover.is_file())
+}
+
+fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
+    let manifest = folder.join(MANIFEST);
+    if manifest.is_file() {
+        return of_manifest(&manifest);
+    }
+    let list = folder.join(QUILT);
+    if list.is_file() {
+        return of_quilt(&list, folder);
+    }
+    let (mut reader, mut files) = (Reader::new(), maildir(folder)?);
+    if files.is_empty() {
+        let known = ["patch", "eml", "diff"];
+        let wanted = |path: &Path| {
+            path.extension().is_some_and(|extension| known.iter().any(|known| extension == *known))
+        };
+        files = file::entries(folder, wanted)?;
+    }
+    if files.is_empty() {
+        return Err(SeriesError::EmptyFolder(folder.to_owned()));
+    }
+    files.extend(cover_beside(folder));
+    let messages = messages_in(&files, &mut reader)?;
+    of_thread(collect(messages, folder)?, Some(name::of_path(folder)))
+}
+
+/// The messages of a maildir; none when the folder is none.
+fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let visible = |path: &Path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let mut files = Vec::new();
+    for part in ["cur", "new"].map(|part| folder.join(part)) {
+        if part.is_dir() {
+            files.extend(file::entries(&part, visible)?);
+        }
+    }
+    Ok(files)
+}
+
+fn of_message(id: &str) -> Result<Series, SeriesError> {
+    let folder = tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
+    let output = b4::fetch(id, folder.path())?;
+    let mut messages = saved_by_b4(folder.path())?;
+    if messages.is_empty() {
+        return Err(B4Error::Nothing { id: id.to_owned(), output: printable(output.trim()) }.into());
+    }
+    for message in &mut messages {
+        // The folder is gone when this is read.
+        message.origin = format!("the thread of {id}");
+    }
+    of_thread(collect(messages, Path::new(id))?, None)
+}
+
+/// The one thread that b4 has saved into a folder.
+pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
+    let mut files = Vec::new();
+    for saved in file::entries(folder, |path| path.extension().is_some_and(|end| end == "maildir"))? {
+        files.extend(maildir(&saved)?);
+        files.extend(cover_beside(&saved));
+    }
+    messages_in(&files, &mut Reader::new())
+}
+
+fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
+    let mut reader = Reader::new();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let File { title, claim, kernel, reverse, patches } = config::parse(&text(path, &mut reader)?, path)?;
+    if patches.value.is_empty() {
+        return Err(config::invalid(path, &patches, "`patches` names no file; expected at least one").into());
+    }
+    if claim.value.trim().contains('\n') {
+        return Err(config::invalid(path, &claim, "`claim` has several lines; expected one").into());
+    }
+    let mut whole =
+        Thread { title: Some(title.clone()), base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    for entry in &patches.value {
+        let file = file::inside(folder, entry, path)?;
+        let thread = thread_in(&file, &mut reader, Picked::Listed)?;
+        whole.base_commit = whole.base_commit.or(thread.base_commit);
+        whole.notes.extend(thread.notes);
+        whole.patches.extend(thread.patches);
+    }
+    let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel };
+    let name = name::of_path(folder);
+    Ok(Series { reverse, shipped: Some(shipped), ..of_thread(whole, Some(name))? })
+}
+
+fn of_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
+    let mut reader = Reader::new();
+    let entries = quilt::parse(&text(list, &mut reader)?)
+        .map_err(|source| SeriesError::Quilt { path: list.to_owned(), source })?;
+    if entries.is_empty() {
+        return Err(SeriesError::EmptyList { path: list.to_owned() });
+    }
+    let mut whole = Thread { title: None, base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    for entry in entries {
+        let path = file::inside(folder, &entry.file, list)?;
+        // The list counts, not what a subject says of a series it was once sent in.
+        let mut messages = messages_in(std::slice::from_ref(&path), &mut reader)?;
+        messages.iter_mut().for_each(|message| message.subject.count = None);
+        let thread = collect(messages, &path)?;
+        let [patch] = <[Patch; 1]>::try_from(thread.patches)
+            .map_err(|patches| SeriesError::NotOne { path, found: patches.len() })?;
+        whole.patches.push(Patch { strip: entry.strip, reversed: entry.reversed, ..patch });
+    }
+    of_thread(whole, Some(name::of_path(folder)))
+}
+
+fn text(path: &Path, reader: &mut Reader) -> Result<String, SeriesError> {
+    String::from_utf8(reader.read(path)?).map_err(|_| SeriesError::NotText { path: path.to_owned() })
+}
+
+fn messages_in(files: &[PathBuf], reader: &mut Reader) -> Result<Vec<Message>, SeriesError> {
+    let mut messages = Vec::new();
+    for path in files {
+        let bytes = reader.read(path)?;
+        let mut read = mail::messages(&bytes, &path.display().to_string())
+            .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
+        for message in &mut read {
+            if message.subject.title.is_empty() {
+                // A bare diff: its file's name says what it is.
+                message.subject.title = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            }
+        }
+        messages.extend(read);
+    }
+    Ok(messages)
+}
+
+fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError> {
+    thread::collect(messages)
+        .map_err(|source| SeriesError::Thread { origin: origin.display().to_string(), source })
+}
+
+/// Counts the patches through and has git read each.
+pub(super) fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
+    let Thread { title, base_commit, mut patches, notes } = thread;
+    for (index, patch) in patches.iter_mut().enumerate() {
+        patch.number = index + 1;
+        let touched = diff::to_file(&patch.diff)
+            .map_err(DiffError::from)
+            .and_then(|file| diff::touched(&patch.diff, patch.strip, file.path()));
+        patch.touched = touched.map_err(|source| SeriesError::Diff {
+            label: patch.label(),
+            origin: patch.origin.clone(),
+            source,
+        })?;
+    }
+    let name = name.unwrap_or_else(|| name::fit(title.as_deref().unwrap_or(&patches[0].subject)));
+    let (reverse, shipped, commits) = (false, None, None);
+    Ok(Series { name, title, base_commit, reverse, patches, shipped, commits, notes })
+}

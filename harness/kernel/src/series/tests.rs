@@ -1,0 +1,734 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole series: those that real tools wrote (`testdata/make.sh`), and those that somebody wrote to do harm.
+
+use super::{load::saved_by_b4, *};
+use proptest::prelude::*;
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    process::Command,
+    time::Duration,
+};
+use tempfile::TempDir;
+use tramplab_host::child;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/series/testdata").join(name)
+}
+
+fn try_load(spec: &Path) -> Result<Series, String> {
+    load(spec.to_str().unwrap(), Path::new("/none")).map_err(|error| error.to_string())
+}
+
+fn loaded(name: &str) -> Series {
+    try_load(&data(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The tree that `make.sh` begins with.
+fn tree() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let lines: String = (1..=40).map(|number| format!("int line_{number};\n")).collect();
+    for (name, content) in [
+        ("kernel/bpf/trampoline.c", format!("// trampoline\n{lines}").as_bytes()),
+        ("include/bpf.h", b"#define A 1\n#define B 2\n#define C 3\n"),
+        ("kernel/bpf/Makefile", b"obj-y += trampoline.o\n"),
+        ("kernel/bpf/old.c", b"old\nfile\nto\nmove\nwith\nenough\nlines\n"),
+        ("kernel/bpf/latin1.txt", b"caf\xe9\nline\n"),
+        ("kernel/bpf/dos.txt", b"one\r\ntwo\r\n"),
+        ("kernel/bpf/blob.bin", b"\0\x01\x02\x03blob"),
+    ] {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    folder
+}
+
+/// All of a tree: contents, executable bits, links, empty folders.
+fn snapshot(tree: &Path) -> BTreeMap<PathBuf, String> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![tree.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let data = fs::symlink_metadata(&path).unwrap();
+            let name = path.strip_prefix(tree).unwrap().to_owned();
+            let what = if data.is_symlink() {
+                format!("-> {}", fs::read_link(&path).unwrap().display())
+            } else if data.is_dir() {
+                folders.push(path);
+                "folder".to_owned()
+            } else {
+                format!("{:o} {}", data.permissions().mode() & 0o100, fs::read(&path).unwrap().escape_ascii())
+            };
+            all.insert(name, what);
+        }
+    }
+    all
+}
+
+fn apply_all(series: &Series, tree: &Path) {
+    for patch in series.ordered() {
+        apply(patch, tree, series.reverse).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// As `load` would make it if it refused nothing.
+fn patch(diff: &str) -> Patch {
+    let file = diff::to_file(diff.as_bytes()).unwrap();
+    Patch {
+        number: 2,
+        subject: "bpf: Harm".to_owned(),
+        origin: "test".to_owned(),
+        diff: diff.as_bytes().to_vec(),
+        strip: 1,
+        reversed: false,
+        touched: diff::touched(diff.as_bytes(), 1, file.path()).unwrap_or_default(),
+    }
+}
+
+const TITLES: [&str; 4] = [
+    "bpf: Name two lines in full",
+    "bpf: Move the old file",
+    "bpf: Überzeugend: add one, remove one and make one executable, with a long subject",
+    "bpf: Change what is not plain text",
+];
+
+/// However a series was sent and kept, it is the same series.
+#[test]
+fn every_way_to_keep_the_series_gives_the_same_patches() {
+    let expected = loaded("format-patch");
+    let base = expected.base_commit.clone().unwrap();
+    assert_eq!(base.len(), 40);
+    let changed = {
+        let tree = tree();
+        apply_all(&expected, tree.path());
+        snapshot(tree.path())
+    };
+    assert!(changed.contains_key(Path::new("kernel/bpf/new.c")));
+    assert!(!changed.contains_key(Path::new("include/bpf.h")));
+    assert!(changed[Path::new("kernel/bpf/Makefile")].starts_with("100 "));
+    assert_eq!(changed[Path::new("kernel/bpf/blob.bin")], r"0 \x00\x04\x05\x06blob");
+
+    let b4 = "b4/v2_20260302_joerg_bpf_tidy_the_trampoline";
+    for (spec, name, notes) in [
+        ("format-patch", "format-patch", 0),
+        ("stdout.mbox", "stdout", 0),
+        // Its replies are one note.
+        ("lore.mbox", "lore", 1),
+        ("versions.mbox", "versions", 6),
+        (&*format!("{b4}.mbx"), "v2_20260302_joerg_bpf_tidy_the", 0),
+        (&*format!("{b4}.maildir"), "v2_20260302_joerg_bpf_tidy_the", 0),
+    ] {
+        let series = loaded(spec);
+        assert_eq!(series.name, name, "{spec}");
+        assert_eq!(series.title.as_deref(), Some("bpf: Tidy the trampoline"), "{spec}");
+        assert_eq!(series.base_commit.as_deref(), Some(&*base), "{spec}");
+        assert_eq!(series.notes.len(), notes, "{spec}: {:?}", series.notes);
+        assert!(!series.reverse && series.shipped.is_none(), "{spec}");
+        let subjects: Vec<_> = series.patches.iter().map(|patch| patch.subject.as_str()).collect();
+        assert_eq!(subjects, TITLES, "{spec}");
+        let tree = tree();
+        apply_all(&series, tree.path());
+        assert_eq!(snapshot(tree.path()), changed, "{spec}");
+    }
+    let notes = loaded("lore.mbox").notes;
+    assert!(notes[0].starts_with("left out 2 replies"), "{notes:?}");
+    let notes = loaded("versions.mbox").notes;
+    assert!(notes[1].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is there too"), "{notes:?}");
+
+    // What b4 leaves when it is asked for a message-id.
+    let thread = thread::collect(saved_by_b4(&data("b4")).unwrap()).unwrap();
+    assert_eq!(thread.patches.len(), 4);
+    assert_eq!(thread.title.as_deref(), Some("bpf: Tidy the trampoline"));
+    assert_eq!(thread.base_commit, Some(base));
+}
+
+#[test]
+fn every_encoding_of_a_mail_gives_the_same_diff() {
+    let plain = loaded("single.patch");
+    let tree = tree();
+    apply_all(&plain, tree.path());
+    let expected = snapshot(tree.path());
+    for name in [
+        "attached.patch",
+        "inline.patch",
+        "quoted-printable.eml",
+        "base64.eml",
+        "base64-crlf.eml",
+        "dos.patch",
+        "flowed.eml",
+        "bare.diff",
+    ] {
+        let series = loaded(name);
+        let [patch] = &*series.patches else { panic!("{name}: {series:?}") };
+        let subject = if name == "bare.diff" { "bare" } else { TITLES[0] };
+        assert_eq!(patch.subject, subject, "{name}");
+        assert_eq!(series.title.as_deref(), Some(subject), "{name}");
+        assert_eq!(patch.files(), [Path::new("kernel/bpf/trampoline.c")], "{name}");
+        let tree = self::tree();
+        apply_all(&series, tree.path());
+        assert_eq!(snapshot(tree.path()), expected, "{name}");
+    }
+}
+
+/// `git format-patch` numbers the files of a series; one of them is a series too, and so a manifest may list them.
+#[test]
+fn a_patch_picked_out_of_its_series_stands_alone() {
+    let name = "v2-0002-bpf-Move-the-old-file.patch";
+    let series = loaded(&format!("format-patch/{name}"));
+    assert_eq!(series.patches.len(), 1);
+    assert_eq!(series.patches[0].subject, TITLES[1]);
+    let notes = series.notes.join("\n");
+    assert!(notes.ends_with(&format!("{name} is patch 2 of 4: taken alone")), "{notes}");
+
+    let shipped = shipped(&MANIFEST.replace("sub/all.mbox", name));
+    fs::copy(data("format-patch").join(name), shipped.path().join("tidy").join(name)).unwrap();
+    let subjects = load("tidy", shipped.path()).unwrap().patches;
+    let subjects: Vec<_> = subjects.into_iter().map(|patch| (patch.number, patch.subject)).collect();
+    assert_eq!(subjects, [(1, TITLES[0].to_owned()), (2, TITLES[1].to_owned())]);
+}
+
+/// What git applies and diffy does not read is touched, applied and refused like all else.
+#[test]
+fn a_diff_that_only_git_understands_is_applied() {
+    let diff = "diff --git a/include/bpf.h b/include/bpf.h\n--- a/include/bpf.h\n+++ b/include/bpf.h\n\
+                @@ -1,3 +1,3 @@\n-#define A 1\n+#define A 6\n #define B 2\n #define C 3\n\
+                --- a/kernel/bpf/Makefile\n+++ b/kernel/bpf/Makefile\n@@ -1 +0,0 @@\n-obj-y += trampoline.o\n\
+                \\ No newline at end of file\n-- \n2.47.3\n";
+    let tree = tree();
+    fs::write(tree.path().join("kernel/bpf/Makefile"), "obj-y += trampoline.o").unwrap();
+    let before = snapshot(tree.path());
+    let patch = patch(diff);
+    assert_eq!(patch.files(), [Path::new("include/bpf.h"), Path::new("kernel/bpf/Makefile")]);
+    assert!(patch.touches_line(Path::new("include/bpf.h"), 2));
+    apply(&patch, tree.path(), false).unwrap();
+    assert_eq!(fs::read(tree.path().join("kernel/bpf/Makefile")).unwrap(), b"");
+    assert!(fs::read(tree.path().join("include/bpf.h")).unwrap().starts_with(b"#define A 6"));
+    apply(&patch, tree.path(), true).unwrap();
+    assert_eq!(snapshot(tree.path()), before);
+}
+
+/// Bytes that are no UTF-8 and DOS line ends belong to the files, not to the mail.
+#[test]
+fn a_patch_of_latin1_and_dos_files_keeps_their_bytes() {
+    let tree = tree();
+    apply_all(&loaded("raw.patch"), tree.path());
+    assert_eq!(fs::read(tree.path().join("kernel/bpf/latin1.txt")).unwrap(), b"th\xe9\nline\n");
+    assert_eq!(fs::read(tree.path().join("kernel/bpf/dos.txt")).unwrap(), b"one\r\nzwei\r\n");
+}
+
+#[test]
+fn a_quilt_series_keeps_its_order_depths_and_directions() {
+    for spec in ["quilt", "quilt/series"] {
+        let series = loaded(spec);
+        assert_eq!(series.name, "quilt");
+        let patches = series.patches.iter();
+        let patches: Vec<_> = patches.map(|patch| (&*patch.subject, patch.strip, patch.reversed)).collect();
+        let expected = [("trampoline", 1, false), ("makefile", 0, false), ("Take A down", 1, true)];
+        assert_eq!(patches, expected);
+        let tree = tree();
+        let before = snapshot(tree.path());
+        apply_all(&series, tree.path());
+        let file = |name| fs::read_to_string(tree.path().join(name)).unwrap();
+        assert!(file("kernel/bpf/trampoline.c").contains("line_thirty"));
+        assert_eq!(file("kernel/bpf/Makefile"), "obj-m += trampoline.o\n");
+        assert!(file("include/bpf.h").starts_with("#define A 0\n"));
+        apply_all(&Series { reverse: true, ..series }, tree.path());
+        assert_eq!(snapshot(tree.path()), before);
+    }
+}
+
+const MANIFEST: &str = "title: Tidy\nclaim: Names are in full\nkernel: '6.12'\nreverse: true\n\
+                        patches:\n- v2-0001.patch\n- sub/all.mbox\n";
+
+/// `shipped/tidy/` with its `series.yaml`.
+fn shipped(manifest: &str) -> TempDir {
+    let shipped = tempfile::tempdir().unwrap();
+    let folder = shipped.path().join("tidy");
+    fs::create_dir_all(folder.join("sub")).unwrap();
+    fs::write(folder.join("series.yaml"), manifest).unwrap();
+    fs::copy(data("single.patch"), folder.join("v2-0001.patch")).unwrap();
+    fs::copy(data("raw.patch"), folder.join("sub/all.mbox")).unwrap();
+    fs::write(shipped.path().join("secret.patch"), "secret").unwrap();
+    symlink("../secret.patch", folder.join("link.patch")).unwrap();
+    shipped
+}
+
+#[test]
+fn a_shipped_series_is_found_by_name_and_says_what_it_is() {
+    let shipped = shipped(MANIFEST);
+    let folder = shipped.path().join("tidy");
+    let by_name = load("tidy", shipped.path()).unwrap();
+    for spec in [folder.clone(), folder.join("series.yaml")] {
+        assert_eq!(try_load(&spec).unwrap(), by_name);
+    }
+    assert_eq!(by_name.name, "tidy");
+    assert!(by_name.reverse);
+    let says = Shipped {
+        title: "Tidy".to_owned(),
+        claim: "Names are in full".to_owned(),
+        kernel: "6.12".to_owned(),
+    };
+    assert_eq!(by_name.shipped, Some(says));
+    let numbers: Vec<_> = by_name.ordered().iter().map(|patch| patch.number).collect();
+    assert_eq!(numbers, [2, 1]);
+    assert_eq!(names(shipped.path()), ["tidy"]);
+
+    // Put in, it can be taken out.
+    let tree = tree();
+    let before = snapshot(tree.path());
+    apply_all(&Series { reverse: false, ..by_name.clone() }, tree.path());
+    assert_ne!(snapshot(tree.path()), before);
+    apply_all(&by_name, tree.path());
+    assert_eq!(snapshot(tree.path()), before);
+}
+
+#[test]
+fn what_a_manifest_has_wrong_is_named() {
+    for (from, to, words) in [
+        ("reverse: true", "reversed: true", ":4:1: unknown field `reversed`"),
+        ("kernel: '6.12'\n", "", "missing field `kernel`"),
+        ("Names", "|\n  Names\n ", "`claim` has several lines"),
+        ("patches:\n- v2-0001.patch\n- sub/all.mbox\n", "patches: []\n", ":5:10: `patches` names no file"),
+        ("sub/all.mbox", "../secret.patch", "which {list} names: it is not inside"),
+        ("sub/all.mbox", "link.patch", "failed to read `link.patch`, which {list} names: it is not inside"),
+        ("sub/all.mbox", "/etc/passwd", "failed to read `/etc/passwd`"),
+        ("sub/all.mbox", "none.patch", "/tidy/none.patch: No such file"),
+        ("sub/all.mbox", "sub", "/tidy/sub: it is no ordinary file"),
+    ] {
+        let text = MANIFEST.replace(from, to);
+        assert_ne!(text, MANIFEST);
+        let shipped = shipped(&text);
+        let error = load("tidy", shipped.path()).unwrap_err();
+        let list = shipped.path().join("tidy/series.yaml");
+        let words = words.replace("{list}", &list.display().to_string());
+        assert!(error.to_string().contains(&words), "{to}: {error}");
+        assert!(error.is_usage(), "{to}: {error}");
+    }
+}
+
+/// An mbox of messages (subject, body).
+fn mbox(messages: &[(&str, &str)]) -> String {
+    let message = |(subject, body): &(&str, &str)| {
+        format!("From git@z Thu Jan  1 00:00:00 1970\nFrom: A <a@b.c>\nSubject: {subject}\n\n{body}\n")
+    };
+    messages.iter().map(message).collect()
+}
+
+const DIFF: &str = "log\n---\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n";
+const OTHER: &str = "log\n---\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-b\n+c\n";
+
+#[test]
+fn what_an_mbox_has_wrong_is_named() {
+    let cut = DIFF.replace("+b\n", "");
+    let half = OTHER.trim_end();
+    let binary = "diff --git a/x.bin b/x.bin\nindex 1..2 100644\nBinary files a/x.bin and b/x.bin differ\n";
+    let attached = "Content-Type: multipart/mixed; boundary=x\n\n--x\n\nD--x\n\nD--x--\n".replace('D', DIFF);
+    for (messages, words) in [
+        (
+            &[("[PATCH 2/3] b", DIFF), ("[PATCH 0/3] c", "cover"), ("Re: [PATCH 1/3] a", DIFF)][..],
+            "patches 1, 3 of 3 are missing; get the whole thread",
+        ),
+        (&[("[PATCH v2 1/2] a", DIFF)], "patch 2 of 2 is missing in version 2"),
+        (
+            &[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", OTHER), ("[PATCH 1/2] a", OTHER)],
+            "patch 1 is there twice with different diffs: ",
+        ),
+        (
+            &[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", "no diff")],
+            "message 2 (b) is a patch of the series by its subject",
+        ),
+        (&[("[PATCH 1/1] a", DIFF), ("[PATCH 1/2] b", OTHER)], "two series in one"),
+        (&[("[PATCH 3/2] a", DIFF)], "counts itself as patch 3 of 2"),
+        (&[("Re: [PATCH] a", DIFF), ("hello", "world")], "none of its 2 messages is a patch (replies: 1)"),
+        (&[("[PATCH 0/0] a", "cover")], "none of its 1 messages is a patch"),
+        (&[("[PATCH] a", &cut)], "patch 1 (a) of "),
+        (&[("[PATCH] a", &cut)], "git cannot read it: "),
+        (&[("[PATCH] a", binary)], "changes `x.bin` without saying to what"),
+        (&[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", half)], ""),
+        (&[("[PATCH] a", &attached)], ""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x.mbox");
+        let mut text = mbox(messages);
+        let words = match words {
+            "" if messages.len() == 2 => {
+                text.truncate(text.trim_end().len());
+                "patch 2 (b) of "
+            }
+            "" => {
+                text = text.replace("\n\nContent-Type", "\nContent-Type");
+                "2 of its parts have a diff"
+            }
+            words => words,
+        };
+        fs::write(&file, &text).unwrap();
+        let error = load(file.to_str().unwrap(), Path::new("/none")).unwrap_err();
+        assert!(error.to_string().contains(words), "{text}\ngave: {error}\nexpected: {words}");
+        assert!(error.is_usage(), "{error}");
+    }
+}
+
+#[test]
+fn what_is_there_twice_or_beside_the_series_does_no_harm() {
+    let messages = [
+        ("[PATCH 2/2] b", OTHER),
+        ("[PATCH 1/2] a", DIFF),
+        ("[PATCH RESEND 1/2] a", DIFF),
+        ("[PATCH] a fixup of somebody", DIFF),
+        ("hello", DIFF),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.mbox");
+    fs::write(&file, mbox(&messages)).unwrap();
+    let series = try_load(&file).unwrap();
+    let subjects: Vec<_> = series.patches.iter().map(|patch| (patch.number, &*patch.subject)).collect();
+    assert_eq!(subjects, [(1, "a"), (2, "b")]);
+    let notes = series.notes.join("\n");
+    assert!(notes.contains("message 5 (hello): its subject has no [PATCH]"), "{notes}");
+    assert!(notes.contains("message 4 (a fixup of somebody): the others are counted"), "{notes}");
+}
+
+#[test]
+fn what_cannot_be_a_series_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("empty")).unwrap();
+    fs::write(path("empty.mbox"), "").unwrap();
+    fs::write(path("only.mbox"), "From ").unwrap();
+    nix::unistd::mkfifo(&path("fifo.mbox"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Sparse: takes no room.
+    fs::File::create(path("huge.mbox")).unwrap().set_len((64 << 20) + 1).unwrap();
+    fs::create_dir(path("quilted")).unwrap();
+    fs::write(path("quilted/series"), "# none\n").unwrap();
+    fs::create_dir(path("two")).unwrap();
+    fs::write(path("two/series"), "two.patch\n").unwrap();
+    fs::write(path("two/two.patch"), mbox(&[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", OTHER)])).unwrap();
+    fs::create_dir(path("out")).unwrap();
+    fs::write(path("out/series"), "../empty.mbox\n").unwrap();
+    fs::create_dir(path("odd")).unwrap();
+    fs::write(path("odd/series"), "a.patch --exec=sh\n").unwrap();
+    for (name, words) in [
+        ("none", "failed to find the series `"),
+        ("empty", "failed to find a series in the folder"),
+        ("empty.mbox", "none of its 1 messages is a patch"),
+        ("only.mbox", "none of its 1 messages is a patch"),
+        ("fifo.mbox", "it is no ordinary file"),
+        ("huge.mbox", "more than 64 MiB"),
+        ("quilted", "it lists no patch"),
+        ("two", "it holds 2 patches"),
+        ("out", "which"),
+        ("odd", "line 1: `--exec=sh` is no option"),
+    ] {
+        let error = try_load(&path(name)).unwrap_err();
+        assert!(error.contains(words), "{name} gave {error}");
+    }
+    let error = load("no\u{1b}[31mne", &path("")).unwrap_err().to_string();
+    assert!(error.contains("`no\u{fffd}[31mne`") && error.contains("shipped: none"), "{error}");
+}
+
+/// A tree inside another repository: git by itself would skip every file there and report success.
+#[test]
+fn a_tree_inside_an_unrelated_repository_is_patched_all_the_same() {
+    let outer = tempfile::tempdir().unwrap();
+    let git = |args: &[&str]| {
+        let mut command = Command::new("git");
+        child::run(command.args(args).current_dir(outer.path()), Duration::from_secs(60)).unwrap()
+    };
+    git(&["init", "-q"]);
+    let inner = outer.path().join("trees/linux");
+    fs::create_dir(outer.path().join("trees")).unwrap();
+    let tree = tree();
+    fs::rename(tree.path(), &inner).unwrap();
+    let series = loaded("format-patch");
+    let before = snapshot(&inner);
+    // The danger is real:
+    let file = data("single.patch");
+    let mut plain = Command::new("git");
+    plain.args(["apply", file.to_str().unwrap()]).current_dir(&inner);
+    child::run(&mut plain, Duration::from_secs(60)).unwrap();
+    assert_eq!(snapshot(&inner), before);
+
+    apply(&series.patches[0], &inner, false).unwrap();
+    assert_ne!(snapshot(&inner), before);
+    apply(&series.patches[0], &inner, true).unwrap();
+    assert_eq!(snapshot(&inner), before);
+    // A repository of its own: its settings are not heard either.
+    fs::rename(outer.path().join(".git"), inner.join(".git")).unwrap();
+    fs::write(inner.join(".git/config"), "[core]\n\tautocrlf = true\n[apply]\n\twhitespace = fix\n").unwrap();
+    apply(&series.patches[0], &inner, false).unwrap();
+    assert!(!fs::read(inner.join("kernel/bpf/trampoline.c")).unwrap().contains(&b'\r'));
+}
+
+#[test]
+fn a_patch_that_does_not_fit_shows_its_hunk_and_the_tree_and_leaves_nothing() {
+    let series = loaded("format-patch");
+    let tree = tree();
+    let file = tree.path().join("kernel/bpf/trampoline.c");
+    let text = fs::read_to_string(&file).unwrap().replace("int line_30;", "int\u{1b}[31m line_XXX;");
+    fs::write(&file, text).unwrap();
+    let before = snapshot(tree.path());
+    let error = apply(&series.patches[0], tree.path(), false).unwrap_err();
+    assert_eq!(snapshot(tree.path()), before, "the first hunk fits and is not applied");
+    let expected = format!(
+        "failed to apply patch 1 ({}): it does not fit the tree\n\
+         kernel/bpf/trampoline.c:28: this hunk does not fit:\n\
+         @@ -28,7 +28,7 @@ int line_26;\n int line_27;\n int line_28;\n int line_29;\n-int line_30;\n\
+         +int line_thirty;\n int line_31;\n int line_32;\n int line_33;\n\
+         the tree's kernel/bpf/trampoline.c has (`!` where it differs):\n\
+         \u{20}   28  int line_27;\n    29  int line_28;\n    30  int line_29;\n    31! int\u{fffd}[31m line_XXX;\n\
+         \u{20}   32  int line_31;\n    33  int line_32;\n    34  int line_33;\n\
+         git says:\nerror: patch failed: kernel/bpf/trampoline.c:28\n\
+         error: kernel/bpf/trampoline.c: patch does not apply",
+        TITLES[0],
+    );
+    assert_eq!(error.to_string(), expected);
+
+    // Where the code has moved to, it is shown. (A hunk at a file's first line is not looked for further on.)
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, "// more\n\n".repeat(50) + &text.replace("int line_3;", "int LINE_3;")).unwrap();
+    let error = apply(&series.patches[0], tree.path(), false).unwrap_err().to_string();
+    let shown =
+        "differs):\n   101  // trampoline\n   102  int line_1;\n   103  int line_2;\n   104! int LINE_3;\n";
+    assert!(error.contains(shown), "{error}");
+    fs::write(&file, text).unwrap();
+
+    // Taken out where it is not in, a file that is missing, one that is there already.
+    let error = apply(&series.patches[0], tree.path(), true).unwrap_err().to_string();
+    assert!(error.starts_with("failed to take out patch 1 ("), "{error}");
+    assert!(error.contains("kernel/bpf/trampoline.c:1: this hunk does not fit:\n@@ -1,7 +1,7 @@"), "{error}");
+    fs::remove_file(tree.path().join("kernel/bpf/old.c")).unwrap();
+    let error = apply(&series.patches[1], tree.path(), false).unwrap_err().to_string();
+    assert!(error.contains("kernel/bpf/old.c: No such file or directory"), "{error}");
+    fs::write(tree.path().join("kernel/bpf/added.c"), "").unwrap();
+    let before = snapshot(tree.path());
+    let error = apply(&series.patches[2], tree.path(), false).unwrap_err().to_string();
+    assert!(error.contains("kernel/bpf/added.c: already exists"), "{error}");
+    assert_eq!(snapshot(tree.path()), before);
+}
+
+/// git finds out only while it writes: `kernel/new` is made as a file and then needed as a folder.
+#[test]
+fn a_patch_that_fails_half_way_is_taken_back() {
+    let tree = tree();
+    let before = snapshot(tree.path());
+    let diff = "diff --git a/kernel/bpf/old.c b/kernel/bpf/old.c\ndeleted file mode 100644\n\
+                --- a/kernel/bpf/old.c\n+++ /dev/null\n@@ -1,7 +0,0 @@\n-old\n-file\n-to\n-move\n-with\n-enough\n-lines\n\
+                diff --git a/deep/er/new b/deep/er/new\nnew file mode 100644\n--- /dev/null\n+++ b/deep/er/new\n@@ -0,0 +1 @@\n+a\n\
+                diff --git a/deep/er/new/er b/deep/er/new/er\nnew file mode 100644\n--- /dev/null\n+++ b/deep/er/new/er\n@@ -0,0 +1 @@\n+a\n";
+    let error = apply(&patch(diff), tree.path(), false).unwrap_err();
+    assert!(matches!(error, ApplyError::Git { .. }), "{error}");
+    assert!(error.to_string().contains("unable to write file 'deep/er/new/er'"), "{error}");
+    assert_eq!(snapshot(tree.path()), before);
+}
+
+fn new_file(name: &str, mode: &str, content: &str) -> String {
+    format!(
+        "diff --git a/{name} b/{name}\nnew file mode {mode}\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+{content}\n\
+         \\ No newline at end of file\n"
+    )
+}
+
+#[test]
+fn hostile_patches_are_refused_and_leave_nothing() {
+    let outside = tempfile::tempdir().unwrap();
+    let victim = outside.path().join("victim");
+    fs::write(&victim, "mine\n").unwrap();
+    let absolute = outside.path().display().to_string();
+    let file = |name: &str| new_file(name, "100644", "x");
+    let change = |name: &str| format!("--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-mine\n+yours\n");
+    let through = |link: &str, target: &str| new_file(link, "120000", target);
+    for (what, diff, words) in [
+        ("up", file("../victim2"), "`../victim2`, which leads out of the tree"),
+        ("up inside", file("kernel/../../victim2"), "which leads out of the tree"),
+        ("absolute", change(&format!("/{absolute}/victim")).replace(" a//", " /").replace(" b//", " /"), ""),
+        ("absolute after stripping", change(&format!("/{absolute}/victim")), "which leads out of the tree"),
+        ("git", file(".git/hooks/post-checkout"), "which belongs to git itself"),
+        ("git below", file("tools/.GIT/config"), "which belongs to git itself"),
+        ("submodule", new_file("sub", "160000", &format!("Subproject commit {}", "1".repeat(40))), "it makes sub a submodule"),
+        ("link to the root", through("link", "/etc/passwd"), "a link to /etc/passwd; expected"),
+        ("link up", through("kernel/link", "../../victim"), "a link to ../../victim; expected"),
+        ("link by a detour", through("link", "kernel/../../victim"), "a link to kernel/../../victim"),
+        ("through a new link", through("link", &absolute) + &file("link/new"), "beyond a symbolic link"),
+        ("through an old link", file("old-link/new"), "beyond a symbolic link"),
+        ("through an old link, change", change("old-link/victim"), "beyond a symbolic link"),
+        (
+            "through an old link, delete",
+            "--- a/old-link/victim\n+++ /dev/null\n@@ -1 +0,0 @@\n-mine\n".to_owned(),
+            "beyond a symbolic link",
+        ),
+        (
+            "rename from outside",
+            "diff --git a/../victim b/stolen\nsimilarity index 100%\nrename from ../victim\nrename to stolen\n".to_owned(),
+            "",
+        ),
+        (
+            "copy through a link",
+            "diff --git a/old-link/victim b/stolen\nsimilarity index 100%\ncopy from old-link/victim\ncopy to stolen\n"
+                .to_owned(),
+            "beyond a symbolic link",
+        ),
+        (
+            "a second file hidden from one reader",
+            file("seen") + "--- a/../victim\n+++ b/../victim\n@@ -1 +1 @@\n-mine\n+yours\n",
+            "`../victim`, which leads out of the tree",
+        ),
+        ("quoted up", file("x").replace("b/x", "\"b/\\056\\056/x\"").replace("a/x", "\"a/\\056\\056/x\""), ""),
+        ("nothing", "no diff at all\n".to_owned(), "git cannot read it"),
+        ("empty", String::new(), "git cannot read it"),
+    ] {
+        let tree = tree();
+        symlink(outside.path(), tree.path().join("old-link")).unwrap();
+        let before = snapshot(tree.path());
+        let error = apply(&patch(&diff), tree.path(), false).expect_err(what);
+        assert!(error.to_string().starts_with("failed to apply patch 2 (bpf: Harm)"), "{what}: {error}");
+        assert!(error.to_string().contains(words), "{what}: {error}");
+        assert_eq!(snapshot(tree.path()), before, "{what}");
+        let names: Vec<_> = fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["victim"], "{what}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine\n", "{what}");
+        assert!(!tree.path().parent().unwrap().join("victim2").exists(), "{what}");
+    }
+    // Links inside the tree are as good as any file: the kernel has some.
+    let tree = tree();
+    apply(&patch(&through("kernel/bpf/link", "../../include/bpf.h")), tree.path(), false).unwrap();
+    assert!(fs::read(tree.path().join("kernel/bpf/link")).unwrap().starts_with(b"#define A"));
+}
+
+/// A patch that is cut anywhere inside its diff is never applied as if it were whole.
+#[test]
+fn a_patch_cut_in_the_middle_is_not_taken_for_a_whole_one() {
+    let whole = loaded("single.patch").patches.remove(0);
+    let end = whole.diff.windows(4).position(|text| text == b"\n-- ").unwrap();
+    let last_hunk = whole.diff.windows(6).position(|text| text == b"@@ -28").unwrap();
+    let tree = tree();
+    let before = snapshot(tree.path());
+    let mut refused = 0;
+    for cut in (last_hunk + 1..end).step_by(7).chain([end - 1, end]) {
+        let patch = Patch { diff: whole.diff[..cut].to_vec(), ..whole.clone() };
+        let error = apply(&patch, tree.path(), false).unwrap_err();
+        assert!(matches!(error, ApplyError::Diff { .. }), "cut at {cut}: {error}");
+        refused += 1;
+    }
+    assert!(refused > 10, "{refused}");
+    assert_eq!(snapshot(tree.path()), before);
+}
+
+#[test]
+fn files_and_lines_that_patches_touch() {
+    let series = loaded("format-patch");
+    let expected: [&[&str]; 4] = [
+        &["kernel/bpf/trampoline.c"],
+        &["kernel/bpf/Makefile", "kernel/bpf/new.c", "kernel/bpf/old.c"],
+        &["include/bpf.h", "kernel/bpf/Makefile", "kernel/bpf/added.c"],
+        &["kernel/bpf/blob.bin"],
+    ];
+    for (patch, files) in series.patches.iter().zip(expected) {
+        assert_eq!(patch.files(), files.iter().map(PathBuf::from).collect::<Vec<_>>());
+    }
+    let file = Path::new("kernel/bpf/trampoline.c");
+    let touched: Vec<_> = (1..=41).filter(|line| series.patches[0].touches_line(file, *line)).collect();
+    assert_eq!(touched, [1, 2, 3, 4, 5, 6, 7, 28, 29, 30, 31, 32, 33, 34]);
+    assert!(!series.patches[0].touches_line(Path::new("include/bpf.h"), 1));
+}
+
+/// A compiler names lines of the final tree; later patches have moved them.
+#[test]
+fn a_line_is_traced_back_to_its_patch() {
+    let step = |number, diff: &str| Patch { number, ..patch(diff) };
+    let series = |reverse| Series {
+        name: "s".to_owned(),
+        title: None,
+        base_commit: None,
+        reverse,
+        patches: vec![
+            step(1, "--- a/f\n+++ b/f\n@@ -10,2 +10,3 @@\n a\n+new\n b\n"),
+            step(
+                2,
+                "diff --git a/f b/g\nsimilarity index 90%\nrename from f\nrename to g\n--- a/f\n+++ b/g\n\
+                 @@ -1,2 +1,4 @@\n a\n+1\n+2\n b\n",
+            ),
+            step(3, "--- a/h\n+++ b/h\n@@ -1 +1 @@\n-a\n+b\n"),
+        ],
+        shipped: None,
+        commits: None,
+        notes: Vec::new(),
+    };
+    let forward = series(false);
+    let by =
+        |series: &Series, file: &str, line| series.blame(Path::new(file), line).map(|patch| patch.number);
+    for (file, line, expected) in [
+        ("g", 1, Some(2)),
+        ("g", 4, Some(2)),
+        ("g", 12, Some(1)),
+        ("g", 14, Some(1)),
+        // In no hunk: the last that touches the file.
+        ("g", 11, Some(2)),
+        ("g", 15, Some(2)),
+        ("h", 1, Some(3)),
+        ("h", 2, Some(3)),
+        ("h", usize::MAX, Some(3)),
+        ("f", 10, Some(1)),
+        ("i", 1, None),
+    ] {
+        assert_eq!(by(&forward, file, line), expected, "{file}:{line}");
+    }
+    let backward = series(true);
+    assert_eq!(by(&backward, "f", 11), Some(1));
+    assert_eq!(by(&backward, "f", 2), Some(2));
+    assert_ne!(forward.sha256(), backward.sha256());
+    assert_eq!(forward.sha256(), series(false).sha256());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = mail::messages(&bytes, "x");
+        diff::parse(&bytes, 1);
+    }
+
+    /// Real messages with some bytes changed or left out get further in.
+    #[test]
+    fn no_damaged_mail_panics_the_reader(
+        which in 0..6_usize,
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..40_usize), 1..6),
+    ) {
+        let names = ["lore.mbox", "attached.patch", "base64.eml", "quoted-printable.eml", "flowed.eml", "bare.diff"];
+        let mut bytes = fs::read(data(names[which])).unwrap();
+        for (at, byte, left_out) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            bytes.drain(at..(at + left_out).min(bytes.len() - 1).max(at));
+        }
+        if let Ok(messages) = mail::messages(&bytes, "x") {
+            for message in &messages {
+                let diff = message.diff.clone().unwrap_or_default();
+                let changes = diff::parse(&diff, 1);
+                diff::line_before(&changes, Path::new("kernel/bpf/trampoline.c"), 3, false);
+            }
+            let _ = thread::collect(messages);
+        }
+    }
+
+    /// Extended headers, quoted names and hunks in any order: what is parsed can be asked about.
+    #[test]
+    fn no_odd_diff_panics_the_reader(lines in proptest::collection::vec(prop_oneof![
+        "diff --git (a/|b/|\")?[a-z\\\\\"/. ]{0,8} (b/)?[a-z\\\\\"/.]{0,8}",
+        "(---|\\+\\+\\+|rename from|rename to|copy from) [ab\"/.\\\\0-9]{0,9}",
+        "(old|new|deleted file|new file) mode [0-9]{0,6}",
+        "@@ -[0-9]{1,20}(,[0-9]{1,20})? \\+[0-9]{1,3}(,[0-9])? @@",
+        "(GIT binary patch|literal [0-9]{1,12}|delta 3|zcmV[a-zA-Z0-9]{0,9})",
+        "[ +\\\\-].{0,4}",
+    ], 0..12)) {
+        let diff = lines.join("\n") + "\n";
+        let changes = diff::parse(diff.as_bytes(), 1);
+        for file in changes.iter().filter_map(|change| change.new.clone()) {
+            for line in [0, 1, 3, usize::MAX] {
+                diff::line_before(&changes, &file, line, false);
+            }
+        }
+        let _ = mail::messages(diff.as_bytes(), "x");
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From messages in any order to the patches of one series in theirs. Pure.
+
+use super::{Patch, mail::Message};
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_model::text::line;
+
+/// More than any series that is sent.
+pub const MOST_PATCHES: usize = 1000;
+
+/// A series as its messages have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    pub title: Option<String>,
+    pub base_commit: Option<String>,
+    pub patches: Vec<Patch>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ThreadError {
+    #[error(
+        "none of its {messages} messages is a patch (replies: {replies}); expected messages with a subject \
+         `[PATCH …]` and a diff, as `git format-patch` writes them"
+    )]
+    NoPatch { messages: usize, replies: usize },
+    #[error(
+        "{} missing{}; get the whole thread, with `b4 am` or as the mbox that lore.kernel.org offers",
+        numbers(.missing, *.total), of_version(*.version)
+    )]
+    Missing { version: u32, total: usize, missing: Vec<usize> },
+    #[error(
+        "patch {number} is there twice with different diffs{}: {first} and {second}; leave one of them out",
+        of_version(*.version)
+    )]
+    Twice { version: u32, number: usize, first: String, second: String },
+    #[error(
+        "two series in one: {first} counts to {first_total}, {second} to {second_total}; give each a file of its own"
+    )]
+    TwoSeries { first: String, first_total: usize, second: String, second_total: usize },
+    #[error("{origin} counts itself as patch {number} of {total}; expected 0 to {total}")]
+    Count { origin: String, number: usize, total: usize },
+    #[error("{origin} ({}) is a patch of the series by its subject and has no diff{}", line(.title), hint(.title))]
+    NoDiff { origin: String, title: String },
+    #[error("{0} patches; expected at most {MOST_PATCHES}")]
+    TooMany(usize),
+}
+
+fn numbers(numbers: &[usize], total: usize) -> String {
+    let shown = numbers.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let more = if numbers.len() > 8 { ", …" } else { "" };
+    match numbers {
+        [_] => format!("patch {shown} of {total} is"),
+        _ => format!("patches {shown}{more} of {total} are"),
+    }
+}
+
+fn of_version(version: u32) -> String {
+    if version > 1 { format!(" in version {version}") } else { String::new() }
+}
+
+fn hint(title: &str) -> &'static str {
+    let pull = title.to_ascii_lowercase().contains("pull");
+    if pull { "; a pull request cannot be read, its patches can" } else { "; its message may have been cut" }
+}
+
+/// Picks the newest version of the series out of the messages and puts it in order. Replies are left out.
+pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
+    let total = messages.len();
+    let (replies, mut messages): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| message.subject.reply);
+    let mut notes = Vec::new();
+    if let Some(first) = replies.first() {
+        let count =
+            if replies.len() == 1 { "a reply".to_owned() } else { format!("{} replies", replies.len()) };
+        notes.push(format!("left out {count}, with what they quote: from {} on", first.origin));
+    }
+    let mut left_out = |messages: &mut Vec<Message>, why: &str, keep: &dyn Fn(&Message) -> bool| {
+        messages.retain(|message| {
+            let kept = keep(message);
+            if !kept {
+                let title = line(&message.subject.title);
+                notes.push(format!("left out {} ({title}): {why}", message.origin));
+            }
+            kept
+        });
+    };
+
+    if messages.iter().any(|message| message.subject.patch) {
+        left_out(&mut messages, "its subject has no [PATCH]", &|message| message.subject.patch);
+    }
+    let newest = messages.iter().map(|message| message.subject.version).max().unwrap_or(1);
+    let why = format!("version {newest} is there too");
+    left_out(&mut messages, &why, &|message| message.subject.version == newest);
+    if messages.iter().any(|message| message.subject.count.is_some()) {
+        left_out(&mut messages, "the others are counted and it is not", &|message| {
+            message.subject.count.is_some()
+        });
+    }
+    let uncounted = |message: &Message| message.subject.count.is_none() && message.diff.is_none();
+    left_out(&mut messages, "it has no diff", &|message| !uncounted(message));
+
+    let counted = messages.first().is_some_and(|message| message.subject.count.is_some());
+    let (cover, patches) = if counted { in_order(messages, newest)? } else { (None, messages) };
+    if patches.is_empty() {
+        return Err(ThreadError::NoPatch { messages: total, replies: replies.len() });
+    }
+    if patches.len() > MOST_PATCHES {
+        return Err(ThreadError::TooMany(patches.len()));
+    }
+    let base_commit = cover.iter().chain(&patches).find_map(|message| message.base_commit.clone());
+    let title = match (&cover, &*patches) {
+        (Some(cover), _) => Some(cover.subject.title.clone()),
+        (None, [only]) => Some(only.subject.title.clone()),
+        _ => None,
+    };
+    // What format-patch leaves to be filled in is no title.
+    let title = title.filter(|title| !title.is_empty() && title != "*** SUBJECT HERE ***");
+    let patch = |(index, message): (usize, Message)| Patch {
+        number: index + 1,
+        subject: message.subject.title,
+        origin: message.origin,
+        diff: message.diff.unwrap_or_default(),
+        strip: 1,
+        reversed: false,
+        touched: Vec::new(),
+    };
+    let patches = patches.into_iter().enumerate().map(patch).collect();
+    Ok(Thread { title, base_commit, patches, notes })
+}
+
+/// Orders counted messages: the cover letter, if there is one, and each patch from 1 to the last.
+fn in_order(messages: Vec<Message>, version: u32) -> Result<(Option<Message>, Vec<Message>), ThreadError> {
+    let mut by_number: BTreeMap<usize, Message> = BTreeMap::new();
+    let mut first: Option<(String, usize)> = None;
+    for message in messages {
+        let Some((number, total)) = message.subject.count else { continue };
+        let origin = message.origin.clone();
+        let (first_origin, first_total) = first.get_or_insert((origin.clone(), total));
+        if *first_total != total {
+            return Err(ThreadError::TwoSeries {
+                first: first_origin.clone(),
+                first_total: *first_total,
+                second: origin,
+                second_total: total,
+            });
+        }
+        if number > total {
+            return Err(ThreadError::Count { origin, number, total });
+        }
+        if number > 0 && message.diff.is_none() {
+            return Err(ThreadError::NoDiff { origin, title: message.subject.title });
+        }
+        match by_number.get(&number) {
+            // Sent twice, or to two lists.
+            Some(other) if number == 0 || other.diff == message.diff => {}
+            Some(other) => {
+                return Err(ThreadError::Twice {
+                    version,
+                    number,
+                    first: other.origin.clone(),
+                    second: origin,
+                });
+            }
+            None => {
+                by_number.insert(number, message);
+            }
+        }
+    }
+    let total = first.map_or(0, |(_, total)| total);
+    let there: BTreeSet<_> = by_number.keys().copied().collect();
+    let missing: Vec<_> = (1..=total).filter(|number| !there.contains(number)).collect();
+    if !missing.is_empty() {
+        return Err(ThreadError::Missing { version, total, missing });
+    }
+    Ok((by_number.remove(&0), by_number.into_values().collect()))
+}

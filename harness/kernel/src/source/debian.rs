@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Debian's `linux-source-*`: one package with one tarball, Debian's patches applied.
+
+use super::{KernelError, SourceError, io_error};
+use crate::registry::{self, Question, regex_quoted};
+use std::{
+    cmp::Ordering,
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{
+    apt::{self, Apt, AptError, Package},
+    cache::Cache,
+};
+
+const KIND: &str = "kernel-source-debian";
+/// The package is for all architectures, and in the lists of each.
+const ARCHITECTURE: &str = "amd64";
+const TARBALL: &str = "linux-source.tar";
+
+/// The package as the registry has it, or had it within the last day.
+pub fn resolve(
+    name: &str,
+    version: Option<&str>,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Package, KernelError> {
+    let here = |package: &Package| cache.reuses().then(|| package.clone());
+    let described = |package: &Package| key(package);
+    question(name, version).ask(cache, progress, here, described, |progress| {
+        registry::search(cache, ARCHITECTURE, progress, |apt, _| {
+            let package = choose(name, version, apt)?;
+            Ok((package.clone(), package))
+        })
+    })
+}
+
+fn question(name: &str, version: Option<&str>) -> Question {
+    let text = version.unwrap_or("newest").replace(['/', ':'], "_");
+    Question { file: format!("{KIND}-answers/{name}={text}.json"), is_pinned: version.is_some() }
+}
+
+fn choose(name: &str, version: Option<&str>, apt: &Apt) -> Result<Package, KernelError> {
+    let packages = apt.search(&format!("^{}$", regex_quoted(name)))?;
+    let fitting = packages
+        .into_iter()
+        .filter(|package| package.name == name && version.is_none_or(|version| package.version == version));
+    let described = match version {
+        Some(version) => format!("version {version} of the package {name}"),
+        None => format!("the package {name}"),
+    };
+    newest(fitting)?.ok_or_else(|| apt.not_found(&described).into())
+}
+
+fn newest(packages: impl Iterator<Item = Package>) -> Result<Option<Package>, AptError> {
+    let mut newest: Option<Package> = None;
+    for package in packages {
+        let is_newer = match &newest {
+            None => true,
+            Some(best) => apt::compare_versions(&package.version, &best.version)? == Ordering::Greater,
+        };
+        if is_newer {
+            newest = Some(package);
+        }
+    }
+    Ok(newest)
+}
+
+/// The package's tarball in the cache, fetched first if it is not there.
+pub fn tarball(
+    package: &Package,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, KernelError> {
+    let entry = cache.entry(KIND, &key(package), |folder| {
+        registry::search(cache, ARCHITECTURE, progress, |apt, progress| {
+            progress(&format!("fetching {}", key(package)));
+            fill(package, apt, folder)
+        })
+    })?;
+    Ok(entry.join(TARBALL))
+}
+
+fn fill(package: &Package, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+    let unpacked = folder.join("unpacked");
+    for file in apt.download(std::slice::from_ref(package), folder)? {
+        apt::unpack(&file, &unpacked)?;
+        fs::remove_file(&file).map_err(io_error("remove", &file))?;
+    }
+    let sources = unpacked.join("usr/src");
+    let entries = fs::read_dir(&sources).map_err(io_error("read", &sources))?;
+    let prefix = format!("{}.tar.", package.name);
+    let is_tarball = |entry: &fs::DirEntry| {
+        entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
+    };
+    let found = entries.flatten().find(is_tarball);
+    let found = found.ok_or_else(|| SourceError::Tarball {
+        path: package.name.clone().into(),
+        why: format!("the package holds no usr/src/{prefix}*"),
+    })?;
+    fs::rename(found.path(), folder.join(TARBALL)).map_err(io_error("move", &found.path()))?;
+    fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))
+}
+
+fn key(package: &Package) -> String {
+    format!("{}={}", package.name, package.version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_debians_newest() {
+        let package = |version: &str| Package {
+            name: "linux-source-6.12".into(),
+            version: version.into(),
+            architecture: "all".into(),
+            sha256: "0".repeat(64),
+            room: 0,
+        };
+        let versions = ["6.12.9-1", "6.12.107-1", "6.12.107-1~bpo12+1", "6.12~rc6-1~exp1"];
+        let found = newest(versions.into_iter().map(package)).unwrap().unwrap();
+        assert_eq!(found.version, "6.12.107-1");
+        assert_eq!(newest(std::iter::empty()).unwrap(), None);
+    }
+}

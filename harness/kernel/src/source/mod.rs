@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sources of kernels that are built here: [`resolve`] finds out exactly which they are, [`Resolved::checkout`] puts them
+//! into a folder, again and again into the same one if need be, so that a build there stays incremental.
+
+mod debian;
+mod git;
+mod state;
+mod tarball;
+mod tree;
+
+pub use git::{Local, git, is_url};
+pub use tarball::TARBALLS;
+use tramplab_model::name::hex;
+pub use tree::check_tree;
+
+use super::{
+    KernelError,
+    manifest::{Download, Tree},
+};
+use sha2::{Digest, Sha256};
+use state::State;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{
+    apt::{self, Package},
+    cache::{Cache, require_room},
+    child::ChildError,
+};
+
+/// What 6.12's sources take once they are unpacked, and some more.
+const TREE_ROOM: u64 = 1700 << 20;
+/// A tarball, or one commit's objects.
+const PACKED_ROOM: u64 = 400 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error(
+        "failed to find a kernel's sources in {place}: no {lacks}; expected Kbuild, Kconfig and a Makefile with a line \
+         `VERSION =` at the top"
+    )]
+    NotATree { place: String, lacks: &'static str },
+    #[error(
+        "failed to use {path} as sources: it has been built in ({there} is there), and what a build leaves would be taken \
+         for sources; save your .config and clean it: make -C {path} mrproper"
+    )]
+    Built { path: PathBuf, there: &'static str },
+    #[error("failed to use {path} as sources: {entry} {why}")]
+    Entry { path: PathBuf, entry: PathBuf, why: String },
+    #[error("failed to copy {path}: it changed meanwhile; run again when nothing writes there")]
+    Changed { path: PathBuf },
+    #[error("failed to use {repository} as a git repository: {source}")]
+    Repository { repository: String, source: Box<ChildError> },
+    #[error(
+        "failed to find {repository}: no such folder; expected a git repository there, or a URL such as https://…"
+    )]
+    NoRepository { repository: PathBuf },
+    #[error("failed to find `{reference}` in {repository}: no such branch, tag or commit; {advice}")]
+    NoReference { repository: String, reference: String, advice: String },
+    #[error("failed to {action} {repository}: {source}")]
+    Git { action: &'static str, repository: String, source: Box<ChildError> },
+    #[error(
+        "failed to check out a commit of {repository}: its configuration has a filter driver whose name is not UTF-8 \
+         (filter.{name}); remove it from the configuration"
+    )]
+    Filter { repository: String, name: String },
+    #[error("failed to unpack {path}: {source}")]
+    Unpack { path: PathBuf, source: Box<ChildError> },
+    #[error("failed to unpack {path}: {why}")]
+    Tarball { path: PathBuf, why: String },
+    #[error("failed to put sources into {into}: {why}; remove it, or give another folder")]
+    Foreign { into: PathBuf, why: &'static str },
+}
+
+impl SourceError {
+    /// Whether the user mends it by asking for something else.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            SourceError::NotATree { .. }
+            | SourceError::Built { .. }
+            | SourceError::Entry { .. }
+            | SourceError::Filter { .. }
+            | SourceError::NoRepository { .. }
+            | SourceError::NoReference { .. }
+            | SourceError::Tarball { .. } => true,
+            // git and tar were there and did not take what they were given.
+            SourceError::Repository { source, .. } | SourceError::Unpack { source, .. } => {
+                matches!(**source, ChildError::Failed { .. })
+            }
+            SourceError::Git { .. } | SourceError::Changed { .. } | SourceError::Foreign { .. } => false,
+        }
+    }
+}
+
+/// Sources of which it is known exactly what they are; nothing is unpacked yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// For the report: `debian-source linux-source-6.12 6.12.107-1`.
+    pub described: String,
+    /// Two with the same digest are the same sources. Lower-case hexadecimal.
+    pub digest: String,
+    /// Fit for a file's name. States of one lineage can follow each other in one folder, and be built there incrementally.
+    pub lineage: String,
+    origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The repository's folder as the user named it, made absolute.
+    Repository(PathBuf),
+    RepositoryUrl(String),
+    Debian(Package),
+    TarballFile(PathBuf),
+    TarballUrl(Download),
+    Folder(PathBuf),
+}
+
+/// Finds out exactly what a tree is now.
+pub fn resolve(tree: &Tree, cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<Resolved, KernelError> {
+    match tree {
+        Tree::Git { repository, reference } if git::is_url(repository) => {
+            let digest = git::remote_commit(repository, reference)?;
+            let shown = git::without_secrets(repository);
+            Ok(Resolved {
+                described: described_commit(&shown, reference, &digest),
+                lineage: lineage("git", repository.as_bytes()),
+                digest,
+                origin: Origin::RepositoryUrl(repository.clone()),
+            })
+        }
+        Tree::Git { repository, reference } => {
+            let local = git::Local::open(Path::new(repository))?;
+            let digest = local.commit(reference)?;
+            local.check_tree(&digest)?;
+            Ok(Resolved {
+                described: described_commit(repository, reference, &digest),
+                lineage: lineage("git", local.common.as_os_str().as_encoded_bytes()),
+                digest,
+                origin: Origin::Repository(local.folder),
+            })
+        }
+        Tree::DebianSource { package, version } => {
+            let package = debian::resolve(package, version.as_deref(), cache, progress)?;
+            Ok(Resolved {
+                described: format!("debian-source {} {}", package.name, package.version),
+                digest: package.sha256.clone(),
+                lineage: format!("debian-{}", package.name),
+                origin: Origin::Debian(package),
+            })
+        }
+        Tree::TarballFile(path) => {
+            let digest = apt::sha256(path).map_err(io_error("read", path))?;
+            Ok(Resolved {
+                described: format!("tarball {}", path.display()),
+                lineage: format!("tarball-{digest}"),
+                digest,
+                origin: Origin::TarballFile(path.clone()),
+            })
+        }
+        Tree::TarballUrl(download) => Ok(Resolved {
+            described: format!("tarball {}", git::without_secrets(&download.url)),
+            digest: download.sha256.clone(),
+            lineage: format!("tarball-{}", download.sha256),
+            origin: Origin::TarballUrl(download.clone()),
+        }),
+        Tree::Folder(path) => {
+            let path = fs::canonicalize(path).map_err(io_error("find", path))?;
+            tree::check_tree(&path)?;
+            tree::check_clean(&path)?;
+            progress(&format!("reading the sources in {}", path.display()));
+            let digest = tree::digest(&path)?;
+            Ok(Resolved {
+                described: format!("path {} {}", path.display(), &digest[..12]),
+                digest,
+                lineage: lineage("folder", path.as_os_str().as_encoded_bytes()),
+                origin: Origin::Folder(path),
+            })
+        }
+    }
+}
+
+impl Resolved {
+    /// Makes `into` hold exactly these sources. It is empty, or not there, or holds what an earlier checkout of the same
+    /// lineage and whoever worked there since have left; then only files that differ are written anew.
+    /// Who else could use the folder is kept out by the caller.
+    pub fn checkout(
+        &self,
+        into: &Path,
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), KernelError> {
+        let into = &std::path::absolute(into).map_err(io_error("find", into))?;
+        fs::create_dir_all(into).map_err(io_error("make", into))?;
+        let is_empty = fs::read_dir(into).map_err(io_error("read", into))?.next().is_none();
+        match State::load(into) {
+            None if !is_empty => {
+                return Err(SourceError::Foreign { into: into.clone(), why: "it holds other files" }.into());
+            }
+            Some(state) if !is_empty && state.lineage != self.lineage => {
+                return Err(SourceError::Foreign { into: into.clone(), why: "it holds other sources" }.into());
+            }
+            Some(state) if !is_empty && !self.is_git() && state.holds(&self.digest, into)? => return Ok(()),
+            _ => {}
+        }
+        require_room(into, self.room(is_empty))?;
+        progress(&format!("checking out {}", self.described));
+        // Until it is complete again.
+        State::begin(&self.lineage, into)?;
+        match &self.origin {
+            Origin::Repository(folder) => git::Local::open(folder)?.checkout(&self.digest, into)?,
+            Origin::RepositoryUrl(url) => git::checkout_remote(url, &self.digest, into, cache, progress)?,
+            Origin::Debian(package) => tarball::checkout(&debian::tarball(package, cache, progress)?, into)?,
+            Origin::TarballFile(path) => {
+                tarball::checkout(path, into)?;
+                if apt::sha256(path).map_err(io_error("read", path))? != self.digest {
+                    return Err(SourceError::Changed { path: path.clone() }.into());
+                }
+            }
+            Origin::TarballUrl(download) => {
+                tarball::checkout(&tarball::fetched(download, cache, progress)?, into)?;
+            }
+            Origin::Folder(path) => {
+                tree::check_clean(path)?;
+                tree::sync(path, into)?;
+                if tree::digest(into)? != self.digest {
+                    return Err(SourceError::Changed { path: path.clone() }.into());
+                }
+            }
+        }
+        tree::check_tree(into)?;
+        State::complete(&self.lineage, &self.digest, into)
+    }
+
+    /// The commit, where the sources are one.
+    pub fn commit(&self) -> Option<&str> {
+        self.is_git().then_some(&self.digest)
+    }
+
+    fn is_git(&self) -> bool {
+        matches!(self.origin, Origin::Repository(_) | Origin::RepositoryUrl(_))
+    }
+
+    fn room(&self, is_empty: bool) -> u64 {
+        let tree = if is_empty { TREE_ROOM } else { 0 };
+        match self.origin {
+            Origin::Repository(_) | Origin::Folder(_) => tree,
+            Origin::RepositoryUrl(_) => tree + PACKED_ROOM,
+            // Unpacked beside the folder, and moved.
+            Origin::Debian(_) | Origin::TarballFile(_) | Origin::TarballUrl(_) => TREE_ROOM + PACKED_ROOM,
+        }
+    }
+}
+
+fn described_commit(repository: &str, reference: &str, commit: &str) -> String {
+    if reference == commit {
+        format!("git {repository} {commit}")
+    } else {
+        format!("git {repository} {reference} {}", &commit[..12])
+    }
+}
+
+fn lineage(kind: &str, place: &[u8]) -> String {
+    format!("{kind}-{}", &hex(&Sha256::digest(place))[..16])
+}
+
+fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> KernelError + 'a {
+    move |source| KernelError::Io { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests;

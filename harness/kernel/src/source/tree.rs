@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Folders of sources: whether one is a kernel's, what is in it, and making one like another.
+
+use super::{KernelError, SourceError, io_error};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt, symlink},
+    },
+    path::{Component, Path, PathBuf},
+};
+use tramplab_model::name::hex;
+use walkdir::WalkDir;
+
+/// As `make` itself looks for them before it builds elsewhere (`outputmakefile` in the kernel's Makefile).
+const BUILT: [&str; 4] =
+    [".config", "include/config", "arch/x86/include/generated", "arch/arm64/include/generated"];
+
+/// Of a Makefile, the lines in which its version is looked for: it is in the first ones.
+const HEAD: usize = 50;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Folder,
+    File { executable: bool, size: u64 },
+    Link(PathBuf),
+}
+
+impl Entry {
+    /// Whether one can become the other without being removed first.
+    fn is_like(&self, other: &Entry) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// That a folder holds a kernel's sources.
+pub fn check_tree(path: &Path) -> Result<(), KernelError> {
+    let lacks = |lacks| SourceError::NotATree { place: path.display().to_string(), lacks }.into();
+    for file in ["Kbuild", "Kconfig", "Makefile"] {
+        if !path.join(file).is_file() {
+            return Err(lacks(file));
+        }
+    }
+    let makefile = path.join("Makefile");
+    let file = File::open(&makefile).map_err(io_error("read", &makefile))?;
+    let mut lines = BufReader::new(file.take(64 * 1024)).lines().take(HEAD).map_while(Result::ok);
+    if lines.any(|line| line.starts_with("VERSION =")) {
+        Ok(())
+    } else {
+        Err(lacks("version in its Makefile"))
+    }
+}
+
+/// That nothing has been built in a folder of sources.
+pub fn check_clean(path: &Path) -> Result<(), KernelError> {
+    match BUILT.into_iter().find(|there| path.join(there).exists()) {
+        Some(there) => Err(SourceError::Built { path: path.to_owned(), there }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Of all names, contents, links and which files are executable; not of git's own files.
+pub fn digest(root: &Path) -> Result<String, KernelError> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 128 * 1024];
+    for (name, entry) in entries(root)? {
+        // Each text with its length first, so that no two trees are written the same.
+        let text = |hash: &mut Sha256, text: &[u8]| {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        };
+        text(&mut hash, name.as_os_str().as_bytes());
+        match entry {
+            Entry::Folder => hash.update(b"d"),
+            Entry::Link(target) => {
+                hash.update(b"l");
+                text(&mut hash, target.as_os_str().as_bytes());
+            }
+            Entry::File { executable, .. } => {
+                hash.update(if executable { b"x" } else { b"f" });
+                let path = root.join(&name);
+                let mut file = File::open(&path).map_err(io_error("read", &path))?;
+                let mut size = 0u64;
+                loop {
+                    let read = file.read(&mut buffer).map_err(io_error("read", &path))?;
+                    if read == 0 {
+                        break;
+                    }
+                    size += read as u64;
+                    hash.update(&buffer[..read]);
+                }
+                hash.update(size.to_le_bytes());
+            }
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+/// Of what tells that nobody has written to a folder since, without reading a file.
+pub fn stamp(root: &Path) -> Result<String, KernelError> {
+    let mut hash = Sha256::new();
+    for entry in WalkDir::new(root).sort_by_file_name() {
+        let entry = entry.map_err(|error| walk_error(root, error))?;
+        let metadata = entry.metadata().map_err(|error| walk_error(root, error))?;
+        hash.update((entry.path().as_os_str().len() as u64).to_le_bytes());
+        hash.update(entry.path().as_os_str().as_bytes());
+        for number in [
+            i64::from(metadata.mode()),
+            metadata.size() as i64,
+            metadata.ino() as i64,
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+            metadata.ctime(),
+            metadata.ctime_nsec(),
+        ] {
+            hash.update(number.to_le_bytes());
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+/// Makes `into` like `from`. What is the same already keeps its time, so `make` need not build it again.
+pub fn sync(from: &Path, into: &Path) -> Result<(), KernelError> {
+    bring(from, into, |from, to| fs::copy(from, to).map(drop))
+}
+
+/// The same, and uses `from` up.
+pub fn sync_moving(from: &Path, into: &Path) -> Result<(), KernelError> {
+    bring(from, into, |from, to| fs::rename(from, to))
+}
+
+fn bring(from: &Path, into: &Path, put: impl Fn(&Path, &Path) -> io::Result<()>) -> Result<(), KernelError> {
+    let wanted = entries(from)?;
+    let stays = |name: &Path, entry: Option<&Entry>| {
+        wanted.get(name).is_some_and(|wanted| entry.is_some_and(|entry| wanted.is_like(entry)))
+    };
+    let mut present = BTreeMap::new();
+    // What is in a folder comes before the folder itself.
+    for entry in WalkDir::new(into).min_depth(1).contents_first(true) {
+        let entry = entry.map_err(|error| walk_error(into, error))?;
+        let name = relative(entry.path(), into);
+        let found = read_entry(&entry).map_err(|error| walk_error(into, error))?;
+        if stays(&name, found.as_ref()) {
+            present.extend(found.map(|found| (name, found)));
+        } else if entry.file_type().is_dir() {
+            fs::remove_dir(entry.path()).map_err(io_error("remove", entry.path()))?;
+        } else {
+            fs::remove_file(entry.path()).map_err(io_error("remove", entry.path()))?;
+        }
+    }
+    for (name, entry) in wanted {
+        let (source, to) = (from.join(&name), into.join(&name));
+        match (&entry, present.get(&name)) {
+            (Entry::Folder, Some(_)) => {}
+            (Entry::Folder, None) => fs::create_dir(&to).map_err(io_error("make", &to))?,
+            (_, Some(there)) if *there == entry && same(&entry, &source, &to)? => {}
+            (Entry::Link(target), there) => {
+                if there.is_some() {
+                    fs::remove_file(&to).map_err(io_error("remove", &to))?;
+                }
+                symlink(target, &to).map_err(io_error("make", &to))?;
+            }
+            (Entry::File { executable, .. }, there) => {
+                // Never written into: another name may lead to the same file.
+                if there.is_some() {
+                    fs::remove_file(&to).map_err(io_error("remove", &to))?;
+                }
+                put(&source, &to).map_err(io_error("write", &to))?;
+                let mode = fs::Permissions::from_mode(if *executable { 0o755 } else { 0o644 });
+                fs::set_permissions(&to, mode).map_err(io_error("write", &to))?;
+                // A file that was changed back has an old time, and `make` would not see the change.
+                let now = File::options().append(true).open(&to);
+                now.and_then(|file| file.set_modified(std::time::SystemTime::now()))
+                    .map_err(io_error("write", &to))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether two of the same kind and size are the same.
+fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
+    if !matches!(entry, Entry::File { .. }) {
+        return Ok(true);
+    }
+    let open = |path: &Path| {
+        Ok::<_, KernelError>(BufReader::with_capacity(
+            64 * 1024,
+            File::open(path).map_err(io_error("read", path))?,
+        ))
+    };
+    let (mut first, mut second) = (open(a)?, open(b)?);
+    loop {
+        let (x, y) =
+            (first.fill_buf().map_err(io_error("read", a))?, second.fill_buf().map_err(io_error("read", b))?);
+        let length = x.len().min(y.len());
+        if x[..length] != y[..length] || (length == 0 && x.len() != y.len()) {
+            return Ok(false);
+        }
+        if length == 0 {
+            return Ok(true);
+        }
+        first.consume(length);
+        second.consume(length);
+    }
+}
+
+/// All that is below a folder, git's own files left out; sorted, a folder before what is in it.
+fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
+    let mut entries = BTreeMap::new();
+    let walk = WalkDir::new(root).min_depth(1).into_iter().filter_entry(|entry| entry.file_name() != ".git");
+    for found in walk {
+        let found = found.map_err(|error| walk_error(root, error))?;
+        let name = relative(found.path(), root);
+        let refused = |why: String| SourceError::Entry { path: root.to_owned(), entry: name.clone(), why };
+        let entry = read_entry(&found)
+            .map_err(|error| walk_error(root, error))?
+            .ok_or_else(|| refused("is neither a file nor a folder nor a link".to_owned()))?;
+        if let Entry::Link(target) = &entry
+            && leads_outside(&name, target)
+        {
+            let why = format!("is a link that leads outside, to {}; put a copy there", target.display());
+            return Err(refused(why).into());
+        }
+        entries.insert(name, entry);
+    }
+    Ok(entries)
+}
+
+/// None of a pipe, a socket or a device.
+fn read_entry(found: &walkdir::DirEntry) -> Result<Option<Entry>, walkdir::Error> {
+    let metadata = found.metadata()?;
+    let kind = metadata.file_type();
+    Ok(if kind.is_dir() {
+        Some(Entry::Folder)
+    } else if kind.is_file() {
+        Some(Entry::File { executable: metadata.mode() & 0o100 != 0, size: metadata.len() })
+    } else if kind.is_symlink() {
+        // One that is gone by now shows when it is compared.
+        fs::read_link(found.path()).ok().map(Entry::Link)
+    } else {
+        None
+    })
+}
+
+fn leads_outside(name: &Path, target: &Path) -> bool {
+    let mut depth = name.components().count() - 1;
+    for part in target.components() {
+        match part {
+            Component::RootDir | Component::Prefix(_) => return true,
+            Component::CurDir => {}
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(less) => depth = less,
+                None => return true,
+            },
+        }
+    }
+    false
+}
+
+fn relative(path: &Path, root: &Path) -> PathBuf {
+    path.strip_prefix(root).expect("found below it").to_owned()
+}
+
+fn walk_error(root: &Path, error: walkdir::Error) -> KernelError {
+    let path = error.path().unwrap_or(root).to_owned();
+    let source = error.into_io_error().unwrap_or_else(|| io::Error::other("a loop of links"));
+    KernelError::Io { action: "read", path, source }
+}

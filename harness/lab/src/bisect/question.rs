@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is asked of each commit, and the suite of one cell that answers it.
+
+use std::{collections::BTreeSet, fmt, num::NonZeroU32, str::FromStr};
+use tramplab_analysis::compare::{Cost, Metric, UnknownMetric};
+use tramplab_model::run::{Test, UnknownTest};
+use tramplab_protocol::{Functions, Mechanism, message::Explain};
+use tramplab_suite::{Clocks, Machine, Mechanisms, Suite, TestGroup};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Question {
+    /// What the metric is.
+    Number(Metric),
+    /// How the test ends.
+    Ending(Test),
+}
+
+/// Hits of a waste or trigger cell, as suites have it where they say nothing.
+const HITS: NonZeroU32 = NonZeroU32::new(8).unwrap();
+/// Of each guest whose times are taken.
+const ROUNDS: NonZeroU32 = NonZeroU32::new(3).unwrap();
+
+impl Question {
+    /// The test that answers it.
+    pub fn test(&self) -> Test {
+        match self {
+            Question::Number(metric) => metric.test(),
+            Question::Ending(test) => test.clone(),
+        }
+    }
+
+    /// Whether the answer has noise, and needs both ends measured beside each candidate.
+    pub fn is_timed(&self) -> bool {
+        matches!(self, Question::Number(metric) if metric.is_time())
+    }
+
+    /// Whether nothing need boot.
+    pub fn is_of_builds(&self) -> bool {
+        matches!(self, Question::Ending(Test::Build))
+    }
+
+    /// The one cell, on the kernels of both ends: what the reproducer runs.
+    pub fn suite(&self, kernels: Vec<String>) -> Suite {
+        Suite {
+            experiments: Default::default(),
+            name: "bisect".to_owned(),
+            description: format!("made by cargo xtask bisect, for {self}"),
+            kernels,
+            machine: Machine::default(),
+            tests: vec![self.group()],
+            budgets: Vec::new(),
+            tolerance: Default::default(),
+        }
+    }
+
+    fn group(&self) -> TestGroup {
+        let only = |mechanism: Mechanism| Mechanisms(vec![mechanism]);
+        match self.test() {
+            Test::LbrWaste { mechanism } => TestGroup::LbrWaste { mechanisms: only(mechanism), hits: HITS },
+            Test::Attach { mechanism, functions } => self.attach(mechanism, functions),
+            Test::Trigger { mechanism, beside } => {
+                TestGroup::Trigger { mechanisms: only(mechanism), beside, hits: HITS, throughput: false }
+            }
+            // A kernel is built for it like for any other, and nothing is measured that a suite could not hold.
+            Test::Build | Test::Boot => TestGroup::Boot {},
+            Test::Fault { fault } => TestGroup::Fault { faults: vec![fault] },
+            Test::Bench { benchmark } => TestGroup::Bench {
+                triggers: vec![benchmark],
+                seconds: NonZeroU32::MIN,
+                producers: NonZeroU32::MIN,
+            },
+            Test::TestProgs { test } => TestGroup::test_progs(vec![test]),
+            Test::Kselftest { program } => TestGroup::kselftest(vec![program]),
+        }
+    }
+
+    /// Only what the metric is read from is measured.
+    fn attach(&self, mechanism: Mechanism, functions: Functions) -> TestGroup {
+        let (clock, rounds, explain) = match self {
+            Question::Number(Metric::Instructions { .. }) => {
+                (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
+            }
+            Question::Number(Metric::ExactTime { .. }) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
+            Question::Number(_) => (Clocks::Free, ROUNDS, BTreeSet::new()),
+            Question::Ending(_) => (Clocks::Free, NonZeroU32::MIN, BTreeSet::new()),
+        };
+        TestGroup::Attach {
+            mechanisms: Mechanisms(vec![mechanism]),
+            functions: vec![functions],
+            rounds,
+            boots: None,
+            seed: 0,
+            seconds: None,
+            clock,
+            explain,
+        }
+    }
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Question::Number(metric) => metric.fmt(f),
+            Question::Ending(test) => f.pad(&test.name()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownQuestion {
+    #[error("{metric}; to ask how a test ends: {test}")]
+    Name { metric: UnknownMetric, test: UnknownTest },
+    #[error("`{0}` is of one boot, and so judged nowhere: ask for its instructions or branches")]
+    OneBoot(String),
+    #[error(
+        "`{0}` is this host's speed: ask for trigger.fentry.instructions and the like, or how bench/trig-fentry ends"
+    )]
+    Rate(String),
+    #[error("`{0}` makes a guest fail on purpose: that says nothing of its kernel")]
+    Fault(String),
+}
+
+/// A metric, or a test's name.
+impl FromStr for Question {
+    type Err = UnknownQuestion;
+
+    fn from_str(name: &str) -> Result<Question, UnknownQuestion> {
+        match (name.parse(), name.parse()) {
+            (Ok(Metric::Trigger { cost: Cost::Time, .. }), _) => {
+                Err(UnknownQuestion::OneBoot(name.to_owned()))
+            }
+            (Ok(Metric::Bench { .. }), _) => Err(UnknownQuestion::Rate(name.to_owned())),
+            // It has no number but how the test ends.
+            (Ok(metric @ (Metric::TestProgs { .. } | Metric::Kselftest { .. })), _) => {
+                Ok(Question::Ending(metric.test()))
+            }
+            (Ok(metric), _) => Ok(Question::Number(metric)),
+            (Err(_), Ok(Test::Fault { .. })) => Err(UnknownQuestion::Fault(name.to_owned())),
+            (Err(_), Ok(test)) => Ok(Question::Ending(test)),
+            (Err(metric), Err(test)) => Err(UnknownQuestion::Name { metric, test }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tramplab_host::config;
+    use tramplab_suite::plan;
+
+    #[test]
+    fn metrics_and_tests_are_asked_for_by_name() {
+        for (name, shown, test, timed) in [
+            (
+                "lbr_waste.kretprobe_multi.any",
+                "lbr_waste.kretprobe_multi.any",
+                "lbr_waste/kretprobe.multi",
+                false,
+            ),
+            (
+                "attach.fentry.1000.instructions",
+                "attach.fentry.1000.attach.instructions",
+                "attach/fentry/1000",
+                false,
+            ),
+            ("attach.fentry.10.detach.exact", "attach.fentry.10.detach.exact", "attach/fentry/10", false),
+            (
+                "attach.kprobe.multi.all.attach",
+                "attach.kprobe_multi.all.attach",
+                "attach/kprobe.multi/all",
+                true,
+            ),
+            ("trigger.fexit.branches", "trigger.fexit.branches", "trigger/fexit", false),
+            ("boot", "boot", "boot", false),
+            ("build", "build", "build", false),
+            ("attach/kprobe.multi/100", "attach/kprobe.multi/100", "attach/kprobe.multi/100", false),
+            (
+                "trigger/fentry+function_tracer",
+                "trigger/fentry+function_tracer",
+                "trigger/fentry+function_tracer",
+                false,
+            ),
+        ] {
+            let question: Question = name.parse().unwrap();
+            assert_eq!(
+                (question.to_string().as_str(), question.test().name().as_str()),
+                (shown, test),
+                "{name}"
+            );
+            assert_eq!(question.is_timed(), timed, "{name}");
+        }
+        for (name, words) in [
+            ("", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("boots", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("lbr_waste/no", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("lbr_waste.fentry.all", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("fault/panic", ["fault/panic", "on purpose"]),
+            ("trigger.fexit.time", ["one boot", "branches"]),
+        ] {
+            let error = name.parse::<Question>().unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
+        }
+    }
+
+    /// The suite is written beside the bisection, for the reproducer: what is read again is what was run.
+    #[test]
+    fn the_suite_measures_the_one_thing_and_survives_being_written() {
+        for (name, group) in [
+            ("lbr_waste.fexit.any", "LbrWaste { mechanisms: Mechanisms([Fexit]), hits: 8 }"),
+            (
+                "attach.fentry.10.instructions",
+                "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {Exact}",
+            ),
+            (
+                "attach.fentry.10.attach.exact",
+                "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {}",
+            ),
+            (
+                "attach.fentry.10.attach",
+                "rounds: 3, boots: None, seed: 0, seconds: None, clock: Free, explain: {}",
+            ),
+            ("attach/fentry/10", "rounds: 1, boots: None, seed: 0, seconds: None, clock: Free, explain: {}"),
+            ("trigger.fentry+function_tracer.instructions", "throughput: false"),
+            ("boot", "Boot"),
+            ("build", "Boot"),
+        ] {
+            let question: Question = name.parse().unwrap();
+            let suite = question.suite(vec!["git:/linux#v6.12".to_owned()]);
+            let shown = format!("{:?}", suite.tests);
+            assert!(shown.contains(group), "{name}: {shown}");
+            let text = config::write(&suite);
+            let again: Suite =
+                config::parse(&text, Path::new("suite.yaml")).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            assert_eq!(format!("{again:?}"), format!("{suite:?}"), "{text}");
+            assert_eq!(plan::contradiction(&again), None);
+        }
+    }
+}

@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The search is git's own: `git bisect`, in a bare repository that has no objects but somebody else's.
+//!
+//! Merges, skipped commits, and a good end that is no ancestor of the bad one are so what git makes of them. The user's
+//! repository is only read: neither its checkout nor a bisection that is going on there is touched. What is kept is the verdicts:
+//! git is told them in their order, and then asks the same again.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+use tramplab_host::{
+    ChildError,
+    child::{self, Output},
+};
+use tramplab_kernel::source::git;
+
+/// Of commits that stand for patches: git takes no smaller number for a date.
+const EPOCH: usize = 1_700_000_000;
+
+/// Of a history as long as Linux' own.
+const LIMIT: Duration = Duration::from_secs(10 * 60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    #[error("failed to read the history of {repository}: {source}")]
+    Git { repository: String, source: Box<ChildError> },
+    /// git's own words.
+    #[error("git cannot bisect this: {0}")]
+    Refused(String),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl SearchError {
+    /// Whether the user mends it by asking for something else.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, SearchError::Refused(_))
+    }
+}
+
+/// Of a commit that was tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Good,
+    Bad,
+    Skip,
+}
+
+impl Mark {
+    fn name(self) -> &'static str {
+        match self {
+            Mark::Good => "good",
+            Mark::Bad => "bad",
+            Mark::Skip => "skip",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    Test {
+        commit: String,
+        /// `5 revisions left to test after this (roughly 3 steps)`.
+        left: String,
+    },
+    /// The first bad commit.
+    Found(String),
+    /// The first bad commit is one of these; all but one were skipped.
+    OnlySkipped(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    pub id: String,
+    pub subject: String,
+    /// `A U Thor <author@example.org>`.
+    pub author: String,
+    pub date: String,
+    pub parents: Vec<String>,
+}
+
+/// A history to search.
+#[derive(Debug)]
+pub struct History {
+    folder: PathBuf,
+    /// For messages.
+    what: String,
+    /// The ends and the verdicts that git has been told: only what is new need be told.
+    told: Option<Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    /// Good and bad.
+    ends: [String; 2],
+    verdicts: Vec<(String, Mark)>,
+}
+
+impl Told {
+    /// Whether git can be told the rest of these: with nothing new it would say nothing.
+    fn goes_on(&self, ends: &[String; 2], verdicts: &[(String, Mark)]) -> bool {
+        self.ends == *ends && verdicts.starts_with(&self.verdicts) && verdicts.len() > self.verdicts.len()
+    }
+}
+
+impl History {
+    /// That of a repository on this host.
+    pub fn of_repository(repository: &Path, folder: &Path) -> Result<History, SearchError> {
+        let mut asking = git(repository);
+        asking.args(["rev-parse", "--show-object-format"]);
+        let hash = child::run(&mut asking, LIMIT).map_err(|source| SearchError::Git {
+            repository: repository.display().to_string(),
+            source: Box::new(source),
+        })?;
+        let history = History::empty(folder, repository.display().to_string(), hash.stdout.trim())?;
+        let place = |name: &str| {
+            let mut command = git(repository);
+            command.args(["rev-parse", "--path-format=absolute", "--git-path", name]);
+            Ok(PathBuf::from(history.run(&mut command)?.stdout.trim_end_matches('\n')))
+        };
+        let mut objects = place("objects")?.into_os_string().into_encoded_bytes();
+        objects.push(b'\n');
+        write(&folder.join("objects/info/alternates"), &objects)?;
+        // Where a clone's history ends.
+        let shallow = place("shallow")?;
+        if let Ok(bytes) = fs::read(&shallow) {
+            write(&folder.join("shallow"), &bytes)?;
+        }
+        Ok(history)
+    }
+
+    /// A commit for each patch of a series, on one without any; with them, the commits. The same series gives the same.
+    pub fn of_series(
+        name: &str,
+        subjects: &[String],
+        folder: &Path,
+    ) -> Result<(History, Vec<String>), SearchError> {
+        let history = History::empty(folder, format!("the series {name}"), "sha1")?;
+        let tree = history.line(history.git().args(["mktree"]))?;
+        let mut commits: Vec<String> = Vec::new();
+        let messages =
+            std::iter::once("The kernel without the series".to_owned()).chain(subjects.iter().cloned());
+        for (number, message) in messages.enumerate() {
+            let mut command = history.git();
+            for who in ["AUTHOR", "COMMITTER"] {
+                command.env(format!("GIT_{who}_NAME"), "tramplab");
+                command.env(format!("GIT_{who}_EMAIL"), "tramplab@example.org");
+                command.env(format!("GIT_{who}_DATE"), format!("{} +0000", EPOCH + number));
+            }
+            command.args(["commit-tree", &tree, "-m", &message]);
+            if let Some(parent) = commits.last() {
+                command.args(["-p", parent]);
+            }
+            commits.push(history.line(&mut command)?);
+        }
+        Ok((history, commits))
+    }
+
+    /// `hash` is what ids are of: a repository takes objects of one with the same only.
+    fn empty(folder: &Path, what: String, hash: &str) -> Result<History, SearchError> {
+        fs::create_dir_all(folder).map_err(io_error("make", folder))?;
+        let history = History { folder: folder.to_owned(), what, told: None };
+        let hash = format!("--object-format={hash}");
+        history.run(history.git().args(["init", "--bare", "--quiet", "--template=", &hash]))?;
+        fs::create_dir_all(folder.join("objects/info")).map_err(io_error("make", folder))?;
+        Ok(history)
+    }
+
+    /// What git would test next, after these verdicts.
+    pub fn next(&mut self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next, SearchError> {
+        let ends = [good, bad].map(str::to_owned);
+        let mut words = String::new();
+        let mut tell = |history: &History, arguments: &[&str]| -> Result<(), SearchError> {
+            let (_, output) = history.finish(history.git().arg("bisect").args(arguments))?;
+            words = format!("{}{}", output.stdout, output.stderr);
+            Ok(())
+        };
+        let told = match self.told.take() {
+            Some(told) if told.goes_on(&ends, verdicts) => told.verdicts.len(),
+            _ => {
+                self.run(self.git().args(["update-ref", "--no-deref", "HEAD", bad]))?;
+                tell(self, &["start", "--no-checkout", bad, good])?;
+                0
+            }
+        };
+        // One after the other, as they were given: what git asks next depends on what it had asked before.
+        for (commit, mark) in &verdicts[told..] {
+            tell(self, &[mark.name(), commit])?;
+        }
+        self.told = Some(Told { ends, verdicts: verdicts.to_vec() });
+        let log = self.folder.join("BISECT_LOG");
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        let ids = |comment: &str| -> Vec<String> {
+            let id = |line: &str| {
+                Some(line.strip_prefix(comment)?.strip_prefix(": [")?.split_once(']')?.0.to_owned())
+            };
+            said.lines().filter_map(id).collect()
+        };
+        if let Some(commit) = ids("# first bad commit").pop() {
+            return Ok(Next::Found(commit));
+        }
+        let candidates = ids("# possible first bad commit");
+        if !candidates.is_empty() {
+            return Ok(Next::OnlySkipped(candidates));
+        }
+        let (status, next) =
+            self.finish(self.git().args(["rev-parse", "--verify", "--quiet", "BISECT_HEAD"]))?;
+        let commit = next.stdout.trim();
+        // A merge base that is bad is tested no further, and git says why.
+        let is_known = verdicts.iter().any(|(known, _)| known == commit) || [good, bad].contains(&commit);
+        if !status.success() || is_known {
+            return Err(SearchError::Refused(words.trim().to_owned()));
+        }
+        let left = words.lines().rev().find_map(|line| line.strip_prefix("Bisecting: ")).unwrap_or_default();
+        Ok(Next::Test { commit: commit.to_owned(), left: left.to_owned() })
+    }
+
+    pub fn commit(&self, id: &str) -> Result<Commit, SearchError> {
+        let mut command = self.git();
+        command.args(["log", "-1", "--no-show-signature", "--date=iso-strict"]);
+        command.args(["--format=%H%x00%s%x00%an <%ae>%x00%ad%x00%P", id]);
+        let output = self.run(&mut command)?;
+        let mut fields = output.stdout.trim_end_matches('\n').split('\0').map(str::to_owned);
+        let mut field = || fields.next().unwrap_or_default();
+        Ok(Commit {
+            id: field(),
+            subject: field(),
+            author: field(),
+            date: field(),
+            parents: field().split_whitespace().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Which files it changes and by how many lines.
+    pub fn stat(&self, id: &str) -> Result<String, SearchError> {
+        let mut command = self.git();
+        command.args(["show", "--no-show-signature", "--format=", "--stat", "--first-parent", id]);
+        Ok(self.run(&mut command)?.stdout)
+    }
+
+    fn git(&self) -> Command {
+        let mut command = git(&self.folder);
+        command.arg("--git-dir=.");
+        command
+    }
+
+    fn run(&self, command: &mut Command) -> Result<Output, SearchError> {
+        child::run(command, LIMIT).map_err(|source| self.failed(source))
+    }
+
+    fn finish(&self, command: &mut Command) -> Result<(ExitStatus, Output), SearchError> {
+        child::finish(command, LIMIT).map_err(|source| self.failed(source))
+    }
+
+    /// A command that prints one line.
+    fn line(&self, command: &mut Command) -> Result<String, SearchError> {
+        Ok(self.run(command)?.stdout.trim_end_matches('\n').to_owned())
+    }
+
+    fn failed(&self, source: ChildError) -> SearchError {
+        SearchError::Git { repository: self.what.clone(), source: Box::new(source) }
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), SearchError> {
+    fs::write(path, bytes).map_err(io_error("write", path))
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SearchError {
+    move |source| SearchError::Io { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A repository with real commits: `a - b - c - d - e - m - f`, and `b - s - t - m`.
+    struct Made {
+        dir: tempfile::TempDir,
+        commits: Vec<(&'static str, String)>,
+    }
+
+    impl Made {
+        fn new() -> Made {
+            Made::with_hash("sha1")
+        }
+
+        fn with_hash(name: &str) -> Made {
+            let dir = tempfile::tempdir().unwrap();
+            let mut made = Made { dir, commits: Vec::new() };
+            made.git(&["init", "--quiet", "--initial-branch=main", &format!("--object-format={name}")]);
+            for name in ["a", "b"] {
+                made.commit(name);
+            }
+            made.git(&["branch", "side"]);
+            for name in ["c", "d", "e"] {
+                made.commit(name);
+            }
+            made.git(&["checkout", "--quiet", "side"]);
+            for name in ["s", "t"] {
+                made.commit(name);
+            }
+            made.git(&["checkout", "--quiet", "main"]);
+            made.git(&["merge", "--quiet", "--no-ff", "-m", "m", "side"]);
+            made.keep("m");
+            made.commit("f");
+            made
+        }
+
+        fn git(&self, words: &[&str]) -> String {
+            let mut command = git(self.dir.path());
+            for who in ["AUTHOR", "COMMITTER"] {
+                command.env(format!("GIT_{who}_NAME"), "t").env(format!("GIT_{who}_EMAIL"), "t@example.org");
+                command.env(format!("GIT_{who}_DATE"), "1700000000 +0000");
+            }
+            child::run(command.args(words), LIMIT).unwrap_or_else(|e| panic!("{e}")).stdout.trim().to_owned()
+        }
+
+        fn commit(&mut self, name: &'static str) {
+            fs::write(self.dir.path().join(name), name).unwrap();
+            self.git(&["add", "."]);
+            self.git(&["commit", "--quiet", "-m", name]);
+            self.keep(name);
+        }
+
+        fn keep(&mut self, name: &'static str) {
+            let id = self.git(&["rev-parse", "HEAD"]);
+            self.commits.push((name, id));
+        }
+
+        fn id(&self, name: &str) -> String {
+            self.commits.iter().find(|(known, _)| *known == name).unwrap().1.clone()
+        }
+
+        fn name(&self, id: &str) -> &'static str {
+            self.commits.iter().find(|(_, known)| known == id).unwrap().0
+        }
+
+        /// Answers git until it is done: the commits tested, in order, and the end.
+        fn search(&self, good: &str, bad: &str, answer: impl Fn(&str) -> Mark) -> (Vec<&'static str>, Next) {
+            let scratch = tempfile::tempdir().unwrap();
+            let mut history = History::of_repository(self.dir.path(), &scratch.path().join("git")).unwrap();
+            let mut verdicts = Vec::new();
+            loop {
+                match history.next(&self.id(good), &self.id(bad), &verdicts).unwrap() {
+                    Next::Test { commit, left } => {
+                        assert!(left.contains("left to test") || left.contains("merge base"), "{left}");
+                        verdicts.push((commit.clone(), answer(self.name(&commit))));
+                    }
+                    end => return (verdicts.iter().map(|(id, _)| self.name(id)).collect(), end),
+                }
+                assert!(verdicts.len() < 9);
+            }
+        }
+    }
+
+    /// The user's repository may have either of git's hashes.
+    #[test]
+    fn a_repository_of_long_ids_is_searched_too() {
+        let made = Made::with_hash("sha256");
+        assert_eq!(made.id("a").len(), 64);
+        assert_eq!(made.search("a", "f", after("s")).1, Next::Found(made.id("s")));
+    }
+
+    /// Bad: what has the commit `first` among its ancestors or is it.
+    fn after(first: &str) -> impl Fn(&str) -> Mark {
+        let bad: &[&str] = match first {
+            "b" => &["b", "c", "d", "e", "s", "t", "m", "f"],
+            "d" => &["d", "e", "m", "f"],
+            "s" => &["s", "t", "m", "f"],
+            "m" => &["m", "f"],
+            "f" => &["f"],
+            other => panic!("{other}"),
+        };
+        move |name| if bad.contains(&name) { Mark::Bad } else { Mark::Good }
+    }
+
+    #[test]
+    fn every_commit_is_found_on_whichever_branch() {
+        let made = Made::new();
+        for first in ["b", "d", "s", "m", "f"] {
+            let (tested, end) = made.search("a", "f", after(first));
+            assert_eq!(end, Next::Found(made.id(first)), "{first}: {tested:?}");
+            assert!(tested.len() <= 4, "{tested:?}");
+        }
+        // One step from end to end: nothing is left to test.
+        assert_eq!(made.search("m", "f", |_| panic!("nothing to test")), (vec![], Next::Found(made.id("f"))));
+    }
+
+    #[test]
+    fn what_is_skipped_is_never_the_culprit_unless_nothing_else_is_left() {
+        let made = Made::new();
+        let skipping = |skipped: &'static [&str], first: &'static str| {
+            move |name: &str| if skipped.contains(&name) { Mark::Skip } else { after(first)(name) }
+        };
+        let (tested, end) = made.search("a", "f", skipping(&["c", "e", "t"], "s"));
+        assert_eq!(end, Next::Found(made.id("s")), "{tested:?}");
+        // d is bad and b good; c between them cannot be tested.
+        let (_, end) = made.search("b", "e", skipping(&["c"], "d"));
+        let Next::OnlySkipped(candidates) = end else { panic!("{end:?}") };
+        let mut names: Vec<_> = candidates.iter().map(|id| made.name(id)).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["c", "d"]);
+    }
+
+    /// `git bisect run` by hand in the user's own tree tests the same commits and finds the same.
+    #[test]
+    fn git_by_hand_tests_the_same_commits() {
+        let made = Made::new();
+        let (tested, end) = made.search("a", "f", after("s"));
+        made.git(&["bisect", "start", &made.id("f"), &made.id("a")]);
+        // Bad: has the file `s`.
+        let said = made.git(&["bisect", "run", "sh", "-c", "! test -e s"]);
+        let log = made.git(&["bisect", "log"]);
+        let by_hand: Vec<&str> = log
+            .lines()
+            .filter_map(|line| {
+                made.commits.iter().find(|(_, id)| {
+                    line == format!("git bisect good {id}") || line == format!("git bisect bad {id}")
+                })
+            })
+            .map(|(name, _)| *name)
+            .collect();
+        assert_eq!(by_hand, tested, "{log}");
+        let Next::Found(found) = end else { panic!("{end:?}") };
+        assert!(said.contains(&format!("{found} is the first bad commit")), "{said}");
+    }
+
+    /// After an interruption git is told everything at once, and asks what it would have asked.
+    #[test]
+    fn a_search_that_is_taken_up_again_asks_the_same() {
+        let made = Made::new();
+        let (tested, _) = made.search("a", "f", after("s"));
+        let verdicts: Vec<_> = tested.iter().map(|name| (made.id(name), after("s")(name))).collect();
+        for known in 0..=tested.len() {
+            let scratch = tempfile::tempdir().unwrap();
+            let mut history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+            let next = history.next(&made.id("a"), &made.id("f"), &verdicts[..known]).unwrap();
+            match (next, tested.get(known)) {
+                (Next::Test { commit, .. }, Some(name)) => assert_eq!(made.name(&commit), *name),
+                (Next::Found(commit), None) => assert_eq!(commit, made.id("s")),
+                (next, _) => panic!("after {known}: {next:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_users_repository_is_only_read() {
+        let made = Made::new();
+        fs::write(made.dir.path().join("a"), "being edited").unwrap();
+        made.git(&["bisect", "start", &made.id("e"), &made.id("a")]);
+        let state = || {
+            let refs = made.git(&["for-each-ref"]);
+            (
+                refs,
+                made.git(&["status", "--short"]),
+                made.git(&["bisect", "log"]),
+                made.git(&["rev-parse", "HEAD"]),
+            )
+        };
+        let before = state();
+        assert_eq!(made.search("a", "f", after("d")).1, Next::Found(made.id("d")));
+        assert_eq!(state(), before);
+    }
+
+    #[test]
+    fn ends_the_wrong_way_round_are_gits_to_refuse() {
+        let made = Made::new();
+        let scratch = tempfile::tempdir().unwrap();
+        let mut history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+        let error = history.next(&made.id("f"), &made.id("a"), &[]).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        // Two branches: what they have in common is tested first, and one that is bad is the end.
+        let base = made.id("b");
+        let [e, t] = ["e", "t"].map(|name| made.id(name));
+        let Next::Test { commit, .. } = history.next(&e, &t, &[]).unwrap() else { panic!() };
+        assert_eq!(commit, base);
+        assert_eq!(
+            history.next(&e, &t, &[(base.clone(), Mark::Good)]).unwrap(),
+            Next::Test {
+                commit: made.id("s"),
+                left: "0 revisions left to test after this (roughly 0 steps)".to_owned(),
+            }
+        );
+        let error = history.next(&e, &t, &[(base.clone(), Mark::Bad)]).unwrap_err().to_string();
+        assert!(error.contains("merge base") && error.contains(&base), "{error}");
+    }
+
+    #[test]
+    fn a_commit_is_described() {
+        let made = Made::new();
+        let scratch = tempfile::tempdir().unwrap();
+        let history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+        let commit = history.commit(&made.id("m")).unwrap();
+        assert_eq!((commit.subject.as_str(), commit.author.as_str()), ("m", "t <t@example.org>"));
+        assert_eq!(commit.parents, [made.id("e"), made.id("t")]);
+        assert!(
+            history.stat(&made.id("c")).unwrap().contains("c | 1 +"),
+            "{}",
+            history.stat(&made.id("c")).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_series_is_a_history_of_its_own() {
+        let scratch = tempfile::tempdir().unwrap();
+        let subjects: Vec<String> = (1..=5).map(|n| format!("bpf: Change {n}")).collect();
+        let (mut history, commits) = History::of_series("s", &subjects, &scratch.path().join("git")).unwrap();
+        assert_eq!(commits.len(), 6);
+        assert_eq!(history.commit(&commits[3]).unwrap().subject, "bpf: Change 3");
+        let mut verdicts = Vec::new();
+        let found = loop {
+            match history.next(&commits[0], &commits[5], &verdicts).unwrap() {
+                Next::Test { commit, .. } => {
+                    let at = commits.iter().position(|known| *known == commit).unwrap();
+                    verdicts.push((commit, if at >= 4 { Mark::Bad } else { Mark::Good }));
+                }
+                end => break end,
+            }
+        };
+        assert_eq!(found, Next::Found(commits[4].clone()));
+        // Again, as after an interruption: the same commits.
+        let again = History::of_series("s", &subjects, &scratch.path().join("git")).unwrap().1;
+        assert_eq!(again, commits);
+    }
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a bisection has learnt, kept as `state.json` after each commit.
+
+use super::{Mark, Reading, Side};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::cache::write_whole;
+use tramplab_kernel::compile::Means;
+use tramplab_model::run::{Arch, Machine};
+
+/// Raised when a field changes its meaning; an older bisection is then begun anew.
+pub const SCHEMA: u32 = 2;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    pub schema: u32,
+    pub asked: Asked,
+    /// The machine that was measured on; none before the first guest.
+    pub machine: Option<Machine>,
+    /// What the kernels are made with; none before the first.
+    pub means: Option<Means>,
+    /// In the order in which they were tested; the ends are the first.
+    pub steps: Vec<Step>,
+    /// None while there is something to test.
+    pub end: Option<End>,
+}
+
+/// What makes two bisections the same: one goes on where the other stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// As [`super::Question`] shows itself.
+    pub question: String,
+    pub sources: Sources,
+    /// Commits.
+    pub good: String,
+    pub bad: String,
+    pub arch: Arch,
+    /// `auto`, `kvm`, `tcg`.
+    pub accel: String,
+    /// Somebody else's `git bisect run` chooses the commits.
+    pub by_hand: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Sources {
+    Repository(PathBuf),
+    /// Commits are of a history made for it.
+    Series {
+        name: String,
+        sha256: String,
+        kernel: String,
+        digest: String,
+    },
+}
+
+/// A commit that was tested.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    pub commit: String,
+    pub subject: String,
+    /// The kernel's name in the run.
+    pub kernel: String,
+    /// None of one that was not built.
+    pub image_sha256: Option<String>,
+    pub verdict: Verdict,
+    /// None of one that gave nothing.
+    pub reading: Option<Reading>,
+    /// What went wrong, in words.
+    pub said: Option<String>,
+    /// The commit whose image is the same: nothing was booted.
+    pub same_as: Option<String>,
+    /// The run's folder, in the bisection's; none where nothing was booted.
+    pub run: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Verdict {
+    Good,
+    Bad,
+    /// Neither, and why.
+    Skip(String),
+}
+
+impl Verdict {
+    pub fn mark(&self) -> Mark {
+        match self {
+            Verdict::Good => Mark::Good,
+            Verdict::Bad => Mark::Bad,
+            Verdict::Skip(_) => Mark::Skip,
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Good => "good",
+            Verdict::Bad => "bad",
+            Verdict::Skip(_) => "skip",
+        }
+    }
+}
+
+impl From<Result<Side, String>> for Verdict {
+    fn from(side: Result<Side, String>) -> Verdict {
+        match side {
+            Ok(Side::Good) => Verdict::Good,
+            Ok(Side::Bad) => Verdict::Bad,
+            Err(why) => Verdict::Skip(why),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum End {
+    Found(Found),
+    /// One of these: all but one could not be told.
+    OnlySkipped(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Found {
+    pub commit: String,
+    /// What it was compared with; none where nothing before it could be measured.
+    pub before: Option<String>,
+}
+
+impl State {
+    pub fn new(asked: Asked) -> State {
+        State { schema: SCHEMA, asked, machine: None, means: None, steps: Vec::new(), end: None }
+    }
+
+    pub fn step(&self, commit: &str) -> Option<&Step> {
+        self.steps.iter().find(|step| step.commit == commit)
+    }
+
+    /// One that was measured, or found wanting, with this very image.
+    pub fn with_image(&self, sha256: &str) -> Option<&Step> {
+        let is_it = |step: &&Step| step.image_sha256.as_deref() == Some(sha256) && step.same_as.is_none();
+        self.steps.iter().find(is_it)
+    }
+
+    /// What git is told. The ends it knows.
+    pub fn marks(&self) -> Vec<(String, Mark)> {
+        let ends = [&self.asked.good, &self.asked.bad];
+        let others = self.steps.iter().filter(|step| !ends.contains(&&step.commit));
+        others.map(|step| (step.commit.clone(), step.verdict.mark())).collect()
+    }
+
+    /// Of the step that a step's numbers are from.
+    pub fn measured<'a>(&'a self, step: &'a Step) -> &'a Step {
+        step.same_as.as_deref().and_then(|commit| self.step(commit)).unwrap_or(step)
+    }
+
+    fn path(folder: &Path) -> PathBuf {
+        folder.join("state.json")
+    }
+
+    /// Whole or not at all: whatever ends the program, the state before it is there.
+    pub fn save(&self, folder: &Path) -> io::Result<()> {
+        let mut json = serde_json::to_vec_pretty(self).expect("plain data");
+        json.push(b'\n');
+        write_whole(&State::path(folder), &json)
+    }
+
+    /// None of a folder that holds none, or one of another version.
+    pub fn load(folder: &Path) -> Option<State> {
+        let state: State = serde_json::from_slice(&fs::read(State::path(folder)).ok()?).ok()?;
+        (state.schema == SCHEMA).then_some(state)
+    }
+}
+
+/// The newest bisection in `runs` that was asked the same, and its folder.
+pub fn find(runs: &Path, asked: &Asked) -> Option<(PathBuf, State)> {
+    let folders = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
+    let mut folders: Vec<PathBuf> = folders
+        .filter(|path| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+        })
+        .collect();
+    folders.sort();
+    let load = |folder: PathBuf| State::load(&folder).map(|state| (folder, state));
+    folders.into_iter().rev().filter_map(load).find(|(_, state)| state.asked == *asked)
+}
+
+/// Of bisections' folders among runs.
+pub const PREFIX: &str = "bisect-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> Asked {
+        Asked {
+            question: "boot".to_owned(),
+            sources: Sources::Repository("/linux".into()),
+            good: "g".to_owned(),
+            bad: "b".to_owned(),
+            arch: Arch::X86_64,
+            accel: "tcg".to_owned(),
+            by_hand: false,
+        }
+    }
+
+    fn step(commit: &str, image: &str, verdict: Verdict, same_as: Option<&str>) -> Step {
+        Step {
+            commit: commit.to_owned(),
+            subject: String::new(),
+            kernel: format!("linux-{commit}"),
+            image_sha256: Some(image.to_owned()),
+            verdict,
+            reading: Some(Reading::Exact { number: Some(8), functions: None }),
+            said: None,
+            same_as: same_as.map(str::to_owned),
+            run: None,
+        }
+    }
+
+    fn state() -> State {
+        let skip = Verdict::Skip("panic".to_owned());
+        let steps = vec![
+            step("g", "1", Verdict::Good, None),
+            step("b", "2", Verdict::Bad, None),
+            step("x", "1", Verdict::Good, Some("g")),
+            step("y", "3", skip.clone(), None),
+            step("z", "3", skip, Some("y")),
+        ];
+        State { steps, ..State::new(asked()) }
+    }
+
+    #[test]
+    fn an_image_is_known_again_and_git_is_told_all_but_the_ends() {
+        let state = state();
+        // That which was measured, not that which was taken for it.
+        assert_eq!(state.with_image("1").unwrap().commit, "g");
+        assert_eq!(state.with_image("3").unwrap().commit, "y");
+        assert_eq!(state.with_image("4"), None);
+        assert_eq!(state.measured(state.step("x").unwrap()).commit, "g");
+        assert_eq!(state.measured(state.step("b").unwrap()).commit, "b");
+        let marks: Vec<_> =
+            state.marks().into_iter().map(|(commit, mark)| format!("{commit} {mark:?}")).collect();
+        assert_eq!(marks, ["x Good", "y Skip", "z Skip"]);
+    }
+
+    #[test]
+    fn the_newest_that_was_asked_the_same_is_found_whatever_else_is_there() {
+        let runs = tempfile::tempdir().unwrap();
+        let save = |name: &str, state: &State| {
+            let folder = runs.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            state.save(&folder).unwrap();
+        };
+        assert_eq!(find(runs.path(), &asked()), None);
+        assert_eq!(find(&runs.path().join("none"), &asked()), None);
+        save("bisect-1", &State::new(asked()));
+        save("bisect-2", &state());
+        save("bisect-3", &State::new(Asked { bad: "c".to_owned(), ..asked() }));
+        save("bisect-4", &State::new(Asked { by_hand: true, ..asked() }));
+        save("bisect-5", &State { schema: SCHEMA + 1, ..state() });
+        save("other-6", &state());
+        fs::create_dir(runs.path().join("bisect-7")).unwrap();
+        fs::create_dir(runs.path().join("bisect-8")).unwrap();
+        fs::write(runs.path().join("bisect-8/state.json"), "{\"schema\": 1,").unwrap();
+        assert_eq!(find(runs.path(), &asked()), Some((runs.path().join("bisect-2"), state())));
+    }
+}

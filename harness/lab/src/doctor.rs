@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The check-up: what is there, what is missing, and the line that mends it.
+
+use super::setup::{Need, REQUIREMENTS, install_line};
+use serde::Serialize;
+use std::{collections::BTreeSet, fs};
+use tramplab_host::{
+    cache::Cache,
+    kvm::{self, KvmError},
+    lbr::{self, Facts, LbrFormat},
+    qemu::{Purpose, Qemu, QemuError, Unfit, variable},
+    rust::{RustError, Rustc, target},
+    virtme::{VirtmeError, VirtmeNg},
+};
+use tramplab_kernel::{Compiler, Toolchain, compile::toolchain};
+use tramplab_model::run::Arch;
+
+const SETUP: &str = "cargo xtask vm-test --setup";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Ok,
+    Missing,
+    /// There, and it does not do.
+    Broken,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Missing => "missing",
+            State::Broken => "broken",
+        }
+    }
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: &'static str,
+    pub state: State,
+    /// Nothing can be measured without it.
+    pub required: bool,
+    /// What was found, or what is done without it.
+    pub detail: String,
+    /// The line that mends it.
+    pub mend: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+        Check { name, state: State::Ok, required: false, detail: detail.into(), mend: None }
+    }
+
+    fn not(name: &'static str, state: State, detail: impl Into<String>, mend: Option<String>) -> Check {
+        Check { name, state, required: false, detail: detail.into(), mend }
+    }
+
+    fn required(self) -> Check {
+        Check { required: true, ..self }
+    }
+}
+
+/// All that was looked at, and what of the machine decides whether guests have its branch records.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checkup {
+    pub tramplab: &'static str,
+    pub checks: Vec<Check>,
+    pub host: Facts,
+    pub branches: Branches,
+}
+
+/// Whose branch records guests of the machine's own architecture have.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Branches {
+    /// Of this format.
+    Hardware(LbrFormat),
+    /// For this reason.
+    Virtual(String),
+}
+
+/// Looks at everything. Takes seconds: it starts QEMU and a KVM guest.
+pub fn checkup(cache: &Cache) -> Checkup {
+    let probe = kvm::probe();
+    let host = Facts::gather(probe.as_ref().err().map(ToString::to_string));
+    let arch = Arch::host().unwrap_or(Arch::X86_64);
+    let branches = match lbr::decide(&host, arch) {
+        Ok(format) => Branches::Hardware(format),
+        Err(reason) => Branches::Virtual(reason.to_string()),
+    };
+    let checks = checks(cache, probe, lbr_check(host.depth, &branches));
+    Checkup { tramplab: env!("CARGO_PKG_VERSION"), checks, host, branches }
+}
+
+fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check> {
+    let mut checks = vec![cache_check(cache)];
+    let own = Arch::host().unwrap_or(Arch::X86_64);
+    checks.extend(qemu_checks(own, Qemu::find(cache, own, Purpose::Measuring)));
+    for requirement in REQUIREMENTS.iter().filter(|requirement| requirement.applies()) {
+        let check = match requirement.check() {
+            Ok(detail) => Check::ok(requirement.name, detail),
+            Err(why) => {
+                let detail = format!("{why}: {}", requirement.why);
+                Check::not(requirement.name, State::Missing, detail, Some(requirement.mend()))
+            }
+        };
+        checks.push(if requirement.need == Need::Any { check.required() } else { check });
+    }
+    for arch in Arch::ALL.into_iter().filter(|&arch| arch != own) {
+        // Guests of the host's own architecture can be measured without.
+        let found = Qemu::find(cache, arch, Purpose::Measuring);
+        // What somebody names must do.
+        let required = matches!(found, Err(QemuError::Unfit { .. }));
+        checks.extend(qemu_checks(arch, found).map(|check| Check { required, ..check }));
+        checks.push(rust_check(arch, Rustc::find(cache, arch)));
+    }
+    checks.push(clang_check(&toolchain::missing(&clang(), own)));
+    checks.push(selftests_check(&toolchain::missing_bpf(&gcc(), own, true)));
+    checks.push(kvm_check(probe));
+    checks.push(lbr);
+    checks.push(vng_check(VirtmeNg::find(cache)));
+    checks.push(Check::ok("bpftool", "not used: the guest agent brings libbpf"));
+    checks
+}
+
+/// Whether nothing required is missing.
+pub fn all_required(checks: &[Check]) -> bool {
+    checks.iter().all(|check| !check.required || check.state == State::Ok)
+}
+
+/// One aligned line per check, and below those that are not well the line that mends them.
+pub fn render(checks: &[Check]) -> String {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Check { name, state, required, detail, mend } in checks {
+        let state = if *required || *state == State::Ok {
+            state.name().to_owned()
+        } else {
+            format!("({})", state.name())
+        };
+        // A detail of several lines, such as a program's own error, stays in its column.
+        let indent = format!("\n{:12}{:width$}", "", "");
+        let detail = detail.trim_end().replace('\n', &indent);
+        text.push_str(format!("{state:<10}{name:<width$}  {detail}").trim_end());
+        text.push('\n');
+        if let Some(mend) = mend {
+            text.push_str(&format!("{:10}{:width$}  mend: {mend}\n", "", ""));
+        }
+    }
+    text.push_str(if all_required(checks) {
+        "\nAll that is required is there; what is in brackets is optional.\n"
+    } else {
+        "\nSomething required is not there; what is in brackets is optional.\n"
+    });
+    text
+}
+
+fn cache_check(cache: &Cache) -> Check {
+    const NAME: &str = "cache";
+    match cache.write(".check", b"") {
+        Ok(()) => {
+            let _ = fs::remove_file(cache.root().join(".check"));
+            Check::ok(NAME, cache.root().display().to_string()).required()
+        }
+        Err(error) => {
+            let mend = Some("export TRAMPLAB_CACHE=FOLDER".to_owned());
+            Check::not(NAME, State::Broken, error.to_string(), mend).required()
+        }
+    }
+}
+
+fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
+    let names: [&'static str; 2] = match arch {
+        Arch::X86_64 => ["QEMU for x86-64", "its TCG plugins"],
+        Arch::Arm64 => ["QEMU for arm64", "its TCG plugins"],
+    };
+    let setup = format!("{SETUP} --arch {arch}");
+    let mend = || Some(setup.clone());
+    let checks = match found {
+        Ok(qemu) => [
+            Check::ok(names[0], format!("{} ({})", qemu.version, qemu.origin)),
+            Check::ok(names[1], "the option -plugin is there"),
+        ],
+        Err(error) => {
+            let detail = error.to_string();
+            let (state, mend) = match &error {
+                QemuError::NotFound { .. } => (State::Missing, mend()),
+                QemuError::Unfit { .. } => (State::Broken, Some(format!("unset {}", variable(arch)))),
+                QemuError::PrivateUnfit { entry, .. } => {
+                    (State::Broken, Some(format!("rm -r '{}' && {setup}", entry.display())))
+                }
+                _ => (State::Broken, None),
+            };
+            let without = matches!(
+                error,
+                QemuError::Unfit { why: Unfit::NoPlugins, .. }
+                    | QemuError::PrivateUnfit { why: Unfit::NoPlugins, .. }
+            );
+            let plugins = if without { "this QEMU was built without" } else { "no QEMU to ask" };
+            [Check::not(names[0], state, detail, mend), Check::not(names[1], state, plugins, None)]
+        }
+    };
+    checks.map(Check::required)
+}
+
+fn kvm_check(probe: Result<i32, KvmError>) -> Check {
+    const NAME: &str = "KVM";
+    let without = |error: &KvmError| format!("{error}; guests run under TCG, slower and as exact");
+    match probe {
+        Ok(version) => Check::ok(NAME, format!("API version {version}, a guest ran")),
+        Err(error) => {
+            let (state, mend) = match &error {
+                KvmError::Absent if cfg!(target_arch = "x86_64") => {
+                    (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd"))
+                }
+                // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is not there yet.
+                KvmError::Absent | KvmError::Untried => (State::Missing, None),
+                KvmError::Denied => {
+                    (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
+                }
+                // Mostly a virtual machine whose own host offers no nesting.
+                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => (State::Broken, None),
+            };
+            Check::not(NAME, state, without(&error), mend.map(str::to_owned))
+        }
+    }
+}
+
+/// With clang kernels of every architecture are built.
+fn clang() -> Toolchain {
+    Toolchain { compiler: Compiler::Clang, version: None }
+}
+
+fn clang_check(missing: &[toolchain::Need]) -> Check {
+    const NAME: &str = "LLVM";
+    if missing.is_empty() {
+        return Check::ok(NAME, "what builds kernels with clang");
+    }
+    let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+    let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
+    let detail = format!("no {}: for kernels with `toolchain: clang`", names.join(", "));
+    Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
+}
+
+/// Those of kernels that gcc builds: clang compiles the BPF programs alone.
+fn gcc() -> Toolchain {
+    Toolchain { compiler: Compiler::Gcc, version: None }
+}
+
+fn selftests_check(missing: &[toolchain::Need]) -> Check {
+    const NAME: &str = "tree's own tests";
+    if missing.is_empty() {
+        return Check::ok(NAME, "what builds a kernel tree's bench and test_progs");
+    }
+    let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+    let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
+    let detail = format!("no {}: for suites with `bench` or `test_progs`", names.join(", "));
+    Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
+}
+
+/// `depth` is how many records perf on this host gets.
+fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
+    const NAME: &str = "LBR";
+    let host = match depth {
+        Some(depth) => format!("the host's has {depth} records"),
+        None => "perf on the host has none".to_owned(),
+    };
+    match branches {
+        Branches::Hardware(format) => {
+            Check::ok(NAME, format!("{host}; KVM offers it to guests (format {format})"))
+        }
+        Branches::Virtual(reason) => {
+            Check::not(NAME, State::Missing, format!("{host}; the virtual one is used: {reason}"), None)
+        }
+    }
+}
+
+/// Of guests of another architecture than the host's.
+fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
+    let name = match arch {
+        Arch::X86_64 => "Rust for x86-64",
+        Arch::Arm64 => "Rust for arm64",
+    };
+    match found {
+        Ok(Rustc::Host) => Check::ok(name, format!("rustc has the target {}", target(arch))),
+        Ok(Rustc::Private(program)) => Check::ok(name, format!("private copy, {}", program.display())),
+        Err(error) => {
+            let (state, mend) = match &error {
+                RustError::NotFound { .. } => (State::Missing, Some(format!("{SETUP} --arch {arch}"))),
+                RustError::Unfit { entry, .. } => {
+                    (State::Broken, Some(format!("rm -r '{}' && {SETUP} --arch {arch}", entry.display())))
+                }
+                _ => (State::Broken, None),
+            };
+            Check::not(name, state, error.to_string(), mend)
+        }
+    }
+}
+
+fn vng_check(found: Result<VirtmeNg, VirtmeError>) -> Check {
+    const NAME: &str = "virtme-ng";
+    const MEND: &str = "cargo xtask vm-test --setup --vm virtme-ng";
+    match found {
+        Ok(VirtmeNg { vng, version }) => Check::ok(
+            NAME,
+            format!("{version} ({}), virtiofsd ({})", vng.program.display(), vng.virtiofsd.display()),
+        ),
+        Err(error @ VirtmeError::NotFound { .. }) => {
+            Check::not(NAME, State::Missing, error.to_string(), Some(MEND.to_owned()))
+        }
+        Err(error) => Check::not(NAME, State::Broken, error.to_string(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use semver::Version;
+    use std::path::PathBuf;
+
+    #[test]
+    fn the_checkup_is_aligned_and_each_lack_has_its_line() {
+        let checks = [
+            Check::ok("QEMU", "QEMU emulator version 10.0.13 (private copy)").required(),
+            Check::not(
+                "clang",
+                State::Missing,
+                "no clang: compiles the BPF programs",
+                Some("apt-get install clang".into()),
+            )
+            .required(),
+            Check::not("KVM", State::Broken, "it ended with InternalError\nextra data", None),
+            Check::not("virtme-ng", State::Missing, "no vng", Some("pipx install virtme-ng".into())),
+        ];
+        insta::assert_snapshot!(render(&checks), @r"
+        ok        QEMU       QEMU emulator version 10.0.13 (private copy)
+        missing   clang      no clang: compiles the BPF programs
+                             mend: apt-get install clang
+        (broken)  KVM        it ended with InternalError
+                             extra data
+        (missing) virtme-ng  no vng
+                             mend: pipx install virtme-ng
+
+        Something required is not there; what is in brackets is optional.
+        ");
+        assert!(!all_required(&checks));
+        assert!(all_required(&checks[2..]), "what is optional is not required");
+        insta::assert_snapshot!(render(&checks[2..3]), @r"
+        (broken)  KVM  it ended with InternalError
+                       extra data
+
+        All that is required is there; what is in brackets is optional.
+        ");
+    }
+
+    #[test]
+    fn what_clang_lacks_to_build_kernels_is_named_and_optional() {
+        assert_eq!(clang_check(&[]).state, State::Ok);
+        let need = |name: &str, package: &str| toolchain::Need { name: name.into(), package: package.into() };
+        let check = clang_check(&[need("ld.lld", "lld"), need("llvm-ar", "llvm"), need("llvm-nm", "llvm")]);
+        assert_eq!((check.state, check.required), (State::Missing, false));
+        assert_eq!(check.detail, "no ld.lld, llvm-ar, llvm-nm: for kernels with `toolchain: clang`");
+        let tests = selftests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
+        assert_eq!(tests.detail, "no rsync, <libelf.h>, -lelf: for suites with `bench` or `test_progs`");
+        assert!(tests.mend.is_some_and(|line| line.contains("libelf-dev rsync")));
+        assert_eq!(selftests_check(&[]).state, State::Ok);
+        assert!(check.mend.unwrap().ends_with("apt-get install --no-install-recommends lld llvm"));
+    }
+
+    #[test]
+    fn kvm_is_ok_only_when_a_guest_ran_and_never_required() {
+        for (probe, state, mended) in [
+            (Ok(12), State::Ok, false),
+            (Err(KvmError::Absent), State::Missing, true),
+            (Err(KvmError::Denied), State::Missing, true),
+            (Err(KvmError::Ended("InternalError".into())), State::Broken, false),
+            (Err(KvmError::Hangs(2)), State::Broken, false),
+        ] {
+            let check = kvm_check(probe);
+            assert_eq!(
+                (check.state, check.mend.is_some(), check.required),
+                (state, mended, false),
+                "{check:?}"
+            );
+            assert!(check.state == State::Ok || check.detail.contains("TCG"), "{check:?}");
+        }
+    }
+
+    /// Whatever this host's KVM is, the probe comes back, and a broken one says more than that it is there.
+    #[test]
+    fn the_probe_of_this_hosts_kvm_answers() {
+        match kvm::probe() {
+            Ok(version) => assert_eq!(version, 12, "the API version has been 12 since 2007"),
+            Err(KvmError::Absent) => assert!(!PathBuf::from("/dev/kvm").exists()),
+            Err(error) => println!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_qemu_that_does_not_do_says_why_and_what_mends_it() {
+        let old = || Unfit::Version(Version::new(7, 2, 22));
+        let program = PathBuf::from("/opt/qemu");
+        for (error, words, mend) in [
+            (
+                QemuError::NotFound {
+                    arch: Arch::Arm64,
+                    purpose: Purpose::Measuring,
+                    why: "qemu-system-aarch64 is not in PATH".into(),
+                },
+                "not in PATH",
+                Some("cargo xtask vm-test --setup --arch arm64"),
+            ),
+            (
+                QemuError::Unfit { arch: Arch::Arm64, program: program.clone(), why: old() },
+                "7.2.22",
+                Some("unset TRAMPLAB_QEMU_ARM64"),
+            ),
+            (
+                QemuError::Unfit { arch: Arch::Arm64, program, why: Unfit::NoPlugins },
+                "without TCG plugins",
+                Some("unset TRAMPLAB_QEMU_ARM64"),
+            ),
+        ] {
+            let without = matches!(error, QemuError::Unfit { why: Unfit::NoPlugins, .. });
+            let [qemu, plugins] = qemu_checks(Arch::Arm64, Err(error));
+            assert!(qemu.required && qemu.state != State::Ok && qemu.detail.contains(words), "{qemu:?}");
+            assert_eq!(qemu.mend.as_deref(), mend);
+            assert_eq!(plugins.detail.contains("built without"), without, "{plugins:?}");
+        }
+    }
+
+    #[test]
+    fn lbr_counts_when_guests_are_offered_it() {
+        let offered = Branches::Hardware(serde_json::from_str("5").unwrap());
+        let check = lbr_check(Some(32), &offered);
+        assert_eq!((check.state, check.required), (State::Ok, false));
+        assert!(check.detail.contains("32 records") && check.detail.contains("format 0x5"), "{check:?}");
+        let check = lbr_check(None, &Branches::Virtual("it is too old".to_owned()));
+        assert_eq!((check.state, check.required), (State::Missing, false));
+        assert!(check.detail.ends_with("it is too old"), "{check:?}");
+    }
+}

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must be on the host to build and run tramplab, and installing what is missing.
+
+use std::{collections::BTreeSet, env, path::Path, process::Command, time::Duration};
+use tramplab_host::{
+    cache::Cache,
+    child::{self, ChildError},
+    program::in_path,
+    qemu::{Purpose, Qemu, QemuError},
+    rust::{RustError, Rustc, cross_compiler},
+    virtme::{self, VirtmeError, VirtmeNg},
+};
+use tramplab_kernel::{Toolchain, compile::toolchain};
+use tramplab_model::{
+    run::{Arch, Backend},
+    selftests,
+};
+
+const INSTALL_LIMIT: Duration = Duration::from_secs(30 * 60);
+const QUERY_LIMIT: Duration = Duration::from_secs(20);
+
+/// The oldest clang with what the BPF programs use, and the newest that is looked for as `clang-NN`.
+const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error(
+        "failed to install what is missing ({missing}) without root; run this, then try again:\n  {line}"
+    )]
+    NotRoot { missing: String, line: String },
+    #[error("failed to install what is missing: this host has no apt-get; install these yourself: {missing}")]
+    NoApt { missing: String },
+    #[error("failed to install what is missing: {0}")]
+    Install(#[from] ChildError),
+    #[error("failed to find, after installing it: {missing}")]
+    StillMissing { missing: String },
+    #[error(transparent)]
+    Qemu(#[from] QemuError),
+    #[error(transparent)]
+    Rust(#[from] RustError),
+    #[error(transparent)]
+    Virtme(#[from] VirtmeError),
+}
+
+/// Something that must be on the host.
+pub struct Requirement {
+    pub name: &'static str,
+    /// What it is for.
+    pub why: &'static str,
+    /// Debian's and Ubuntu's packages with it.
+    pub packages: &'static [&'static str],
+    pub need: Need,
+    detect: Detect,
+}
+
+/// What takes a requirement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Every measurement.
+    Any,
+    /// Building kernels from sources.
+    Kernels,
+    /// Guests by virtme-ng.
+    Virtme,
+    /// Guests of this architecture, where the host's is another.
+    Foreign(Arch),
+}
+
+/// What is going to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What kernels are built with from sources, and for which architecture.
+    pub toolchains: Vec<(Toolchain, Arch)>,
+    /// The guests' architectures.
+    pub arches: Vec<Arch>,
+    /// What runs them.
+    pub emulators: Vec<(Arch, Purpose)>,
+    /// What starts the guests.
+    pub backend: Backend,
+    /// What of the kernel tree's own tests is built with each of the toolchains.
+    pub selftests: Option<selftests::Wanted>,
+}
+
+impl Wanted {
+    fn needs(&self, requirement: &Requirement) -> bool {
+        match requirement.need {
+            Need::Any => true,
+            Need::Kernels => !self.toolchains.is_empty(),
+            Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
+            Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
+        }
+    }
+
+    /// What of all that it takes is not there.
+    fn missing(&self) -> Vec<Missing> {
+        let needed = REQUIREMENTS.iter().filter(|requirement| self.needs(requirement));
+        let requirements = needed.filter_map(|requirement| {
+            let why = requirement.check().err()?;
+            let packages = requirement.packages.iter().map(|&package| package.to_owned()).collect();
+            Some(Missing { what: format!("{}: {why}", requirement.name), packages })
+        });
+        let toolchains = self.toolchains.iter().filter_map(|(toolchain, arch)| {
+            let missing = toolchain::missing(toolchain, *arch);
+            let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+            let what = format!("{toolchain} for {arch} kernels: no {}", names.join(", "));
+            let packages = missing.iter().map(|need| need.package.clone()).collect();
+            (!missing.is_empty()).then_some(Missing { what, packages })
+        });
+        let of_tests = self.toolchains.iter().filter_map(|(toolchain, arch)| {
+            let test_progs = self.selftests.as_ref().filter(|wanted| wanted.bpf())?.test_progs();
+            let missing = toolchain::missing_bpf(toolchain, *arch, test_progs);
+            let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
+            let what = format!("the tree's own tests for {arch} kernels: no {}", names.join(", "));
+            let packages = missing.iter().map(|need| need.package.clone()).collect();
+            (!missing.is_empty()).then_some(Missing { what, packages })
+        });
+        requirements.chain(toolchains).chain(of_tests).collect()
+    }
+}
+
+/// Something that is not on the host.
+struct Missing {
+    what: String,
+    packages: Vec<String>,
+}
+
+fn list(missing: &[Missing]) -> String {
+    missing.iter().map(|missing| missing.what.as_str()).collect::<Vec<_>>().join("; ")
+}
+
+enum Detect {
+    /// All of these programs.
+    Programs(&'static [&'static str]),
+    /// All of these headers.
+    Headers(&'static [&'static str]),
+    Clang,
+    /// Python's installer of packages.
+    Pip,
+    /// With the C library that the agent is linked with, which comes in a package of its own.
+    CrossCompiler(Arch),
+}
+
+pub const REQUIREMENTS: [Requirement; 11] = [
+    Requirement {
+        name: "C compiler",
+        why: "links Rust programs, builds libbpf for the guest agent",
+        packages: &["gcc", "libc6-dev", "make"],
+        need: Need::Any,
+        detect: Detect::Programs(&["cc", "gcc", "make"]),
+    },
+    Requirement {
+        name: "clang",
+        why: "compiles the BPF programs",
+        packages: &["clang"],
+        need: Need::Any,
+        detect: Detect::Clang,
+    },
+    Requirement {
+        name: "autotools",
+        why: "configure the libelf in the guest agent",
+        packages: &["autoconf", "automake", "autopoint", "gettext"],
+        need: Need::Any,
+        detect: Detect::Programs(&["autoreconf", "aclocal", "autopoint", "msgfmt"]),
+    },
+    Requirement {
+        name: "generators",
+        why: "build the libelf in the guest agent",
+        packages: &["flex", "bison", "gawk", "pkg-config"],
+        need: Need::Any,
+        detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
+    },
+    Requirement {
+        name: "apt and dpkg",
+        why: "fetch Debian's kernels and QEMU",
+        packages: &["apt", "dpkg"],
+        need: Need::Any,
+        detect: Detect::Programs(&["apt-get", "apt-cache", "dpkg", "dpkg-deb"]),
+    },
+    Requirement {
+        name: "kernel build",
+        why: "builds kernels from sources; pahole makes their BTF",
+        packages: &["bc", "flex", "bison", "dwarves", "git", "xz-utils", "zstd", "tar"],
+        need: Need::Kernels,
+        detect: Detect::Programs(&["bc", "flex", "bison", "pahole", "git", "xz", "zstd", "tar"]),
+    },
+    Requirement {
+        name: "headers",
+        why: "objtool and the kernel's signing tools are built with them",
+        packages: &["libelf-dev", "libssl-dev"],
+        need: Need::Kernels,
+        detect: Detect::Headers(&["/usr/include/gelf.h", "/usr/include/openssl/ssl.h"]),
+    },
+    Requirement {
+        name: "confinement",
+        why: "keeps what a stranger's series runs at build time away from the rest of the machine",
+        packages: &["bubblewrap", "util-linux"],
+        need: Need::Kernels,
+        detect: Detect::Programs(&["bwrap", "prlimit", "setpriv"]),
+    },
+    Requirement {
+        name: "Python and pip",
+        why: "fetch virtme-ng and run it, for `--vm virtme-ng`",
+        packages: &["python3", "python3-pip"],
+        need: Need::Virtme,
+        detect: Detect::Pip,
+    },
+    Requirement {
+        name: "arm64 compiler",
+        why: "links the guest agent for arm64, and builds arm64 kernels",
+        packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        need: Need::Foreign(Arch::Arm64),
+        detect: Detect::CrossCompiler(Arch::Arm64),
+    },
+    Requirement {
+        name: "x86-64 compiler",
+        why: "links the guest agent for x86-64, and builds x86-64 kernels",
+        packages: &["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
+        need: Need::Foreign(Arch::X86_64),
+        detect: Detect::CrossCompiler(Arch::X86_64),
+    },
+];
+
+impl Requirement {
+    /// Whether this host could ever need it.
+    pub fn applies(&self) -> bool {
+        !matches!(self.need, Need::Foreign(arch) if Arch::host() == Some(arch))
+    }
+
+    /// What is there, or what is not.
+    pub fn check(&self) -> Result<String, String> {
+        match self.detect {
+            Detect::Programs(programs) => {
+                let missing: Vec<_> =
+                    programs.iter().copied().filter(|name| in_path(name).is_none()).collect();
+                if missing.is_empty() {
+                    Ok(programs.join(", "))
+                } else {
+                    Err(format!("no {}", missing.join(", ")))
+                }
+            }
+            Detect::Headers(headers) => match headers.iter().find(|header| !Path::new(header).is_file()) {
+                None => Ok(headers.join(", ")),
+                Some(missing) => Err(format!("no {missing}")),
+            },
+            Detect::Clang => clang(),
+            Detect::Pip => {
+                let output =
+                    child::run(Command::new("python3").args(["-m", "pip", "--version"]), QUERY_LIMIT);
+                let output = output.map_err(|_| "no python3 with pip".to_owned())?;
+                Ok(output.stdout.lines().next().unwrap_or_default().to_owned())
+            }
+            Detect::CrossCompiler(arch) => cross_compiler_with_libc(&cross_compiler(arch)),
+        }
+    }
+
+    /// The line that installs it.
+    pub fn mend(&self) -> String {
+        install_line(self.packages)
+    }
+}
+
+/// Installs what is missing, or says which line does, and fetches a QEMU, and a Rust, where the host's does not do.
+pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
+    let missing = wanted.missing();
+    if !missing.is_empty() {
+        install(&missing, progress)?;
+        let still = wanted.missing();
+        if !still.is_empty() {
+            return Err(SetupError::StillMissing { missing: list(&still) });
+        }
+    }
+    for &(arch, purpose) in &wanted.emulators {
+        Qemu::provision(cache, arch, purpose, progress)?;
+    }
+    for &arch in &wanted.arches {
+        Rustc::provision(cache, arch, progress)?;
+    }
+    if wanted.backend == Backend::VirtmeNg {
+        VirtmeNg::provision(cache, progress)?;
+    }
+    Ok(())
+}
+
+fn install(missing: &[Missing], progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
+    // Each once: several things need the same.
+    let packages: BTreeSet<&str> =
+        missing.iter().flat_map(|missing| &missing.packages).map(String::as_str).collect();
+    let packages: Vec<&str> = packages.into_iter().collect();
+    if in_path("apt-get").is_none() {
+        return Err(SetupError::NoApt { missing: list(missing) });
+    }
+    let prefix: &[&str] = if nix::unistd::geteuid().is_root() {
+        &[]
+    } else if may_sudo() {
+        // Never asks: a run must not wait for a password.
+        &["sudo", "-n"]
+    } else {
+        return Err(SetupError::NotRoot { missing: list(missing), line: install_line(&packages) });
+    };
+    progress(&format!("installing {}", packages.join(" ")));
+    // Lists of a third party that cannot be fetched are no reason not to try.
+    let update = child::run(&mut apt_get(prefix, &["update"]), INSTALL_LIMIT);
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(&packages);
+    if let Err(error) = child::run(&mut apt_get(prefix, &arguments), INSTALL_LIMIT) {
+        if let Err(update) = update {
+            progress(&format!("apt's lists could not be fetched: {update}"));
+        }
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
+    let words: Vec<&str> = prefix
+        .iter()
+        .copied()
+        .chain([
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "--quiet=2",
+            "-o",
+            "DPkg::Lock::Timeout=300",
+        ])
+        .chain(arguments.iter().copied())
+        .collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+fn may_sudo() -> bool {
+    in_path("sudo").is_some() && child::run(Command::new("sudo").args(["-n", "true"]), QUERY_LIMIT).is_ok()
+}
+
+/// What a person types; root needs no sudo.
+pub fn install_line(packages: &[&str]) -> String {
+    let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
+    format!("{sudo}apt-get install --no-install-recommends {}", packages.join(" "))
+}
+
+fn cross_compiler_with_libc(compiler: &str) -> Result<String, String> {
+    if in_path(compiler).is_none() {
+        return Err(format!("no {compiler}"));
+    }
+    // A file that it does not find it names as it was asked.
+    let mut command = Command::new(compiler);
+    command.arg("-print-file-name=libc.a");
+    let found = child::run(&mut command, QUERY_LIMIT).map_err(|error| error.to_string())?.stdout;
+    match Path::new(found.trim()).is_file() {
+        true => Ok(compiler.to_owned()),
+        false => Err(format!("{compiler} has no C library to link with")),
+    }
+}
+
+/// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, then `clang-NN`, newest first.
+fn clang() -> Result<String, String> {
+    if let Some(named) = env::var("CLANG").ok().filter(|name| !name.is_empty()) {
+        return clang_fits(&named).map_err(|why| format!("{why} (CLANG)"));
+    }
+    let numbered = CLANG_VERSIONS.rev().map(|version| format!("clang-{version}"));
+    let mut refused = None;
+    for name in std::iter::once("clang".to_owned()).chain(numbered).filter(|name| in_path(name).is_some()) {
+        match clang_fits(&name) {
+            Ok(detail) => return Ok(detail),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| "no clang".to_owned()))
+}
+
+fn clang_fits(name: &str) -> Result<String, String> {
+    let ask = |argument| {
+        child::run(Command::new(name).arg(argument), QUERY_LIMIT)
+            .map(|output| output.stdout)
+            .map_err(|error| error.to_string())
+    };
+    let version = ask("--version")?;
+    let line = version.lines().next().unwrap_or_default();
+    let oldest = CLANG_VERSIONS.start();
+    match clang_version(&version) {
+        None => return Err(format!("{name} does not answer like clang: `{line}`")),
+        Some(major) if major < *oldest => {
+            return Err(format!("{name} is {major}, expected {oldest} or newer"));
+        }
+        Some(_) => {}
+    }
+    if !targets_bpf(&ask("--print-targets")?) {
+        return Err(format!("{name} does not compile for BPF (--print-targets lists no bpf)"));
+    }
+    Ok(format!("{name}: {line}"))
+}
+
+/// Of `Debian clang version 14.0.6`, 14.
+fn clang_version(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("clang version ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn targets_bpf(text: &str) -> bool {
+    text.lines().any(|line| line.split_whitespace().next() == Some("bpf"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clang_answers_are_read() {
+        for (text, expected) in [
+            ("Debian clang version 14.0.6\nTarget: x86_64-pc-linux-gnu\n", Some(14)),
+            ("Ubuntu clang version 18.1.3 (1ubuntu1)\n", Some(18)),
+            ("clang version 21.1.0 (https://github.com/llvm/llvm-project.git)\n", Some(21)),
+            ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0\n", None),
+            ("", None),
+        ] {
+            assert_eq!(clang_version(text), expected, "{text}");
+        }
+        let with =
+            "  Registered Targets:\n    bpf        - BPF (host endian)\n    bpfeb      - BPF (big endian)\n";
+        let without = "  Registered Targets:\n    x86-64     - 64-bit X86: EM64T and AMD64\n";
+        assert!(targets_bpf(with) && !targets_bpf(without));
+    }
+
+    /// A compiler of a version that never was: what is to be built decides what is looked for.
+    #[test]
+    fn a_manifests_toolchain_is_asked_for_by_its_own_packages() {
+        let of = |toolchains: &[(&str, Arch)]| {
+            let toolchains = toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
+            let missing = Wanted {
+                toolchains,
+                arches: Vec::new(),
+                emulators: Vec::new(),
+                backend: Backend::Qemu,
+                selftests: None,
+            }
+            .missing();
+            let packages: BTreeSet<_> = missing.iter().flat_map(|missing| missing.packages.clone()).collect();
+            (list(&missing), packages)
+        };
+        let (text, packages) = of(&[("clang-999", Arch::Arm64), ("gcc-99", Arch::Arm64)]);
+        assert!(
+            text.contains("clang-999 for arm64 kernels: no clang-999, ld.lld-999, llvm-ar-999"),
+            "{text}"
+        );
+        let compiler = if Arch::host() == Some(Arch::Arm64) { "gcc-99" } else { "gcc-99-aarch64-linux-gnu" };
+        for package in ["clang-999", "lld-999", "llvm-999", compiler] {
+            assert!(packages.contains(package), "{package}: {packages:?}");
+        }
+        let (text, _) = of(&[]);
+        assert!(!text.contains("kernel"), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_packages_that_have_it() {
+        let requirement = Requirement {
+            name: "tool",
+            why: "a test",
+            packages: &["tool", "tool-dev"],
+            need: Need::Any,
+            detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
+        };
+        assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));
+        assert!(requirement.mend().ends_with("apt-get install --no-install-recommends tool tool-dev"));
+    }
+}

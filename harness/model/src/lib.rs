@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The types behind `run.json`: what was measured, on which kernels, and how each cell ended. No I/O.
+//!
+//! Every other crate of the harness uses these types. `docs/definitions.md` says what the numbers mean.
+
+pub mod kconfig;
+pub mod name;
+pub mod profile;
+pub mod run;
+pub mod selftests;
+pub mod table;
+pub mod text;

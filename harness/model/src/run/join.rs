@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Several runs as one: the shards of a CI pipeline, or runs of one suite on different kernels.
+
+use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run, Test};
+use std::collections::HashSet;
+
+/// Why two runs are not parts of one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{first} and {second} do not go together: {why}")]
+pub struct Apart {
+    first: String,
+    second: String,
+    why: String,
+}
+
+/// All as one; the first says where and since when. A cell that a shard says is measured, and that none has, is an error.
+/// None of no runs. What a rest measured again is to be [`superseded`] in the others.
+pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
+    // Of one that was put together itself, what it lacks is lacking still.
+    let lacks =
+        |run: &Run| run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()));
+    let expected = expected + runs.iter().map(lacks).sum::<usize>();
+    let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
+    // Of these nobody knows what they lack.
+    let unknown = runs.iter().any(|run| run.interrupted && run.missing.is_empty());
+    let last = runs.iter().filter_map(|run| run.finished.clone()).max();
+    let mut runs = runs.into_iter();
+    let Some(mut all) = runs.next() else { return Ok(None) };
+    let mut planned: Vec<CellId> = Vec::new();
+    let mut parts: Vec<String> = parts_of(&all).cloned().collect();
+    plan(&mut planned, &mut all);
+    for mut run in runs {
+        if let Some(why) = difference(&all, &parts, &run) {
+            return Err(Apart { first: all.id, second: run.id, why });
+        }
+        parts.extend(parts_of(&run).cloned());
+        plan(&mut planned, &mut run);
+        add(&mut all, run);
+    }
+    // One that a run did not come to may be another's.
+    let mut seen: HashSet<String> = all.cells.iter().map(|cell| cell.id.name()).collect();
+    all.missing.retain(|id| seen.insert(id.name()));
+    if !unknown && all.missing.is_empty() && last.is_some() {
+        // What one did not come to, others have.
+        (all.interrupted, all.finished) = (false, last);
+    }
+    let lost: Vec<Cell> = planned.iter().filter(|id| !seen.contains(&id.name())).map(missing).collect();
+    all.cells.extend(lost);
+    // As one run would have them; builds, which no plan has, come first.
+    all.cells.sort_by_key(|cell| planned.iter().position(|id| *id == cell.id));
+    all.joined = Some(joined);
+    Ok(Some(all))
+}
+
+/// Takes from interrupted runs the cells that their rest, or the rest of that, measured again: of kernels that are compared all are measured in
+/// one run, also where one of them had ended.
+pub fn superseded(runs: &mut [Run]) {
+    let again: Vec<Vec<CellId>> =
+        runs.iter().map(|run| run.cells.iter().map(|cell| cell.id.clone()).collect()).collect();
+    for (rest, again) in again.iter().enumerate() {
+        let mut place = rest;
+        // No further than there are runs: who edits them may have them go round.
+        for _step in 0..runs.len() {
+            let of = runs[place].rest_of.clone();
+            let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else { break };
+            if before != rest {
+                runs[before].cells.retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
+            }
+            place = before;
+        }
+    }
+}
+
+/// The run, and those that it was put together from.
+fn parts_of(run: &Run) -> impl Iterator<Item = &String> {
+    [&run.id].into_iter().chain(run.joined.iter().flat_map(|joined| &joined.runs))
+}
+
+/// Adds what a run knows of all parts.
+fn plan(planned: &mut Vec<CellId>, run: &mut Run) {
+    let cells = run.shard.take().map_or_else(Vec::new, |shard| shard.cells);
+    for id in cells {
+        if !planned.contains(&id) {
+            planned.push(id);
+        }
+    }
+}
+
+/// What keeps two runs apart, if something does.
+fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
+    // Twice the same would count for one that is missing.
+    if let Some(id) = parts_of(run).find(|id| parts.contains(id)) {
+        return Some(format!("the run {id} is in both"));
+    }
+    if let Some(why) = unlike(all, run) {
+        return Some(why);
+    }
+    // What is exact is the same each time, and so is a skip, and a kernel that was built.
+    // Each shard finds out by itself that a kernel does not boot; an address or a second in what it says is another each time.
+    let is_dead = |cell: &Cell| cell.id.test == Test::Boot && matches!(cell.outcome, Outcome::Error { .. });
+    let same = |a: &Cell, b: &Cell| {
+        (a.outcome == b.outcome && a.measurement == b.measurement) || (is_dead(a) && is_dead(b))
+    };
+    let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
+    let twice = run.cells.iter().find(differs)?;
+    Some(format!("{} is in both, and not the same: what is measured is taken from one run", twice.id.name()))
+}
+
+/// What two runs differ in that no cell names, if in something.
+pub fn unlike(all: &Run, run: &Run) -> Option<String> {
+    if run.suite.sha256 != all.suite.sha256 {
+        return Some("they are of different suites".to_owned());
+    }
+    let plugin = |run: &Run| run.machines.first().and_then(|machine| machine.plugin_sha256.clone());
+    let is_other = |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
+    if plugin(run) != plugin(all) || run.machines.iter().any(is_other) {
+        return Some("they measured in different machines, or with another agent or plugin".to_owned());
+    }
+    let is_other = |kernel: &&Kernel| {
+        let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
+        all.kernels.iter().filter(same_name).any(|known| known != *kernel)
+    };
+    let Kernel { name, arch, .. } = run.kernels.iter().find(is_other)?;
+    Some(format!("a kernel of one name is not the same in both: {name} for {arch}"))
+}
+
+fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
+    all.cells.iter().find(|known| known.id == cell.id)
+}
+
+fn add(all: &mut Run, run: Run) {
+    let Run { machines, kernels, series, cells, interrupted, missing, started, finished, notes, .. } = run;
+    for machine in machines {
+        if all.machine(machine.arch).is_none() {
+            all.machines.push(machine);
+        }
+    }
+    for kernel in kernels {
+        if !all.kernels.contains(&kernel) {
+            all.kernels.push(kernel);
+        }
+    }
+    for one in series {
+        if !all.series.contains(&one) {
+            all.series.push(one);
+        }
+    }
+    for note in notes {
+        if !all.notes.contains(&note) {
+            all.notes.push(note);
+        }
+    }
+    for cell in cells {
+        if known(all, &cell).is_none() {
+            all.cells.push(cell);
+        }
+    }
+    all.interrupted |= interrupted;
+    all.missing.extend(missing);
+    // RFC 3339 in UTC: the order of the texts is that of the times.
+    all.started = started.min(std::mem::take(&mut all.started));
+    // One that was killed never finished, and so neither did the whole.
+    all.finished = all.finished.take().zip(finished).map(|(a, b)| a.max(b));
+}
+
+fn missing(id: &CellId) -> Cell {
+    let message = "no run has it: the shard that was to measure it did not report".to_owned();
+    Cell::without_result(id.clone(), Outcome::Error { kind: ErrorKind::Harness, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{Arch, Shard};
+
+    fn whole() -> Run {
+        serde_json::from_str(include_str!("../../../testdata/two-architectures.json")).unwrap()
+    }
+
+    /// Every `of`-th cell of the recorded run, as a shard would leave it.
+    fn shard(number: usize, of: usize) -> Run {
+        let mut run = whole();
+        run.id = format!("shard-{number}");
+        let cells = run.cells.iter().map(|cell| cell.id.clone()).collect();
+        run.shard = Some(Shard { partition: format!("slice:{}/{of}", number + 1), cells });
+        let mut index = 0..;
+        run.cells.retain(|_| index.next().is_some_and(|index| index % of == number));
+        run
+    }
+
+    #[test]
+    fn all_shards_in_any_order_are_the_whole_run() {
+        let all = join(vec![shard(2, 3), shard(0, 3), shard(1, 3)], 3).unwrap().unwrap();
+        let whole = whole();
+        assert_eq!(all.cells, whole.cells);
+        assert_eq!(
+            (&all.kernels, &all.machines, &all.series),
+            (&whole.kernels, &whole.machines, &whole.series)
+        );
+        let joined = all.joined.unwrap();
+        assert_eq!(
+            (joined.runs, joined.expected),
+            (["shard-2", "shard-0", "shard-1"].map(str::to_owned).into(), 3)
+        );
+        assert_eq!(join(Vec::new(), 0).unwrap(), None);
+    }
+
+    #[test]
+    fn the_whole_has_each_note_of_a_part_once() {
+        let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+        first.notes = vec!["a".to_owned(), "b".to_owned()];
+        second.notes = vec!["b".to_owned(), "c".to_owned()];
+        assert_eq!(join(vec![first, second], 2).unwrap().unwrap().notes, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn what_no_shard_reported_is_an_error() {
+        let whole = whole();
+        let all = join(vec![shard(0, 3), shard(2, 3)], 3).unwrap().unwrap();
+        assert_eq!(all.cells.len(), whole.cells.len());
+        for (index, (cell, known)) in all.cells.iter().zip(&whole.cells).enumerate() {
+            assert_eq!(cell.id, known.id);
+            match &cell.outcome {
+                Outcome::Error { kind: ErrorKind::Harness, message } => {
+                    assert!(index % 3 == 1 && message.contains("did not report"), "{index}: {message}");
+                }
+                outcome => assert!(index % 3 != 1 && *outcome == known.outcome, "{index}: {outcome:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_part_lacks_the_whole_lacks() {
+        let all = join(vec![shard(0, 3), shard(1, 3)], 3).unwrap().unwrap();
+        let again = join(vec![all], 1).unwrap().unwrap();
+        let joined = again.joined.unwrap();
+        assert_eq!((joined.runs.len(), joined.expected), (1, 2));
+    }
+
+    #[test]
+    fn a_run_that_did_not_end_is_not_made_whole() {
+        let [mut first, second] = [shard(0, 2), shard(1, 2)];
+        first.finished = None;
+        first.interrupted = true;
+        let all = join(vec![second, first], 2).unwrap().unwrap();
+        assert!(all.interrupted && all.finished.is_none());
+    }
+
+    #[test]
+    fn what_one_run_did_not_come_to_another_may_have() {
+        let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+        (first.shard, second.shard) = (None, None);
+        first.interrupted = true;
+        let [lost, other] = [0, 1].map(|cell| second.cells[cell].id.clone());
+        second.cells.remove(0);
+        first.missing = vec![lost.clone(), other];
+        let parts = vec![first, second];
+        assert_eq!(join(parts.clone(), 2).unwrap().unwrap().missing, std::slice::from_ref(&lost));
+
+        let mut third = parts[1].clone();
+        third.id = "third".to_owned();
+        third.cells = whole().cells.into_iter().filter(|cell| cell.id == lost).collect();
+        let [mut killed, second] = <[Run; 2]>::try_from(parts).unwrap();
+        killed.finished = None;
+        let all = join(vec![killed, second, third], 3).unwrap().unwrap();
+        assert_eq!(all.cells.len(), whole().cells.len());
+        assert!(all.missing.is_empty() && !all.interrupted && all.finished.is_some());
+    }
+
+    /// It did report: what it lacks is no error of a shard that was lost.
+    #[test]
+    fn what_an_interrupted_shard_lacks_is_missing() {
+        let [first, mut second] = [shard(0, 2), shard(1, 2)];
+        let lost = second.cells.remove(0).id;
+        (second.interrupted, second.missing) = (true, vec![lost.clone()]);
+        let all = join(vec![first, second], 2).unwrap().unwrap();
+        assert_eq!((all.missing, all.cells.len()), (vec![lost], whole().cells.len() - 1));
+    }
+
+    /// Else it would count for one that is missing.
+    #[test]
+    fn a_run_that_is_there_twice_is_refused() {
+        let error = join(vec![shard(0, 2), shard(1, 2), shard(0, 2)], 3).unwrap_err().to_string();
+        assert!(
+            error.contains("shard-0 and shard-0 do not go together: the run shard-0 is in both"),
+            "{error}"
+        );
+        // Also as a part of another.
+        let both = Run { id: "both".to_owned(), ..join(vec![shard(0, 2), shard(1, 2)], 2).unwrap().unwrap() };
+        let error = join(vec![both, shard(1, 2)], 2).unwrap_err().to_string();
+        assert!(error.contains("both and shard-1 do not go together: the run shard-1 is in both"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        type Case = (&'static str, fn(&mut Run));
+        let cases: [Case; 4] = [
+            ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
+            ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
+            ("is in both, and not the same", |run| {
+                let outcome = Outcome::Skip { reason: String::new() };
+                run.cells.push(Cell { outcome, ..shard(0, 2).cells[0].clone() });
+            }),
+            ("a kernel of one name is not the same in both: 7.2 for x86_64", |run| {
+                let kernel = run.kernels.iter_mut().find(|kernel| kernel.arch == Arch::X86_64).unwrap();
+                kernel.image_sha256 = None;
+            }),
+        ];
+        for (words, change) in cases {
+            let [first, mut second] = [shard(0, 2), shard(1, 2)];
+            change(&mut second);
+            let error = join(vec![first, second], 2).unwrap_err().to_string();
+            assert!(
+                error.contains(words) && error.starts_with("shard-0 and shard-1 do not go together: "),
+                "{error}"
+            );
+        }
+    }
+
+    /// Each says it with an address of its own.
+    #[test]
+    fn shards_of_a_kernel_that_does_not_boot_are_joined() {
+        let mut shards = [shard(0, 2), shard(1, 2)];
+        let id = CellId { test: Test::Boot, ..shards[0].cells[0].id.clone() };
+        for (shard, address) in shards.iter_mut().zip(["ffff1", "ffff2"]) {
+            let outcome = Outcome::Error { kind: ErrorKind::Oops, message: address.to_owned() };
+            shard.cells.push(Cell::without_result(id.clone(), outcome));
+        }
+        let all = join(shards.to_vec(), 2).unwrap().unwrap();
+        let boots: Vec<_> = all.cells.iter().filter(|cell| cell.id == id).collect();
+        assert!(boots.len() == 1 && boots[0].outcome.reason().unwrap().contains("ffff1"), "{boots:?}");
+    }
+
+    #[test]
+    fn what_a_rest_of_a_rest_measured_is_taken_from_it() {
+        let all = whole();
+        let again = all.cells[1].id.clone();
+        let part = |id: &str, of: Option<&str>| {
+            let cells = all.cells.iter().filter(|cell| cell.id == again || of.is_none()).cloned().collect();
+            Run { id: id.to_owned(), rest_of: of.map(str::to_owned), cells, ..whole() }
+        };
+        let mut runs = [part("first", None), part("second", Some("first")), part("third", Some("second"))];
+        // Interrupted before it came to it.
+        runs[1].cells.clear();
+        superseded(&mut runs);
+        let has = |run: &Run| run.cells.iter().any(|cell| cell.id == again);
+        assert_eq!(runs.each_ref().map(has), [false, false, true]);
+        assert_eq!(runs[0].cells.len(), all.cells.len() - 1);
+        // Edited ones that are each the rest of the other end as well.
+        superseded(&mut [part("a", Some("b")), part("b", Some("a"))]);
+    }
+}

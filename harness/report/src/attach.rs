@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attaching, in tables: how long it took, how that grows, and where the time went.
+
+use super::scaling;
+use std::collections::BTreeMap;
+use tramplab_analysis::{
+    profile::{How, Phase, Summary, Unit, Waited},
+    spread::Spread,
+};
+use tramplab_model::run::{Attach, AttachBoot, Cell, Measurement, Test};
+use tramplab_model::table::Table;
+use tramplab_protocol::{
+    Functions, Mechanism,
+    message::{AttachRound, Explain, Stopped},
+};
+
+/// Functions, and waits, of a phase that are named.
+const NAMED: usize = 4;
+/// Per cent of the phase below which none is.
+const LEAST_PERCENT: f64 = 1.0;
+
+/// Of one kernel.
+pub fn tables(cells: &[&Cell]) -> Vec<Table> {
+    let mut tables = Vec::new();
+    tables.extend(times(cells));
+    tables.extend(growth(cells));
+    tables.extend(time_explained(cells));
+    tables.extend(counted(cells));
+    tables.extend(waits(cells));
+    tables.extend(instructions(cells));
+    tables.extend(functions(cells));
+    tables
+}
+
+/// Attach cells; how each ended where it has no measurement.
+fn attaches<'a>(
+    cells: &[&'a Cell],
+) -> impl Iterator<Item = (Mechanism, Functions, Result<&'a Attach, &'static str>)> {
+    cells.iter().filter_map(|cell| {
+        let Test::Attach { mechanism, functions } = cell.id.test else { return None };
+        let measured = match &cell.measurement {
+            Some(Measurement::Attach(attach)) => Ok(attach),
+            _ => Err(cell.outcome.name()),
+        };
+        Some((mechanism, functions, measured))
+    })
+}
+
+const TIMES: [&str; 10] = [
+    "mechanism",
+    "functions",
+    "clock",
+    "programs",
+    "links",
+    "rounds",
+    "load",
+    "attach",
+    "detach",
+    "memory KiB",
+];
+const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
+
+fn times(cells: &[&Cell]) -> Option<Table> {
+    let mut notes = Vec::new();
+    let mut rows = Vec::new();
+    for (mechanism, functions, measured) in attaches(cells) {
+        let attach = match measured {
+            Ok(attach) => attach,
+            Err(outcome) => {
+                let mut row = vec![mechanism.name().to_owned(), functions.to_string(), outcome.to_owned()];
+                row.resize(TIMES.len(), String::new());
+                rows.push(row);
+                continue;
+            }
+        };
+        let free: Vec<&AttachBoot> = attach.boots.iter().collect();
+        let exact: Vec<&AttachBoot> = attach.exact.iter().collect();
+        for (clock, boots) in [("free", free), ("exact", exact)] {
+            let Some(first) = boots.first() else { continue };
+            let rounds = || boots.iter().flat_map(|boot| &boot.rounds);
+            let mut row = vec![mechanism.name().to_owned(), reached(functions, first), clock.to_owned()];
+            row.extend([first.programs, first.links, rounds().count() as u32].map(|n| n.to_string()));
+            row.extend(PHASES.map(|phase| {
+                Spread::of_ns(rounds().map(phase)).map_or_else(String::new, |spread| spread.to_string())
+            }));
+            let memory = middle(rounds().filter_map(|round| round.memory_kib));
+            row.push(memory.map_or_else(String::new, |kib| kib.to_string()));
+            rows.push(row);
+            notes.extend(first.stopped.map(|stopped| budget_note(mechanism, functions, clock, &stopped)));
+        }
+        let left_out = |why| format!("{mechanism}/{functions}: not explained: {why}");
+        notes.extend(attach.unexplained.iter().map(left_out));
+        let boot = attach.boots.first().or(attach.exact.as_ref());
+        notes.extend(boot.and_then(|boot| refusals(mechanism, functions, boot)));
+    }
+    let caption = "Attach times in ms of guest time, median (min..max)".to_owned();
+    let header = TIMES.map(str::to_owned).to_vec();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+}
+
+/// `1000`, `all (38559)`, `271 of 1000`.
+fn reached(functions: Functions, boot: &AttachBoot) -> String {
+    match (boot.stopped, functions) {
+        (Some(Stopped { wanted, attached, .. }), _) if attached < wanted => format!("{attached} of {wanted}"),
+        (_, Functions::All) => format!("all ({})", boot.functions),
+        (_, Functions::Count(count)) => count.to_string(),
+    }
+}
+
+fn budget_note(mechanism: Mechanism, functions: Functions, clock: &str, stopped: &Stopped) -> String {
+    let Stopped { wanted, attached, detached, seconds } = stopped;
+    format!(
+        "{mechanism}/{functions}, {clock} clock: the budget of {seconds} s ended it: {attached} of {wanted} attached, \
+         {detached} of them detached; its times are of that many."
+    )
+}
+
+fn refusals(mechanism: Mechanism, functions: Functions, boot: &AttachBoot) -> Option<String> {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for refusal in &boot.refused {
+        *reasons.entry(&refusal.reason).or_default() += 1;
+    }
+    let (reason, _) = reasons.iter().max_by_key(|(_, count)| **count)?;
+    let more =
+        if reasons.len() > 1 { format!(", and {} other reasons", reasons.len() - 1) } else { String::new() };
+    Some(format!(
+        "{mechanism}/{functions}: {} other functions were refused ({reason}{more}); run.json names them.",
+        boot.refused.len()
+    ))
+}
+
+fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
+    let mut values: Vec<i64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}
+
+/// How the time grows with the number of functions, where there are enough sizes.
+fn growth(cells: &[&Cell]) -> Option<Table> {
+    type Points = Vec<(f64, f64)>;
+    let mut series: BTreeMap<(Mechanism, &str), Points> = BTreeMap::new();
+    for (mechanism, _, measured) in attaches(cells) {
+        let Ok(attach) = measured else { continue };
+        let mut add = |of, functions: u32, value: Option<f64>| {
+            let point = value.map(|value| (f64::from(functions), value));
+            series.entry((mechanism, of)).or_default().extend(point);
+        };
+        // Boots that a budget ended are of different numbers of functions, and have no common time.
+        let one_number = attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
+        if let Some(boot) = attach.boots.first().filter(|_| one_number) {
+            let median = |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
+            add("attach, free clock", boot.functions, median(PHASES[1]));
+            if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
+                add("detach, free clock", boot.functions, median(PHASES[2]));
+            }
+        }
+        if let Some(boot) = &attach.exact {
+            let median = |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
+            add("attach, exact clock", boot.functions, median(PHASES[1]));
+            if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
+                add("detach, exact clock", boot.functions, median(PHASES[2]));
+            }
+        }
+        for summary in attach.explained.iter().filter(|summary| summary.how == Explain::Exact) {
+            let of = match summary.phase {
+                Phase::Attach => "attach, instructions",
+                Phase::Detach => "detach, instructions",
+            };
+            add(of, summary.attached, Some(summary.totals.task as f64));
+        }
+    }
+    let rows: Vec<Vec<String>> = series
+        .into_iter()
+        .filter_map(|((mechanism, of), points)| {
+            let points = scaling::large(&points);
+            let fit = scaling::fit(&points)?;
+            let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
+            Some(vec![
+                mechanism.name().to_owned(),
+                of.to_owned(),
+                format!("{:.2} ± {:.2}", fit.exponent, fit.error),
+                format!("{:.3}", fit.r_squared),
+                sizes,
+            ])
+        })
+        .collect();
+    let notes = vec![
+        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named (from 100 on, where there are \
+         three): 1 grows in proportion, 0 not at all; ± is the exponent's standard error."
+            .to_owned(),
+    ];
+    let header = ["mechanism", "of", "exponent", "r²", "sizes"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table {
+        caption: "How it grows with the number of functions".to_owned(),
+        header,
+        rows,
+        notes,
+    })
+}
+
+/// Each explained phase, with the name of its row.
+fn explained<'a>(cells: &[&'a Cell], how: Explain) -> impl Iterator<Item = (String, &'a Summary)> {
+    attaches(cells)
+        .filter_map(|(mechanism, functions, measured)| {
+            Some((format!("{mechanism}/{functions}"), measured.ok()?))
+        })
+        .flat_map(move |(name, attach)| {
+            let of_this = attach.explained.iter().filter(move |summary| summary.how == how);
+            of_this.map(move |summary| (name.clone(), summary))
+        })
+}
+
+/// On the CPU and waiting add up to the wall time; what is missing is named.
+fn time_explained(cells: &[&Cell]) -> Option<Table> {
+    let rows: Vec<Vec<String>> = explained(cells, Explain::Sampled)
+        .map(|(name, summary)| {
+            let ms = |ns: i128| format!("{:.2}", ns as f64 / 1e6);
+            let [wall, cpu, waited] = [summary.wall_ns, summary.cpu_ns, summary.waited_ns].map(i128::from);
+            let remainder = wall - cpu - waited;
+            vec![
+                name,
+                summary.phase.name().to_owned(),
+                summary.rounds.to_string(),
+                ms(wall),
+                ms(cpu),
+                ms(waited),
+                format!("{} ({:.1} %)", ms(remainder), 100.0 * remainder as f64 / (wall as f64).max(1.0)),
+            ]
+        })
+        .collect();
+    let header =
+        ["cell", "phase", "rounds", "wall", "on CPU", "waiting", "remainder"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Where the attaching thread's time went, ms of guest time, all rounds together (sampled)".to_owned(),
+        header,
+        rows,
+        notes: vec![
+            "remainder: neither the thread's by the scheduler's accounts nor between two of its switches; mostly the time from a \
+             wake-up that is to preempt the thread until the switch. Between the phases of the last round names are read: a grace \
+             period that detaching would have waited for may end meanwhile."
+                .to_owned(),
+        ],
+    })
+}
+
+/// Of what takes a PMU; the rest is in the times.
+const COUNTED: [&str; 4] = ["cycles", "instructions", "branches", "branch-misses"];
+
+/// As `perf stat` has it, where the guest has a PMU.
+fn counted(cells: &[&Cell]) -> Option<Table> {
+    let mut rows = Vec::new();
+    let mut estimated = false;
+    for (name, summary) in explained(cells, Explain::Sampled) {
+        let count = |event: &str| summary.counters.iter().find(|counter| counter.event == event);
+        if COUNTED.iter().all(|event| count(event).is_none()) {
+            continue;
+        }
+        estimated |= COUNTED.iter().filter_map(|event| count(event)).any(|counter| counter.estimated);
+        let shown = |event| match count(event) {
+            Some(counter) => format!("{}{}", if counter.estimated { "~" } else { "" }, counter.count),
+            None => "-".to_owned(),
+        };
+        let per_cycle = match (count("instructions"), count("cycles")) {
+            (Some(instructions), Some(cycles)) if cycles.count > 0 => {
+                format!("{:.2}", instructions.count as f64 / cycles.count as f64)
+            }
+            _ => "-".to_owned(),
+        };
+        let head = [name, summary.phase.name().to_owned(), summary.rounds.to_string()];
+        rows.push(
+            head.into_iter().chain(COUNTED.iter().map(|event| shown(event))).chain([per_cycle]).collect(),
+        );
+    }
+    let header = ["cell", "phase", "rounds"].into_iter().chain(COUNTED).chain(["per cycle"]);
+    let note = "~: counted for a part of the time, and taken for the whole.";
+    (!rows.is_empty()).then(|| Table {
+        caption: "What the guest's PMU counted of the attaching thread, all rounds together".to_owned(),
+        header: header.map(str::to_owned).collect(),
+        rows,
+        notes: estimated.then(|| note.to_owned()).into_iter().collect(),
+    })
+}
+
+fn waits(cells: &[&Cell]) -> Option<Table> {
+    let mut rows = Vec::new();
+    for (name, summary) in explained(cells, Explain::Sampled) {
+        let mut by_place: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for Waited { stack, ns, count } in &summary.waits {
+            let place = by_place.entry(waited_in(stack)).or_default();
+            *place = (place.0 + ns, place.1 + count);
+        }
+        let mut places: Vec<(String, (u64, u64))> = by_place.into_iter().collect();
+        places.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let percent = |ns: u64| 100.0 * ns as f64 / (summary.wall_ns as f64).max(1.0);
+        let telling = places.into_iter().filter(|(_, (ns, _))| percent(*ns) >= LEAST_PERCENT);
+        for (place, (ns, count)) in telling.take(NAMED) {
+            rows.push(vec![
+                name.clone(),
+                summary.phase.name().to_owned(),
+                format!("{:.2}", ns as f64 / 1e6),
+                format!("{:.1} %", percent(ns)),
+                count.to_string(),
+                place,
+            ]);
+        }
+    }
+    let header = ["cell", "phase", "ms", "of wall", "times", "where"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table {
+        caption: "What it waited for, longest first (from 1 % of the wall time)".to_owned(),
+        header,
+        rows,
+        notes: Vec::new(),
+    })
+}
+
+/// Of the scheduler and what all waiting has in common: not where a wait comes from.
+const WAITING: [&str; 14] = [
+    "__schedule",
+    "schedule",
+    "schedule_timeout",
+    "schedule_preempt_disabled",
+    "schedule_hrtimeout_range_clock",
+    "preempt_schedule",
+    "preempt_schedule_common",
+    "preempt_schedule_irq",
+    "__cond_resched",
+    "wait_for_completion",
+    "wait_for_completion_state",
+    "__wait_for_common",
+    "__wait_rcu_gp",
+    "raw_irqentry_exit_cond_resched",
+];
+
+/// The innermost function that has a reason to wait, and its caller.
+fn waited_in(stack: &[String]) -> String {
+    let mut telling = stack.iter().filter(|name| !WAITING.contains(&name.as_str()));
+    match (telling.next(), telling.next()) {
+        (Some(place), Some(caller)) => format!("{place} < {caller}"),
+        (Some(place), None) => place.clone(),
+        (None, _) => "an unknown place".to_owned(),
+    }
+}
+
+fn instructions(cells: &[&Cell]) -> Option<Table> {
+    let rows: Vec<Vec<String>> = explained(cells, Explain::Exact)
+        .map(|(name, summary)| {
+            let totals = summary.totals;
+            let clock = match summary.clock {
+                tramplab_model::run::Clock::Free => "free",
+                tramplab_model::run::Clock::Exact => "exact",
+            };
+            let mut row = vec![name, summary.phase.name().to_owned(), clock.to_owned()];
+            row.extend([totals.task, totals.interrupts, totals.others].map(|n| n.to_string()));
+            row
+        })
+        .collect();
+    let header = ["cell", "phase", "clock", "attaching thread", "interrupts", "other threads"];
+    (!rows.is_empty()).then(|| Table {
+        caption: "Instructions of one round, by whose work they were (exact)".to_owned(),
+        header: header.map(str::to_owned).to_vec(),
+        rows,
+        notes: vec![
+            "Under the exact clock they repeat; under the free one interrupts come elsewhere each time."
+                .to_owned(),
+        ],
+    })
+}
+
+/// The functions that cost the attaching thread most, itself and not what it calls.
+fn functions(cells: &[&Cell]) -> Option<Table> {
+    let rows: Vec<Vec<String>> = [Explain::Exact, Explain::Sampled]
+        .into_iter()
+        .flat_map(|how| explained(cells, how))
+        .map(|(name, summary)| {
+            let how = match summary.unit {
+                Unit::Instructions => "exact".to_owned(),
+                // A share of a few says little.
+                Unit::Samples | Unit::Nanoseconds => format!("{} samples", summary.totals.task),
+            };
+            let percent = |own: u64| 100.0 * own as f64 / (summary.totals.task as f64).max(1.0);
+            let named = summary
+                .functions
+                .iter()
+                .take(NAMED)
+                .filter(|cost| percent(cost.own) >= LEAST_PERCENT)
+                .map(|cost| format!("{} {:.1} %", cost.function.name, percent(cost.own)));
+            vec![name, summary.phase.name().to_owned(), how, named.collect::<Vec<_>>().join(", ")]
+        })
+        .collect();
+    let header = ["cell", "phase", "how", "functions"].map(str::to_owned).to_vec();
+    let there = |how| explained(cells, how).next().is_some();
+    let mut notes =
+        vec!["Call paths, flame graphs, the whole of it: cargo xtask profile RUN CELL.".to_owned()];
+    if there(Explain::Exact) && there(Explain::Sampled) {
+        notes.extend([How::Exact, How::Sampled].map(|how| format!("Believe {}.", how.believed_for())));
+    }
+    (!rows.is_empty()).then(|| Table {
+        caption: "What the attaching thread did, by function".to_owned(),
+        header,
+        rows,
+        notes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_named_by_who_has_a_reason() {
+        let stack = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (names, place) in [
+            (
+                &[
+                    "__schedule",
+                    "schedule",
+                    "schedule_timeout",
+                    "__wait_for_common",
+                    "__wait_rcu_gp",
+                    "synchronize_rcu_tasks",
+                    "unregister_ftrace_direct",
+                ][..],
+                "synchronize_rcu_tasks < unregister_ftrace_direct",
+            ),
+            (&["__schedule", "__cond_resched", "mutex_lock"], "mutex_lock"),
+            (&["__schedule"], "an unknown place"),
+            (&[], "an unknown place"),
+        ] {
+            assert_eq!(waited_in(&stack(names)), place);
+        }
+    }
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a comparison says, before it is laid out.
+
+use super::content::Listing;
+use std::collections::BTreeMap;
+use tramplab_analysis::{
+    branch::{Branch, Model, listing::Line},
+    compare::{
+        self, Compared, Comparison, Cost, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
+        Verdict,
+    },
+};
+use tramplab_model::table::Table;
+use tramplab_model::{
+    run::{BranchSource, Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
+    text::line,
+};
+use tramplab_protocol::{BesideSet, Mechanism};
+
+#[derive(Clone, Debug)]
+pub struct Verdicts {
+    pub heading: String,
+    /// `1 better, 0 worse, 40 same, …`.
+    pub summary: String,
+    /// What speaks against comparing the two: attach tests of other functions, guests with other clock sources, and what was overlooked on
+    /// demand.
+    pub overlooked: Vec<String>,
+    pub tables: Vec<Table>,
+    /// Base and head side by side, where they differ.
+    pub listings: Vec<Listing>,
+    /// The same as a diff, which is narrow enough for a mail.
+    pub records: Vec<Listing>,
+}
+
+pub fn verdicts(comparison: &Comparison) -> Verdicts {
+    let tables = [
+        changes(comparison),
+        wasted(comparison),
+        triggers(comparison),
+        times(comparison),
+        exact(comparison),
+        own_tests(comparison),
+        unmatched(comparison),
+    ];
+    let differing: Vec<&Listings> =
+        comparison.listings.iter().filter(|listings| listings.differs()).collect();
+    Verdicts {
+        heading: format!("{} -> {}", comparison.base, comparison.head),
+        summary: summary(comparison),
+        overlooked: comparison
+            .other_functions
+            .iter()
+            .map(other_functions)
+            .chain(other_clocks(comparison))
+            .collect(),
+        tables: tables.into_iter().flatten().collect(),
+        listings: differing.iter().map(|listings| side_by_side(listings, comparison)).collect(),
+        records: differing.iter().map(|listings| as_a_diff(listings, comparison)).collect(),
+    }
+}
+
+fn other_functions(test: &Test) -> String {
+    format!(
+        "{} attached to other functions on the base than on the head: see functions.txt of both cells",
+        test.name()
+    )
+}
+
+/// A sentence for each pair of clock sources: one bad guest that was kept shows in every test.
+fn other_clocks(comparison: &Comparison) -> Vec<String> {
+    let mut tests: BTreeMap<&[String; 2], Vec<String>> = BTreeMap::new();
+    for (test, clocks) in &comparison.other_clocks {
+        tests.entry(clocks).or_default().push(test.name());
+    }
+    let sentence = |([base, head], names): (&[String; 2], Vec<String>)| {
+        let (named, rest) = names.split_at(names.len().min(NAMED));
+        let and = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        let named = named.join(", ");
+        format!(
+            "the clock source was {base} on the base and {head} on the head, so times are not judged: {named}{and}"
+        )
+    };
+    tests.into_iter().map(sentence).collect()
+}
+
+/// So many tests are named where there may be many.
+const NAMED: usize = 3;
+
+fn summary(comparison: &Comparison) -> String {
+    let count = |verdict: Verdict| comparison.count(|found| *found == verdict);
+    let lost = comparison.unmatched.iter().filter(|unmatched| unmatched.lost).count();
+    let mut parts = if comparison.same_image { vec![SAME_IMAGE.to_owned()] } else { Vec::new() };
+    if comparison.is_empty() {
+        parts.push("nothing was compared".to_owned());
+    } else {
+        parts.extend([
+            format!("{} better", count(Verdict::Better)),
+            format!("{} worse", count(Verdict::Worse)),
+            same(comparison),
+        ]);
+    }
+    let not_judged = comparison.count(|verdict| matches!(verdict, Verdict::NotJudged(_)));
+    for (count, what) in [
+        (count(Verdict::NoDifferenceSeen), "no difference seen"),
+        (not_judged, "not judged"),
+        (lost, "cells measured on the base only"),
+    ] {
+        parts.extend((count > 0).then(|| format!("{count} {what}")));
+    }
+    parts.join(", ")
+}
+
+/// `24 same (3 within tolerance, 1 by layout)`.
+fn same(comparison: &Comparison) -> String {
+    let but = [(Difference::Tolerated, "within tolerance"), (Difference::Layout, "by layout")];
+    let but = but.into_iter().filter_map(|(difference, what)| {
+        let count = comparison.count(|found| *found == Verdict::Same(difference));
+        (count > 0).then(|| format!("{count} {what}"))
+    });
+    let but = but.collect::<Vec<_>>().join(", ");
+    let all = comparison.count(Verdict::is_same);
+    if but.is_empty() { format!("{all} same") } else { format!("{all} same ({but})") }
+}
+
+/// Whatever is measured then, the patches are not why.
+pub const SAME_IMAGE: &str = "the patches change nothing: both kernels are the same image, byte for byte";
+
+/// The caption of the table that says it all, if anything did.
+pub const WHAT_CHANGED: &str = "What changed";
+
+/// Only what is better or worse.
+fn changes(comparison: &Comparison) -> Option<Table> {
+    let changed = |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
+    let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(judged).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table { caption: WHAT_CHANGED.to_owned(), header, rows, notes: Vec::new() })
+}
+
+fn change(compared: &Compared) -> String {
+    match (&compared.base, &compared.head, &compared.ratio) {
+        (.., Some(ratio)) => ratio.to_string(),
+        (Value::Records(Some(a)), Value::Records(Some(b)), _) => {
+            format!("{:+}", i64::from(*b) - i64::from(*a))
+        }
+        (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
+        (Value::ExactTime(a), Value::ExactTime(b), _)
+        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
+            if a != b && *a > 0 =>
+        {
+            format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
+        }
+        _ => String::new(),
+    }
+}
+
+/// One number where both sides have it.
+fn sides(Compared { base, head, .. }: &Compared) -> String {
+    if base == head { base.to_string() } else { format!("{base} -> {head}") }
+}
+
+/// The modelled CPU, or that it was none.
+fn whose(comparison: &Comparison) -> &'static str {
+    match comparison.records {
+        BranchSource::Hardware => BranchSource::Hardware.name(),
+        BranchSource::Virtual => comparison.model.name(),
+    }
+}
+
+/// Every waste, a row per mechanism and point, a column per filter.
+fn wasted(comparison: &Comparison) -> Option<Table> {
+    let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
+    for compared in &comparison.metrics {
+        let Metric::Wasted { row, filter } = compared.metric else { continue };
+        let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
+        let column = Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
+        cells[column] = sides(compared);
+    }
+    let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
+    let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: format!("Wasted branch records, base -> head ({})", whose(comparison)),
+        header: header.map(str::to_owned).collect(),
+        rows,
+        notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
+    })
+}
+
+/// A row per mechanism.
+fn triggers(comparison: &Comparison) -> Option<Table> {
+    let mut rows: BTreeMap<(Mechanism, BesideSet), Vec<String>> = BTreeMap::new();
+    for compared in &comparison.metrics {
+        let Metric::Trigger { mechanism, beside, cost } = compared.metric else { continue };
+        let cells = rows.entry((mechanism, beside)).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
+        let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
+        cells[column] = sides(compared);
+    }
+    let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|((mechanism, beside), cells)| [vec![beside.with(mechanism)], cells].concat())
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Cost of a hit, base -> head".to_owned(),
+        header,
+        rows,
+        notes: vec!["Times are those of one boot each, and not judged.".to_owned()],
+    })
+}
+
+/// A metric with its verdict, whatever that is.
+fn judged(compared: &Compared) -> Vec<String> {
+    let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
+    vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
+}
+
+fn times(comparison: &Comparison) -> Option<Table> {
+    let rows: Vec<_> =
+        comparison.metrics.iter().filter(|c| matches!(c.metric, Metric::Time { .. })).map(judged).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let notes = vec![
+        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
+         pairs of boots, with a confidence interval that holds for all times together (95 %)."
+            .to_owned(),
+    ];
+    (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
+}
+
+/// What repeats of attaching.
+fn exact(comparison: &Comparison) -> Option<Table> {
+    let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
+    let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(judged).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let mut notes = vec![
+        "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
+         thread's own, interrupts left out."
+            .to_owned(),
+    ];
+    if comparison.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
+        notes.push(
+            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures how far."
+                .to_owned(),
+        );
+    }
+    let caption = "Attaching, exactly, base -> head".to_owned();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+}
+
+/// Of the kernel tree's own.
+fn own_tests(comparison: &Comparison) -> Option<Table> {
+    let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
+    let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let notes = vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
+    let caption = "The tree's own tests, base -> head".to_owned();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+}
+
+fn unmatched(comparison: &Comparison) -> Option<Table> {
+    let mut rows: Vec<_> = comparison
+        .unmatched
+        .iter()
+        .map(|unmatched| {
+            let head = short(&unmatched.head);
+            let head = if unmatched.is_new { format!("{head} (new)") } else { head };
+            vec![unmatched.test.name(), short(&unmatched.base), head]
+        })
+        .collect();
+    let of_head = |one: &HeadOnly| vec![one.test.name(), "not in the run".to_owned(), short(&one.head)];
+    rows.extend(comparison.head_only.iter().map(of_head));
+    let header = ["test", "base", "head"].map(str::to_owned).to_vec();
+    let caption = "Not compared: not measured on both sides".to_owned();
+    (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
+}
+
+/// `-` marks a record that only the base has, `+` one that only the head has, `~` one with another end.
+fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
+    let rows: Vec<(&str, String, String)> = listings
+        .rows
+        .iter()
+        .map(|row| {
+            let mark = match row.side() {
+                Side::Both => " ",
+                Side::Moved => "~",
+                Side::Base => "-",
+                Side::Head => "+",
+            };
+            let [base, head] = [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), record));
+            (mark, base, head)
+        })
+        .collect();
+    let width = rows.iter().map(|(_, base, _)| base.len()).max().unwrap_or(0).max(4);
+    let mut out = format!("  {:width$} | head\n", "base");
+    for (mark, base, head) in rows {
+        out += format!("{mark} {base:width$} | {head}").trim_end();
+        out.push('\n');
+    }
+    let moved = match listings.subject {
+        Subject::Waste(_) => "from or to another function",
+        Subject::Trigger(..) => "another function or count",
+    };
+    let marks = format!("base | head; - went, + came, ~ {moved}");
+    Listing { caption: caption(listings, comparison, &marks), text: out }
+}
+
+/// The head's records, with those of the base that are others in front.
+fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
+    let mut out = String::new();
+    for row in &listings.rows {
+        let lines = match row.side() {
+            Side::Both => [None, row.head.as_ref().map(|line| (' ', line))],
+            Side::Moved | Side::Base | Side::Head => {
+                [row.base.as_ref().map(|line| ('-', line)), row.head.as_ref().map(|line| ('+', line))]
+            }
+        };
+        out.extend(lines.into_iter().flatten().map(|(mark, line)| format!("{mark} {}\n", record(line))));
+    }
+    Listing { caption: caption(listings, comparison, "- base, + head"), text: out }
+}
+
+fn record(line: &Line) -> String {
+    let note = if line.modelled { " (modelled)" } else { "" };
+    let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
+    format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to)
+}
+
+fn caption(listings: &Listings, comparison: &Comparison, marks: &str) -> String {
+    match listings.subject {
+        Subject::Waste(row) => format!("{row}, any ({}): {marks}", whose(comparison)),
+        trigger @ Subject::Trigger(..) => format!("{trigger}, instructions before each: {marks}"),
+    }
+}
+
+/// Patch by patch: did it build, boot and pass; and every metric that changed somewhere.
+fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
+    let patch = |step: &Step| match &step.subject {
+        Some(subject) => vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)],
+        None => vec!["0".to_owned(), "base".to_owned(), state(run, series, step)],
+    };
+    let mut tables = vec![Table {
+        caption: "Patch by patch".to_owned(),
+        header: ["#", "patch", "state"].map(str::to_owned).to_vec(),
+        rows: series.steps.iter().map(patch).collect(),
+        notes: Vec::new(),
+    }];
+    let mut changed: Vec<Metric> = Vec::new();
+    for compared in comparisons.iter().flat_map(|comparison| &comparison.metrics) {
+        let differs = matches!(compared.verdict, Verdict::Better | Verdict::Worse);
+        if differs && !changed.contains(&compared.metric) {
+            changed.push(compared.metric);
+        }
+    }
+    if changed.is_empty() {
+        tables[0].notes.push("No metric changed.".to_owned());
+        return tables;
+    }
+    // A step is the head of the comparison before it, and the base of the one after.
+    let value = |metric: &Metric, step: usize| {
+        let find =
+            |index: usize| comparisons.get(index)?.metrics.iter().find(|found| found.metric == *metric);
+        let as_head = step.checked_sub(1).and_then(find).map(|compared| compared.head.to_string());
+        as_head.or_else(|| find(step).map(|compared| compared.base.to_string())).unwrap_or_default()
+    };
+    let row = |metric: &Metric| {
+        let values = (0..series.steps.len()).map(|step| value(metric, step));
+        std::iter::once(metric.to_string()).chain(values).collect()
+    };
+    let numbers = series.steps.iter().map(|step| format!("#{}", step.patches));
+    tables.push(Table {
+        caption: "What changed, patch by patch".to_owned(),
+        header: std::iter::once("metric".to_owned()).chain(numbers).collect(),
+        rows: changed.iter().map(row).collect(),
+        notes: Vec::new(),
+    });
+    tables
+}
+
+/// What keeps base and head from being compared whole, the base's first: the verdict means little without it.
+fn trouble(run: &Run, series: &Series) -> Option<String> {
+    [series.base(), series.head()].into_iter().find_map(|step| {
+        let errors =
+            run.cells_of(series.arch, &step.kernel).any(|cell| matches!(cell.outcome, Outcome::Error { .. }));
+        let failed = errors || step.built != Built::Yes;
+        failed.then(|| match &step.built {
+            Built::Failed { message } => format!("{} does not build ({})", step.kernel, short(message)),
+            _ => format!("{}: {}", step.kernel, state(run, series, step)),
+        })
+    })
+}
+
+/// How a step of the series fared, the worst first.
+fn state(run: &Run, series: &Series, step: &Step) -> String {
+    match step.built {
+        Built::Failed { .. } => return "does not build".to_owned(),
+        Built::NotReached => return "not reached".to_owned(),
+        Built::Yes => {}
+    }
+    let outcomes = || run.cells_of(series.arch, &step.kernel).map(|cell| &cell.outcome);
+    let errors: Vec<ErrorKind> = outcomes()
+        .filter_map(|outcome| match outcome {
+            Outcome::Error { kind, .. } => Some(*kind),
+            _ => None,
+        })
+        .collect();
+    let failures = outcomes().filter(|outcome| matches!(outcome, Outcome::Fail { .. })).count();
+    let all = outcomes().count();
+    match (errors.first(), failures, all) {
+        (_, _, 0) => "not measured".to_owned(),
+        (Some(kind), ..) => format!("{} of {all} cells: {kind}", errors.len()),
+        (None, 0, _) => "pass".to_owned(),
+        (None, failures, all) => format!("{failures} of {all} cells fail"),
+    }
+}
+
+/// A series on one architecture.
+#[derive(Clone, Debug)]
+pub struct OfSeries {
+    /// Base against head.
+    pub whole: Verdicts,
+    /// Patch by patch, where it was walked.
+    pub walk: Vec<Table>,
+}
+
+/// The verdicts of a run that has a series.
+pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
+    let one = |series: &Series| {
+        let mut whole = verdicts(&compare::whole(run, series, asked));
+        if let Some(trouble) = trouble(run, series) {
+            whole.summary = format!("{trouble}: {}", whole.summary);
+        }
+        let mut walk = match series.steps.len() {
+            0..=2 => Vec::new(),
+            _ => walk(run, series, &compare::walk(run, series, asked)),
+        };
+        if run.series.len() > 1 {
+            let titles = walk.iter_mut().map(|table| &mut table.caption);
+            titles.chain([&mut whole.heading]).for_each(|title| *title += &format!(" ({})", series.arch));
+        }
+        OfSeries { whole, walk }
+    };
+    run.series.iter().map(one).collect()
+}
+
+/// How a cell ended; the whole of it stands with the outcomes.
+fn short(ending: &str) -> String {
+    const WIDTH: usize = 72;
+    let line = line(ending.trim().lines().next().unwrap_or_default());
+    if line.chars().count() <= WIDTH { line } else { line.chars().take(WIDTH).chain(['…']).collect() }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Figures in `docs/` against the recorded runs that they are of.
+
+use crate::tests::series;
+use tramplab_analysis::branch::{Branch, Filter, Model, listing, waste};
+use tramplab_model::run::{CapturePoint, LbrWaste, Measurement, Test};
+use tramplab_protocol::{Mechanism, message::Symbol};
+
+const SHIPPED: &str = include_str!("../../../docs/shipped-series.md");
+const MODEL: Model = Model::IntelLbr;
+
+fn waste_of(kernel: &str, mechanism: Mechanism) -> LbrWaste {
+    let is_it = |cell: &&tramplab_model::run::Cell| {
+        cell.id.kernel == kernel && cell.id.test == (Test::LbrWaste { mechanism })
+    };
+    match series().cells.iter().find(is_it).and_then(|cell| cell.measurement.clone()) {
+        Some(Measurement::LbrWaste(measured)) => measured,
+        other => panic!("{kernel} {mechanism}: {other:?}"),
+    }
+}
+
+fn only(measured: &LbrWaste) -> (&CapturePoint, &Symbol) {
+    let [point] = &measured.points[..] else { panic!("{} points", measured.points.len()) };
+    (point, &measured.function)
+}
+
+/// The cells of each row of the table that follows `heading`.
+fn table<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let at = page.find(heading).unwrap_or_else(|| panic!("no {heading:?}"));
+    let lines = page[at..].lines().skip_while(|line| !line.starts_with('|'));
+    lines
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+#[test]
+fn wasted_records_of_lbr_helpers_are_those_of_the_recorded_run() {
+    let rows = table(SHIPPED, "\n## Measured\n");
+    let is_ours = |row: &&Vec<&str>| row[0].contains("lbr-helpers");
+    let from = rows.iter().position(|row| is_ours(&row)).expect("rows of lbr-helpers");
+    for (row, (mechanism, branch)) in rows[from..].iter().zip([
+        (Mechanism::Fexit, Branch::Any),
+        (Mechanism::Fexit, Branch::AnyReturn),
+        (Mechanism::KretprobeMulti, Branch::Any),
+        (Mechanism::KretprobeMulti, Branch::AnyReturn),
+    ]) {
+        let filter = Filter::of(branch);
+        assert!(row[0].ends_with(mechanism.name()) && row[1] == format!("`{filter}`"), "{row:?}");
+        let counted =
+            ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"].map(|kernel| {
+                let measured = waste_of(kernel, mechanism);
+                let (point, function) = only(&measured);
+                waste::count_at(MODEL, filter, point, function).wasted.unwrap().to_string()
+            });
+        assert_eq!(row[2..5], counted, "{row:?}");
+    }
+    assert_eq!(rows.len() - from, 4);
+}
+
+/// `bpf_trampoline_6442505049+0x31`, without what differs from build to build.
+fn function(place: &str) -> &str {
+    match place.split('+').next().unwrap() {
+        name if name.starts_with("bpf_trampoline_") => "bpf_trampoline",
+        name if name.starts_with("bpf_prog_") => "program",
+        name => name,
+    }
+}
+
+#[test]
+fn rows_beside_the_letters_are_those_of_the_recorded_run() {
+    for (heading, mechanism) in
+        [("\nfexit, `any`:\n", Mechanism::Fexit), ("\nkretprobe.multi, `any`:\n", Mechanism::KretprobeMulti)]
+    {
+        let stated: Vec<String> = table(SHIPPED, heading)
+            .into_iter()
+            .filter(|row| row[1] != "⋯")
+            .map(|row| match row[1].strip_suffix(" the same") {
+                Some(number) => format!("{number} {}", row[0].split_once(' ').unwrap().1),
+                None => row[1].to_owned(),
+            })
+            .collect();
+        let measured = waste_of("6.12-source+lbr-helpers.0", mechanism);
+        let (point, traced) = only(&measured);
+        let mut lines = listing::lines(point, traced, MODEL, Filter::of(Branch::Any));
+        lines.reverse();
+        let rows: Vec<String> = lines
+            .iter()
+            .map(|line| format!("#{:02} `{}` → `{}`", line.index, function(&line.from), function(&line.to)))
+            .collect();
+        assert_eq!(stated, rows, "{heading}");
+    }
+}

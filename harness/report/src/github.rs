@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! For GitHub's pages: annotations, consoles that fold, and a summary of the size it takes.
+//!
+//! What a guest, a compiler or a series' author wrote is data: none of it becomes a command of the runner's.
+
+use super::{View, content::and_more, markdown};
+use tramplab_model::{
+    run::{Cell, ErrorKind, Outcome, Run},
+    text::{line, plain},
+};
+
+/// Of one kind and one step, GitHub shows so many.
+const SHOWN: usize = 10;
+/// What GitHub takes of a step's summary, in bytes; a larger one is dropped whole.
+pub const SUMMARY: usize = 1 << 20;
+/// An annotation is a sentence; the rest is in the log.
+const LINES: usize = 6;
+
+#[derive(Clone, Copy)]
+enum Level {
+    Error,
+    Warning,
+}
+
+struct Annotation {
+    title: String,
+    message: String,
+    /// A file of the tree, and its line.
+    place: Option<(String, u32)>,
+}
+
+/// Lines that the runner turns into annotations and folded parts of the log.
+pub fn annotations(run: &Run) -> String {
+    let mut out = all(Level::Error, errors(run)) + &all(Level::Warning, warnings(run));
+    for cell in run.cells.iter().filter(|cell| !cell.console_tail.is_empty()) {
+        out += &format!("::group::{}\n", data(&format!("console of {}", cell.id.name())));
+        out.extend(cell.console_tail.iter().map(|line| format!("{}\n", harmless(line))));
+        out += "::endgroup::\n";
+    }
+    out
+}
+
+fn errors(run: &Run) -> Vec<Annotation> {
+    let mut errors = Vec::new();
+    errors.extend(run.shortage().map(|message| Annotation {
+        title: "tramplab: a shard did not report".to_owned(),
+        message,
+        place: None,
+    }));
+    errors.extend(run.interruption().map(|message| Annotation {
+        title: "tramplab: interrupted".to_owned(),
+        message,
+        place: None,
+    }));
+    let is_empty = run.cells.is_empty() && !run.interrupted && run.shard.is_none();
+    errors.extend(is_empty.then(|| Annotation {
+        title: "tramplab: nothing was measured".to_owned(),
+        message: "The run has no cells.".to_owned(),
+        place: None,
+    }));
+    errors.extend(of_cells(&run.cells));
+    errors
+}
+
+/// One of each, whatever number of cells ended so: GitHub shows few.
+fn of_cells(cells: &[Cell]) -> Vec<Annotation> {
+    let mut alike: Vec<(&Cell, Vec<String>)> = Vec::new();
+    for cell in cells {
+        let is_same = |(first, _): &&mut (&Cell, Vec<String>)| first.outcome == cell.outcome;
+        let is_error = matches!(cell.outcome, Outcome::Error { .. });
+        match alike.iter_mut().find(is_same).filter(|_| is_error) {
+            Some((_, names)) => names.push(cell.id.name()),
+            None => alike.push((cell, vec![cell.id.name()])),
+        }
+    }
+    alike.iter().filter_map(|(cell, names)| of_cell(cell, &and_more(names))).collect()
+}
+
+fn of_cell(cell: &Cell, names: &str) -> Option<Annotation> {
+    let place = match &cell.outcome {
+        Outcome::Pass | Outcome::Skip { .. } => return None,
+        Outcome::Error { kind: ErrorKind::Build, message } => place(message),
+        Outcome::Fail { .. } | Outcome::Error { .. } => None,
+    };
+    let title = format!("{} {names}", cell.outcome.name());
+    Some(Annotation { title, message: cell.outcome.reason()?, place })
+}
+
+/// Where a compiler's error is: the first `kernel/bpf/trampoline.c:897:` of a message.
+fn place(message: &str) -> Option<(String, u32)> {
+    message.split_whitespace().find_map(|word| {
+        let mut parts = word.split(':');
+        let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
+        let of_the_tree = !file.starts_with('/') && !file.contains("..") && file.contains('.');
+        of_the_tree.then(|| (file.to_owned(), line))
+    })
+}
+
+/// Notes, and kernels that were built unconfined.
+fn warnings(run: &Run) -> Vec<Annotation> {
+    let mut warnings = Vec::new();
+    if !run.notes.is_empty() {
+        let mut lines: Vec<String> = run.notes.iter().map(|note| plain(note).replace('\n', " ")).collect();
+        if lines.len() > LINES {
+            let rest = lines.split_off(LINES - 1).len();
+            lines.push(format!("and {rest} more: the step's summary has them all"));
+        }
+        warnings.push(Annotation {
+            title: "tramplab: read this with the verdict".to_owned(),
+            message: lines.join("\n"),
+            place: None,
+        });
+    }
+    let unconfined =
+        |kernel: &&tramplab_model::run::Kernel| kernel.build.as_ref().is_some_and(|build| !build.confined);
+    for kernel in run.kernels.iter().filter(unconfined) {
+        warnings.push(Annotation {
+            title: format!("{} for {} was built unconfined", kernel.name, kernel.arch),
+            message: "What a patch puts into a Makefile ran with the rights of this job.".to_owned(),
+            place: None,
+        });
+    }
+    warnings
+}
+
+/// No more than are shown: the last says how many there are.
+fn all(level: Level, annotations: Vec<Annotation>) -> String {
+    let name = match level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+    };
+    let count = annotations.len();
+    let one = |Annotation { title, message, place }: &Annotation| {
+        let place = place
+            .as_ref()
+            .map_or_else(String::new, |(file, line)| format!("file={},line={line},", property(file)));
+        let lines: Vec<String> = plain(message).lines().take(LINES).map(str::to_owned).collect();
+        format!("::{name} {place}title={}::{}\n", property(title), data(&lines.join("\n")))
+    };
+    if count <= SHOWN {
+        return annotations.iter().map(one).collect();
+    }
+    let shown: String = annotations.iter().take(SHOWN - 1).map(one).collect();
+    let rest = count - (SHOWN - 1);
+    format!("{shown}::{name} title=tramplab::and {rest} more: the step's summary has them all\n")
+}
+
+/// As the runner takes a command's text.
+fn data(text: &str) -> String {
+    plain(text).replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// As it takes a command's property.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+/// The runner looks for `::` where a line begins, and for `##[` anywhere in it.
+fn harmless(text: &str) -> String {
+    let text = line(text).replace("##[", "## [");
+    format!("| {text}").trim_end().to_owned()
+}
+
+/// The report as Markdown, of `limit` bytes at most; what is cut off is said, and where it is.
+pub fn summary(run: &Run, view: &View, limit: usize) -> String {
+    let whole = markdown::render(run, view);
+    if whole.len() <= limit {
+        return whole;
+    }
+    let kib = |bytes: usize| bytes.div_ceil(1024);
+    let note = |shown: usize| {
+        format!(
+            "\n**Cut off: {} of {} KiB are shown. The run's folder, which is uploaded with the job, has the whole in `report.md`, of a \
+             series in `details.md`.**\n",
+            kib(shown),
+            kib(whole.len())
+        )
+    };
+    let room = limit.saturating_sub(note(whole.len()).len());
+    let shown = &whole[..last_break(&whole, room)];
+    shown.to_owned() + &note(shown.len())
+}
+
+/// The last place up to `room` where a block ends: not in a table's middle, not in what is folded away.
+fn last_break(text: &str, room: usize) -> usize {
+    let (mut at, mut last, mut open) = (0, 0, 0usize);
+    let mut fence: Option<&str> = None;
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim_end();
+        match fence {
+            Some(mark) if trimmed == mark => fence = None,
+            Some(_) => {}
+            None if trimmed.starts_with("```") => fence = Some(trimmed),
+            None if trimmed.starts_with("<details>") => open += 1,
+            None if trimmed == "</details>" => open = open.saturating_sub(1),
+            None => {}
+        }
+        at += line.len();
+        if at > room {
+            break;
+        }
+        if fence.is_none() && open == 0 && trimmed.is_empty() {
+            last = at;
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::series;
+    use tramplab_analysis::compare;
+
+    fn stored() -> Run {
+        serde_json::from_str(include_str!("../../testdata/run.json")).unwrap()
+    }
+
+    fn error(message: &str) -> Outcome {
+        Outcome::Error { kind: ErrorKind::Build, message: message.to_owned() }
+    }
+
+    #[test]
+    fn what_failed_is_an_annotation_and_what_passed_is_none() {
+        let mut run = stored();
+        run.cells.iter_mut().for_each(|cell| cell.outcome = Outcome::Pass);
+        run.cells.iter_mut().for_each(|cell| cell.console_tail.clear());
+        assert_eq!(annotations(&run), "");
+        let empty = Run { cells: Vec::new(), ..run.clone() };
+        assert_eq!(
+            annotations(&empty),
+            "::error title=tramplab%3A nothing was measured::The run has no cells.\n"
+        );
+        let reasons = vec!["fexit wastes 9, budget 1 (100 % more)".to_owned(), "and\ranother".to_owned()];
+        run.cells[0].outcome = Outcome::Fail { reasons };
+        let name = run.cells[0].id.name();
+        assert_eq!(
+            annotations(&run),
+            format!("::error title=fail {name}::fexit wastes 9, budget 1 (100 %25 more)%0Aandanother\n")
+        );
+    }
+
+    #[test]
+    fn a_compilers_error_stands_at_its_line() {
+        let table = [
+            (
+                "with patch 2 (bpf: X): failed to build a+b: kernel/bpf/trampoline.c:897:12: error: no\n    897 | x",
+                "::error file=kernel/bpf/trampoline.c,line=897,title=",
+            ),
+            ("failed to build a: /usr/include/x.h:3: error: no", "::error title="),
+            ("failed to build a: ../x.h:3: error", "::error title="),
+            ("make[2]: *** [scripts/Makefile:3: x] Error 2", "::error title="),
+            ("k,:e/r.c:7: error", "::error title="),
+        ];
+        for (message, begins) in table {
+            let mut run = stored();
+            run.cells[0].outcome = error(message);
+            let out = annotations(&run);
+            assert!(out.starts_with(begins), "{message}: {out}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_a_guest_says_is_a_command() {
+        let mut run = stored();
+        let hostile =
+            ["::add-mask::a", "  ::error::b", "x ##[error]c", "\u{1b}[1m::stop-commands::d", "e\n::f::"];
+        run.cells[0].outcome = error("bad\n::error::g\r\n%0A::h");
+        run.cells[0].console_tail = hostile.map(str::to_owned).to_vec();
+        let out = annotations(&run);
+        let commands: Vec<&str> = out
+            .lines()
+            .filter(|line| line.trim_start().starts_with("::") || line.contains("##["))
+            .map(|line| line.split([' ', ':']).find(|word| !word.is_empty()).unwrap())
+            .collect();
+        assert!(
+            commands.iter().all(|word| ["error", "warning", "group", "endgroup"].contains(word)),
+            "{out}"
+        );
+        assert!(out.contains("bad%0A::error::g%0A%250A::h") && out.contains("| ::add-mask::a"), "{out}");
+        assert!(out.contains("| x ## [error]c"), "{out}");
+    }
+
+    #[test]
+    fn of_many_the_last_says_how_many() {
+        let mut run = stored();
+        let cell = run.cells[0].clone();
+        let failing = |count: usize, run: &mut Run| {
+            let outcome = Outcome::Fail { reasons: vec!["worse".to_owned()] };
+            run.cells = vec![Cell { outcome, console_tail: Vec::new(), ..cell.clone() }; count];
+            annotations(run).lines().filter(|line| line.starts_with("::error ")).map(str::to_owned).collect()
+        };
+        let ten: Vec<String> = failing(10, &mut run);
+        assert!(ten.len() == 10 && !ten[9].contains("more"), "{ten:?}");
+        let eleven: Vec<String> = failing(11, &mut run);
+        assert!(eleven.len() == 10 && eleven[9].contains("and 2 more"), "{eleven:?}");
+    }
+
+    #[test]
+    fn a_shard_that_is_missing_and_a_build_unconfined_are_said() {
+        let mut run = stored();
+        run.joined = Some(tramplab_model::run::Joined { runs: vec!["a".to_owned()], expected: 2 });
+        let build =
+            tramplab_model::run::Build { toolchain: String::new(), key: String::new(), confined: false };
+        run.kernels[0].build = Some(build);
+        let out = annotations(&run);
+        assert!(
+            out.starts_with("::error title=tramplab%3A a shard did not report::Only 1 of 2 runs"),
+            "{out}"
+        );
+        assert!(out.contains("was built unconfined::"), "{out}");
+    }
+
+    #[test]
+    fn what_is_within_the_tolerance_is_no_annotation() {
+        let mut run = series();
+        run.cells.iter_mut().for_each(|cell| cell.outcome = Outcome::Pass);
+        // The other way round, what got better got worse.
+        run.series.iter_mut().for_each(|series| series.steps.reverse());
+        run.tolerance.wasted = 100;
+        compare::judge(&mut run);
+        assert_eq!(annotations(&run), "");
+        run.tolerance.wasted = 0;
+        compare::judge(&mut run);
+        assert!(annotations(&run).contains("lbr_waste.fexit.any is worse than on"), "{}", annotations(&run));
+    }
+
+    #[test]
+    fn a_summary_is_cut_between_blocks_and_says_so() {
+        let run = stored();
+        let view = View { model: None, listings: vec!["any".parse().unwrap()] };
+        let whole = markdown::render(&run, &view);
+        assert_eq!(summary(&run, &view, whole.len()), whole);
+        for limit in (600..whole.len()).step_by(97) {
+            let cut = summary(&run, &view, limit);
+            assert!(cut.len() <= limit, "{limit}");
+            let (shown, _) = cut.split_once("\n**Cut off: ").expect("it says so");
+            assert!(whole.starts_with(shown) && shown.ends_with("\n\n"), "{limit}: {shown}");
+            assert_eq!(shown.matches("<details>").count(), shown.matches("</details>").count(), "{limit}");
+        }
+    }
+}

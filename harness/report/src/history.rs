@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Histories as tables, and as JSON.
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::json;
+use std::collections::BTreeMap;
+use tramplab_analysis::history::ancestry::Between;
+use tramplab_analysis::{
+    compare::{Metric, Value},
+    history::{Found, History, Measurement, Row, Step},
+};
+use tramplab_model::table::Table;
+use tramplab_model::{run::Accel, text::line};
+
+/// What the tree says of the steps.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// As the user named it.
+    pub tree: Option<String>,
+    /// Between the commits of a step, the older first.
+    pub between: BTreeMap<(String, String), Between>,
+}
+
+/// One history, a line for each row, and what is to be said of its steps.
+pub fn table(history: &History, told: &Told) -> Table {
+    let History { metric, line, rows, .. } = history;
+    let with_titles = rows.iter().any(|row| row.kernel.title.is_some());
+    let titles = with_titles.then(|| "subject".to_owned());
+    let commits = rows.iter().any(|row| row.kernel.commit.is_some());
+    let first = if commits { "commit" } else { "kernel" };
+    let header = [first.to_owned()].into_iter().chain(titles);
+    let header =
+        header.chain(["first run", "runs", metric.unit(), "change", "step", "otherwise"].map(str::to_owned));
+    let mut notes = Vec::new();
+    let mut letters: Vec<&str> = Vec::new();
+    for why in rows.iter().flat_map(|row| &row.otherwise) {
+        if !letters.contains(&why.as_str()) {
+            letters.push(why);
+        }
+    }
+    let body = rows.iter().map(|row| {
+        let marks: Vec<String> = letters
+            .iter()
+            .enumerate()
+            .filter(|(_, why)| row.otherwise.iter().any(|other| other == *why))
+            .map(|(index, _)| (index + 1).to_string())
+            .collect();
+        let title = with_titles.then(|| row.kernel.title.as_deref().map_or(String::new(), shortened));
+        let cells = [row.kernel.label().to_owned()].into_iter().chain(title);
+        cells
+            .chain([
+                row.started.clone(),
+                row.runs.len().to_string(),
+                text(row),
+                change(row),
+                step(row),
+                marks.join(", "),
+            ])
+            .collect()
+    });
+    let body: Vec<Vec<String>> = body.collect();
+    for (at, row) in rows.iter().enumerate() {
+        let Some(step) = &row.step else { continue };
+        notes.push(sentence(metric, rows, at, step, told, line.arch.name()));
+    }
+    notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, why)));
+    // Under KVM the records are the CPU's own.
+    let accel = match (metric, line.accel) {
+        (Metric::Wasted { .. }, Accel::Kvm) => format!("{}, hardware", line.accel.name()),
+        _ => line.accel.name().to_owned(),
+    };
+    Table {
+        caption: format!("{metric} of {} ({}, {}; suite {})", line.kernel, line.arch, accel, line.suite),
+        header: header.collect(),
+        rows: body,
+        notes,
+    }
+}
+
+/// All histories, one line each: those in which something changed.
+pub fn overview(histories: &[History]) -> Table {
+    // A time is another one every time: only its steps are worth a line.
+    let changed = |history: &History| {
+        let changed = |row: &Row| row.change.is_some_and(|change| change != 0.0);
+        !history.metric.is_by_hosts_clock() && history.rows.iter().any(changed)
+    };
+    let shown: Vec<&History> =
+        histories.iter().filter(|history| changed(history) || steps(history) > 0).collect();
+    let header = ["metric", "kernel", "arch", "suite", "rows", "first", "last", "change", "steps", "course"];
+    let row = |history: &&History| {
+        let values: Vec<&Value> = history.rows.iter().filter_map(Row::value).collect();
+        let shown = |value: Option<&&Value>| value.map_or(String::new(), ToString::to_string);
+        let numbers: Vec<f64> = values.iter().filter_map(|value| value.number()).collect();
+        vec![
+            history.metric.to_string(),
+            history.line.kernel.clone(),
+            history.line.arch.to_string(),
+            history.line.suite.clone(),
+            history.rows.len().to_string(),
+            shown(values.first()),
+            shown(values.last()),
+            percent(numbers.first().copied(), numbers.last().map(|last| last - numbers[0])),
+            steps(history).to_string(),
+            course(&numbers),
+        ]
+    };
+    let still = histories.len() - shown.len();
+    Table {
+        caption: "What changed from run to run".to_owned(),
+        header: header.map(str::to_owned).to_vec(),
+        rows: shown.iter().map(row).collect(),
+        notes: vec![format!("{still} of {} did not change. One in full: --metric NAME", histories.len())],
+    }
+}
+
+fn steps(history: &History) -> usize {
+    history.rows.iter().filter(|row| row.step.is_some()).count()
+}
+
+fn text(row: &Row) -> String {
+    match &row.value {
+        Measurement::Value(value) => value.to_string(),
+        Measurement::None(ending) => ending.clone(),
+    }
+}
+
+fn change(row: &Row) -> String {
+    let before = row.change.and_then(|change| Some(row.value()?.number()? - change));
+    percent(before, row.change)
+}
+
+/// `+1`, `+3.1 %`: small numbers as they are.
+fn percent(before: Option<f64>, change: Option<f64>) -> String {
+    match (before, change) {
+        (_, Some(0.0)) => "=".to_owned(),
+        (Some(before), Some(change)) if before.abs() < 1000.0 && change.fract() == 0.0 => {
+            format!("{change:+}")
+        }
+        (Some(before), Some(change)) if before != 0.0 => format!("{:+.2} %", 100.0 * change / before),
+        (_, Some(change)) => format!("{change:+}"),
+        (_, None) => String::new(),
+    }
+}
+
+fn step(row: &Row) -> String {
+    let word = |step: &Step| if step.worse { "WORSE" } else { "better" };
+    row.step.as_ref().map_or(String::new(), |step| word(step).to_owned())
+}
+
+/// What happened, between which commits, and how to find the one.
+fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, arch: &str) -> String {
+    let (before, row) = (&rows[step.since], &rows[at]);
+    let word = if step.worse { "worse" } else { "better" };
+    let what = match &step.ratio {
+        Some(ratio) => format!("from here on {ratio}"),
+        None => format!("{} -> {}", text(before), text(row)),
+    };
+    let mut out = format!("{word} at {}: {what}", row.kernel.label());
+    match (&before.kernel.commit, &row.kernel.commit) {
+        (Some(old), Some(new)) if old == new => {
+            out += "; it is the same commit as before: not the kernel's code"
+        }
+        (Some(old), Some(new)) => match told.between.get(&(old.clone(), new.clone())) {
+            Some(Between { older: 0, newer: 1 }) => out += "; this commit did it",
+            Some(Between { older: 0, newer }) => {
+                out += &format!("; {newer} commits since {}", before.kernel.label());
+                if let (true, Some(tree)) = (step.worse, &told.tree) {
+                    let words = [
+                        "cargo", "xtask", "bisect", "--tree", tree, "--good", old, "--bad", new, "--arch",
+                        arch,
+                    ];
+                    out += &format!(": {} --metric {metric}", shell_words::join(words));
+                }
+            }
+            Some(Between { older, .. }) => {
+                out += &format!(
+                    "; not on one line with {}, which has {older} commits of its own",
+                    before.kernel.label()
+                );
+            }
+            None => {}
+        },
+        _ if before.kernel.image_sha256.is_some()
+            && before.kernel.image_sha256 == row.kernel.image_sha256 =>
+        {
+            out += "; it is the same image as before: not the kernel";
+        }
+        _ => {}
+    }
+    out
+}
+
+fn shortened(title: &str) -> String {
+    let title = line(title);
+    match title.char_indices().nth(50) {
+        Some((end, _)) => format!("{}…", &title[..end]),
+        None => title,
+    }
+}
+
+/// `▁▁▃█`: lowest to highest.
+fn course(numbers: &[f64]) -> String {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let numbers = &numbers[numbers.len().saturating_sub(24)..];
+    let (low, high) = numbers.iter().fold((f64::MAX, f64::MIN), |(low, high), &n| (low.min(n), high.max(n)));
+    let level = |n: &f64| if high > low { ((n - low) / (high - low) * 7.0).round() as usize } else { 0 };
+    numbers.iter().map(|number| LEVELS[level(number)]).collect()
+}
+
+/// Everything, for programs.
+pub fn json(found: &Found, told: &Told) -> serde_json::Value {
+    let row = |rows: &[Row], row: &Row| {
+        let step = row.step.as_ref().map(|step| {
+            let since = &rows[step.since];
+            let commits = since.kernel.commit.clone().zip(row.kernel.commit.clone());
+            json!({
+                "worse": step.worse,
+                "since": since.kernel.commit.as_ref().unwrap_or(&since.kernel.release),
+                "ratio": step.ratio.map(|ratio| json!({"mean": ratio.mean, "low": ratio.low, "high": ratio.high})),
+                "commits": commits.and_then(|pair| told.between.get(&pair)).map(|between| between.newer),
+            })
+        });
+        json!({
+            "commit": row.kernel.commit,
+            "subject": row.kernel.title,
+            "release": row.kernel.release,
+            "started": row.started,
+            "runs": row.runs,
+            "value": row.value().and_then(Value::number),
+            "text": text(row),
+            "change": row.change,
+            "step": step,
+            "otherwise": row.otherwise,
+        })
+    };
+    let history = |history: &History| {
+        let line = &history.line;
+        json!({
+            "metric": history.metric.to_string(),
+            "unit": history.metric.unit(),
+            "kernel": line.kernel,
+            "arch": line.arch,
+            "accel": line.accel,
+            "suite": line.suite,
+            "guest": line.guest,
+            "rows": history.rows.iter().map(|one| row(&history.rows, one)).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "histories": found.histories.iter().map(history).collect::<Vec<_>>(),
+        "left_out": found.left_out,
+    })
+}

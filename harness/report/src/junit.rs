@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report as JUnit XML: a suite per kernel, a case per cell.
+
+use junit_report::{Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder};
+use std::collections::BTreeSet;
+use time::format_description::well_known::Rfc3339;
+use tramplab_model::{
+    run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run},
+    text::{cdata, plain},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum JunitError {
+    #[error("failed to read the run's start `{0}` as an RFC 3339 time")]
+    Started(String),
+    #[error("failed to write JUnit XML: {0}")]
+    Write(junit_report::Error),
+}
+
+pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
+    let started = OffsetDateTime::parse(&run.started, &Rfc3339)
+        .map_err(|_| JunitError::Started(run.started.clone()))?;
+    // What a run did not come to must not look like one that passed.
+    let missing = run.missing_cells();
+    let all = || run.cells.iter().chain(&missing);
+    // GitLab drops all but one of the cases that share a class and a name.
+    let accels: BTreeSet<Accel> = all().map(|cell| cell.id.accel).collect();
+    let class = |cell: &Cell| {
+        let id = &cell.id;
+        let class = format!("{}/{}", id.arch.name(), id.kernel);
+        if accels.len() > 1 { format!("{class}/{}", id.accel.name()) } else { class }
+    };
+    let kernels: BTreeSet<(Arch, &str, Accel)> =
+        all().map(|cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel)).collect();
+    let mut report = ReportBuilder::new();
+    for kernel in kernels {
+        let is_this = |cell: &&Cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel) == kernel;
+        let cells: Vec<&Cell> = all().filter(is_this).collect();
+        let mut suite = TestSuiteBuilder::new(&plain(&class(cells[0])));
+        suite.set_timestamp(started);
+        for cell in cells {
+            suite.add_testcase(case(cell, &class(cell)));
+        }
+        report.add_testsuite(suite.build());
+    }
+    // Nor what nobody can name.
+    let unnamed = run.interruption().filter(|_| run.missing.is_empty()).into_iter().chain(run.shortage());
+    let cases: Vec<TestCase> = unnamed
+        .map(|said| {
+            TestCaseBuilder::error("run", Duration::ZERO, ErrorKind::Harness.name(), &plain(&said))
+                .set_classname("tramplab")
+                .set_trace(&cdata(&said))
+                .build()
+        })
+        .collect();
+    if !cases.is_empty() {
+        let mut suite = TestSuiteBuilder::new("tramplab");
+        suite.set_timestamp(started).add_testcases(cases);
+        report.add_testsuite(suite.build());
+    }
+    let mut xml = Vec::new();
+    report.build().write_xml(&mut xml).map_err(JunitError::Write)?;
+    xml.push(b'\n');
+    let xml = String::from_utf8(xml).expect("it was made of strings");
+    Ok(in_milliseconds(&xml).into_bytes())
+}
+
+/// The library writes seconds as a sum of two binary fractions: `1.9689999999999999`. Text of
+/// others is in CDATA, where nothing is changed; in attributes its quotes are escaped.
+fn in_milliseconds(xml: &str) -> String {
+    const TIME: &str = " time=\"";
+    let mut out = String::with_capacity(xml.len());
+    let mut rest = xml;
+    while let Some(at) = [rest.find(TIME), rest.find("<![CDATA[")].into_iter().flatten().min() {
+        let is_time = rest[at..].starts_with(TIME);
+        let (before, after) = rest.split_at(if is_time { at + TIME.len() } else { at });
+        let end = after.find(if is_time { "\"" } else { "]]>" }).unwrap_or(after.len());
+        out += before;
+        match after[..end].parse::<f64>() {
+            Ok(seconds) if is_time => out += &format!("{seconds:.3}"),
+            _ => out += &after[..end],
+        }
+        rest = &after[end..];
+    }
+    out + rest
+}
+
+/// What else would be taken for the virtual ones of other runs.
+const HARDWARE: &str = "branch records: hardware (the CPU's own LBR)";
+
+fn case(cell: &Cell, class: &str) -> TestCase {
+    let name = plain(&cell.id.test.name());
+    let time = Duration::milliseconds(i64::try_from(cell.duration_ms).unwrap_or(i64::MAX));
+    // GitLab shows the element's content, others its message.
+    let mut case = match &cell.outcome {
+        Outcome::Pass => TestCaseBuilder::success(&name, time),
+        Outcome::Fail { reasons } => {
+            let reasons = reasons.join("\n");
+            let mut case = TestCaseBuilder::failure(&name, time, "budget", &plain(&reasons));
+            case.set_trace(&cdata(&reasons));
+            case
+        }
+        Outcome::Error { kind, message } => {
+            let mut case = TestCaseBuilder::error(&name, time, kind.name(), &plain(message));
+            case.set_trace(&cdata(&format!("{kind}: {message}")));
+            case
+        }
+        Outcome::Skip { reason } => TestCaseBuilder::skipped_with_cause(&name, "unsupported", &plain(reason)),
+    };
+    case.set_classname(&plain(class));
+    let mark = (cell.branch_source() == Some(BranchSource::Hardware)).then(|| HARDWARE.to_owned());
+    let out: Vec<String> = mark.into_iter().chain(cell.console_tail.iter().cloned()).collect();
+    if !out.is_empty() {
+        case.set_system_out(&cdata(&out.join("\n")));
+    }
+    case.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_milliseconds;
+
+    #[test]
+    fn rounds_times_to_milliseconds_and_leaves_text_alone() {
+        for (written, expected) in [
+            ("<testcase name=\"a\" time=\"1.9689999999999999\"/>", "<testcase name=\"a\" time=\"1.969\"/>"),
+            ("<a time=\"0\"/><b time=\"61.5\">", "<a time=\"0.000\"/><b time=\"61.500\">"),
+            ("<a time=\"now\"/>", "<a time=\"now\"/>"),
+            (
+                "<![CDATA[ time=\"1.0000001\"]]><b time=\"1.0000001\"/>",
+                "<![CDATA[ time=\"1.0000001\"]]><b time=\"1.000\"/>",
+            ),
+            ("<![CDATA[ time=\"1.0000001\"", "<![CDATA[ time=\"1.0000001\""),
+            ("<a time=\"1.0000001", "<a time=\"1.000"),
+        ] {
+            assert_eq!(in_milliseconds(written), expected);
+        }
+    }
+}

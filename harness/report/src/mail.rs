@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report as the text of a mail: plain, and no line of prose wider than a mailing list likes.
+
+use super::{
+    comparison::{self, Verdicts},
+    content::{BRANCH_RECORDS, Document, NOTE, View},
+};
+use tramplab_model::{
+    run::Run,
+    text::{line, plain},
+};
+
+/// As `git format-patch` and most mail programs have it.
+pub const WIDTH: usize = 75;
+
+/// What a series changed, what failed, and how to see it again; all else is in the other forms. Where the view has listings,
+/// those that differ stand there as a diff.
+pub fn render(run: &Run, view: &View) -> String {
+    let document = Document::new(run, view);
+    let mut out = String::new();
+    for series in &document.series {
+        out += &render_verdicts(&series.whole, !view.listings.is_empty());
+        out.push('\n');
+    }
+    let outcomes = &document.outcomes;
+    out += &paragraph(&outcomes.summary, "");
+    out.extend(outcomes.lacks.iter().map(|said| paragraph(said, "")));
+    for (cell, reasons) in &outcomes.failures {
+        out += &format!("\n{}", paragraph(&format!("fail {cell}"), ""));
+        out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));
+    }
+    for failed in &outcomes.errors {
+        let heading = paragraph(&format!("error {}", failed.heading()), "");
+        out += &format!("\n{heading}{}", paragraph(&failed.message, "  "));
+    }
+    for (reason, cells) in &outcomes.skips {
+        let count = cells.len();
+        let skipped = if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") };
+        out += &format!("\n{}", paragraph(&format!("skip, {skipped}: {reason}"), ""));
+    }
+    out.push('\n');
+    for kernel in &run.kernels {
+        out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
+    }
+    for (name, value) in document
+        .about
+        .iter()
+        .filter(|(name, _)| ["suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name))
+    {
+        out += &paragraph(&format!("{name}: {value}"), "");
+    }
+    out
+}
+
+/// A comparison alone. A record is never broken over lines, however wide it is.
+pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
+    let mut out = paragraph(&verdicts.heading, "") + &paragraph(&verdicts.summary, "  ");
+    out.extend(verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")));
+    for table in verdicts.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
+        out += "\n";
+        out.extend(table.rows.iter().map(|row| change(row)));
+    }
+    for listing in verdicts.records.iter().filter(|_| with_listings) {
+        out += &format!("\n{}{}", paragraph(&listing.caption, ""), plain(&listing.text));
+    }
+    out
+}
+
+/// `  better  lbr_waste.fexit.any   12 -> 9   -3`: a row of the table, as a line where it fits.
+fn change(row: &[String]) -> String {
+    let row: Vec<String> = row.iter().map(|cell| line(cell)).collect();
+    let [metric, base, head, change, verdict] = &row[..] else { return paragraph(&row.join(" "), "  ") };
+    let (name, values) = (format!("  {verdict:<6}  {metric}"), format!("{base} -> {head}  {change}"));
+    let room = WIDTH.saturating_sub(name.chars().count() + 2);
+    match values.chars().count() {
+        width if width <= room => format!("{name}  {values:>room$}").trim_end().to_owned() + "\n",
+        _ => format!("{name}\n{values:>WIDTH$}").trim_end().to_owned() + "\n",
+    }
+}
+
+/// Wrapped at spaces; a word that is wider than a line stands alone.
+fn paragraph(text: &str, indent: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in line(text).split_whitespace() {
+        match lines.last_mut() {
+            Some(last) if last.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            // A space is enough for what looks where lines begin.
+            _ => {
+                let space = if indent.is_empty() && is_taken_for_more(word) { " " } else { indent };
+                lines.push(format!("{space}{word}"));
+            }
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Whether a line that begins with this is more than text to what reads mails: the next mail of an mbox, a diff and what parts it from
+/// its message, a header, a signature, something quoted, or a trailer, which is somebody's word.
+fn is_taken_for_more(word: &str) -> bool {
+    let is_header = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        name.ends_with("-by") || HEADERS.contains(&name.as_str())
+    };
+    ["From", "diff", "--", "***"].contains(&word)
+        || ["---", "+++", "@@", ">"].iter().any(|start| word.starts_with(start))
+        || word.strip_suffix(':').is_some_and(is_header)
+}
+
+const HEADERS: [&str; 12] = [
+    "from",
+    "to",
+    "cc",
+    "subject",
+    "date",
+    "message-id",
+    "index",
+    "fixes",
+    "link",
+    "closes",
+    "change-id",
+    "base-commit",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::series;
+    use tramplab_model::run::{Cell, Outcome};
+
+    #[test]
+    fn a_mail_says_what_changed_and_fits() {
+        let mail = render(&series(), &View::default());
+        insta::assert_snapshot!(mail);
+        let stored: Run = serde_json::from_str(include_str!("../../testdata/run.json")).unwrap();
+        // `ARCH/KERNEL/ACCEL/TEST` of a kernel with a long name.
+        let mut long = stored.clone();
+        for cell in &mut long.cells {
+            cell.id.kernel =
+                format!("{}-{}", cell.id.kernel, "of-a-topic-branch-with-a-long-name-and-some-more");
+        }
+        let failed = |cell: &&Cell| matches!(cell.outcome, Outcome::Fail { .. } | Outcome::Error { .. });
+        assert!(long.cells.iter().filter(failed).any(|cell| cell.id.name().len() > WIDTH - 6));
+        for mail in [mail, render(&stored, &View::default()), render(&long, &View::default())] {
+            for line in mail.lines() {
+                // Nothing that could be broken is wider.
+                assert!(line.chars().count() <= WIDTH || !line.trim().contains(' '), "{line}");
+                assert!(!line.contains('\u{1b}') && line.trim_end() == line, "{line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn listings_stand_in_a_mail_as_a_diff() {
+        let run = series();
+        let view = View { listings: vec!["any".parse().unwrap()], ..View::default() };
+        let mail = render(&run, &view);
+        let kretprobe = mail.split("kretprobe.multi, any (intel-lbr): - base, + head").nth(1).expect(&mail);
+        let records: Vec<&str> = kretprobe.lines().skip(1).take_while(|line| line.contains("[#")).collect();
+        let count = |mark: char| records.iter().filter(|line| line.starts_with(mark)).count();
+        // 16 wasted and the record before them; three went, and those that are called from elsewhere stand there twice.
+        assert_eq!(records.len() - count('+'), 17, "{kretprobe}");
+        assert_eq!(records.len() - count('-'), 14, "{kretprobe}");
+        assert!(!render(&run, &View::default()).contains("[#"));
+    }
+}

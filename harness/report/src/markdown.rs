@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report as GitHub Markdown, for cover letters, comments and step summaries.
+
+use super::{
+    comparison::{Verdicts, WHAT_CHANGED},
+    content::{Document, Outcomes, View},
+};
+use tramplab_model::table::Table;
+use tramplab_model::{
+    run::Run,
+    text::{line, plain},
+};
+
+pub fn render(run: &Run, view: &View) -> String {
+    let document = Document::new(run, view);
+    let mut out = format!("# {}\n\n{}", text(&document.heading), pairs(&document.about));
+    for series in &document.series {
+        for table in &series.walk {
+            out += &format!("\n{}", self::table(table));
+        }
+        out += &format!("\n{}", render_verdicts(&series.whole));
+    }
+    out += &format!("\n{}", outcomes(&document.outcomes));
+    if !document.comparison.is_empty() {
+        out += "\n## All kernels\n";
+    }
+    for table in &document.comparison {
+        out += &format!("\n{}", self::table(table));
+    }
+    for section in &document.sections {
+        out += &format!("\n## {}\n\n{}", text(&section.heading), pairs(&section.about));
+        for table in &section.tables {
+            out += &format!("\n{}", self::table(table));
+        }
+        for listing in &section.listings {
+            out += &format!("\n{}", details(&listing.caption, &listing.text));
+        }
+    }
+    out
+}
+
+/// As many lines as somebody reads.
+const BRIEF: usize = 150;
+
+/// The report of a series for whoever opens one file: the verdict, what changed, what failed. `rest` names the file that has all of it.
+pub fn brief(run: &Run, view: &View, rest: &str) -> String {
+    let document = Document::new(run, view);
+    let mut brief = Brief { text: String::new(), room: BRIEF - 4, left_out: 0 };
+    brief.add(format!("# {}\n\n{}", text(&document.heading), pairs(&document.about)));
+    for series in &document.series {
+        brief.add(format!("\n{}", verdict(&series.whole)));
+    }
+    let Outcomes { failures, errors, skips, .. } = &document.outcomes;
+    brief.add(format!("\n{}", counts(&document.outcomes)));
+    for series in &document.series {
+        let changed = series.whole.tables.iter().filter(|table| table.caption == WHAT_CHANGED);
+        changed.chain(&series.walk).for_each(|shown| brief.add(format!("\n{}", cut(shown))));
+    }
+    for failure in failures {
+        brief.add(outcomes_of(|only| only.failures.push(failure.clone())));
+    }
+    for error in errors {
+        brief.add(outcomes_of(|only| only.errors.push(error.clone())));
+    }
+    for skip in skips {
+        brief.add(outcomes_of(|only| only.skips.push(skip.clone())));
+    }
+    for listing in document.series.iter().flat_map(|series| &series.whole.listings) {
+        brief.add(format!("\n{}", details(&listing.caption, &listing.text)));
+    }
+    let Brief { text, left_out, .. } = brief;
+    let left_out = if left_out > 0 { format!("{left_out} more parts, and all") } else { "All".to_owned() };
+    format!("{text}\n{left_out} tables and listings: `{rest}`.\n")
+}
+
+/// A text of at most so many lines.
+struct Brief {
+    text: String,
+    room: usize,
+    left_out: usize,
+}
+
+impl Brief {
+    /// Whole or not at all.
+    fn add(&mut self, part: String) {
+        let lines = part.lines().count();
+        if lines > self.room {
+            self.left_out += 1;
+            return;
+        }
+        self.room -= lines;
+        self.text += &part;
+    }
+}
+
+/// As much of a table as leaves room for what else is told.
+fn cut(whole: &Table) -> String {
+    const ROWS: usize = 50;
+    let mut shown = whole.clone();
+    let more = shown.rows.len().saturating_sub(ROWS);
+    shown.rows.truncate(ROWS);
+    shown.notes.extend((more > 0).then(|| format!("And {more} more.")));
+    table(&shown)
+}
+
+fn outcomes_of(fill: impl FnOnce(&mut Outcomes)) -> String {
+    let mut only = Outcomes::default();
+    fill(&mut only);
+    endings(&only)
+}
+
+fn verdict(verdicts: &Verdicts) -> String {
+    let mut out = format!("## {}\n\n**{}**\n", text(&verdicts.heading), text(&verdicts.summary));
+    out.extend(verdicts.overlooked.iter().map(|why| format!("\n- compared although {}\n", text(why))));
+    out
+}
+
+/// A comparison alone: what a cover letter needs.
+pub fn render_verdicts(verdicts: &Verdicts) -> String {
+    let mut out = verdict(verdicts);
+    for table in &verdicts.tables {
+        out += &format!("\n{}", self::table(table));
+    }
+    for listing in &verdicts.listings {
+        out += &format!("\n{}", details(&listing.caption, &listing.text));
+    }
+    out
+}
+
+fn pairs(pairs: &[(&'static str, String)]) -> String {
+    pairs.iter().map(|(name, value)| format!("- {name}: {}\n", text(value))).collect()
+}
+
+/// A table alone.
+pub fn table(table: &Table) -> String {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut out = format!("### {}\n\n", text(&table.caption));
+    out += &row(table.header.iter().map(|cell| text(cell)).collect());
+    out += &row((0..table.header.len()).map(|i| if i == 0 { "---" } else { "---:" }.to_owned()).collect());
+    out.extend(table.rows.iter().map(|cells| row(cells.iter().map(|cell| text(cell)).collect())));
+    if !table.notes.is_empty() {
+        out.push('\n');
+        out.extend(table.notes.iter().map(|note| format!("{}\n", paragraph(note))));
+    }
+    out
+}
+
+fn outcomes(outcomes: &Outcomes) -> String {
+    counts(outcomes) + &endings(outcomes)
+}
+
+fn counts(outcomes: &Outcomes) -> String {
+    let mut out = format!("**{}**\n", text(&outcomes.summary));
+    out.extend(outcomes.lacks.iter().map(|said| format!("\n{}\n", paragraph(said))));
+    out
+}
+
+/// How cells ended that did not pass.
+fn endings(outcomes: &Outcomes) -> String {
+    let mut out = String::new();
+    for (cell, reasons) in &outcomes.failures {
+        out += &format!("\n- fail: {}\n", cell_name(cell));
+        out.extend(reasons.iter().map(|reason| format!("  - {}\n", paragraph(reason))));
+    }
+    for failed in &outcomes.errors {
+        let [first, rest @ ..] = &failed.cells[..] else { continue };
+        let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        out += &format!("\n- error: {}{more}: {}\n", cell_name(first), text(&failed.message));
+        if !rest.is_empty() {
+            out += &format!("\n{}", details(&format!("The {} more", rest.len()), &rest.join("\n")));
+        }
+        if !failed.console.is_empty() {
+            out += &format!("\n{}", details("What it said last", &failed.console.join("\n")));
+        }
+    }
+    for (reason, cells) in &outcomes.skips {
+        let caption = format!("{} skipped: {reason}", cells.len());
+        out += &format!("\n{}", details(&caption, &cells.join("\n")));
+    }
+    out
+}
+
+fn cell_name(cell: &str) -> String {
+    code(&line(cell))
+}
+
+/// Folded away.
+fn details(caption: &str, body: &str) -> String {
+    let caption = words(&line(caption), html, |word| format!("<code>{}</code>", html(word)));
+    format!("<details><summary>{caption}</summary>\n\n{}\n</details>\n", fenced(body.trim_end()))
+}
+
+/// A block of code. Its fence is longer than any the text holds.
+pub fn fenced(body: &str) -> String {
+    let body = plain(body);
+    let fence = "`".repeat(3.max(longest_run(&body) + 1));
+    let end = if body.ends_with('\n') { "" } else { "\n" };
+    format!("{fence}\n{body}{end}{fence}\n")
+}
+
+/// How many backticks stand together in it.
+fn longest_run(text: &str) -> usize {
+    text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
+}
+
+/// Nothing in `text` is taken for mark-up, in a line and in a table's cell.
+///
+/// GitHub looks for mentions, issues, URLs, emoji and formulas in what is left when Markdown has been read, where a backslash or an
+/// entity has done its work already; a mention is a mail to whoever is mentioned. Of code alone it keeps its hands: a word with one of
+/// these is written as code. Hashes of commits stay as they are: a link to a commit harms nobody.
+pub fn text(text: &str) -> String {
+    words(&line(text), escaped, code)
+}
+
+/// The same where a block begins: it is none but a paragraph.
+fn paragraph(text: &str) -> String {
+    let text = self::text(text.trim_start());
+    // A list's mark, or the line under a heading or a table's header.
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let mark = |c: char| matches!(c, '-' | '+' | '=' | ':' | ' ');
+    let is_line = text.starts_with(['-', '=', ':', '+']) && text.chars().all(mark);
+    let is_item = |at: usize, marks: [char; 2]| {
+        let rest = text[at..].strip_prefix(marks);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    match digits {
+        0 if is_line || is_item(0, ['-', '+']) => format!("\\{text}"),
+        1.. if is_item(digits, ['.', ')']) => format!("{}\\{}", &text[..digits], &text[digits..]),
+        _ => text,
+    }
+}
+
+/// Each word as it is written there, or as code. A bar parts words as well: in a table it ends a cell even in code.
+fn words(line: &str, written: fn(&str) -> String, code: fn(&str) -> String) -> String {
+    let parts = line.split_inclusive([' ', '|']).map(|part| {
+        let word = part.trim_end_matches([' ', '|']);
+        let word_as_it_is_written = if is_linked(word) { code(word) } else { written(word) };
+        word_as_it_is_written + &written(&part[word.len()..])
+    });
+    parts.collect()
+}
+
+/// Whether GitHub makes more of a word than it says.
+fn is_linked(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let number = |mark: &str| {
+        let mut after = word.match_indices(mark).map(|(at, _)| &word[at + mark.len()..]);
+        after.any(|rest| rest.starts_with(|c: char| c.is_ascii_digit() && c != '0'))
+    };
+    // Times and places in files are no emoji; of figures alone there are two.
+    let is_emoji = |part: &str| {
+        let of_emoji = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-');
+        let is_number = part.chars().all(|c| c.is_ascii_digit());
+        part.chars().all(of_emoji) && (!is_number || ["100", "1234"].contains(&part))
+    };
+    let mentions = word.trim_end_matches('@').contains('@');
+    // Between two colons: neither the first part nor the last.
+    let mut between = word.split(':').skip(1).collect::<Vec<_>>();
+    between.pop();
+    mentions
+        || word.contains('$')
+        || ["://", "www."].iter().any(|start| word.contains(start))
+        || ["#", "gh-"].into_iter().any(number)
+        || between.into_iter().any(is_emoji)
+}
+
+/// A word as code. What begins or ends with a backtick stands off from the fence by a space, which is not shown.
+fn code(word: &str) -> String {
+    let fence = "`".repeat(longest_run(word) + 1);
+    let space = if word.starts_with('`') || word.ends_with('`') { " " } else { "" };
+    format!("{fence}{space}{word}{space}{fence}")
+}
+
+fn html(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// An underscore inside a word is no mark-up. Nor is `!`: without a bracket behind it, it makes no image.
+fn escaped(word: &str) -> String {
+    let word = html(word);
+    let inside = |at: usize| {
+        let is_letter = |c: char| c.is_alphanumeric();
+        word[..at].ends_with(is_letter) && word[at + 1..].starts_with(is_letter)
+    };
+    word.char_indices().fold(String::new(), |mut out, (at, c)| {
+        let marks = matches!(c, '|' | '*' | '`' | '\\' | '[' | ']' | '#' | '~') || c == '_' && !inside(at);
+        out.extend(marks.then_some('\\'));
+        out.push(c);
+        out
+    })
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page of all mechanisms on all kernels and architectures, `docs/mechanisms.md`.
+
+use super::{
+    content::{Document, View},
+    markdown,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_model::{
+    run::{Kernel, Machine, Outcome, Run},
+    text::line,
+};
+
+/// What the page says before the numbers.
+const HEAD: &str = "\
+# Mechanisms by kernel and architecture
+
+What every mechanism costs on every kernel that is shipped, on both architectures: branch records wasted, instructions and taken
+branches of a hit of the empty program, time and instructions to attach to 1,000 functions (a link each, or one for all). All of it
+is exact and repeats; the times, and the counts of hits, are those of the clock
+that counts instructions. What the words mean:
+[definitions.md](definitions.md), [branch-records.md](branch-records.md), [attach.md](attach.md).
+
+This page is written by `cargo xtask mechanisms`, which runs the suite `mechanisms` and takes hours on two cores under TCG.
+";
+
+/// What a page of this run would lack.
+pub fn gap(run: &Run) -> Option<String> {
+    let failed = run.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Error { .. })).count();
+    let per_kernel = |kernel: &Kernel| run.cells_of(kernel.arch, &kernel.name).count();
+    // Whatever kept it from that: an interrupt, a selection.
+    let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
+    let gaps = [
+        (failed > 0).then(|| format!("{failed} cells could not be measured")),
+        (cells.len() > 1).then(|| "not every kernel was measured by every test".to_owned()),
+        (run.kernels.len() < 2).then(|| "it is of one kernel".to_owned()),
+    ];
+    let gaps: Vec<String> = gaps.into_iter().flatten().collect();
+    (!gaps.is_empty()).then(|| gaps.join(", and "))
+}
+
+pub fn render(run: &Run) -> String {
+    let document = Document::new(run, &View::default());
+    let mut out = HEAD.to_owned();
+    out += &format!("\nMeasured {}, {}.\n", markdown::text(&run.started), markdown::text(&machines(run)));
+    if let Some(gap) = gap(run) {
+        out += &format!("\n**Not complete: {gap}; what was not measured is left blank.**\n");
+    }
+    out += "\n";
+    for kernel in &run.kernels {
+        out += &format!(
+            "- {}\n",
+            markdown::text(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source))
+        );
+    }
+    for table in &document.comparison {
+        out += &format!("\n{}", markdown::table(table));
+    }
+    out += "\n### Skipped and failed, with the reason\n\n";
+    for (reason, kernels) in reasons(run) {
+        let of_one = |(kernel, tests): (String, BTreeSet<String>)| {
+            format!("{kernel} ({})", Vec::from_iter(tests).join(", "))
+        };
+        let kernels = Vec::from_iter(kernels.into_iter().map(of_one)).join("; ");
+        out += &format!("- {}\n", markdown::text(&format!("{reason}: {kernels}")));
+    }
+    out
+}
+
+fn machines(run: &Run) -> String {
+    let one = |machine: &Machine| format!("{} on {}", machine.arch, machine.programs());
+    run.machines.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Why cells have no number: by reason and kernel the mechanisms, or, of what went wrong, the tests.
+fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let mut reasons: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for cell in &run.cells {
+        let reason = match &cell.outcome {
+            Outcome::Pass => continue,
+            Outcome::Skip { reason } => reason.clone(),
+            Outcome::Fail { reasons } => reasons.join("; "),
+            Outcome::Error { kind, message } => format!("error, {kind}: {}", message),
+        };
+        let reason = line(reason.lines().next().unwrap_or_default());
+        let test = cell.id.test.name();
+        let mechanism = test.split('/').nth(1).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
+        let kernel = format!("{} {}", cell.id.kernel, cell.id.arch);
+        let tests = reasons.entry(reason).or_default().entry(kernel).or_default();
+        tests.insert(mechanism.unwrap_or(&test).to_owned());
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_model::run::{Arch, ErrorKind, join};
+
+    fn whole() -> Run {
+        serde_json::from_str(include_str!("../../testdata/two-architectures.json")).unwrap()
+    }
+
+    /// What is said, and what a run must be for that.
+    type Case = (&'static str, fn(&mut Run));
+
+    /// The same run, made on each architecture by itself.
+    fn parts() -> [Run; 2] {
+        Arch::ALL.map(|arch| {
+            let mut run = whole();
+            run.id = format!("run-{arch}");
+            run.machines.retain(|machine| machine.arch == arch);
+            run.kernels.retain(|kernel| kernel.arch == arch);
+            run.cells.retain(|cell| cell.id.arch == arch);
+            run
+        })
+    }
+
+    #[test]
+    fn runs_of_different_cells_are_one_page() {
+        let [first, mut second] = parts();
+        // The same again is the same.
+        second.cells.push(first.cells[0].clone());
+        let all = join(vec![first, second], 2).unwrap().unwrap();
+        assert_eq!((all.machines.len(), all.kernels.len(), all.cells.len()), (2, 2, 6));
+        assert_eq!(gap(&all), None);
+        let page = render(&all);
+        for words in
+            ["| fexit | 6 | 5 |", "| fexit.multi | 6 | skip |", "- 7.2 arm64: debian linux-binary-7.2"]
+        {
+            assert!(page.contains(words), "{words} is missing in: {page}");
+        }
+        let reason =
+            "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: 7.2 arm64 (fexit.multi)";
+        assert!(page.contains(reason) && !page.contains("Not complete"), "{page}");
+    }
+
+    #[test]
+    fn a_page_says_what_it_lacks() {
+        let cases: [Case; 3] = [
+            ("1 cells could not be measured", |run| {
+                let message = String::new();
+                run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Panic, message };
+            }),
+            ("not every kernel was measured by every test", |run| {
+                run.cells.pop();
+            }),
+            ("it is of one kernel", |run| *run = parts()[0].clone()),
+        ];
+        for (words, change) in cases {
+            let mut run = whole();
+            change(&mut run);
+            assert_eq!(gap(&run).as_deref(), Some(words));
+            assert!(render(&run).contains(&format!("**Not complete: {words}")));
+        }
+    }
+}

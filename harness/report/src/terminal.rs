@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report for a terminal, or for a file: plain text. All that others chose is cleaned here, as it is laid out.
+
+use super::{
+    comparison::Verdicts,
+    content::{Document, Listing, Outcomes, View},
+};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle, Width,
+};
+use tramplab_model::table::Table;
+use tramplab_model::{
+    run::Run,
+    text::{line, plain},
+};
+
+/// One line per row: twenty mechanisms fit a screen.
+const GRID: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction('|'))
+    .header_separator(LineStyle::none().fill('-').junction('+'))
+    .content_lines(ContentLineStyle::none().junction('|'));
+
+/// What the terminal is like; the caller knows. The default is none: a file, or a pipe.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Headings and verdicts carry ANSI escapes.
+    pub colour: bool,
+    /// Columns. Cells of wider tables are broken over lines.
+    pub width: Option<u16>,
+}
+
+pub fn render(run: &Run, view: &View, style: Style) -> String {
+    let document = Document::new(run, view);
+    let mut out = style.bold(&line(&document.heading)) + "\n";
+    out += &pairs(&document.about);
+    for series in &document.series {
+        for table in &series.walk {
+            out += &format!("\n{}", styled(table, style));
+        }
+        out += &format!("\n{}", verdicts(&series.whole, style));
+    }
+    for section in &document.sections {
+        out += &format!("\n{}\n", style.bold(&line(&section.heading)));
+        out += &pairs(&section.about);
+        for table in &section.tables {
+            out += &format!("\n{}", styled(table, style));
+        }
+        out.extend(section.listings.iter().map(listing));
+    }
+    if !document.comparison.is_empty() {
+        out += &format!("\n{}\n", style.bold("All kernels"));
+    }
+    for table in &document.comparison {
+        out += &format!("\n{}", styled(table, style));
+    }
+    out += &format!("\n{}", outcomes(&document.outcomes, style));
+    // What is read first stands last: the rest has scrolled away.
+    out.extend(document.series.iter().map(|series| verdict(&series.whole, style)));
+    out
+}
+
+/// A comparison alone.
+pub fn render_verdicts(verdicts: &Verdicts, style: Style) -> String {
+    self::verdicts(verdicts, style)
+}
+
+fn verdict(verdicts: &Verdicts, style: Style) -> String {
+    format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary))
+}
+
+fn verdicts(verdicts: &Verdicts, style: Style) -> String {
+    let mut out = verdict(verdicts, style);
+    let although = style.yellow("compared although");
+    out.extend(verdicts.overlooked.iter().map(|why| format!("  {although} {}\n", line(why))));
+    for table in &verdicts.tables {
+        out += &format!("\n{}", styled(table, style));
+    }
+    out.extend(verdicts.listings.iter().map(listing));
+    out
+}
+
+fn listing(listing: &Listing) -> String {
+    format!("\n{}\n{}", line(&listing.caption), plain(&listing.text))
+}
+
+fn pairs(pairs: &[(&'static str, String)]) -> String {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    pairs.iter().map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value))).collect()
+}
+
+/// A table alone, for a file or a pipe.
+pub fn table(table: &Table) -> String {
+    styled(table, Style::default())
+}
+
+fn styled(table: &Table, style: Style) -> String {
+    let mut grid = comfy_table::Table::new();
+    // What the terminal is, the caller says: the same report is the same text everywhere.
+    grid.force_no_tty().load_style(GRID);
+    grid.set_content_arrangement(ContentArrangement::Disabled);
+    let row = |cells: &Vec<String>| cells.iter().map(|cell| line(cell)).collect::<Vec<_>>();
+    grid.set_header(row(&table.header)).add_rows(table.rows.iter().map(row));
+    for column in grid.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    if let Some(width) = style.width
+        && grid.lines().any(|row| row.trim_end().chars().count() > usize::from(width))
+    {
+        fit(&mut grid, table, width);
+    }
+    let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
+    let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
+    format!("{}\n{rows}{notes}", line(&table.caption))
+}
+
+/// Makes a table as narrow as its values allow: without padding, cells and headers broken over lines. A value is broken at spaces
+/// only, since half a number is none; a table of long ones stays wider than the terminal.
+fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
+    grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    for (index, column) in grid.column_iter_mut().enumerate() {
+        let values = table.rows.iter().filter_map(|row| row.get(index));
+        let words = values.flat_map(|value| value.split(' ')).map(|word| line(word).chars().count());
+        let longest = words.max().unwrap_or_default().max(NARROWEST);
+        column.set_padding((0, 0)).set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
+            longest.try_into().unwrap_or(u16::MAX),
+        )));
+    }
+}
+
+/// Columns of a header that is broken over lines.
+const NARROWEST: usize = 4;
+
+/// Of the last console lines, how many fit a terminal; `run.json` and the console's own log have more.
+const CONSOLE_LINES: usize = 12;
+
+fn outcomes(outcomes: &Outcomes, style: Style) -> String {
+    let mut out = String::new();
+    for (cell, reasons) in &outcomes.failures {
+        out += &format!("{} {}\n", style.red("fail"), line(cell));
+        out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));
+    }
+    for failed in &outcomes.errors {
+        out +=
+            &format!("{} {}\n      {}\n", style.red("error"), line(&failed.heading()), line(&failed.message));
+        let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
+        out.extend(
+            failed.console[skipped..]
+                .iter()
+                .map(|said| format!("      | {}", line(said)).trim_end().to_owned() + "\n"),
+        );
+    }
+    for (reason, cells) in &outcomes.skips {
+        out += &format!("{} {}\n", style.yellow("skip"), line(reason));
+        out.extend(cells.iter().map(|cell| format!("      {}\n", line(cell))));
+    }
+    out.extend(outcomes.lacks.iter().map(|said| format!("{}\n", line(said))));
+    out + &style.bold(&line(&outcomes.summary)) + "\n"
+}
+
+impl Style {
+    fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn red(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    fn green(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    fn yellow(self, text: &str) -> String {
+        self.wrap("33", text)
+    }
+
+    /// A row of a table, with colour where a cell says how something ended.
+    fn verdicts(self, row: &str) -> String {
+        let cell = |cell: &str| {
+            let coloured = match cell.trim() {
+                "pass" | "better" => self.green(cell.trim()),
+                "fail" | "error" | "worse" => self.red(cell.trim()),
+                "skip" => self.yellow(cell.trim()),
+                _ => return cell.to_owned(),
+            };
+            cell.replacen(cell.trim(), &coloured, 1)
+        };
+        row.split('|').map(cell).collect::<Vec<_>>().join("|")
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}

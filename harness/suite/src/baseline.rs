@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a run measured, written into its suite as budgets.
+//!
+//! Only numbers are changed and only entries are added: every other byte of the file stays. What comes of it is read again, and
+//! judged, before anybody gets to see it.
+
+use super::{
+    Budget, Suite,
+    budget::{self, Bounded},
+    definition::{Placed, PlacedBudget},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+use tramplab_analysis::{
+    branch::{Branch, Filter, Model, waste},
+    compare::{Value, metric},
+};
+use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_model::run::{
+    Arch, BranchSource, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Run, Trigger,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum BaselineError {
+    #[error(
+        "the run {0} was interrupted: what it did not measure would have no budget; run it again, or to its end"
+    )]
+    Unfinished(String),
+    #[error("nothing is made a budget while cells end in an error: {}", .0.join(", "))]
+    Errors(Vec<String>),
+    #[error("the run {0} is of a series: budgets are those of kernels without patches")]
+    Series(String),
+    #[error("the run {id} is of the suite `{of}`, and {path} is the suite `{suite}`")]
+    OtherSuite { id: String, of: String, suite: String, path: String },
+    #[error(
+        "the run {0} measured nothing that repeats: waste, hits counted by the plugin, or attaching by the exact clock"
+    )]
+    Nothing(String),
+    #[error(
+        "{path}:{line}: `{cell}` lost the function it traces, which no number allows; take the budget of `{row}` in `{filter}` out"
+    )]
+    Lost { path: String, line: u64, cell: String, row: Row, filter: Filter },
+    #[error("{path}:{line}: {why}")]
+    Place { path: String, line: u64, why: &'static str },
+    #[error("{path}: the budgets cannot be written: {why}")]
+    Unfit { path: String, why: String },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl BaselineError {
+    /// There is no measurement to write; all else is mended by asking for something else.
+    pub fn is_without_measurement(&self) -> bool {
+        matches!(self, BaselineError::Unfinished(_) | BaselineError::Errors(_) | BaselineError::Nothing(_))
+    }
+}
+
+/// The suite's file with the run's numbers as budgets.
+pub fn updated(text: &str, path: &Path, run: &Run) -> Result<String, BaselineError> {
+    let suite: Suite = config::parse(text, path)?;
+    check(run, &suite, path)?;
+    let placed: Placed = config::parse(text, path)?;
+    let edits = placed.edits(run, path)?;
+    let text = apply(text, edits, path)?;
+    let now: Suite = config::parse(&text, path)?;
+    let added = additions(run, &now);
+    let text = if added.is_empty() { text } else { insert(&text, &added, path)? };
+    verify(&text, path, run, &suite)?;
+    Ok(text)
+}
+
+/// The two as `diff -u` shows them; nothing if they are the same.
+pub fn diff(before: &str, after: &str, path: &Path) -> String {
+    if before == after {
+        return String::new();
+    }
+    let name = path.display().to_string();
+    let mut options = diffy::DiffOptions::new();
+    options.set_original_filename(name.clone()).set_modified_filename(name);
+    options.create_patch(before, after).to_string()
+}
+
+fn check(run: &Run, suite: &Suite, path: &Path) -> Result<(), BaselineError> {
+    if run.interrupted || run.finished.is_none() {
+        return Err(BaselineError::Unfinished(run.id.clone()));
+    }
+    if !run.series.is_empty() {
+        return Err(BaselineError::Series(run.id.clone()));
+    }
+    if run.suite.name != suite.name {
+        let path = path.display().to_string();
+        let (id, of) = (run.id.clone(), run.suite.name.clone());
+        return Err(BaselineError::OtherSuite { id, of, suite: suite.name.clone(), path });
+    }
+    let is_error = |cell: &&Cell| matches!(cell.outcome, Outcome::Error { .. });
+    let errors: Vec<String> = run.cells.iter().filter(is_error).map(|cell| cell.id.name()).collect();
+    if !errors.is_empty() {
+        return Err(BaselineError::Errors(errors));
+    }
+    if run.cells.iter().all(|cell| wasted(cell).is_empty() && counted(cell, run).is_empty()) {
+        return Err(BaselineError::Nothing(run.id.clone()));
+    }
+    Ok(())
+}
+
+/// What budgets are of: the CPU's own records are other ones, and those of another CPU others again.
+fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
+    match &cell.measurement {
+        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => Some(measured),
+        _ => None,
+    }
+}
+
+/// Of every row and filter whose trace has the function.
+fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
+    let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
+    let rows = measured.points.iter().map(|point| Row { mechanism: measured.mechanism, point: point.point });
+    rows.map(|row| {
+        let filters = Branch::ALL.into_iter().map(Filter::of);
+        (row, filters.filter_map(|filter| Some((filter, wasted_in(cell, row, filter)??))).collect())
+    })
+    .filter(|(_, filters): &(Row, BTreeMap<_, _>)| !filters.is_empty())
+    .collect()
+}
+
+/// None where the cell does not measure the row; `Some(None)` where no record touches the function.
+fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
+    let measured = virtual_waste(cell)?;
+    let is_it = |mechanism, point| Row { mechanism, point } == row;
+    let point = measured.points.iter().find(|point| is_it(measured.mechanism, point.point))?;
+    let model = Model::choose(None, cell.id.arch);
+    Some(waste::count_at(model, filter, point, &measured.function).wasted)
+}
+
+/// Instructions and branches that are the same in the next run.
+fn counted(cell: &Cell, run: &Run) -> BTreeMap<Bounded, u64> {
+    let model = Model::choose(None, cell.id.arch);
+    let number = |value: Value| match value {
+        Value::Count(count) if repeats(cell, run) => Some(u64::from(count)),
+        Value::Instructions { count, repeats: true, .. } => Some(count),
+        _ => None,
+    };
+    let values = metric::of(cell, model).into_iter();
+    let mut counted: BTreeMap<Bounded, u64> =
+        values.filter_map(|(metric, value)| Some((metric.try_into().ok()?, number(value)?))).collect();
+    // Of fewer functions than were asked for: another number.
+    let Some(Measurement::Attach(attach)) = &cell.measurement else { return counted };
+    let attached = |bounded: &Bounded| {
+        let is_of =
+            |asked| attach.explained.iter().all(|one| one.clock != Clock::Exact || one.attached == asked);
+        metric::asked_for(&bounded.metric()).is_none_or(is_of)
+    };
+    counted.retain(|bounded, _| attached(bounded));
+    counted
+}
+
+/// Whether a hit's count is: arm64's JIT writes other code at every boot that is not of the exact clock.
+fn repeats(cell: &Cell, run: &Run) -> bool {
+    let one_cpu = run.machine(cell.id.arch).is_some_and(|machine| machine.cpus == 1);
+    match &cell.measurement {
+        Some(Measurement::Trigger(Trigger { attached_ns, .. })) => {
+            cell.id.arch == Arch::X86_64 || (attached_ns.is_empty() && one_cpu)
+        }
+        _ => true,
+    }
+}
+
+/// A number that is written anew.
+struct Edit {
+    line: u64,
+    column: u64,
+    from: u64,
+    to: u64,
+}
+
+impl Placed {
+    /// What the numbers that are there become: the highest that the run measured. One that also holds for what the run did not measure
+    /// is never lowered.
+    fn edits(&self, run: &Run, path: &Path) -> Result<Vec<Edit>, BaselineError> {
+        let mut edits = Vec::new();
+        for Spanned { value: budget, .. } in &self.budgets {
+            let cells: Vec<&Cell> = run.cells.iter().filter(|cell| budget.holds_for(cell)).collect();
+            for (&row, filters) in &budget.wasted {
+                for (&filter, number) in filters {
+                    let mut values = Vec::new();
+                    for cell in &cells {
+                        let lost = || BaselineError::Lost {
+                            path: path.display().to_string(),
+                            line: number.referenced.line(),
+                            cell: cell.id.name(),
+                            row,
+                            filter,
+                        };
+                        let value =
+                            wasted_in(cell, row, filter).map(|count| count.ok_or_else(lost)).transpose()?;
+                        values.extend(value.map(|value| (of(cell), u64::from(value))));
+                    }
+                    edits.extend(budget.edit(&values, u64::from(number.value), number));
+                }
+            }
+            for (bounded, number) in &budget.most {
+                let value = |cell| Some((of(cell), *counted(cell, run).get(bounded)?));
+                let values: Vec<_> = cells.iter().copied().filter_map(value).collect();
+                edits.extend(budget.edit(&values, number.value, number));
+            }
+        }
+        Ok(edits)
+    }
+}
+
+/// The kernel that a cell is of.
+fn of(cell: &Cell) -> (Arch, &str) {
+    (cell.id.arch, &cell.id.kernel)
+}
+
+impl PlacedBudget {
+    fn holds_for(&self, cell: &Cell) -> bool {
+        self.kernels.as_ref().is_none_or(|names| names.contains(&cell.id.kernel))
+            && self.arch.as_ref().is_none_or(|arches| arches.contains(&cell.id.arch))
+    }
+
+    fn edit<T>(&self, values: &[((Arch, &str), u64)], from: u64, place: &Spanned<T>) -> Option<Edit> {
+        let highest = values.iter().map(|&(_, value)| value).max()?;
+        let measured: BTreeSet<(Arch, &str)> = values.iter().map(|&(kernel, _)| kernel).collect();
+        let all = match (&self.kernels, &self.arch) {
+            (Some(kernels), Some(arches)) => {
+                arches.iter().all(|&arch| kernels.iter().all(|kernel| measured.contains(&(arch, kernel))))
+            }
+            _ => false,
+        };
+        let to = if all { highest } else { highest.max(from) };
+        let Spanned { referenced: at, .. } = place;
+        (to != from).then(|| Edit { line: at.line(), column: at.column(), from, to })
+    }
+}
+
+fn apply(text: &str, mut edits: Vec<Edit>, path: &Path) -> Result<String, BaselineError> {
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+    // From the right, so that what is left of it stays where it is.
+    edits.sort_by_key(|edit| (edit.line, std::cmp::Reverse(edit.column)));
+    for Edit { line, column, from, to } in edits {
+        let error = || BaselineError::Place {
+            path: path.display().to_string(),
+            line,
+            why: "a budget that is no plain number (an alias, hexadecimal) cannot be written anew: write it as one",
+        };
+        let text = lines.get_mut(line as usize - 1).ok_or_else(error)?;
+        let (start, _) = text.char_indices().nth(column as usize - 1).ok_or_else(error)?;
+        let end =
+            text[start..].find(|c: char| !c.is_alphanumeric()).map_or(text.len(), |length| start + length);
+        if text[start..end].parse() != Ok(from) {
+            return Err(error());
+        }
+        text.replace_range(start..end, &to.to_string());
+    }
+    Ok(lines.concat())
+}
+
+/// What no budget holds to the number that was measured, a budget for each kernel and architecture.
+fn additions(run: &Run, suite: &Suite) -> Vec<Budget> {
+    let mut kernels: Vec<(Arch, &str)> = Vec::new();
+    for cell in &run.cells {
+        if !kernels.contains(&of(cell)) {
+            kernels.push(of(cell));
+        }
+    }
+    let budget = |&(arch, kernel): &(Arch, &str)| {
+        let held: Vec<&Budget> =
+            suite.budgets.iter().filter(|budget| budget.holds_for(arch, kernel)).collect();
+        let mut added = Budget {
+            kernels: Some(vec![kernel.to_owned()]),
+            arch: Some(vec![arch]),
+            wasted: BTreeMap::new(),
+            most: BTreeMap::new(),
+        };
+        for cell in run.cells_of(arch, kernel) {
+            for (row, filters) in wasted(cell) {
+                let is_loose = |(filter, value): &(Filter, u32)| {
+                    !held
+                        .iter()
+                        .any(|held| held.wasted.get(&row).and_then(|row| row.get(filter)) == Some(value))
+                };
+                let loose: BTreeMap<Filter, u32> = filters.into_iter().filter(is_loose).collect();
+                if !loose.is_empty() {
+                    added.wasted.insert(row, loose);
+                }
+            }
+            let is_loose = |(bounded, value): &(Bounded, u64)| {
+                !held.iter().any(|held| held.most.get(bounded) == Some(value))
+            };
+            added.most.extend(counted(cell, run).into_iter().filter(is_loose));
+        }
+        added
+    };
+    let budgets = kernels.iter().map(budget);
+    budgets.filter(|budget| !budget.wasted.is_empty() || !budget.most.is_empty()).collect()
+}
+
+/// Puts budgets behind those that are there.
+fn insert(text: &str, added: &[Budget], path: &Path) -> Result<String, BaselineError> {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let Some(key) = lines.iter().position(|line| line.starts_with("budgets:")) else {
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        return Ok(format!("{text}{end}budgets:\n{}", written(added, 2)));
+    };
+    let rest = lines[key]["budgets:".len()..].trim();
+    if !(rest.is_empty() || rest.starts_with('#')) {
+        let why = "expected the budgets as a list of lines that begin with `-`, to which more can be added";
+        return Err(BaselineError::Place { path: path.display().to_string(), line: key as u64 + 1, why });
+    }
+    let is_inside = |line: &&&str| line.trim().is_empty() || line.starts_with([' ', '-', '#']);
+    let section = lines[key + 1..].iter().take_while(is_inside).count();
+    // What stands at the margin behind the last entry belongs to the next key.
+    let is_entry = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    let length = lines[key + 1..][..section].iter().rposition(is_entry).map_or(0, |last| last + 1);
+    let entries = &lines[key + 1..][..length];
+    let dash = entries.iter().find_map(|line| line.trim_start().starts_with('-').then(|| line.find('-'))?);
+    let (before, after) = lines.split_at(key + 1 + length);
+    let before = before.concat();
+    let end = if before.ends_with('\n') { "" } else { "\n" };
+    Ok(format!("{before}{end}{}{}", written(added, dash.unwrap_or(2)), after.concat()))
+}
+
+/// As YAML, a line for each row and metric.
+fn written(budgets: &[Budget], indent: usize) -> String {
+    let quoted = |name: &String| serde_json::to_string(name).expect("a string");
+    let mut out = String::new();
+    for budget in budgets {
+        let kernels: Vec<String> = budget.kernels.iter().flatten().map(quoted).collect();
+        let arches: Vec<&str> = budget.arch.iter().flatten().map(|arch| arch.name()).collect();
+        let mut lines =
+            vec![format!("- kernels: [{}]", kernels.join(", ")), format!("  arch: [{}]", arches.join(", "))];
+        if !budget.wasted.is_empty() {
+            lines.push("  wasted:".to_owned());
+        }
+        for (row, filters) in &budget.wasted {
+            let filters: Vec<String> =
+                filters.iter().map(|(filter, most)| format!("{filter}: {most}")).collect();
+            lines.push(format!("    {row}: {{ {} }}", filters.join(", ")));
+        }
+        if !budget.most.is_empty() {
+            lines.push("  most:".to_owned());
+        }
+        lines.extend(budget.most.iter().map(|(bounded, most)| format!("    {bounded}: {most}")));
+        out.extend(lines.into_iter().map(|line| format!("{:indent$}{line}\n", "")));
+    }
+    out
+}
+
+/// That the run passes by the new text, and nothing but budgets has changed.
+fn verify(text: &str, path: &Path, run: &Run, before: &Suite) -> Result<(), BaselineError> {
+    let unfit = |why: String| BaselineError::Unfit { path: path.display().to_string(), why };
+    let mut now: Suite = config::parse(text, path)?;
+    for cell in &run.cells {
+        // A suite's bound of what this run did not count says nothing of the run.
+        let known = counted(cell, run);
+        let holds = now.budgets.iter().filter(|budget| budget.holds_for(cell.id.arch, &cell.id.kernel));
+        let mut budgets: Vec<Budget> = holds.cloned().collect();
+        budgets.iter_mut().for_each(|budget| budget.most.retain(|bounded, _| known.contains_key(bounded)));
+        if let Outcome::Fail { reasons } = budget::judge(cell, &budgets, now.tolerance) {
+            return Err(unfit(format!("{} would not pass: {}", cell.id.name(), reasons.join("; "))));
+        }
+    }
+    if !additions(run, &now).is_empty() {
+        return Err(unfit("what was added is not read as it was written".to_owned()));
+    }
+    now.budgets.clone_from(&before.budgets);
+    if format!("{now:?}") != format!("{before:?}") {
+        return Err(unfit("more than budgets would change".to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

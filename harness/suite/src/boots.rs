@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether a kernel boots: asked once a run. Cells are processes, so what the first guest showed is a file.
+//!
+//! ```text
+//! RUN/kernels/ARCH/KERNEL.ACCEL.boots    locked while the first guest boots; not empty once one did
+//! RUN/cells/ARCH/KERNEL/ACCEL/boot/      the kernel's own cell `boot`, an error, if the first did not
+//! ```
+
+use nix::fcntl::{Flock, FlockArg};
+use std::{fs, io, path::Path};
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::{Cell, CellId, Clock, ErrorKind, Outcome, Test};
+use tramplab_vm::VmError;
+
+/// What a cell may do with a kernel.
+pub(super) enum Turn {
+    /// Boot it: one guest has booted, or this is the first. Others wait until the lock is dropped.
+    Boot(#[allow(dead_code, reason = "held for its drop")] Option<Flock<fs::File>>),
+    /// No guest of it boots: its cell `boot`.
+    Dead(Box<Cell>),
+}
+
+/// A kernel of a run.
+pub(super) struct Kernel<'a> {
+    run_dir: &'a RunDir,
+    /// Its cell `boot`.
+    id: CellId,
+}
+
+impl<'a> Kernel<'a> {
+    pub fn of(run_dir: &'a RunDir, cell: &CellId) -> Kernel<'a> {
+        Kernel { run_dir, id: CellId { test: Test::Boot, ..cell.clone() } }
+    }
+
+    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock is up only when it has measured, so it waits
+    /// and makes nobody wait.
+    pub fn turn(&self, clock: Clock) -> io::Result<Turn> {
+        if self.boots() {
+            return Ok(Turn::Boot(None));
+        }
+        let lock = Some(self.lock()?).filter(|_| clock == Clock::Free);
+        Ok(match self.dead() {
+            Some(cell) => Turn::Dead(Box::new(cell)),
+            // While it was waited for, one may have booted.
+            None => Turn::Boot(lock.filter(|_| !self.boots())),
+        })
+    }
+
+    /// One guest has booted. A cell that does not learn it boots its own.
+    pub fn has_booted(&self) {
+        if !self.boots() {
+            let _ = self.folder().and_then(|()| fs::write(self.marker(), "boots\n"));
+        }
+    }
+
+    /// Keeps the verdict of the kernel's first guest, with its console; none where the guest's end says nothing of the kernel's boot.
+    pub fn failed(&self, error: &VmError, guest: &Path, duration_ms: u64) -> Option<Cell> {
+        if error.booted || !is_verdict(error.kind) || self.boots() {
+            return None;
+        }
+        let (kind, message) = (error.kind, error.message.clone());
+        let mut cell = Cell::without_result(self.id.clone(), Outcome::Error { kind, message });
+        cell.console_tail.clone_from(&error.console_tail);
+        cell.duration_ms = duration_ms;
+        self.run_dir.save_cell(&cell).ok()?;
+        // For whoever looks into the cell's folder; where that cell's own guest was the first, it is there.
+        let own = self.run_dir.cell(&self.id);
+        if guest != own {
+            let _ = fs::copy(guest.join(CONSOLE_LOG), own.join(CONSOLE_LOG));
+        }
+        Some(cell)
+    }
+
+    fn boots(&self) -> bool {
+        fs::metadata(self.marker()).is_ok_and(|file| file.len() > 0)
+    }
+
+    fn dead(&self) -> Option<Cell> {
+        let cell = self.run_dir.load_cell(&self.id).ok().flatten()?;
+        matches!(cell.outcome, Outcome::Error { kind, .. } if is_verdict(kind)).then_some(cell)
+    }
+
+    fn lock(&self) -> io::Result<Flock<fs::File>> {
+        self.folder()?;
+        let file = fs::File::options().create(true).append(true).open(self.marker())?;
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+    }
+
+    fn folder(&self) -> io::Result<()> {
+        fs::create_dir_all(self.marker().parent().expect("in the run's folder"))
+    }
+
+    fn marker(&self) -> std::path::PathBuf {
+        let CellId { arch, kernel, accel, .. } = &self.id;
+        self.run_dir.kernels().join(arch.name()).join(format!("{kernel}.{}.boots", accel.name()))
+    }
+}
+
+/// Whether such an end of a first guest says that no guest boots. Others may be this machine's, or of this moment.
+fn is_verdict(kind: ErrorKind) -> bool {
+    kind.is_kernel_death() || kind == ErrorKind::BootTimeout
+}
+
+const CONSOLE_LOG: &str = "console.log";
+
+/// How a cell ends whose kernel's cell `boot` is this.
+pub(super) fn outcome(boot: &Cell, cell: &CellId) -> (ErrorKind, String) {
+    match &boot.outcome {
+        Outcome::Error { kind, message } if cell.test == Test::Boot => (*kind, message.clone()),
+        Outcome::Error { kind, message } => {
+            (*kind, format!("does not boot: {}", message.lines().next().unwrap_or_default()))
+        }
+        other => (ErrorKind::Harness, format!("the cell boot ended as {}", other.name())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_model::run::{Accel, Arch};
+    use tramplab_protocol::Mechanism;
+
+    fn id(kernel: &str) -> CellId {
+        let test = Test::LbrWaste { mechanism: Mechanism::Fexit };
+        CellId { arch: Arch::X86_64, kernel: kernel.to_owned(), accel: Accel::Tcg, test }
+    }
+
+    fn death(kind: ErrorKind, booted: bool) -> VmError {
+        VmError { kind, message: "oh\nno".to_owned(), console_tail: vec!["oh".to_owned()], booted }
+    }
+
+    #[test]
+    fn only_the_end_of_a_first_boot_is_a_verdict() {
+        for (kind, booted, before, is_dead) in [
+            (ErrorKind::Panic, false, false, true),
+            (ErrorKind::BootTimeout, false, false, true),
+            // The measurement's, QEMU's, the host's.
+            (ErrorKind::Panic, true, false, false),
+            (ErrorKind::QemuExit, false, false, false),
+            (ErrorKind::Harness, false, false, false),
+            // Another guest of the kernel booted.
+            (ErrorKind::Panic, false, true, false),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let run_dir = RunDir::new(folder.path());
+            let kernel = Kernel::of(&run_dir, &id("k"));
+            if before {
+                kernel.has_booted();
+            }
+            for clock in [Clock::Free, Clock::Exact] {
+                assert!(
+                    matches!(kernel.turn(clock).unwrap(), Turn::Boot(lock) if lock.is_some() == (clock == Clock::Free && !before))
+                );
+            }
+            let what = format!("{kind:?} {booted} {before}");
+            assert_eq!(kernel.failed(&death(kind, booted), folder.path(), 7).is_some(), is_dead, "{what}");
+            for clock in [Clock::Free, Clock::Exact] {
+                match kernel.turn(clock).unwrap() {
+                    Turn::Dead(cell) => {
+                        assert!(is_dead, "{what}");
+                        assert_eq!(cell.console_tail, ["oh"]);
+                        assert_eq!(outcome(&cell, &id("k")), (kind, "does not boot: oh".to_owned()));
+                        assert_eq!(outcome(&cell, &cell.id), (kind, "oh\nno".to_owned()));
+                    }
+                    Turn::Boot(_) => assert!(!is_dead, "{what}"),
+                }
+            }
+            // Another kernel of the run is not meant.
+            let other = Kernel::of(&run_dir, &id("other"));
+            assert!(matches!(other.turn(Clock::Free).unwrap(), Turn::Boot(Some(_))), "{what}");
+        }
+    }
+
+    /// The suite has a cell `boot`, and its guest is the first.
+    #[test]
+    fn the_console_of_the_cell_boot_stays_and_only_a_verdict_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let kernel = Kernel::of(&run_dir, &id("k"));
+        let own = run_dir.cell(&kernel.id);
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join(CONSOLE_LOG), "oh\n").unwrap();
+        assert!(kernel.failed(&death(ErrorKind::Panic, false), &own, 7).is_some());
+        assert_eq!(fs::read_to_string(own.join(CONSOLE_LOG)).unwrap(), "oh\n");
+        for (kind, is_dead) in [(ErrorKind::BootTimeout, true), (ErrorKind::QemuExit, false)] {
+            let outcome = Outcome::Error { kind, message: "oh".to_owned() };
+            run_dir.save_cell(&Cell::without_result(kernel.id.clone(), outcome)).unwrap();
+            assert_eq!(matches!(kernel.turn(Clock::Free).unwrap(), Turn::Dead(_)), is_dead, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn others_wait_while_the_first_guest_boots() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let kernel = Kernel::of(&run_dir, &id("k"));
+        let first = kernel.turn(Clock::Free).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| Kernel::of(&run_dir, &id("k")).turn(Clock::Free).unwrap());
+            let dead = kernel.failed(&death(ErrorKind::Panic, false), folder.path(), 7);
+            assert!(dead.is_some());
+            drop(first);
+            assert!(matches!(other.join().unwrap(), Turn::Dead(_)));
+        });
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a measurement to pass or fail.
+
+use super::Budget;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+use tramplab_analysis::{
+    branch::{Model, waste},
+    compare::{
+        Cost, Metric, UnknownMetric, Value, Whose,
+        metric::{self, asked_for},
+    },
+};
+use tramplab_model::{
+    run::{Cell, LbrWaste, Measurement, Outcome, Row, Tolerance, TreeTest},
+    selftests::End,
+};
+
+/// A metric that a budget's `most` can bound: what repeats from run to run, waste excepted, which has a place of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Bounded(Metric);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotBounded {
+    #[error(transparent)]
+    Unknown(#[from] UnknownMetric),
+    #[error("`{0}` is bounded under `wasted:`, by row and filter")]
+    Waste(Metric),
+    #[error(
+        "`{0}` has no budget, as it need not repeat: expected instructions or branches of a hit (trigger.fentry.instructions), or \
+         instructions of attaching or detaching (attach.fentry.1000.attach.instructions)"
+    )]
+    Moves(Metric),
+}
+
+impl Bounded {
+    pub fn metric(&self) -> Metric {
+        self.0
+    }
+}
+
+impl TryFrom<Metric> for Bounded {
+    type Error = NotBounded;
+
+    fn try_from(metric: Metric) -> Result<Bounded, NotBounded> {
+        match metric {
+            Metric::Wasted { .. } => Err(NotBounded::Waste(metric)),
+            Metric::Trigger { cost: Cost::Instructions | Cost::Branches, .. }
+            | Metric::Instructions { whose: Whose::Thread, .. } => Ok(Bounded(metric)),
+            // Detaching waits for grace periods, and who else runs meanwhile is no cost of it.
+            Metric::Trigger { cost: Cost::Time, .. }
+            | Metric::Instructions { whose: Whose::All, .. }
+            | Metric::Time { .. }
+            | Metric::ExactTime { .. }
+            | Metric::Bench { .. }
+            | Metric::TestProgs { .. }
+            | Metric::Kselftest { .. } => Err(NotBounded::Moves(metric)),
+        }
+    }
+}
+
+impl FromStr for Bounded {
+    type Err = NotBounded;
+
+    fn from_str(name: &str) -> Result<Bounded, NotBounded> {
+        name.parse::<Metric>()?.try_into()
+    }
+}
+
+impl TryFrom<String> for Bounded {
+    type Error = NotBounded;
+
+    fn try_from(name: String) -> Result<Bounded, NotBounded> {
+        name.parse()
+    }
+}
+
+impl From<Bounded> for String {
+    fn from(bounded: Bounded) -> String {
+        bounded.to_string()
+    }
+}
+
+impl fmt::Display for Bounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Judges what a cell measured by the budgets that hold for its kernel. Those of waste are stated for the architecture's first modelled
+/// CPU; of attaching's instructions a share more is tolerated.
+pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
+    let model = Model::choose(None, cell.id.arch);
+    let values = metric::of(cell, model);
+    let mut reasons: Vec<String> = match &cell.measurement {
+        Some(Measurement::LbrWaste(measured)) => {
+            budgets.iter().flat_map(|budget| over_waste(model, measured, budget)).collect()
+        }
+        Some(Measurement::TestProgs(test)) => failed("test_progs", test),
+        Some(Measurement::Kselftest(test)) => failed("the program", test),
+        _ => Vec::new(),
+    };
+    let bounds = budgets.iter().flat_map(|budget| &budget.most);
+    for (bounded, &most) in bounds.filter(|(bounded, _)| bounded.metric().test() == cell.id.test) {
+        let value = values.iter().find(|(metric, _)| *metric == bounded.metric()).map(|(_, value)| value);
+        reasons.extend(over(bounded, value, most, tolerance));
+    }
+    if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
+}
+
+/// Subtests that a reason names.
+const NAMED: usize = 20;
+
+/// A test of the tree's is its own judge.
+fn failed(who: &str, test: &TreeTest) -> Vec<String> {
+    if test.end != End::Fail {
+        return Vec::new();
+    }
+    let failed = test.subtests.iter().filter(|subtest| subtest.end == End::Fail);
+    let mut names: Vec<&str> = failed.map(|subtest| subtest.name.as_str()).collect();
+    let more = names.len().saturating_sub(NAMED) + test.left_out.fail as usize;
+    names.truncate(NAMED);
+    let which = match (&names[..], more) {
+        ([], 0) => format!("{who} says that it fails"),
+        ([], _) => format!("{who} says that it fails, with {more} of its subtests"),
+        (_, 0) => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
+        _ => format!("{who} says that it fails, of its subtests {} and {more} more", names.join(", ")),
+    };
+    std::iter::once(which).chain(test.failures.first().cloned()).collect()
+}
+
+fn over_waste(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for capture in &measured.points {
+        let row = Row { mechanism: measured.mechanism, point: capture.point };
+        for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
+            match waste::count_at(model, filter, capture, &measured.function).wasted {
+                Some(n) if n <= most => {}
+                Some(n) => reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}")),
+                None => reasons.push(format!(
+                    "{row} in `{filter}`: no record touches {}, budget {most}",
+                    measured.function.name
+                )),
+            }
+        }
+    }
+    reasons
+}
+
+fn over(bounded: &Bounded, value: Option<&Value>, most: u64, tolerance: Tolerance) -> Option<String> {
+    match value {
+        Some(&Value::Count(count)) => {
+            (u64::from(count) > most).then(|| format!("{bounded} is {count}, budget {most}"))
+        }
+        Some(&Value::Instructions { count, functions, repeats: true }) => {
+            match asked_for(&bounded.metric()) {
+                Some(asked) if asked != functions => {
+                    Some(format!("{bounded} is of {functions} functions only, budget {most} of {asked}"))
+                }
+                _ => {
+                    let percent = tolerance.exact_percent;
+                    let beyond = count as f64 > most as f64 * (1.0 + percent / 100.0);
+                    beyond.then(|| format!("{bounded} is {count}, budget {most} and {percent} %"))
+                }
+            }
+        }
+        Some(Value::Instructions { repeats: false, .. }) => Some(format!(
+            "{bounded} was counted under the host's clock, where it does not repeat, budget {most}"
+        )),
+        // What was to be measured and was not is no pass.
+        _ => Some(format!("{bounded} was not measured, budget {most}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tramplab_host::config;
+    use tramplab_model::run::{Arch, CellId};
+
+    fn stored() -> tramplab_model::run::Run {
+        serde_json::from_str(include_str!("../../testdata/run.json")).expect("the stored run")
+    }
+
+    fn budget(text: &str) -> Budget {
+        config::parse(text, Path::new("budget.yaml")).unwrap()
+    }
+
+    fn cell(kernel: &str, test: &str) -> Cell {
+        let is_it = |id: &CellId| id.kernel == kernel && id.arch == Arch::X86_64 && id.test.name() == test;
+        stored()
+            .cells
+            .into_iter()
+            .find(|cell| is_it(&cell.id))
+            .unwrap_or_else(|| panic!("no {kernel} {test}"))
+    }
+
+    /// Of measurements that are stored: what is within passes, what is one worse fails and says by what.
+    #[test]
+    fn a_measurement_is_within_its_budget_or_the_reason_is_told() {
+        let table = [
+            ("lbr_waste/fexit", "wasted: { fexit: { any: 9 } }", None),
+            (
+                "lbr_waste/fexit",
+                "wasted: { fexit: { any: 8 } }",
+                Some("fexit wastes 9 records in `any`, budget 8"),
+            ),
+            ("lbr_waste/fexit", "wasted: { fexit: { cond: 99 } }", Some("no record touches")),
+            ("lbr_waste/fexit", "wasted: { fentry: { any: 0 } }", None),
+            ("trigger/fexit", "most: { trigger.fexit.instructions: 190 }", None),
+            (
+                "trigger/fexit",
+                "most: { trigger.fexit.instructions: 189 }",
+                Some("trigger.fexit.instructions is 190, budget 189"),
+            ),
+            ("trigger/fexit", "most: { trigger.fexit.branches: 1 }", Some("trigger.fexit.branches is ")),
+            ("trigger/fexit", "most: { trigger.fexit+kprobe.instructions: 1 }", None),
+            ("attach/fentry/10", "most: { attach.fentry.10.attach.instructions: 79122256 }", None),
+            // One per cent more is tolerated, and no more than that.
+            ("attach/fentry/10", "most: { attach.fentry.10.attach.instructions: 78800000 }", None),
+            (
+                "attach/fentry/10",
+                "most: { attach.fentry.10.attach.instructions: 78000000 }",
+                Some("budget 78000000 and 0.5 %"),
+            ),
+        ];
+        for (test, text, reason) in table {
+            match (judge(&cell("6.12", test), &[budget(text)], Tolerance::default()), reason) {
+                (Outcome::Pass, None) => {}
+                (Outcome::Fail { reasons }, Some(words))
+                    if reasons.len() == 1 && reasons[0].contains(words) => {}
+                (outcome, _) => panic!("{test} {text}: {outcome:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_measured_as_it_should_be_is_no_pass() {
+        let bound = budget("most: { attach.fentry.10.attach.instructions: 99999999999 }");
+        let judge = |change: fn(&mut Cell)| {
+            let mut cell = cell("6.12", "attach/fentry/10");
+            change(&mut cell);
+            match judge(&cell, std::slice::from_ref(&bound), Tolerance::default()) {
+                Outcome::Fail { reasons } => reasons.join("; "),
+                other => panic!("{other:?}"),
+            }
+        };
+        fn attach(cell: &mut Cell) -> &mut tramplab_model::run::Attach {
+            let Some(Measurement::Attach(attach)) = &mut cell.measurement else { panic!("no attach cell") };
+            attach
+        }
+        assert!(judge(|cell| attach(cell).explained.clear()).contains("was not measured"));
+        let fewer = judge(|cell| attach(cell).explained.iter_mut().for_each(|one| one.attached = 9));
+        assert!(fewer.contains("is of 9 functions only"), "{fewer}");
+        let free = judge(|cell| {
+            attach(cell).explained.iter_mut().for_each(|one| one.clock = tramplab_model::run::Clock::Free);
+        });
+        assert!(free.contains("host's clock"), "{free}");
+    }
+
+    #[test]
+    fn what_does_not_repeat_has_no_budget() {
+        for (name, words) in [
+            ("lbr_waste.fexit.any", "wasted"),
+            ("attach.fentry.10.attach", "need not repeat"),
+            ("attach.fentry.10.detach.exact", "need not repeat"),
+            ("attach.fentry.10.attach.instructions_of_all", "need not repeat"),
+            ("trigger.fentry.time", "need not repeat"),
+            ("trigger.fentry", "unknown metric"),
+        ] {
+            let text = format!("most: {{ {name}: 3 }}\n");
+            let error = config::parse::<Budget>(&text, Path::new("b.yaml")).unwrap_err().to_string();
+            assert!(error.starts_with("b.yaml:1:9: ") && error.contains(words), "{error}");
+        }
+    }
+}

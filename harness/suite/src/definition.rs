@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The suite file, `configs/suites/*.yaml`. Its keys are documented in `docs/suites.md`.
+
+use super::{budget::Bounded, plan::tests};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
+    num::NonZeroU32,
+    path::Path,
+};
+use tramplab_analysis::branch::Filter;
+use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_model::{
+    run::{Arch, Row, Test, Tolerance},
+    selftests::{self, Name, Program},
+};
+use tramplab_protocol::{
+    BesideSet, Functions, Mechanism,
+    message::{Explain, Fault},
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suite {
+    pub name: String,
+    pub description: String,
+    /// Names of manifests in `kernels/`.
+    #[serde(deserialize_with = "filled")]
+    pub kernels: Vec<String>,
+    #[serde(default)]
+    pub machine: Machine,
+    #[serde(deserialize_with = "filled")]
+    pub tests: Vec<TestGroup>,
+    #[serde(default)]
+    pub budgets: Vec<Budget>,
+    #[serde(default)]
+    pub tolerance: Tolerance,
+    #[serde(default)]
+    pub experiments: BTreeSet<Experiment>,
+}
+
+/// What is only done when it is asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Experiment {
+    /// The plugin hands programs the branch records they ask for.
+    DeliverRecords,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Machine {
+    pub cpus: NonZeroU32,
+    #[serde(deserialize_with = "enough_mib")]
+    pub memory_mib: NonZeroU32,
+    /// Added to the kernel's command line.
+    pub append: Vec<String>,
+}
+
+impl Default for Machine {
+    fn default() -> Machine {
+        // One CPU: nothing else can run between the traced function and the capture but an interrupt.
+        Machine { cpus: NonZeroU32::MIN, memory_mib: nonzero(1024), append: Vec::new() }
+    }
+}
+
+/// Tests that share their parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TestGroup {
+    LbrWaste {
+        mechanisms: Mechanisms,
+        /// Triggers recorded per cell.
+        #[serde(default = "default_hits")]
+        hits: NonZeroU32,
+    },
+    Attach {
+        mechanisms: Mechanisms,
+        #[serde(deserialize_with = "filled")]
+        functions: Vec<Functions>,
+        rounds: NonZeroU32,
+        /// Guests, one after the other, each with all rounds; when base and head are compared, theirs alternate.
+        boots: Option<NonZeroU32>,
+        /// Chooses the functions.
+        #[serde(default)]
+        seed: u64,
+        /// Of guest time, for loading, attaching and detaching each, where every function has a link of its own.
+        seconds: Option<NonZeroU32>,
+        #[serde(default)]
+        clock: Clocks,
+        /// How a further round is explained.
+        #[serde(default)]
+        explain: BTreeSet<Explain>,
+    },
+    Trigger {
+        mechanisms: Mechanisms,
+        /// What else is attached to the function of each.
+        #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+        beside: BesideSet,
+        /// Triggers recorded per cell.
+        #[serde(default = "default_hits")]
+        hits: NonZeroU32,
+        /// Whether hits are timed as well.
+        #[serde(default = "yes")]
+        throughput: bool,
+    },
+    /// One test without parameters.
+    Boot {},
+    /// Benchmarks of the tree's own `bench`.
+    Bench {
+        #[serde(deserialize_with = "filled")]
+        triggers: Vec<Name>,
+        /// Measured in each guest, after the warm-up.
+        #[serde(default = "default_seconds")]
+        seconds: NonZeroU32,
+        /// Threads that trigger.
+        #[serde(default = "one")]
+        producers: NonZeroU32,
+    },
+    /// Tests of the tree's own `test_progs`, and of a series those that it adds or changes.
+    TestProgs {
+        /// May be empty where a series brings its own.
+        #[serde(default)]
+        tests: Vec<Name>,
+        /// What is not run beside what the tree's own lists deny: `test`, `test/subtest`, `*` for anything.
+        #[serde(default)]
+        deny: Vec<String>,
+        /// That each test may take.
+        #[serde(default = "default_limit")]
+        seconds: NonZeroU32,
+    },
+    /// Programs of other folders of the tree's selftests, that say in KTAP how they ended.
+    Kselftest {
+        #[serde(deserialize_with = "filled")]
+        programs: Vec<Program>,
+        /// That each may take.
+        #[serde(default = "default_limit")]
+        seconds: NonZeroU32,
+    },
+    Fault {
+        #[serde(deserialize_with = "filled")]
+        faults: Vec<Fault>,
+    },
+}
+
+impl TestGroup {
+    /// These tests, as a suite that says nothing more of them has them.
+    pub fn test_progs(tests: Vec<Name>) -> TestGroup {
+        TestGroup::TestProgs { tests, deny: Vec::new(), seconds: default_limit() }
+    }
+
+    pub fn kselftest(programs: Vec<Program>) -> TestGroup {
+        TestGroup::Kselftest { programs, seconds: default_limit() }
+    }
+}
+
+fn default_seconds() -> NonZeroU32 {
+    nonzero(5)
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+/// Under TCG a test takes ten times what it takes on hardware.
+fn default_limit() -> NonZeroU32 {
+    nonzero(300)
+}
+
+fn default_hits() -> NonZeroU32 {
+    nonzero(8)
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn nonzero(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("a constant above 0")
+}
+
+/// By which clocks attach times are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clocks {
+    #[default]
+    Free,
+    Exact,
+    Both,
+}
+
+impl Clocks {
+    pub fn free(self) -> bool {
+        matches!(self, Clocks::Free | Clocks::Both)
+    }
+
+    pub fn exact(self) -> bool {
+        matches!(self, Clocks::Exact | Clocks::Both)
+    }
+}
+
+/// `all`, or a list.
+#[derive(Clone, Debug)]
+pub struct Mechanisms(pub Vec<Mechanism>);
+
+impl Serialize for Mechanisms {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mechanisms {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Mechanisms;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("`all` or a list of at least one mechanism")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mechanisms, E> {
+                match text {
+                    "all" => Ok(Mechanisms(Mechanism::ALL.to_vec())),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Mechanisms, A::Error> {
+                let mut list = Vec::new();
+                while let Some(mechanism) = seq.next_element()? {
+                    list.push(mechanism);
+                }
+                if list.is_empty() {
+                    return Err(serde::de::Error::invalid_length(0, &self));
+                }
+                Ok(Mechanisms(list))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Upper bounds that turn a measurement into pass or fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// The kernels it holds for; all of the run when left out.
+    #[serde(default)]
+    pub kernels: Option<Vec<String>>,
+    /// The architectures it holds for; all of the run when left out.
+    #[serde(default)]
+    pub arch: Option<Vec<Arch>>,
+    /// Most records that may be wasted, on the architecture's first modelled CPU: `intel-lbr`, `brbe`.
+    #[serde(default)]
+    pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
+    /// Most instructions or branches, by the metric's name.
+    #[serde(default)]
+    pub most: BTreeMap<Bounded, u64>,
+}
+
+impl Suite {
+    /// Whether branch records are counted.
+    pub fn counts_records(&self) -> bool {
+        self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }))
+    }
+
+    /// Whether programs ask for them.
+    pub fn asks_for_records(&self) -> bool {
+        self.counts_records() || self.test_progs().any(|test| test.as_str() == selftests::SNAPSHOT_TEST)
+    }
+
+    /// Whether programs are handed them.
+    pub fn delivers_records(&self) -> bool {
+        self.experiments.contains(&Experiment::DeliverRecords)
+    }
+
+    /// The same with other clocks, and other explanations, for all attach tests.
+    pub fn with(mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) -> Suite {
+        for group in &mut self.tests {
+            if let TestGroup::Attach { clock, explain, .. } = group {
+                *clock = clocks.unwrap_or(*clock);
+                *explain = explanations.unwrap_or(explain).clone();
+            }
+        }
+        self
+    }
+
+    /// What of the kernel tree's own tests is run. `files` in `prog_tests/` are a series'.
+    pub fn selftests(&self, files: &BTreeSet<String>) -> Option<selftests::Wanted> {
+        let mut wanted = None;
+        for group in &self.tests {
+            match group {
+                TestGroup::Bench { .. } => wanted.get_or_insert_with(selftests::Wanted::default).bench = true,
+                TestGroup::TestProgs { tests, .. } => {
+                    let wanted = wanted.get_or_insert_with(selftests::Wanted::default);
+                    wanted.tests.extend(tests);
+                    wanted.files.clone_from(files);
+                }
+                TestGroup::Kselftest { programs, .. } => {
+                    wanted.get_or_insert_with(selftests::Wanted::default).programs.extend(programs);
+                }
+                _ => {}
+            }
+        }
+        wanted
+    }
+
+    /// The same with more tests of `test_progs`, where it has any. What any group denies is denied of them; they may take what a group that
+    /// names no tests gives them, else as long as any.
+    pub fn with_tests(mut self, more: &BTreeSet<Name>) -> Suite {
+        let named: BTreeSet<Name> = self.test_progs().collect();
+        let mut limits: Vec<(bool, NonZeroU32)> = Vec::new();
+        let mut denied: Vec<String> = Vec::new();
+        for group in &self.tests {
+            if let TestGroup::TestProgs { tests, deny, seconds } = group {
+                limits.push((tests.is_empty(), *seconds));
+                denied.extend(deny.iter().cloned());
+            }
+        }
+        let tests: Vec<Name> = more.difference(&named).copied().collect();
+        let is_own = |group: &TestGroup| matches!(group, TestGroup::TestProgs { .. });
+        if let (Some(last), Some((_, seconds)), false) =
+            (self.tests.iter().rposition(is_own), limits.into_iter().max(), tests.is_empty())
+        {
+            self.tests.insert(last + 1, TestGroup::TestProgs { tests, deny: denied, seconds });
+        }
+        self
+    }
+
+    /// The tests of `test_progs` that it names.
+    pub fn test_progs(&self) -> impl Iterator<Item = Name> {
+        self.tests.iter().flat_map(|group| match group {
+            TestGroup::TestProgs { tests, .. } => tests.clone(),
+            _ => Vec::new(),
+        })
+    }
+
+    /// Those that some test measures: what a kernel that is built for the suite must be able to do.
+    pub fn mechanisms(&self) -> Vec<Mechanism> {
+        let of = |group: &TestGroup| match group {
+            TestGroup::LbrWaste { mechanisms, .. } | TestGroup::Attach { mechanisms, .. } => {
+                mechanisms.0.clone()
+            }
+            TestGroup::Trigger { mechanisms, beside, .. } => {
+                mechanisms.0.iter().copied().chain(beside.mechanisms()).collect()
+            }
+            TestGroup::Bench { .. }
+            | TestGroup::TestProgs { .. }
+            | TestGroup::Kselftest { .. }
+            | TestGroup::Boot {}
+            | TestGroup::Fault { .. } => Vec::new(),
+        };
+        self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+impl Budget {
+    pub fn holds_for(&self, arch: Arch, kernel: &str) -> bool {
+        self.kernels.as_ref().is_none_or(|names| names.iter().any(|name| name == kernel))
+            && self.arch.as_ref().is_none_or(|arches| arches.contains(&arch))
+    }
+}
+
+/// Reads a suite. A budget that no test of the suite could ever be judged by is an error.
+pub fn load(path: &Path) -> Result<Suite, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(read)?;
+    let suite: Suite = config::parse(&text, path)?;
+    let placed: Placed = config::parse(&text, path)?;
+    placed.check(&suite, path)?;
+    Ok(suite)
+}
+
+/// A suite's budgets, each number with its place. The rest of the file is not read by this: that it is a suite was seen before.
+#[derive(Deserialize)]
+pub(super) struct Placed {
+    #[serde(default)]
+    pub budgets: Vec<Spanned<PlacedBudget>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct PlacedBudget {
+    #[serde(default)]
+    pub kernels: Option<Vec<String>>,
+    #[serde(default)]
+    pub arch: Option<Vec<Arch>>,
+    #[serde(default)]
+    pub wasted: BTreeMap<Row, BTreeMap<Filter, Spanned<u32>>>,
+    #[serde(default)]
+    pub most: BTreeMap<Bounded, Spanned<u64>>,
+}
+
+impl Placed {
+    fn check(&self, suite: &Suite, path: &Path) -> Result<(), ConfigError> {
+        let tests: Vec<Test> =
+            suite.tests.iter().flat_map(|group| tests(group, false)).map(|(test, _)| test).collect();
+        let unmeasured = |name: &dyn fmt::Display, kind: &str| {
+            format!("no {kind}test of the suite measures `{name}`; correct the name, or add the test")
+        };
+        for at in &self.budgets {
+            let budget = &at.value;
+            for (row, filters) in &budget.wasted {
+                let is_measured = tests.contains(&Test::LbrWaste { mechanism: row.mechanism });
+                match filters.values().next() {
+                    None => {
+                        let message = format!("`{row}` has no filter; expected such as `{{ any: 9 }}`");
+                        return Err(config::invalid(path, at, message));
+                    }
+                    Some(number) if !is_measured => {
+                        return Err(config::invalid(path, number, unmeasured(row, "lbr_waste ")));
+                    }
+                    Some(_) => {}
+                }
+            }
+            for (bounded, number) in &budget.most {
+                if !tests.contains(&bounded.metric().test()) {
+                    return Err(config::invalid(path, number, unmeasured(bounded, "")));
+                }
+            }
+            if budget.wasted.is_empty() && budget.most.is_empty() {
+                let message = "a budget bounds nothing; expected `wasted:` or `most:`";
+                return Err(config::invalid(path, at, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In less a distribution's kernel finds no room: on x86-64 QEMU ends without a word.
+const LEAST_MIB: u32 = 128;
+
+fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
+    let mib = NonZeroU32::deserialize(deserializer)?;
+    if mib.get() < LEAST_MIB {
+        let message = format!("{mib} MiB are too few for a guest, expected {LEAST_MIB} or more");
+        return Err(serde::de::Error::custom(message));
+    }
+    Ok(mib)
+}
+
+/// A list that must name something: one that is empty would run nothing and pass.
+fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() {
+        return Err(serde::de::Error::invalid_length(0, &"at least one entry"));
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tramplab_host::config;
+
+    /// Whoever writes a suite begins with it.
+    #[test]
+    fn the_suite_in_the_docs_is_one_and_has_every_key() {
+        let page = include_str!("../../../docs/suites.md");
+        let example = page.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+        let suite: Suite = config::parse(example, Path::new("docs/suites.md")).unwrap();
+        assert!(!suite.experiments.is_empty());
+        assert!(suite.budgets.iter().any(|budget| !budget.most.is_empty()));
+    }
+
+    #[test]
+    fn rejects_a_budget_that_no_test_can_be_judged_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.yaml");
+        let tests = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                     \x20 - lbr_waste: { mechanisms: [fexit] }\n\
+                     \x20 - attach: { mechanisms: [fentry], functions: [10], rounds: 1 }\n\
+                     budgets:\n  - kernels: [a]\n";
+        let most = |metric: &str| format!("    most:\n      attach.{metric}.attach.instructions: 9\n");
+        for (budget, line) in [
+            ("    wasted:\n      fexit: { any: 9 }\n".to_owned(), None),
+            ("    wasted:\n      fentry: { any: 9 }\n".to_owned(), Some(10)),
+            ("    wasted:\n      fexit: { any: 9 }\n      kprobe: { any: 9 }\n".to_owned(), Some(11)),
+            ("    wasted: { fexit: {} }\n".to_owned(), Some(8)),
+            (most("fentry.10"), None),
+            (most("fentry.100"), Some(10)),
+            (most("fexit.10"), Some(10)),
+            ("    most: { trigger.fexit.branches: 9 }\n".to_owned(), Some(9)),
+            (String::new(), Some(8)),
+        ] {
+            fs::write(&path, format!("{tests}{budget}")).unwrap();
+            let found = match load(&path) {
+                Ok(_) => None,
+                Err(ConfigError::Invalid { line, .. }) => Some(line),
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(found, line, "{budget}");
+        }
+    }
+
+    #[test]
+    fn what_a_series_brings_is_denied_by_every_group_and_may_take_what_they_say() {
+        let brings = |groups: &str| {
+            let text = format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{groups}");
+            let suite: Suite = config::parse(&text, Path::new("t.yaml")).unwrap();
+            let before = suite.tests.len();
+            let all = suite.with_tests(&["a", "b"].map(|name| name.parse().unwrap()).into()).tests;
+            let added = all.into_iter().skip(before).map(|group| match group {
+                TestGroup::TestProgs { tests, deny, seconds } => (
+                    tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                    deny.join(" "),
+                    seconds.get(),
+                ),
+                other => panic!("{other:?}"),
+            });
+            added.collect::<Vec<_>>()
+        };
+        let told = |tests: &str, deny: &str, seconds| vec![(tests.to_owned(), deny.to_owned(), seconds)];
+        let named = "  - test_progs: { tests: [a], deny: [x], seconds: 50 }\n";
+        assert_eq!(brings(named), told("b", "x", 50));
+        let later = format!("{named}  - test_progs: {{ tests: [c], deny: [\"b/*\"], seconds: 700 }}\n");
+        assert_eq!(brings(&later), told("b", "x b/*", 700));
+        // A group without tests is for them.
+        assert_eq!(brings(&format!("{later}  - test_progs: {{ seconds: 30 }}\n")), told("b", "x b/*", 30));
+        assert_eq!(brings("  - test_progs: { tests: [a, b] }\n"), vec![]);
+        assert_eq!(brings("  - boot: {}\n"), vec![]);
+    }
+}

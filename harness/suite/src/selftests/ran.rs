@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One of the tree's own tests after it ran, and how much of its output is kept.
+
+use sha2::{Digest, Sha256};
+use tramplab_model::{
+    name::hex,
+    selftests::{End, LeftOut, Subtest},
+};
+
+/// A test that ran to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub end: End,
+    /// In the order in which they ended: the first of them.
+    pub subtests: Vec<Subtest>,
+    pub left_out: LeftOut,
+    /// What it said of its failures, from the first on.
+    pub failures: Vec<String>,
+}
+
+/// Subtests that are kept of one test: a few thousand are the most that the tree's own have.
+const SUBTESTS: usize = 10_000;
+/// Failures that are kept of one test.
+pub(super) const FAILURES: usize = 20;
+/// Of a subtest's name.
+const WIDTH: usize = 200;
+
+/// What is kept of a test's subtests while they are read: 4 MiB of output can name hundreds of thousands.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub subtests: Vec<Subtest>,
+    pub left_out: LeftOut,
+}
+
+/// No longer than is kept, and still not another's: what is cut off is told by its hash.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= WIDTH {
+        return name.to_owned();
+    }
+    let mark = hex(&Sha256::digest(name)[..8]);
+    let begin: String = name.chars().take(WIDTH - 1 - mark.len()).collect();
+    format!("{begin}~{mark}")
+}
+
+impl Kept {
+    pub fn add(&mut self, name: &str, end: End) {
+        if self.subtests.len() < SUBTESTS {
+            self.subtests.push(Subtest { name: shortened(name), end });
+            return;
+        }
+        *match end {
+            End::Ok => &mut self.left_out.ok,
+            End::Skip => &mut self.left_out.skip,
+            End::Fail => &mut self.left_out.fail,
+        } += 1;
+    }
+
+    pub fn count(&self, end: End) -> usize {
+        self.subtests.iter().filter(|subtest| subtest.end == end).count() + self.left_out.of(end) as usize
+    }
+
+    pub fn len(&self) -> usize {
+        self.subtests.len() + self.left_out.sum() as usize
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose branch records are counted: the CPU's own, which take KVM, or the plugin's, which take TCG.
+
+use tramplab_host::lbr::{LbrFormat, NoHardware};
+use tramplab_model::run::Accel;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    Auto,
+    Hardware,
+    Virtual,
+}
+
+/// Of an architecture's guests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// By guests under TCG, whatever the others run under.
+    Virtual,
+    Hardware(LbrFormat),
+    /// By none, with the reason.
+    None(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub source: Source,
+    /// Why not the CPU's, where nobody said that it should not be: for the user to see.
+    pub fallback: Option<String>,
+}
+
+/// Chooses, for guests that run under `accel`; `named` says whether that was asked for by its name. What the host can is only asked where it
+/// matters.
+pub fn choose(
+    request: Request,
+    accel: Accel,
+    named: bool,
+    decide: impl FnOnce() -> Result<LbrFormat, NoHardware>,
+) -> Result<Choice, NoHardware> {
+    const TAKE_TCG: &str = "virtual branch records take TCG, and KVM was asked for: --accel auto has both";
+    let quietly = |source| Ok(Choice { source, fallback: None });
+    match (request, accel) {
+        (Request::Virtual, Accel::Kvm) if named => return quietly(Source::None(TAKE_TCG.to_owned())),
+        (Request::Virtual, _) => return quietly(Source::Virtual),
+        (Request::Auto, Accel::Tcg) if named => return quietly(Source::Virtual),
+        (Request::Auto | Request::Hardware, _) => {}
+    }
+    match (decide(), request, accel) {
+        (Ok(format), _, Accel::Kvm) => quietly(Source::Hardware(format)),
+        (Ok(_), Request::Hardware, Accel::Tcg) => Err(NoHardware::Kvm("TCG was asked for".to_owned())),
+        (Ok(_), _, Accel::Tcg) => quietly(Source::Virtual),
+        (Err(reason), Request::Hardware, _) => Err(reason),
+        (Err(reason), _, Accel::Kvm) if named => quietly(Source::None(format!("{reason}; {TAKE_TCG}"))),
+        (Err(reason), ..) => Ok(Choice { source: Source::Virtual, fallback: Some(reason.to_string()) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_asked_depends_on_what_was_asked_for_and_what_runs_the_guests() {
+        use Accel::{Kvm, Tcg};
+        use Request::{Auto, Hardware, Virtual};
+        let format: LbrFormat = serde_json::from_str("5").unwrap();
+        let (can, cannot) = (Ok(format), Err(NoHardware::ArchLbr));
+        const TOLD: &str = "Arch LBR";
+        // What it comes to, and a word of what is said: to the user, of a skip, of an error.
+        for (request, accel, named, decided, expected, said) in [
+            (Auto, Kvm, false, &can, "hardware", None),
+            (Auto, Kvm, true, &can, "hardware", None),
+            (Auto, Kvm, false, &cannot, "virtual", Some(TOLD)),
+            (Auto, Kvm, true, &cannot, "none", Some(TOLD)),
+            (Auto, Tcg, false, &cannot, "virtual", Some(TOLD)),
+            (Auto, Tcg, true, &cannot, "virtual", None),
+            (Auto, Tcg, false, &can, "virtual", None),
+            (Auto, Tcg, true, &can, "virtual", None),
+            (Hardware, Kvm, true, &can, "hardware", None),
+            (Hardware, Kvm, true, &cannot, "error", Some(TOLD)),
+            (Hardware, Tcg, true, &can, "error", Some("TCG")),
+            (Hardware, Tcg, true, &cannot, "error", Some(TOLD)),
+            (Virtual, Kvm, false, &can, "virtual", None),
+            (Virtual, Kvm, true, &can, "none", Some("take TCG")),
+            (Virtual, Tcg, false, &cannot, "virtual", None),
+            (Virtual, Tcg, true, &can, "virtual", None),
+        ] {
+            let what = format!("{request:?} {accel:?} {named} {decided:?}");
+            let (found, words) = match choose(request, accel, named, || decided.clone()) {
+                Ok(Choice { source: Source::Hardware(found), fallback }) => {
+                    assert_eq!(found, format, "{what}");
+                    ("hardware", fallback)
+                }
+                Ok(Choice { source: Source::Virtual, fallback }) => ("virtual", fallback),
+                Ok(Choice { source: Source::None(reason), .. }) => ("none", Some(reason)),
+                Err(reason) => ("error", Some(reason.to_string())),
+            };
+            assert_eq!(found, expected, "{what}");
+            assert_eq!(words.is_some(), said.is_some(), "{what}: {words:?}");
+            assert!(words.unwrap_or_default().contains(said.unwrap_or_default()), "{what}");
+        }
+    }
+}

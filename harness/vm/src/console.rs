@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guest's serial console: always kept, always drained, and watched for the kernel's death.
+
+use super::{Signal, death};
+use std::{
+    collections::VecDeque,
+    fs,
+    io::{self, BufRead, BufReader, PipeReader, Read, Write},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+        mpsc::SyncSender,
+    },
+    thread,
+    time::Instant,
+};
+use tramplab_model::text::plain;
+use tramplab_protocol::message::UP;
+
+/// A guest that prints without end does not fill the disk; the tail is kept all the same.
+const LOG_LIMIT: u64 = 16 << 20;
+const LINE_LIMIT: u64 = 4096;
+const TAIL: usize = 60;
+
+pub struct Console {
+    seen: Arc<Mutex<Seen>>,
+    minds_warnings: Arc<AtomicBool>,
+}
+
+struct Seen {
+    tail: VecDeque<String>,
+    last_line: Instant,
+    /// The first sign that the boot went wrong.
+    flaw: Option<String>,
+    /// The clock source that the kernel switched to last.
+    clock_source: Option<String>,
+}
+
+impl Seen {
+    fn new() -> Seen {
+        Seen { tail: VecDeque::new(), last_line: Instant::now(), flaw: None, clock_source: None }
+    }
+}
+
+impl Console {
+    pub fn watch(from: PipeReader, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
+        let seen = Arc::new(Mutex::new(Seen::new()));
+        let minds_warnings = Arc::new(AtomicBool::new(false));
+        let console = Console { seen: Arc::clone(&seen), minds_warnings: Arc::clone(&minds_warnings) };
+        let work = move || drain(from, log, &seen, &minds_warnings, &signals);
+        thread::Builder::new().name("console".to_owned()).spawn(work)?;
+        Ok(console)
+    }
+
+    /// From here on a warning is a death, as it is from the agent's line on the console ([`UP`]). What a kernel finds wrong with its machine
+    /// while it boots, it finds on every machine.
+    pub fn mind_warnings(&self) {
+        self.minds_warnings.store(true, Ordering::Relaxed);
+    }
+
+    /// The agent has said that it is there, or is known to be.
+    pub fn is_up(&self) -> bool {
+        self.minds_warnings.load(Ordering::Relaxed)
+    }
+
+    pub fn tail(&self) -> Vec<String> {
+        lock(&self.seen).tail.iter().cloned().collect()
+    }
+
+    pub fn last_line(&self) -> Instant {
+        lock(&self.seen).last_line
+    }
+
+    /// The first sign that the boot went wrong: [`death::flaw`].
+    pub fn flaw(&self) -> Option<String> {
+        lock(&self.seen).flaw.clone()
+    }
+
+    /// The clock source that the kernel switched to last, if it said so.
+    pub fn clock_source(&self) -> Option<String> {
+        lock(&self.seen).clock_source.clone()
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Ends when QEMU's end of the console closes.
+fn drain(
+    from: PipeReader,
+    mut log: fs::File,
+    seen: &Mutex<Seen>,
+    minds_warnings: &AtomicBool,
+    signals: &SyncSender<Signal>,
+) {
+    let mut input = BufReader::new(from);
+    let mut written = 0;
+    let mut dead = false;
+    loop {
+        let mut line = Vec::new();
+        match input.by_ref().take(LINE_LIMIT).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if written < LOG_LIMIT {
+            written += line.len() as u64;
+            // A full disk must not stop the guest; the tail still has what matters.
+            let _ = log.write_all(&line);
+        }
+        let text = plain(&String::from_utf8_lossy(&line)).trim_end().to_owned();
+        if text == UP {
+            minds_warnings.store(true, Ordering::Relaxed);
+        }
+        let warning = || minds_warnings.load(Ordering::Relaxed).then(|| death::warning(&text)).flatten();
+        let death = death::detect(&text).or_else(warning);
+        {
+            let mut seen = lock(seen);
+            seen.last_line = Instant::now();
+            if seen.flaw.is_none() {
+                seen.flaw = death::flaw(&text).map(str::to_owned);
+            }
+            if let Some(name) = death::clock_source(&text) {
+                seen.clock_source = Some(name.to_owned());
+            }
+            if seen.tail.len() == TAIL {
+                seen.tail.pop_front();
+            }
+            seen.tail.push_back(text);
+        }
+        if let (Some(death), false) = (death, dead) {
+            dead = true;
+            if signals.send(Signal::Death(death)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const WARNING: &str = "[    1.0] WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580";
+
+    fn deaths(console: &str) -> usize {
+        let (from, mut to) = io::pipe().unwrap();
+        to.write_all(console.as_bytes()).unwrap();
+        drop(to);
+        let seen = Mutex::new(Seen::new());
+        let (signals, told) = mpsc::sync_channel(4);
+        drain(from, tempfile::tempfile().unwrap(), &seen, &AtomicBool::new(false), &signals);
+        drop(signals);
+        told.into_iter().count()
+    }
+
+    #[test]
+    fn a_warning_counts_from_the_agents_line_on() {
+        assert_eq!(deaths(&format!("{WARNING}\n{UP}\nall is well\n")), 0);
+        assert_eq!(deaths(&format!("{UP}\r\n{WARNING}\r\n{WARNING}\r\n")), 1);
+    }
+}
