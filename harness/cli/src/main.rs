@@ -14,17 +14,11 @@ macro_rules! eprintln {
 mod commands;
 
 use clap::{Parser, Subcommand};
-use commands::exit;
+use commands::{code_of, exit};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use std::process::ExitCode;
-use tramplab_analysis::profile;
-use tramplab_host as host;
-use tramplab_host::config;
-use tramplab_host::runs;
-use tramplab_kernel::{KernelError, compile::BuildError, series::SeriesError};
-use tramplab_lab::bisect::SearchError;
-use tramplab_lab::setup;
-use tramplab_suite::baseline;
+use std::{ffi::OsString, process::ExitCode};
+use tramplab_host::child;
+use tramplab_lab::{Fault, Result, cells, repository};
 
 /// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in QEMU.
 #[derive(Parser)]
@@ -40,65 +34,58 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a test failed, 2 usage or config
 enum Command {
     /// Run a suite in guests and report: the main job
     VmTest(commands::vm_test::Args),
-    /// A guest to look around in: at the terminal, or for one command, whose exit code is then this one's
+    /// Boot a guest with a shell, or run one command in it and return its exit code
     Shell(commands::shell::Args),
     /// Run every test of this repository, real guests included
     Test(commands::test::Args),
     /// Make everything go wrong that can, for real, and print what came of it as a table
     Faults(commands::faults::Args),
-    /// Say what this machine has, what is missing and the line that mends it
+    /// Check prerequisites; print install commands
     Doctor(commands::doctor::Args),
     /// Render a stored run again
     Report(commands::report::Args),
-    /// Put the runs of several shards together to one
+    /// Merge the runs of several shards into one
     Merge(commands::merge::Args),
     /// Compare two stored runs, base against head
     Compare(commands::compare::Args),
-    /// Show metrics over stored runs, commit by commit where kernels are commits, and where they step
+    /// Show metrics over stored runs, by commit where kernels are commits, and their steps
     History(commands::history::Args),
-    /// Show where the time of an attach cell went, alone or against another
+    /// Show where the time of an attach cell goes, alone or against another
     Profile(commands::profile::Args),
     /// Find the commit, or the patch of a series, that changed a metric
     Bisect(commands::bisect::Args),
-    /// Write docs/mechanisms.md anew: every mechanism on every kernel and architecture
+    /// Measure every mechanism on every kernel and architecture, and write docs/mechanisms.md
     Mechanisms(commands::mechanisms::Args),
-    /// List what is kept between runs, or remove what was not used for longest
+    /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),
-    /// Measure tramplab itself: boot with and without the plugin, armed against idle
+    /// Measure tramplab itself: boots with and without the plugin, armed against idle
     Bench(commands::bench::Args),
     /// Fuzz what reads the files, messages and words of others: an hour, or a while for each target
     Fuzz(commands::fuzz::Args),
 }
 
 fn main() -> ExitCode {
-    // SAFETY: it is the first thing that is done.
-    unsafe { commands::forget_cargo_run() };
-    if let Err(error) = host::child::close_inherited() {
-        eprintln!("error: failed to keep inherited descriptors from what is started: {error}");
+    // SAFETY: no other thread runs yet.
+    unsafe { forget_cargo_run() };
+    if let Err(error) = child::close_inherited() {
+        eprintln!("error: failed to close inherited descriptors: {error}");
         return ExitCode::from(exit::NO_MEASUREMENT);
     }
-    // A file that may not grow is then an error of what writes to it, here and in all that is started.
+    // A write beyond the limit of a file's size is then an error, here and in every child, and not a signal.
     // SAFETY: no handler is installed.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
-    // Each cell begins here: all that the other commands have to say of themselves is not made up for it.
-    if let Some((error, code)) = commands::nextest::double_spawn(std::env::args_os().skip(1)) {
-        eprintln!("error: {error:#}");
-        return ExitCode::from(code);
+    // Skip building the clap command tree: every cell starts this way.
+    if let Some(error) = cells::double_spawn(std::env::args_os().skip(1)) {
+        eprintln!("error: {}", error.told());
+        return ExitCode::from(exit::USAGE);
     }
     if !commands::bisect::is_step(std::env::args_os()) {
-        return run(App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit()), &ended);
+        let app = App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit());
+        return run(app, code_of);
     }
-    // git takes nearly every code for an answer: of a command line that is wrong, and of a panic, it must see none.
-    let step = |result| match result {
-        Ok(code) => code,
-        Err(error) => match ended(Err(error)) {
-            exit::INTERRUPTED => exit::INTERRUPTED,
-            exit::USAGE => commands::bisect::step::USAGE,
-            _ => commands::bisect::step::NO_ANSWER,
-        },
-    };
+    // `git bisect run` takes nearly every code for an answer, also that of a wrong command line or of a panic.
     let answer = std::panic::catch_unwind(|| match App::try_parse() {
-        Ok(app) => run(app, &step),
+        Ok(app) => run(app, commands::bisect::code_of_step),
         Err(error) => {
             let _ = error.print();
             ExitCode::from(commands::bisect::step::USAGE)
@@ -123,7 +110,7 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
+fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
     let result = match app.command {
         Command::VmTest(args) => commands::vm_test::vm_test(&args),
         Command::Test(args) => commands::test::test(&args),
@@ -141,49 +128,32 @@ fn run(app: App, ended: &dyn Fn(anyhow::Result<u8>) -> u8) -> ExitCode {
         Command::Bench(args) => commands::bench::bench(&args),
         Command::Fuzz(args) => commands::fuzz::fuzz(&args),
     };
-    ExitCode::from(ended(result))
+    ExitCode::from(ended(result, code_of))
 }
 
-/// What a caller sees of how a command ended.
-fn ended(result: anyhow::Result<u8>) -> u8 {
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {}", told(&error));
-            if error.is::<commands::Interrupted>() {
-                return exit::INTERRUPTED;
-            }
-            if is_usage(&error) { exit::USAGE } else { exit::NO_MEASUREMENT }
-        }
+/// Prints the error of a command, and makes its exit code.
+fn ended(result: Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {}", error.told());
+        code_of(error.fault())
+    })
+}
+
+/// Removes what `cargo run` says of this package from the environment. Cargo would take it for a change, and build again what asks for it:
+/// once when tramplab runs it, and once more when the user does.
+///
+/// # Safety
+/// No other thread may run yet.
+unsafe fn forget_cargo_run() {
+    // Asked of the environment once.
+    repository();
+    let of_package = |name: &OsString| {
+        name.to_str().is_some_and(|name| {
+            name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        })
+    };
+    for name in std::env::vars_os().map(|(name, _)| name).filter(of_package).collect::<Vec<_>>() {
+        // SAFETY: the caller's promise.
+        unsafe { std::env::remove_var(name) };
     }
-}
-
-/// The error and its causes, but for those that have already been quoted by the error above them.
-fn told(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.contains(&cause) {
-        true => told,
-        false if told.is_empty() => cause,
-        false => format!("{told}: {cause}"),
-    })
-}
-
-/// Errors that the user mends by changing what was asked, or by installing what is missing.
-fn is_usage(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.is::<config::ConfigError>()
-            || cause.is::<commands::UsageError>()
-            || cause.is::<setup::SetupError>()
-            || cause.is::<host::QemuError>()
-            || cause.is::<host::rust::RustError>()
-            || cause.is::<host::VirtmeError>()
-            || cause.downcast_ref::<host::CacheError>().is_some_and(host::CacheError::is_usage)
-            || cause.is::<host::fuzzer::FuzzerError>()
-            || cause.downcast_ref::<runs::StoreError>().is_some_and(runs::StoreError::is_usage)
-            || cause.is::<baseline::BaselineError>()
-            || cause.is::<profile::ProfileError>()
-            || cause.downcast_ref::<KernelError>().is_some_and(KernelError::is_usage)
-            || cause.downcast_ref::<BuildError>().is_some_and(BuildError::is_usage)
-            || cause.downcast_ref::<SeriesError>().is_some_and(SeriesError::is_usage)
-            || cause.downcast_ref::<SearchError>().is_some_and(SearchError::is_usage)
-    })
 }

@@ -1,7 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab: what a run needs of this machine, bisections and histories of stored runs.
+//! The lab: from options to a run, kernels included; bisections; histories of stored runs.
+//!
+//! [`measure::measure`] is the main job. It tells its progress as [`event::Event`]s, which the command line shows and
+//! [`recorder`] keeps. It prints nothing.
 
+pub mod artifacts;
 pub mod bisect;
+pub mod cache_limit;
+pub mod cells;
 pub mod doctor;
+pub mod error;
+pub mod event;
+pub mod guest_root;
 pub mod history;
+pub mod interrupt;
+pub mod kernels;
+pub mod lab;
+pub mod measure;
+pub mod planning;
+pub mod profiles;
+pub mod recorder;
+pub mod repository;
+pub mod rest;
+pub mod run_dir;
+pub mod scratch;
 pub mod setup;
+pub mod verdict;
+
+pub use error::{Error, Fault, Result};
+pub use event::{Event, Tell};
+pub use repository::repository;

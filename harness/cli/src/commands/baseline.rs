@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `--update-budgets`: what a run measured becomes its suite's budgets.
 
-use super::{UsageError, exit, report::print};
-use anyhow::{Context, Result};
+use super::{exit, report::print};
 use std::{fs, path::Path};
 use tramplab_host::cache::write_whole;
+use tramplab_lab::error::{Context, Error, Result};
 use tramplab_model::{run::Run, text::clean};
 use tramplab_suite::baseline;
 
@@ -12,7 +12,7 @@ use tramplab_suite::baseline;
 pub fn update(run: &Run, suite: &Path) -> Result<u8> {
     let before = fs::read_to_string(suite).map_err(|error| {
         let path = suite.display();
-        UsageError(format!("failed to read {path}, the suite whose budgets are to be written: {error}; name it: --update-budgets=SUITE"))
+        Error::Usage(format!("failed to read {path}, the suite whose budgets are to be written: {error}; name it: --update-budgets=SUITE"))
     })?;
     let after = match baseline::updated(&before, suite, run) {
         Ok(after) => after,

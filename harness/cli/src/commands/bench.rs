@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
 
-use super::{artifacts, exit, kernels, lab, progress::Progress, report::print, scratch::Scratch};
-use anyhow::{Context, Result, bail};
+use super::{exit, progress::Progress, report::print};
 use nix::{time::clock_getcpuclockid, unistd::Pid};
 use std::{
+    io,
     num::NonZeroU32,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -12,6 +12,13 @@ use std::{
 use tramplab_analysis::spread::Spread;
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox};
 use tramplab_kernel as kernel;
+use tramplab_lab::{
+    artifacts,
+    error::{Context, Error, Result},
+    guest_root::initramfs,
+    kernels,
+    scratch::Scratch,
+};
 use tramplab_model::run::{Accel, Arch, Clock};
 use tramplab_protocol::{
     Functions, Mechanism,
@@ -38,14 +45,14 @@ pub struct Args {
 }
 
 pub fn bench(args: &Args) -> Result<u8> {
-    let progress = Progress::steps();
+    let progress = Progress::new();
     let cache = Cache::open(true)?;
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
     let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-    let built = artifacts::build(&cache, &[image.arch], &progress)?;
-    let initrd = lab::initramfs(&cache, &built.agents[&image.arch], &image)?;
+    let built = artifacts::build(&cache, &[image.arch], &|event| progress.show(event))?;
+    let initrd = initramfs(&cache, &built.agents[&image.arch], &image)?;
     let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
     let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
     let machine = |plugin: Option<&Path>| -> Result<(Spec, Scratch)> {
@@ -84,7 +91,7 @@ pub fn bench(args: &Args) -> Result<u8> {
             Some(_) => {
                 let (vm, _) = Vm::start(&Spec { snapshots, ..spec })?;
                 if !vm.restored() {
-                    bail!("the guest was not restored, as the bench is to measure");
+                    return Err(Error::failed("the guest was not restored, as the bench is to measure"));
                 }
                 vm
             }
@@ -150,13 +157,15 @@ pub fn bench(args: &Args) -> Result<u8> {
 
 /// CPU time of QEMU, which on a busy host is less at its mercy than the time that passes.
 fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
-    let clock = clock_getcpuclockid(Pid::from_raw(vm.process_id() as i32))?;
-    let started = Duration::from(clock.now()?);
+    let clock = clock_getcpuclockid(Pid::from_raw(vm.process_id() as i32)).map_err(io::Error::from)?;
+    let started = Duration::from(clock.now().map_err(io::Error::from)?);
     let request =
         LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None, hardware: Vec::new() };
     match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
-        Response::LbrWaste(_) => Ok(Duration::from(clock.now()?).saturating_sub(started)),
-        other => bail!("the guest's answer does not fit: {other:?}"),
+        Response::LbrWaste(_) => {
+            Ok(Duration::from(clock.now().map_err(io::Error::from)?).saturating_sub(started))
+        }
+        other => Err(Error::failed(format!("the guest's answer does not fit: {other:?}"))),
     }
 }
 
@@ -176,7 +185,7 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
     let nanoseconds = match vm.request(command, Duration::from_secs(300))?? {
         Response::Attach(reply) => reply.rounds.iter().map(|round| round.attach_ns + round.detach_ns).sum(),
         Response::Explain(reply) => reply.attach.wall_ns + reply.detach.wall_ns,
-        other => bail!("the guest's answer does not fit: {other:?}"),
+        other => return Err(Error::failed(format!("the guest's answer does not fit: {other:?}"))),
     };
     Ok(Duration::from_nanos(nanoseconds))
 }

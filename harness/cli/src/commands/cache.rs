@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask cache`: what is kept between runs, and less of it.
 
-use super::{UsageError, exit, report};
-use anyhow::{Context, Result};
+use super::{exit, report};
 use bytesize::ByteSize;
 use std::{
     collections::BTreeMap,
-    env,
     time::{Duration, SystemTime},
 };
 use tramplab_host::{
     Cache,
     prune::{self, Item},
 };
-
-/// What the cache may take, where nothing else is said.
-const LIMIT: ByteSize = ByteSize::gib(30);
-const LIMIT_ENV: &str = "TRAMPLAB_CACHE_LIMIT";
+use tramplab_lab::{
+    cache_limit,
+    error::{Error, Result},
+};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,18 +24,18 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// List what is there by kind, with what it takes on the disk and when it was last used
+    /// List the cache by kind, with its size on disk and its last use
     Ls {
-        /// Each thing by itself
+        /// List each entry
         #[arg(long)]
         all: bool,
     },
-    /// Remove the least recently used until no more is left than the limit: 30 GiB, or TRAMPLAB_CACHE_LIMIT
+    /// Remove the least recently used entries above the limit: 30 GiB, or TRAMPLAB_CACHE_LIMIT
     Prune {
-        /// The limit, instead: 10GiB, 500MiB, 0
-        #[arg(long, value_name = "SIZE", value_parser = size)]
+        /// Prune to this size instead: 10GiB, 500MiB, 0
+        #[arg(long, value_name = "SIZE", value_parser = cache_limit::size)]
         to: Option<ByteSize>,
-        /// Of this kind only, as `ls` names it, which the limit then is for
+        /// Prune only this kind, as `ls` names it; the limit applies to it
         #[arg(long, value_name = "KIND")]
         kind: Option<String>,
     },
@@ -47,7 +45,7 @@ pub fn cache(args: &Args) -> Result<u8> {
     match &args.action {
         Action::Ls { all } => report::print(ls(&Cache::located(true)?, *all).as_bytes())?,
         Action::Prune { to, kind } => {
-            let limit = to.map_or_else(limit, Ok)?;
+            let limit = to.map_or_else(cache_limit::limit, Ok)?;
             // Where there is none, none is made.
             let root = Cache::located(true)?.root().to_owned();
             if !root.exists() {
@@ -55,12 +53,12 @@ pub fn cache(args: &Args) -> Result<u8> {
                 return Ok(exit::PASS);
             }
             let cache = Cache::open(true)?;
-            let gone = cache.alone(|| prune_to(&cache, limit, kind.as_deref()));
-            let gone = gone.with_context(|| {
-                format!(
-                    "{} is in use by another run, or cannot be written: try again when it has ended",
+            let gone = cache.alone(|| cache_limit::prune_to(&cache, limit, kind.as_deref()));
+            let gone = gone.ok_or_else(|| {
+                Error::failed(format!(
+                    "{} is in use by another run, or cannot be written; try again later",
                     cache.root().display()
-                )
+                ))
             })??;
             let mut text = String::new();
             for item in &gone {
@@ -72,62 +70,6 @@ pub fn cache(args: &Args) -> Result<u8> {
         }
     }
     Ok(exit::PASS)
-}
-
-/// After a run that added something: no more than the limit, unless others use it. The run has its verdict whatever becomes of this.
-pub fn keep_within_limit(cache: &Cache) {
-    if !cache.has_grown() {
-        return;
-    }
-    let pruned = limit().and_then(|limit| {
-        let gone = cache.alone(|| prune_to(cache, limit, None)).transpose()?.unwrap_or_default();
-        Ok((limit, total(&gone)))
-    });
-    match pruned {
-        Ok((_, 0)) => {}
-        Ok((limit, bytes)) => {
-            eprintln!(
-                "the cache was larger than {limit}: removed {} that had not been used for longest",
-                shown(bytes)
-            );
-        }
-        Err(error) => eprintln!("warning: {error:#}"),
-    }
-}
-
-pub fn limit() -> Result<ByteSize> {
-    match env::var(LIMIT_ENV) {
-        Err(env::VarError::NotPresent) => Ok(LIMIT),
-        Err(error) => Err(UsageError(format!("{LIMIT_ENV}: {error}")).into()),
-        Ok(text) => {
-            size(&text).map_err(|expected| UsageError(format!("{LIMIT_ENV}={text:?}: {expected}")).into())
-        }
-    }
-}
-
-/// Of 30 nobody means 30 bytes.
-fn size(text: &str) -> Result<ByteSize, String> {
-    let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic()) || text == "0";
-    text.parse()
-        .ok()
-        .filter(|_| has_unit)
-        .ok_or_else(|| "expected a size such as 20GiB or 500MiB, or 0".to_owned())
-}
-
-fn prune_to(cache: &Cache, limit: ByteSize, kind: Option<&str>) -> Result<Vec<Item>> {
-    let mut items = prune::inventory(cache);
-    let kinds: Vec<String> = by_kind(&items).into_keys().collect();
-    items.retain(|item| kind.is_none_or(|kind| item.kind == kind));
-    if let (Some(kind), true) = (kind, items.is_empty()) {
-        let message =
-            format!("there is nothing of the kind {kind:?} in the cache; there is: {}", kinds.join(", "));
-        return Err(UsageError(message).into());
-    }
-    let gone = prune::excess(&items, limit.as_u64()).to_vec();
-    for item in &gone {
-        prune::remove(item).with_context(|| format!("failed to remove {}", item.path.display()))?;
-    }
-    Ok(gone)
 }
 
 fn ls(cache: &Cache, all: bool) -> String {

@@ -2,10 +2,9 @@
 //! `cargo xtask compare RUN_A RUN_B`: two stored runs, base against head.
 
 use super::{
-    UsageError, exit,
-    report::{self as report_cli, print, style},
+    exit,
+    report::{print, style},
 };
-use anyhow::Result;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
@@ -19,6 +18,10 @@ use tramplab_analysis::{
 };
 use tramplab_host::runs::RunDir;
 use tramplab_kernel::Kconfig;
+use tramplab_lab::{
+    error::{Error, Result},
+    measure::check_model,
+};
 use tramplab_model::run::{Arch, Cell, Kernel, Run};
 use tramplab_report as report;
 
@@ -62,7 +65,7 @@ enum Format {
 
 pub fn compare(args: &Args) -> Result<u8> {
     let (base, head) = (RunDir::load(&args.base)?, RunDir::load(&args.head)?);
-    report_cli::check_model(args.model, base.kernels.iter().chain(&head.kernels).map(|kernel| kernel.arch))?;
+    check_model(args.model, base.kernels.iter().chain(&head.kernels).map(|kernel| kernel.arch))?;
     let [a, b] = kernels(&base, &head, args)?;
     if a.arch != b.arch {
         let message = format!(
@@ -74,14 +77,14 @@ pub fn compare(args: &Args) -> Result<u8> {
             a.arch,
             b.arch
         );
-        return Err(UsageError(message).into());
+        return Err(Error::Usage(message));
     }
     let reasons = doubts((&base, a, &args.base), (&head, b, &args.head), args.anyway)?;
     let (of_base, of_head) = (cells(&base, a), cells(&head, b));
     let pairs = compare::pair_up(&of_base, &of_head);
     if pairs.iter().all(|pair| pair.head.is_none()) {
         let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
-        return Err(UsageError(message).into());
+        return Err(Error::Usage(message));
     }
     let model = Model::choose(args.model, a.arch);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
@@ -118,7 +121,7 @@ pub fn doubts(
     base: (&Run, &Kernel, &Path),
     head: (&Run, &Kernel, &Path),
     anyway: bool,
-) -> Result<Vec<String>, UsageError> {
+) -> Result<Vec<String>> {
     let mut reasons = obstacles(&measured(base.0, base.1, base.2), &measured(head.0, head.1, head.2));
     // Two sides of one run have the same faults: each is said once.
     reasons.dedup();
@@ -127,7 +130,7 @@ pub fn doubts(
     }
     let listed: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
     let name = |(_, kernel, path): (&Run, &Kernel, &Path)| format!("{} of {}", kernel.name, path.display());
-    Err(UsageError(format!(
+    Err(Error::Usage(format!(
         "{} and {} are not comparable (--anyway compares them all the same):{listed}",
         name(base),
         name(head)
@@ -158,16 +161,14 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
         let arch = match (args.arch, &common[..]) {
             (Some(arch), _) if arches.contains(&arch) => arch,
             (Some(arch), _) => {
-                return Err(
-                    UsageError(format!("run {} has nothing of {arch}, but of: {names}", run.id)).into()
-                );
+                return Err(Error::Usage(format!("run {} has nothing of {arch}, but of: {names}", run.id)));
             }
             (None, &[only]) => only,
             (None, _) if arches.len() == 1 => *arches.first().expect("just counted"),
             (None, _) => {
                 let message =
                     format!("run {} has several architectures: choose one with --arch: {names}", run.id);
-                return Err(UsageError(message).into());
+                return Err(Error::Usage(message));
             }
         };
         let all: Vec<&Kernel> = run.kernels.iter().filter(|kernel| kernel.arch == arch).collect();
@@ -175,7 +176,7 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
         if let Some(name) = named {
             let found = all.iter().copied().find(|kernel| kernel.name == *name);
             return found.ok_or_else(|| {
-                UsageError(format!("run {} has no kernel `{name}`; it has: {}", run.id, names())).into()
+                Error::Usage(format!("run {} has no kernel `{name}`; it has: {}", run.id, names()))
             });
         }
         let of = |run: &Run| run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>();
@@ -186,21 +187,19 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
             (all, Some(series)) if of(run) != of(other) => {
                 let head = series.head();
                 all.iter().copied().find(|kernel| kernel.name == head.kernel).ok_or_else(|| {
-                    UsageError(format!(
+                    Error::Usage(format!(
                         "run {} has not built its head {}: choose with {option}: {}",
                         run.id,
                         head.kernel,
                         names()
                     ))
-                    .into()
                 })
             }
-            _ => Err(UsageError(format!(
+            _ => Err(Error::Usage(format!(
                 "run {} has several kernels: choose one with {option}: {}; the other run's with {other_option}, if it has several",
                 run.id,
                 names()
-            ))
-            .into()),
+            ))),
         }
     };
     Ok([choose(base, &args.base_kernel, head, 0)?, choose(head, &args.head_kernel, base, 1)?])

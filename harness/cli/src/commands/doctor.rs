@@ -2,9 +2,8 @@
 //! `cargo xtask doctor`: what is there, what is missing, and the line that mends it.
 
 use super::{exit, report};
-use anyhow::Result;
 use tramplab_host::Cache;
-use tramplab_lab::doctor;
+use tramplab_lab::{Result, doctor};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask faults`: the fault matrix (`harness/tests/faults/`) run and printed as a table.
 
-use super::{
-    Interrupted, UsageError, artifacts, exit, interrupt::Interrupt, lab, report::print, scratch::Scratch,
-    test,
-};
-use anyhow::{Context, Result};
+use super::{exit, report::print, test};
 use std::{
     fs,
     io::{self, IsTerminal},
@@ -15,6 +11,13 @@ use std::{
 };
 use time::{OffsetDateTime, macros::format_description};
 use tramplab_host::{Cache, Purpose, Qemu, child::Group};
+use tramplab_lab::{
+    artifacts,
+    error::{Context, Error, Result},
+    interrupt::Interrupt,
+    planning,
+    scratch::Scratch,
+};
 use tramplab_model::run::Arch;
 use xshell::cmd;
 
@@ -53,13 +56,12 @@ pub fn faults(args: &Args) -> Result<u8> {
     if let Some(row) = row
         && !text.lines().filter_map(|line| line.split('|').nth(1)).any(|name| name.contains(row.as_str()))
     {
-        return Err(UsageError(format!(
+        return Err(Error::Usage(format!(
             "no row of the fault matrix has `{row}` in its name: docs/faults.md has them all"
-        ))
-        .into());
+        )));
     }
     let qemu = Qemu::find(&Cache::open(true)?, ARCH, Purpose::Measuring)?;
-    let host = lab::host_facts();
+    let host = planning::host_facts();
     let today =
         OffsetDateTime::now_utc().format(format_description!("[day padding:none] [month repr:long] [year]"));
     let table = format!(
@@ -84,7 +86,7 @@ fn to_its_end(command: &mut Command) -> Result<ExitStatus> {
             return Ok(status);
         }
         if interrupt.came() {
-            return Err(Interrupted.into());
+            return Err(Error::Interrupted);
         }
         thread::sleep(Duration::from_millis(50));
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask fuzz`: what tramplab reads that others wrote, with inputs that nobody wrote. What the targets are stands in `docs/fuzzing.md`.
 
-use super::{UsageError, artifacts, exit, interrupt::Interrupt, progress::Progress, report, repository};
-use anyhow::{Context, Result, bail};
+use super::{exit, progress::Progress, report};
 use std::{
     fs::{self, File},
     num::NonZeroU32,
@@ -13,6 +12,8 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{Cache, child, fuzzer, rust::target};
+use tramplab_lab::error::{Context, Error, Result};
+use tramplab_lab::{artifacts, interrupt::Interrupt, repository};
 use tramplab_model::run::Arch;
 
 /// What all targets take together, where nothing else is said.
@@ -52,12 +53,13 @@ pub fn fuzz(args: &Args) -> Result<u8> {
     let folders = Folders::new();
     let targets = chosen(&folders.names()?, &args.targets)?;
     let cache = Cache::open(true)?;
-    let progress = Progress::steps();
+    let progress = Progress::new();
     let cargo = artifacts::cargo();
     let program = if args.setup {
-        fuzzer::provision(&cache, &cargo, &mut |step| progress.step(step))?
+        fuzzer::provision(&cache, &cargo, &mut |step| progress.step(step))
+            .map_err(|error| Error::Usage(error.to_string()))?
     } else {
-        fuzzer::find(&cache)?
+        fuzzer::find(&cache).map_err(|error| Error::Usage(error.to_string()))?
     };
     progress.step("building the fuzz targets");
     folders.build(&program)?;
@@ -112,7 +114,7 @@ pub fn fuzz(args: &Args) -> Result<u8> {
 /// Those that are asked for; all where none is.
 fn chosen(all: &[String], asked: &[String]) -> Result<Vec<String>> {
     if let Some(unknown) = asked.iter().find(|name| !all.contains(name)) {
-        bail!(UsageError(format!("no target `{unknown}`; expected some of {}", all.join(", "))));
+        return Err(Error::Usage(format!("no target `{unknown}`; expected some of {}", all.join(", "))));
     }
     Ok(all.iter().filter(|name| asked.is_empty() || asked.contains(name)).cloned().collect())
 }
@@ -162,7 +164,7 @@ impl Folders {
         build.args(["fuzz", "build", "--sanitizer", "none", "--fuzz-dir"]).arg(&self.fuzz);
         build.arg("--target-dir").arg(&self.built);
         let status = build.status().with_context(|| format!("failed to run {}", program.display()))?;
-        if status.success() { Ok(()) } else { bail!("failed to build the fuzz targets") }
+        if status.success() { Ok(()) } else { Err(Error::failed("failed to build the fuzz targets")) }
     }
 
     fn target(&self, name: &str) -> PathBuf {
@@ -228,7 +230,9 @@ impl Folders {
         merge.arg(self.made(small.clone())?).arg(&corpus).arg(self.found(name));
         child::run(&mut merge, MERGE_LIMIT)?;
         if files(&small).is_empty() {
-            bail!("failed to make the corpus of {name} small: nothing is left of it");
+            return Err(Error::failed(format!(
+                "failed to make the corpus of {name} small: nothing is left of it"
+            )));
         }
         fs::remove_dir_all(&corpus)?;
         fs::create_dir(&corpus)?;
@@ -290,6 +294,6 @@ mod tests {
         assert_eq!(chosen(&all, &[]).unwrap(), all);
         assert_eq!(chosen(&all, &all[1..]).unwrap(), ["yaml"]);
         let error = chosen(&all, &["trace".to_owned()]).unwrap_err();
-        assert!(error.is::<UsageError>() && error.to_string().contains("mbox, yaml"), "{error}");
+        assert!(matches!(error, Error::Usage(_)) && error.to_string().contains("mbox, yaml"), "{error}");
     }
 }

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask history`: a metric over stored runs, and where it steps.
 
-use super::{
-    UsageError, exit,
-    report::{check_model, print},
-    repository,
-};
-use anyhow::Result;
+use super::{exit, report::print};
 use std::{
     collections::{BTreeSet, btree_map::Entry},
     path::{Path, PathBuf},
@@ -16,8 +11,12 @@ use tramplab_analysis::{
     compare::Metric,
     history::{self, Found, History, Query},
 };
-use tramplab_lab::history::Commits;
-use tramplab_lab::history::load::Loaded;
+use tramplab_lab::{
+    error::{Error, Result},
+    history::{Commits, load::Loaded},
+    measure::check_model,
+    repository,
+};
 use tramplab_model::{run::Arch, text};
 use tramplab_report as report;
 use tramplab_report::history::Told;
@@ -63,7 +62,7 @@ pub fn history(args: &Args) -> Result<u8> {
     if runs.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let told: String = left_out.iter().map(|why| format!("\n  {why}")).collect();
-        return Err(UsageError(format!("there is no run to read in {}{told}", places.join(", "))).into());
+        return Err(Error::Usage(format!("there is no run to read in {}{told}", places.join(", "))));
     }
     check_model(args.model, runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch))?;
     let tree = args.tree.as_deref().map(Commits::open).transpose()?;
@@ -79,12 +78,12 @@ pub fn history(args: &Args) -> Result<u8> {
     found.left_out.iter().for_each(|why| eprintln!("left out: {why}"));
     for metric in &args.metrics {
         if !found.histories.iter().any(|history| history.metric == *metric) {
-            return Err(UsageError(missing(*metric, &history::of(&runs, None, &Query::default()))).into());
+            return Err(Error::Usage(missing(*metric, &history::of(&runs, None, &Query::default()))));
         }
     }
     if found.histories.is_empty() {
         let message = "no run measured anything of what is asked for: see --kernel and --arch";
-        return Err(UsageError(message.to_owned()).into());
+        return Err(Error::Usage(message.to_owned()));
     }
     let told = tree.map_or_else(|| Ok(Told::default()), |tree| told(&tree, args.tree.as_deref(), &found))?;
     print(shown(&found, &told, args).as_bytes())?;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` anew.
 
-use super::{
-    UsageError, exit, repository,
-    vm_test::{self, Measured},
-};
-use anyhow::{Context, Result};
-use clap::Parser;
+use super::{code_of_run, exit, progress::Progress, report::Look, typed, vm_test};
 use std::path::PathBuf;
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{self, Arch, Run};
+use tramplab_lab::{
+    error::{Context, Error, Result},
+    measure::{Measured, Options, measure},
+    repository,
+    verdict::verdict,
+};
+use tramplab_model::run::{self, Accel, Arch, Run};
 use tramplab_report::mechanisms as page;
+use tramplab_vm::accel;
 
 const SUITE: &str = "mechanisms";
 
@@ -27,21 +29,14 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-/// `vm-test` as its own command line.
-#[derive(Parser)]
-struct VmTest {
-    #[command(flatten)]
-    args: vm_test::Args,
-}
-
 pub fn mechanisms(args: &Args) -> Result<u8> {
     let stored = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
         let message = format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
-        return Err(UsageError(message).into());
+        return Err(Error::Usage(message));
     }
     let parts = stored.len();
-    let run = match run::join(stored, parts).map_err(|apart| UsageError(apart.to_string()))? {
+    let run = match run::join(stored, parts).map_err(|apart| Error::Usage(apart.to_string()))? {
         Some(run) => run,
         None => match measured(args.setup)? {
             Ok(run) => run,
@@ -61,22 +56,28 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
     std::fs::write(&path, page::render(&run))
         .with_context(|| format!("failed to write {}", path.display()))?;
     eprintln!("written: {}", path.display());
-    Ok(vm_test::exit_code(&run))
+    Ok(code_of_run(verdict(&run)))
 }
 
-/// The run, or why there is none worth a page.
+/// Measures the suite on all architectures. `Err`: the exit code, if there is no run for a page.
 fn measured(setup: bool) -> Result<Result<Run, u8>> {
-    let arches = Arch::ALL.map(Arch::name).join(",");
-    // KVM counts nothing.
-    let mut words = vec!["vm-test", "--accel", "tcg", "--suite", SUITE, "--arch", &arches];
-    words.extend(setup.then_some("--setup"));
-    let VmTest { args } = VmTest::parse_from(words);
-    Ok(match vm_test::measure(&args)? {
-        Measured::Cells(run, run_dir, _) => {
-            vm_test::finish(&run, &run_dir, &args.look)?;
-            // What was measured can be written with `--run`.
+    let options = Options {
+        arches: Arch::ALL.into(),
+        // Only TCG has exact counts.
+        accel: accel::Request::Only(Accel::Tcg),
+        setup,
+        ..Options::of_suite(SUITE, typed::with_absolute_paths(typed::words()))
+    };
+    let progress = Progress::new();
+    let measured = measure(&options, &|event| progress.show(event))?;
+    drop(progress);
+    Ok(match measured {
+        Measured::Run { run, run_dir, .. } => {
+            vm_test::finish(&run, &run_dir, &Look::plain())?;
+            // `--run` can still make a page of an interrupted run.
             if run.interrupted { Err(exit::INTERRUPTED) } else { Ok(*run) }
         }
-        Measured::Nothing(code) => Err(code),
+        Measured::NotBuilt(_) => Err(exit::NO_MEASUREMENT),
+        Measured::Listed(_) | Measured::Built => Err(exit::PASS),
     })
 }

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask merge RUN RUN…`: the runs of several shards, or of several kernels, as one.
 
-use super::{
-    UsageError, lab,
-    report::{self as report_cli, Look},
-    repository, typed, vm_test,
-};
-use anyhow::{Context, Result};
+use super::{report::Look, typed, vm_test};
 use std::{
     collections::HashSet,
     fs, io,
@@ -14,6 +9,11 @@ use std::{
 };
 use tramplab_analysis::compare;
 use tramplab_host::runs::RunDir;
+use tramplab_lab::{
+    error::{Context, Error, Result},
+    measure::check_model,
+    repository, run_dir,
+};
 use tramplab_model::run::{self, CellId, Run};
 use walkdir::WalkDir;
 
@@ -42,35 +42,35 @@ pub fn merge(args: &Args) -> Result<u8> {
     let expected = args.expect.unwrap_or(given);
     if given > expected {
         let message = format!("{given} runs are given, and {expected} expected: which one is too many?");
-        return Err(UsageError(message).into());
+        return Err(Error::Usage(message));
     }
     let expected = expected + rests;
     run::superseded(&mut parts);
     let measured: Vec<Vec<CellId>> = first_measured(&parts);
-    let joined = run::join(parts, expected).map_err(|apart| UsageError(apart.to_string()))?;
+    let joined = run::join(parts, expected).map_err(|apart| Error::Usage(apart.to_string()))?;
     let run = joined.expect("clap asks for one at least");
     let kernels = run.kernels.iter().map(|kernel| kernel.arch);
-    report_cli::check_model(args.look.model, kernels)?;
-    let run_dir = match &args.into {
+    check_model(args.look.model, kernels)?;
+    let folder = match &args.into {
         Some(folder) => empty(folder)?,
-        None => lab::new_run_dir(&repository().join("runs"), "")?,
+        None => run_dir::new_run_dir(&repository().join("runs"), "")?,
     };
     // A folder that was given has the same name each time.
-    let id = if args.into.is_some() { lab::new_id() } else { run_dir.id() };
+    let id = if args.into.is_some() { run_dir::new_id() } else { folder.id() };
     for (part, cells) in args.runs.iter().zip(&measured) {
         let from = RunDir::at(part);
         // Consoles, profiles: what the cells refer to. What an interrupted run has of others is no result.
         let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
-        bring(&from, "cells", &run_dir, |path| path.ancestors().any(|folder| folders.contains(folder)))?;
+        bring(&from, "cells", &folder, |path| path.ancestors().any(|folder| folders.contains(folder)))?;
         // Configurations: what is said of a kernel all say.
-        bring(&from, "kernels", &run_dir, |_| true)?;
+        bring(&from, "kernels", &folder, |_| true)?;
     }
     let run = run::Run { id, command: typed::words().collect(), ..run };
-    run_dir.save(&run)?;
+    folder.save(&run)?;
     if args.into.is_none() {
-        lab::point_latest_at(&run_dir);
+        run_dir::point_latest_at(&folder);
     }
-    vm_test::finish(&run, &run_dir, &args.look)
+    vm_test::finish(&run, &folder, &args.look)
 }
 
 /// A folder that nothing is mixed with.
@@ -79,7 +79,7 @@ fn empty(folder: &Path) -> Result<RunDir> {
     let read = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     if read.count() > 0 {
         let message = format!("{} is not empty: give --into a folder of its own", folder.display());
-        return Err(UsageError(message).into());
+        return Err(Error::Usage(message));
     }
     Ok(RunDir::new(fs::canonicalize(folder)?))
 }
@@ -98,7 +98,9 @@ fn bring(from: &RunDir, folder: &str, into: &RunDir, is_wanted: impl Fn(&Path) -
         return Ok(());
     }
     for entry in WalkDir::new(&from_folder).follow_root_links(false) {
-        let entry = entry.with_context(|| format!("failed to read {}", from_folder.display()))?;
+        let entry = entry
+            .map_err(io::Error::from)
+            .with_context(|| format!("failed to read {}", from_folder.display()))?;
         // A run has neither links nor devices; an artefact of somebody's might.
         if !entry.file_type().is_file() || !is_wanted(entry.path()) {
             continue;

@@ -2,45 +2,50 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere. Results go to standard output.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::{collections::BTreeSet, io::IsTerminal, time::Duration};
+use std::{collections::BTreeSet, io::IsTerminal, sync::Mutex, time::Duration};
+use tramplab_lab::Event;
 use tramplab_model::text::line;
 
+/// Shows the events of a run.
 pub struct Progress {
-    /// None off a terminal, where a bar would only fill the log.
+    /// `None` off a terminal, where a bar would only fill the log.
     bar: Option<ProgressBar>,
-    running: BTreeSet<String>,
+    running: Mutex<BTreeSet<String>>,
 }
 
 impl Progress {
-    /// For steps whose number is not known: fetching, building.
-    pub fn steps() -> Progress {
-        Progress::new(|| {
-            let bar = ProgressBar::new_spinner();
-            bar.set_style(steps_style());
-            bar
-        })
-    }
-
-    pub fn cells(count: u64) -> Progress {
-        Progress::new(|| {
-            let bar = ProgressBar::new(count);
-            let template = "{bar:30} {pos}/{len} cells  {elapsed}  {wide_msg}";
-            bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
-            bar
-        })
-    }
-
-    fn new(bar: impl FnOnce() -> ProgressBar) -> Progress {
+    pub fn new() -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = bar();
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(style(STEPS));
             bar.set_draw_target(ProgressDrawTarget::stderr());
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Progress { bar, running: BTreeSet::new() }
+        Progress { bar, running: Mutex::default() }
     }
 
-    /// What is being done now; a line of its own off a terminal.
+    pub fn show(&self, event: Event) {
+        match event {
+            Event::Step(text) => self.step(text),
+            Event::Line(text) => self.line(text),
+            Event::Cargo(text) => self.cargo(&strip_ansi_escapes::strip_str(text)),
+            Event::Build { kernel, done, total } => self.build(kernel, done, total),
+            Event::BuildEnded | Event::CellsEnded => self.restyle(None, STEPS),
+            Event::Selected { cells, .. } => self.restyle(Some(cells.len() as u64), CELLS),
+            Event::Started { job } => self.set_running(|running| running.insert(job.to_owned())),
+            Event::Ended { job } => self.set_running(|running| running.remove(job)),
+            Event::Slow { job, elapsed, will_terminate } => {
+                let what = if will_terminate { "is terminated after" } else { "is slow:" };
+                self.line(&format!("{job} {what} {} s", elapsed.as_secs()));
+            }
+            Event::Cancelled => self.line("interrupted: stopping the guests; results so far are kept"),
+            Event::CellEnded(cell) => self.count(&tramplab_report::cell_line(cell)),
+            Event::CellStopped(id) => self.count(&format!("stop  {}", id.name())),
+        }
+    }
+
+    /// The current step; a line of its own off a terminal.
     pub fn step(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(line(text)),
@@ -48,78 +53,66 @@ impl Progress {
         }
     }
 
-    /// Whether steps are shown as they come, and leave nothing behind.
-    pub fn is_shown(&self) -> bool {
-        self.bar.is_some()
-    }
-
-    /// A line of cargo's standard error: a step, or a warning or an error, which stays.
-    pub fn of_cargo(&self, text: &str) {
-        match step_of_cargo(&strip_ansi_escapes::strip_str(text)) {
-            Some(step) => self.step(step),
-            None => self.line(text),
-        }
-    }
-
-    /// How far make is with a kernel.
-    pub fn build(&self, name: &str, done: u64, total: u64) {
-        let Some(bar) = &self.bar else { return };
-        if bar.length() != Some(total) {
-            let template = "{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}";
-            bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
-            bar.set_length(total);
-            bar.set_message(line(&format!("building {name}")));
-        }
-        bar.set_position(done);
-    }
-
-    pub fn end_of_build(&self) {
-        if let Some(bar) = &self.bar {
-            bar.unset_length();
-            bar.set_style(steps_style());
-        }
-    }
-
-    /// Out of the way while something else draws.
-    pub fn aside<T>(&self, run: impl FnOnce() -> T) -> T {
-        match &self.bar {
-            Some(bar) => bar.suspend(run),
-            None => run(),
-        }
-    }
-
     /// A line that stays.
-    pub fn line(&self, text: &str) {
+    fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),
         }
     }
 
-    pub fn started(&mut self, job: &str) {
-        self.running.insert(job.to_owned());
-        self.show_running();
+    /// Steps of cargo are shown only on a terminal; its warnings and errors stay.
+    fn cargo(&self, text: &str) {
+        match (step_of_cargo(text), &self.bar) {
+            (Some(step), Some(_)) => self.step(step),
+            (Some(_), None) => {}
+            (None, _) => self.line(text),
+        }
     }
 
-    pub fn ended(&mut self, job: &str) {
-        self.running.remove(job);
-        self.show_running();
+    fn build(&self, kernel: &str, done: u64, total: u64) {
+        let Some(bar) = &self.bar else { return };
+        if bar.length() != Some(total) {
+            self.restyle(Some(total), BUILD);
+            bar.set_message(line(&format!("building {kernel}")));
+        }
+        bar.set_position(done);
     }
 
-    /// A cell of a job has its result.
-    pub fn finished(&self, line: &str) {
-        self.line(line);
+    fn restyle(&self, length: Option<u64>, template: &str) {
+        let Some(bar) = &self.bar else { return };
+        match length {
+            Some(length) => bar.set_length(length),
+            None => bar.unset_length(),
+        }
+        bar.set_position(0);
+        bar.set_style(style(template));
+    }
+
+    /// A cell has its result.
+    fn count(&self, text: &str) {
+        self.line(text);
         if let Some(bar) = &self.bar {
             bar.inc(1);
         }
     }
 
-    fn show_running(&self) {
+    fn set_running(&self, change: impl FnOnce(&mut BTreeSet<String>) -> bool) {
+        let mut running = self.running.lock().expect("no holder panics");
+        change(&mut running);
         if let Some(bar) = &self.bar {
-            let names: Vec<&str> = self.running.iter().map(String::as_str).collect();
+            let names: Vec<&str> = running.iter().map(String::as_str).collect();
             bar.set_message(line(&names.join(", ")));
         }
     }
+}
+
+const STEPS: &str = "{spinner} {wide_msg}";
+const BUILD: &str = "{bar:30} {pos}/{len} steps  {elapsed}  {wide_msg}";
+const CELLS: &str = "{bar:30} {pos}/{len} cells  {elapsed}  {wide_msg}";
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("a valid template")
 }
 
 /// Cargo aligns the verbs of its steps to the right, in twelve columns.
@@ -129,10 +122,6 @@ fn step_of_cargo(text: &str) -> Option<&str> {
     let is_verb =
         word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(|c| c.is_ascii_alphabetic());
     (is_verb && rest.starts_with(' ')).then(|| text.trim_start())
-}
-
-fn steps_style() -> ProgressStyle {
-    ProgressStyle::with_template("{spinner} {wide_msg}").expect("a valid template")
 }
 
 impl Drop for Progress {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{UsageError, baseline, exit, lab::sha256, rest, vm_test::exit_code};
-use anyhow::{Context, Result};
+use super::{baseline, code_of_run, exit, rest};
 use std::{
-    collections::BTreeSet,
     io::{self, Write},
     path::{Path, PathBuf},
 };
 use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_host::runs::{RunDir, running};
-use tramplab_model::{
-    run::{Arch, Run},
-    text,
+use tramplab_lab::{
+    error::{Context, Error, Result},
+    measure::check_model,
+    run_dir::sha256,
+    verdict::verdict,
 };
+use tramplab_model::{run::Run, text};
 use tramplab_report as report;
 use tramplab_report::{View, kcidb::Origin, terminal::Style};
 
@@ -52,6 +53,17 @@ pub struct Look {
 }
 
 impl Look {
+    /// The report as `vm-test` prints it without options.
+    pub fn plain() -> Look {
+        Look {
+            format: Format::Terminal,
+            listing: false,
+            filter: Vec::new(),
+            model: None,
+            origin: Origin::default(),
+        }
+    }
+
     /// The filters to list by: `any`, then those that are named, each once.
     fn listings(&self) -> Vec<Filter> {
         if !self.listing {
@@ -103,7 +115,7 @@ pub fn report(args: &Args) -> Result<u8> {
     if args.look.format == Format::Terminal {
         rest::tell(&run, &RunDir::at(&args.run));
     }
-    let code = exit_code(&run);
+    let code = code_of_run(verdict(&run));
     // Whoever reads a file, or a form for programs, does not see why.
     if code != exit::PASS && (args.output.is_some() || args.look.format != Format::Terminal) {
         eprintln!("exit code {code}: {}", report::why(&run));
@@ -123,26 +135,13 @@ fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
     baseline::update(run, suite)
 }
 
-/// A modelled CPU that nothing of a run has is a mistake, and not to be passed over.
-pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>) -> Result<()> {
-    let Some(model) = asked else { return Ok(()) };
-    let arches: BTreeSet<Arch> = arches.into_iter().collect();
-    if arches.is_empty() || arches.contains(&model.arch()) {
-        return Ok(());
-    }
-    let fitting = Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
-    let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
-    let message = format!("{model} is a CPU of {}; those of {arches} are: {fitting}", model.arch());
-    Err(UsageError(message).into())
-}
-
 /// One form of a run.
 pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     let view = View { model: look.model, listings: look.listings() };
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
-        Format::Junit => report::junit::render(run)?,
+        Format::Junit => report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?,
         Format::Github => report::github::annotations(run).into_bytes(),
         Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
         Format::Mail => report::mail::render(run, &view).into_bytes(),
@@ -199,7 +198,8 @@ const DETAILS: &str = "details.md";
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
     let whole = report::markdown::render(run, &view).into_bytes();
-    let mut forms = vec![("junit.xml", report::junit::render(run)?)];
+    let mut forms =
+        vec![("junit.xml", report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?)];
     if run.series.is_empty() {
         forms.push(("report.md", whole));
     } else {

@@ -2,14 +2,11 @@
 //! `cargo xtask shell`: a guest to look around in.
 
 use super::{
-    Interrupted, UsageError, exit,
-    interrupt::Interrupt,
-    kernels::{Prepared, Preparing, SeriesArgs, Wanted},
+    exit,
     progress::Progress,
-    scratch::Scratch,
-    vm_test::{self, AccelArg, BackendArg},
+    values::one_of,
+    vm_test::{ACCELS, BACKENDS},
 };
-use anyhow::{Context, Result, bail};
 use std::{
     io::{self, IsTerminal},
     path::Path,
@@ -18,7 +15,15 @@ use std::{
 };
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox, lbr, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_lab::setup;
+use tramplab_lab::{
+    Event,
+    error::{Context, Error, Result},
+    interrupt::Interrupt,
+    kernels::{Prepared, Preparing, SeriesOptions, Wanted},
+    measure::{check_backend, suite_file},
+    scratch::Scratch,
+    setup,
+};
 use tramplab_model::run::{Accel, Arch, Backend, Clock, Outcome, Run, Test};
 use tramplab_suite as suite;
 use tramplab_suite::Plan;
@@ -37,11 +42,11 @@ pub struct Args {
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
     /// A busybox as the guest's only program, or, by virtme-ng, this machine's own files, read-only
-    #[arg(long, value_enum, default_value_t = BackendArg::Qemu)]
-    vm: BackendArg,
+    #[arg(long, value_parser = one_of(BACKENDS), default_value = "qemu")]
+    vm: Backend,
     /// KVM counts only when a guest answered under it
-    #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
-    accel: AccelArg,
+    #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
+    accel: accel::Request,
     /// CPUs of the guest
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
@@ -71,17 +76,16 @@ const LONGEST: u64 = 365 * 24 * 60 * 60;
 pub fn shell(args: &Args) -> Result<u8> {
     let line = match &args.command[..] {
         [] if !io::stdin().is_terminal() => {
-            let message =
-                "the standard input is no terminal: say what to run, as in `cargo xtask shell -- uname -a`";
-            return Err(UsageError(message.to_owned()).into());
+            let message = "shell needs a terminal on stdin, or a command: `cargo xtask shell -- uname -a`";
+            return Err(Error::Usage(message.to_owned()));
         }
         [] => None,
         [line] => Some(line.clone()),
         words => Some(shell_words::join(words)),
     };
     let cache = Cache::open(true)?;
-    let progress = Progress::steps();
-    let backend = Backend::from(args.vm);
+    let progress = Progress::new();
+    let backend = args.vm;
     let interrupt = Interrupt::watch()?;
     let image = image(args, backend, &cache, &progress, &interrupt)?;
     let qemu = Qemu::find(&cache, image.arch, Purpose::Measuring)?;
@@ -97,7 +101,7 @@ pub fn shell(args: &Args) -> Result<u8> {
                 let missing = missing.join(", ");
                 let message =
                     format!("virtme-ng's root is a virtiofs, and this kernel has not built in {missing}");
-                return Err(UsageError(message).into());
+                return Err(Error::Usage(message));
             }
             Root::Host(VirtmeNg::find(&cache)?.vng)
         }
@@ -124,7 +128,7 @@ pub fn shell(args: &Args) -> Result<u8> {
         progress.step("trying KVM with a guest");
         let spec = accel::probe(&qemu.program, image.arch, &image.image, nowhere, nowhere);
         // QEMU alone, whatever starts the guest that was asked for.
-        let root = with_busybox().map_err(|error| NoAnswer::Untried(format!("{error:#}")))?;
+        let root = with_busybox().map_err(|error| NoAnswer::Untried(error.told()))?;
         let shell = Shell { spec: &spec, root, gdb: false };
         let session = Session::Command { line: "true", within: accel::PROBE };
         match shell.run(&session, &mut |_| (), &|| interrupt.came()) {
@@ -137,9 +141,9 @@ pub fn shell(args: &Args) -> Result<u8> {
     let foreign = Arch::host() != Some(image.arch);
     let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
     let circumstances = accel::Circumstances::of(&qemu.program);
-    let choice = accel::choose(args.accel.request(), foreign, &memory, &circumstances, probe);
+    let choice = accel::choose(args.accel, foreign, &memory, &circumstances, probe);
     if interrupt.came() {
-        return Err(Interrupted.into());
+        return Err(Error::Interrupted);
     }
     spec.accel = choice?.accel;
     if spec.accel == Accel::Kvm {
@@ -158,7 +162,7 @@ pub fn shell(args: &Args) -> Result<u8> {
     let mut tell = |socket: &Path| eprintln!("{}", gdb_line(&image, socket));
     match shell.run(&session, &mut tell, &|| interrupt.came()) {
         Ok(End::Exited(code)) => Ok(code),
-        Ok(End::Stopped) => Err(Interrupted.into()),
+        Ok(End::Stopped) => Err(Error::Interrupted),
         Err(error) => {
             error.console_tail.iter().for_each(|line| eprintln!("{line}"));
             Err(error.into())
@@ -174,12 +178,12 @@ fn image(
     interrupt: &Interrupt,
 ) -> Result<Image> {
     // A kernel that is built is built as for this suite, and so is there already where that was measured.
-    let suite = suite::load(&vm_test::suite_file("quick")?)?;
+    let suite = suite::load(&suite_file("quick")?)?;
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let kernels = std::slice::from_ref(&args.kernel);
-    let series = SeriesArgs::default();
+    let series = SeriesOptions::default();
     let wanted = Wanted::new(kernels, &arches, &series, &suite)?;
-    vm_test::check_backend(backend, &wanted.arches())?;
+    check_backend(backend, &wanted.arches())?;
     if args.setup {
         let wanted = setup::Wanted { backend, ..wanted.of_the_host(Purpose::Measuring) };
         setup::setup(cache, &wanted, &mut |step| progress.step(step))?;
@@ -193,7 +197,7 @@ fn image(
         backend,
         cache,
         run_dir: &RunDir::new(logs.path()),
-        progress,
+        tell: &|event: Event| progress.show(event),
         interrupt,
     };
     let Prepared { mut kernels, .. } = preparing.prepare(&wanted)?;
@@ -201,9 +205,9 @@ fn image(
     match (ready.image, ready.build.map(|build| build.outcome)) {
         (Some(image), _) => Ok(image),
         (None, Some(Outcome::Error { message, .. })) => {
-            bail!("the kernel {} does not build: {message}", args.kernel)
+            Err(Error::failed(format!("the kernel {} does not build: {message}", args.kernel)))
         }
-        (None, _) => bail!("the kernel {} does not build", args.kernel),
+        (None, _) => Err(Error::failed(format!("the kernel {} does not build", args.kernel))),
     }
 }
 
@@ -247,7 +251,7 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
         let status =
             Command::new(own).arg("shell").args(words).status().context("failed to start a shell")?;
         if status.code() == Some(i32::from(exit::INTERRUPTED)) {
-            return Err(Interrupted.into());
+            return Err(Error::Interrupted);
         }
     }
     Ok(())

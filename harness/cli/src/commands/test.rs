@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: every test of the repository, those with real guests included.
 
-use super::{artifacts, exit, kernels, progress::Progress, repository};
-use anyhow::Result;
+use super::{exit, progress::Progress};
 use std::path::Path;
 use tramplab_host::{Cache, Purpose, Qemu, rust::target};
 use tramplab_kernel as kernel;
 use tramplab_kernel::{Compiler, Toolchain};
-use tramplab_lab::setup;
+use tramplab_lab::{Result, artifacts, kernels, repository, setup};
 use tramplab_model::{
     run::{Arch, Backend},
     selftests,
@@ -61,7 +60,7 @@ pub fn test(args: &Args) -> Result<u8> {
 /// A shell whose environment names what tests with guests of these architectures need.
 pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
     let cache = Cache::open(true)?;
-    let progress = Progress::steps();
+    let progress = Progress::new();
     let emulators = || EMULATORS.iter().filter(|(_, arch, _)| arches.contains(arch));
     if setup {
         let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
@@ -85,7 +84,7 @@ pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
             backend: Backend::Qemu,
             selftests: Some(selftests::Wanted {
                 bench: true,
-                tests: [selftests::SNAPSHOT_TEST.parse()?].into(),
+                tests: [selftests::SNAPSHOT_TEST.parse().expect("a name")].into(),
                 ..selftests::Wanted::default()
             }),
         };
@@ -105,7 +104,7 @@ pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
         set("TEST_KERNEL", arch, &image.image);
     }
     progress.step("building the plugin and the guest agents");
-    let built = artifacts::build(&cache, arches, &progress)?;
+    let built = artifacts::build(&cache, arches, &|event| progress.show(event))?;
     sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
     built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
     Ok(sh)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line that a run keeps, so that it can be run again from any folder.
 
-use super::repository;
 use std::path::Path;
+use tramplab_lab::repository;
 
 /// The words as typed; what is not UTF-8 is a mark.
 pub fn words() -> impl Iterator<Item = String> {

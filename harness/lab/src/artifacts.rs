@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a guest needs from this repository, built by cargo: the plugin and the static agent.
 
-use super::{progress::Progress, repository};
-use anyhow::{Context, Result, bail};
+use crate::{
+    error::{Context, Error, Result},
+    event::{Event, Tell},
+    repository::repository,
+};
 use std::{
     collections::BTreeMap,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
     path::PathBuf,
     process::{Command, Stdio},
     thread,
@@ -29,19 +32,19 @@ pub const GUEST_TARGET: &str = "target/guest";
 /// As cargo takes them before all others.
 pub const GUEST_RUSTFLAGS: (&str, &str) = ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
-pub fn build(cache: &Cache, arches: &[Arch], progress: &Progress) -> Result<Artifacts> {
+pub fn build(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
     let sh = Shell::new()?;
     let root = repository();
     sh.change_dir(&root);
     let cargo = cargo();
     let plugin = cmd!(sh, "{cargo} build --release --package tramplab-plugin");
-    run(plugin.into(), progress, |_| Ok(())).context("failed to build the TCG plugin")?;
-    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch, progress)?)));
+    run(plugin.into(), tell, |_| Ok(())).context("failed to build the TCG plugin")?;
+    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch, tell)?)));
     let agents = agents.collect::<Result<_>>()?;
     Ok(Artifacts { plugin: root.join("target/release/libtramplab_plugin.so"), agents })
 }
 
-fn agent(sh: &Shell, cache: &Cache, arch: Arch, progress: &Progress) -> Result<PathBuf> {
+fn agent(sh: &Shell, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
     // Named even where it is the host's own, so that the flags stay away from build scripts.
     let (cargo, target) = (cargo(), target(arch));
     let _flags = sh.push_env(GUEST_RUSTFLAGS.0, GUEST_RUSTFLAGS.1);
@@ -62,33 +65,30 @@ fn agent(sh: &Shell, cache: &Cache, arch: Arch, progress: &Progress) -> Result<P
     }
     let build =
         cmd!(sh, "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}");
-    run(build.into(), progress, |_| Ok(()))
+    run(build.into(), tell, |_| Ok(()))
         .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
     drop(pushed);
     Ok(repository().join(folder).join(target).join("release/tramplab-agent"))
 }
 
-/// Runs cargo and hands over each line of its standard output. On a terminal cargo's steps are shown as progress;
-/// elsewhere only its warnings and errors are.
-pub fn run(mut cargo: Command, progress: &Progress, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
-    cargo.stdout(Stdio::piped());
-    if progress.is_shown() {
-        cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always").stderr(Stdio::piped());
-    } else {
-        cargo.env("CARGO_TERM_QUIET", "true");
-    }
+/// Runs cargo, hands over each line of its standard output, and tells each line of its standard error.
+pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
+    cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = cargo.spawn().context("failed to run cargo")?;
-    let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take());
+    let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     let lines = thread::scope(|scope| {
         scope.spawn(|| {
-            let lines = stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines());
-            lines.map_while(Result::ok).for_each(|line| progress.of_cargo(&line));
+            BufReader::new(stderr)
+                .lines()
+                .map_while(io::Result::ok)
+                .for_each(|line| tell(Event::Cargo(&line)));
         });
         BufReader::new(stdout).lines().try_for_each(|text| line(&text?))
     });
     let status = child.wait().context("failed to wait for cargo")?;
     if !status.success() {
-        bail!("cargo ended with {status}");
+        return Err(Error::failed(format!("cargo ended with {status}")));
     }
     lines
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Folders for what nobody needs afterwards.
 
-use anyhow::{Context, Result};
+use crate::error::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 use std::{
     env, fs, io,

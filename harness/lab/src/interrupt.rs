@@ -2,7 +2,6 @@
 //! Ctrl-C while a kernel is built: the build is stopped and what it left is put in order, instead of dying at once.
 //! While cells run, nextest handles signals.
 
-use super::exit;
 use signal_hook::{
     SigId,
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -17,7 +16,10 @@ use std::{
     },
 };
 
-/// Signals are noted as long as it lives.
+/// The exit code of a program that a signal stopped, by convention 128 and SIGINT's number.
+pub const INTERRUPTED: u8 = 130;
+
+/// Notes signals while it lives.
 pub struct Interrupt {
     came: Arc<AtomicBool>,
     handlers: Vec<SigId>,
@@ -31,7 +33,7 @@ impl Interrupt {
         let mut interrupt = Interrupt { came: Arc::default(), handlers: Vec::new() };
         for signal in SIGNALS {
             let came = Arc::clone(&interrupt.came);
-            let ends = flag::register_conditional_shutdown(signal, exit::INTERRUPTED.into(), came)?;
+            let ends = flag::register_conditional_shutdown(signal, INTERRUPTED.into(), came)?;
             interrupt.handlers.push(ends);
         }
         interrupt.noted()

@@ -4,15 +4,12 @@
 //! The cells are the tests of `selftests/tests/cells.rs`; nextest lists, filters, shards, schedules, times out and
 //! interrupts them, in this process. What it says is passed on as [`Event`]s; verdicts come from the cells' files.
 
-use super::{
-    UsageError,
+use crate::{
     artifacts::{self, cargo},
-    exit,
-    progress::Progress,
-    report::StandardOutput,
-    repository, typed,
+    error::{Context, Error, Result},
+    event::Tell,
+    repository::repository,
 };
-use anyhow::{Context, Result, anyhow, bail};
 use camino::Utf8PathBuf;
 use guppy::{MetadataCommand, graph::PackageGraph};
 use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
@@ -45,8 +42,8 @@ use nextest_runner::{
     test_output::CaptureStrategy,
 };
 use std::{
-    collections::BTreeSet, ffi::OsString, io::Write, num::NonZeroUsize, os::unix::process::CommandExt,
-    process::Command, sync::Arc, time::Duration,
+    collections::BTreeSet, ffi::OsString, num::NonZeroUsize, os::unix::process::CommandExt, process::Command,
+    str::FromStr, sync::Arc, time::Duration,
 };
 use tramplab_model::run;
 use tramplab_suite::{Plan, plan::PLAN_ENV};
@@ -56,28 +53,35 @@ use tramplab_vm::brief;
 const TIMED: &str = "cells";
 const UNTIMED: &str = "untimed";
 
-/// Which cells, and how.
-#[derive(clap::Args, Clone, Debug, Default)]
+/// Which cells run, and how many at once.
+#[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Run only cells that match a nextest filterset, e.g. 'test(/lbr_waste/) & !test(/kprobe/)'; repeatable (or)
-    #[arg(short = 'E', long = "filterset", value_name = "EXPR")]
+    /// nextest filtersets; a cell that matches one of them runs.
     pub filtersets: Vec<String>,
-    /// Run one shard, e.g. hash:1/2, count:2/4 or slice:1/3
-    #[arg(long, value_name = "KIND:M/N")]
-    pub partition: Option<PartitionerBuilder>,
-    /// Cells at once; those that are timed always run alone [default: two more than there are CPUs]
-    #[arg(short = 'j', long, value_name = "N")]
+    pub partition: Option<Partition>,
+    /// Cells at once. Timed cells always run alone. `None`: two more than there are CPUs.
     pub jobs: Option<NonZeroUsize>,
-    /// Run only cells with one of these in their name: whole parts between slashes, else any part
-    #[arg(value_name = "CELL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    /// Parts of cells' names: whole parts between slashes, else any part.
     pub names: Vec<String>,
-    /// These, by their whole names; none: all.
-    #[arg(skip)]
+    /// Whole names of jobs. Empty: all.
     pub jobs_named: Vec<String>,
 }
 
-pub enum Event<'a> {
-    /// What will run, before the first does.
+/// One shard of the cells: `hash:1/2`, `count:2/4` or `slice:1/3`.
+#[derive(Clone, Debug)]
+pub struct Partition(PartitionerBuilder);
+
+impl FromStr for Partition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Partition, String> {
+        text.parse().map(Partition).map_err(|error| error.to_string())
+    }
+}
+
+/// What nextest reports of the jobs.
+pub enum JobEvent<'a> {
+    /// The selected jobs. None has started yet.
     Selected {
         jobs: Vec<String>,
         part: Option<Part>,
@@ -90,7 +94,7 @@ pub enum Event<'a> {
         elapsed: Duration,
         will_terminate: bool,
     },
-    /// `how` is what nextest saw, for a job that left no result of its own.
+    /// `how` says how the process ended, for a job that left no result.
     Finished {
         job: &'a str,
         how: String,
@@ -100,7 +104,7 @@ pub enum Event<'a> {
     Cancelled,
 }
 
-/// Only one part is run: which, and the jobs of all parts.
+/// The shard that runs, and the jobs of all shards.
 pub struct Part {
     pub partition: String,
     pub jobs: Vec<String>,
@@ -119,18 +123,22 @@ pub struct Cells {
 
 impl Cells {
     /// Builds the cells' test binary.
-    pub fn build(progress: &Progress) -> Result<Cells> {
+    pub fn build(tell: Tell) -> Result<Cells> {
         let mut metadata = MetadataCommand::new();
         // Which crates ours depend on takes ten times as long: to `deps()` and `rdeps()` in a filterset, which no cell needs, they have none.
         metadata.current_dir(repository()).no_deps();
-        let graph = metadata.build_graph().context("failed to read the workspace with `cargo metadata`")?;
-        let mut builder = BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target()?);
+        let graph = metadata
+            .build_graph()
+            .map_err(nextest)
+            .context("failed to read the workspace with `cargo metadata`")?;
+        let mut builder =
+            BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target().map_err(nextest)?);
         let mut build = Command::new(cargo());
         build
             .args(["test", "--package", "tramplab-selftests", "--test", "cells", "--no-run"])
             .args(["--message-format", "json-render-diagnostics"])
             .current_dir(repository());
-        artifacts::run(build, progress, |line| Ok(builder.process_message_line(line)?))
+        artifacts::run(build, tell, |line| builder.process_message_line(line).map_err(nextest))
             .context("failed to build the cells (selftests/tests/cells.rs)")?;
         let binaries = Arc::new(builder.finish());
         Ok(Cells { graph, binaries })
@@ -144,11 +152,11 @@ impl Cells {
     fn filtersets(&self, selection: &Selection, profile: &str) -> Result<Vec<Filterset>> {
         let context = ParseContext::new(&self.graph);
         let config = config(&context)?;
-        let groups = config.profile(profile)?.known_groups();
+        let groups = config.profile(profile).map_err(nextest)?.known_groups();
         let parse = |text: &String| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups);
         selection.filtersets.iter().map(parse).collect::<Result<Vec<_>, _>>().map_err(|e| {
             let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
-            UsageError(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; "))).into()
+            Error::Usage(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; ")))
         })
     }
 
@@ -158,9 +166,9 @@ impl Cells {
         plan: &Plan,
         selection: &Selection,
         list: bool,
-        mut sink: impl FnMut(Event<'_>) + Send,
+        mut sink: impl FnMut(JobEvent<'_>) + Send,
     ) -> Result<End> {
-        let root = Utf8PathBuf::try_from(repository())?;
+        let root = Utf8PathBuf::try_from(repository()).map_err(nextest)?;
         let profile = if plan.is_timed() { TIMED } else { UNTIMED };
         let mut patterns = TestFilterPatterns::default();
         for part in &selection.names {
@@ -174,31 +182,28 @@ impl Cells {
         }
         let plan = Plan::path(&plan.run_dir);
         let plan = plan.to_str().ok_or_else(|| {
-            UsageError(format!("the run's folder must be named in UTF-8: {}", plan.display()))
+            Error::Usage(format!("the run's folder must be named in UTF-8: {}", plan.display()))
         })?;
         // As if the variable stood in a cargo configuration: JSON's strings are TOML's.
         let environment = format!("env.{PLAN_ENV}={}", serde_json::to_string(plan)?);
-        let environment = EnvironmentMap::new(&CargoConfigs::new([environment])?);
+        let environment = EnvironmentMap::new(&CargoConfigs::new([environment]).map_err(nextest)?);
         let context = ParseContext::new(&self.graph);
         let filtersets = self.filtersets(selection, profile)?;
         let config = config(&context)?;
-        let profile = config.profile(profile)?;
+        let profile = config.profile(profile).map_err(nextest)?;
         for name in &selection.jobs_named {
             patterns.add_exact_pattern(name.clone());
         }
-        let filter = TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)?;
+        let filter = TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
+            .map_err(nextest)?;
 
-        let platforms = BuildPlatforms::new_with_no_target()?;
+        let platforms = BuildPlatforms::new_with_no_target().map_err(nextest)?;
         let profile = profile.apply_build_platforms(&platforms);
         let mapper = PathMapper::noop();
         let meta = self.binaries.rust_build_meta.map_paths(&mapper);
-        let artifacts = RustTestArtifact::from_binary_list(
-            &self.graph,
-            Arc::clone(&self.binaries),
-            &meta,
-            &mapper,
-            None,
-        )?;
+        let artifacts =
+            RustTestArtifact::from_binary_list(&self.graph, Arc::clone(&self.binaries), &meta, &mapper, None)
+                .map_err(nextest)?;
         let run_id = force_or_new_run_id();
         let double_spawn = DoubleSpawnInfo::try_enable();
         let target_runner = TargetRunner::empty();
@@ -225,32 +230,29 @@ impl Cells {
             artifacts,
             meta,
             &filter,
-            selection.partition.as_ref(),
+            selection.partition.as_ref().map(|Partition(partition)| partition),
             root,
             environment,
             &profile,
             FilterBound::DefaultSet,
             1,
             quiet,
-        )?;
+        )
+        .map_err(nextest)?;
         if tests.run_count() == 0 {
             let hint = if list { "without a selection all are named" } else { "--list names them all" };
-            return Err(UsageError(format!("no cell is selected; {hint}")).into());
+            return Err(Error::Usage(format!("no cell is selected; {hint}")));
         }
         let jobs = |is_meant: fn(FilterMatch) -> bool| {
             let meant = tests.iter_tests().filter(|test| is_meant(test.test_info.filter_match));
             meant.map(|test| test.name.to_string()).collect()
         };
         let part = |partition| Part { partition: named(partition), jobs: jobs(is_of_a_part) };
-        sink(Event::Selected {
+        sink(JobEvent::Selected {
             jobs: jobs(|filter_match| filter_match.is_match()),
-            part: selection.partition.as_ref().map(part),
+            part: selection.partition.as_ref().map(|Partition(partition)| part(partition)),
         });
         if list {
-            let mut out = StandardOutput;
-            for test in tests.iter_tests().filter(|test| test.test_info.filter_match.is_match()) {
-                writeln!(out, "{}", test.name)?;
-            }
             return Ok(End::Done);
         }
         let mut builder = TestRunnerBuilder::default();
@@ -258,33 +260,43 @@ impl Cells {
         // Two more than CPUs: a cell also waits for the disk, for processes to end, and for its guest, which waits for grace periods.
         let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
         builder.set_test_threads(TestThreads::Count(selection.jobs.map_or_else(usual, usize::from)));
-        let runner = builder.build(
-            run_id,
-            versions.clone(),
-            &tests,
-            &profile,
-            typed::words().collect(),
-            SignalHandlerKind::Standard,
-            InputHandlerKind::Noop,
-            double_spawn.clone(),
-            target_runner.clone(),
-        )?;
+        let runner = builder
+            .build(
+                run_id,
+                versions.clone(),
+                &tests,
+                &profile,
+                Vec::new(),
+                SignalHandlerKind::Standard,
+                InputHandlerKind::Noop,
+                double_spawn.clone(),
+                target_runner.clone(),
+            )
+            .map_err(nextest)?;
         let outcome = runner.try_execute(|event| {
             if let ReporterEvent::Test(event) = &event {
                 pass_on(&event.kind, &mut sink);
             }
             Ok::<_, std::convert::Infallible>(())
         });
-        match outcome.map_err(|e| anyhow!("failed to run the cells: {e}"))? {
+        match outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))? {
             RunOutcome::Cancelled { .. } => Ok(End::Interrupted),
             _ => Ok(End::Done),
         }
     }
 }
 
+/// Errors of nextest's many types, which no caller tells apart.
+fn nextest(error: impl std::error::Error) -> Error {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+    Error::failed(format!("{error}{causes}"))
+}
+
 fn config(context: &ParseContext) -> Result<NextestConfig> {
-    let root = Utf8PathBuf::try_from(repository())?;
+    let root = Utf8PathBuf::try_from(repository()).map_err(nextest)?;
     NextestConfig::from_sources(root, context, None, [], &BTreeSet::new())
+        .map_err(nextest)
         .context("failed to read .config/nextest.toml")
 }
 
@@ -303,26 +315,26 @@ fn named(partition: &PartitionerBuilder) -> String {
     }
 }
 
-fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(Event<'_>)) {
+fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(JobEvent<'_>)) {
     match event {
         TestEventKind::TestStarted { test_instance, .. } => {
-            sink(Event::Started { job: test_instance.test_name.as_str() });
+            sink(JobEvent::Started { job: test_instance.test_name.as_str() });
         }
-        TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => sink(Event::Slow {
+        TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => sink(JobEvent::Slow {
             job: test_instance.test_name.as_str(),
             elapsed: *elapsed,
             will_terminate: *will_terminate,
         }),
         TestEventKind::TestFinished { test_instance, run_statuses, .. } => {
             let last = run_statuses.last_status();
-            sink(Event::Finished {
+            sink(JobEvent::Finished {
                 job: test_instance.test_name.as_str(),
                 how: how(&last.result, &last.output),
                 timed_out: matches!(last.result, ExecutionResultDescription::Timeout { .. }),
                 taken: last.time_taken,
             });
         }
-        TestEventKind::RunBeginCancel { .. } => sink(Event::Cancelled),
+        TestEventKind::RunBeginCancel { .. } => sink(JobEvent::Cancelled),
         _ => {}
     }
 }
@@ -355,7 +367,7 @@ fn failure_of(printed: &str) -> &str {
 
 /// nextest runs this program again, to start a test with clean signal masks: if these are its arguments, this returns only when it could not
 /// start the test.
-pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<(anyhow::Error, u8)> {
+pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<Error> {
     if arguments.next()? != DoubleSpawnInfo::SUBCOMMAND_NAME {
         return None;
     }
@@ -363,11 +375,17 @@ pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<(an
     let mut arguments = arguments.skip_while(|argument| argument == "--");
     let mut start = || -> Result<()> {
         let (Some(program), Some(line), None) = (arguments.next(), arguments.next(), arguments.next()) else {
-            bail!("expected a program and its arguments")
+            return Err(Error::usage("expected a program and its arguments"));
         };
-        Err(Command::new(program).args(shell_words::split(&line.to_string_lossy())?).exec().into())
+        Err(Command::new(program)
+            .args(
+                shell_words::split(&line.to_string_lossy())
+                    .map_err(|error| Error::Usage(error.to_string()))?,
+            )
+            .exec()
+            .into())
     };
-    start().err().map(|error| (error, exit::USAGE))
+    start().err()
 }
 
 #[cfg(test)]

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Option values that are one of a few words.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// Parses one of these words. clap lists them in the help and in errors.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    words: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(words.iter().map(|(name, _)| *name));
+    names.map(|name| {
+        let (_, value) = words.iter().find(|(word, _)| *word == name).expect("clap checked it");
+        value.clone()
+    })
+}

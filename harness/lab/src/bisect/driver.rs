@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A bisection from its question to its answer: where it is kept, and how each commit's kernel is made.
+
+use super::{
+    Asked, History, Question, State,
+    state::{self, Sources},
+    walk::{Answer, Bisection},
+};
+use crate::{
+    error::{Context, Error, Result},
+    event::{Event, Tell},
+    interrupt::Interrupt,
+    kernels::{self, Preparing, SeriesOptions, Wanted},
+    lab::{self, Guests, Lab, Wanting},
+    repository::repository,
+    run_dir::new_run_dir,
+    scratch::Scratch,
+};
+use sha2::{Digest, Sha256};
+use std::{fs, path::PathBuf};
+use tramplab_host::{Cache, Purpose, cache::Lock, config, runs::RunDir};
+use tramplab_kernel::{Source, source};
+use tramplab_model::{
+    name::hex,
+    run::{Arch, Backend, SuiteRef},
+};
+use tramplab_vm::{accel, branches};
+
+/// What to bisect, and how.
+#[derive(Clone)]
+pub struct Options {
+    pub metric: Question,
+    pub range: Range,
+    /// `None`: this machine's architecture.
+    pub arch: Option<Arch>,
+    pub accel: accel::Request,
+    /// Build without confinement.
+    pub unconfined: bool,
+    /// Where runs are kept; `None`: runs/ of the repository.
+    pub runs: Option<PathBuf>,
+    /// The command line, kept with each run.
+    pub command: Vec<String>,
+}
+
+/// The commits that are searched.
+#[derive(Clone)]
+pub enum Range {
+    Repository(Repository),
+    /// The patches of a series, on a kernel; both as `vm-test` takes them.
+    Series {
+        series: String,
+        kernel: Option<String>,
+    },
+}
+
+#[derive(Clone)]
+pub struct Repository {
+    pub tree: PathBuf,
+    pub good: String,
+    pub bad: String,
+    /// Answer only for the commit that `git bisect run` has chosen.
+    pub by_hand: bool,
+}
+
+pub fn bisect(options: &Options, tell: Tell) -> Result<Answer> {
+    match &options.range {
+        Range::Repository(range) => of_tree(options, range, tell),
+        Range::Series { series, kernel } => of_series(options, series, kernel.as_deref(), tell),
+    }
+}
+
+fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> {
+    let Repository { tree, good, bad, by_hand } = range;
+    let setting = Setting::new(options, tell)?;
+    let arch = options.arch.or(Arch::host()).unwrap_or(Arch::X86_64);
+    let tree = fs::canonicalize(tree)
+        .map_err(|error| Error::Usage(format!("failed to find the tree {}: {error}", tree.display())))?;
+    let kernel = |commit: &str| format!("git:{}#{commit}", tree.display());
+    let manifest = |commit: &str| Ok::<_, Error>(kernels::find(&kernel(commit), &[arch])?.remove(0));
+    let resolve = |reference: &str| -> Result<String> {
+        let manifest = manifest(reference)?;
+        let Source::Built(recipe) = &manifest.source else { unreachable!("what git: names is built") };
+        let sources = source::resolve(&recipe.tree, &setting.cache, &mut |_| ())?;
+        Ok(sources.commit().expect("of git").to_owned())
+    };
+    let asked = Asked {
+        question: options.metric.to_string(),
+        sources: Sources::Repository(tree.clone()),
+        good: resolve(good)?,
+        bad: resolve(bad)?,
+        arch,
+        accel: setting.accel.clone(),
+        by_hand: *by_hand,
+    };
+    // What git has checked out, or with --no-checkout would have.
+    let chosen = by_hand.then(|| resolve("BISECT_HEAD").or_else(|_| resolve("HEAD"))).transpose()?;
+    let suite = options.metric.suite([&asked.good, &asked.bad].map(|commit| kernel(commit)).to_vec());
+    let (lab, place, lock) = setting.open(&asked, suite, options, &[arch])?;
+    let history = History::of_repository(&tree, &place.folder.path().join("git"))?;
+    let preparing = setting.preparing(&lab, &place);
+    let mut make = |commit: &str| preparing.tried(&manifest(commit)?);
+    let reproduce = |before: &str, after: &str| {
+        format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
+    };
+    let bisection = Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
+    match chosen {
+        Some(commit) => bisection.answer_for(&commit),
+        None => bisection.search(),
+    }
+}
+
+fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) -> Result<Answer> {
+    let setting = Setting::new(options, tell)?;
+    let arches: Vec<Arch> = options.arch.into_iter().collect();
+    let named: Vec<String> = kernel.map(str::to_owned).into_iter().collect();
+    let series_options = SeriesOptions {
+        series: Some(spec.to_owned()),
+        each_patch: false,
+        placebos: 0,
+        unconfined: options.unconfined,
+    };
+    // Of the kernels only what was named, or comes with the series.
+    let wanted = Wanted::new(&named, &arches, &series_options, &options.metric.suite(Vec::new()))?;
+    let (manifest, series) = wanted.of_series().expect("just read");
+    let Source::Built(recipe) = &manifest.source else { unreachable!("a series is put onto what is built") };
+    let sources = source::resolve(&recipe.tree, &setting.cache, &mut |text| tell(Event::Step(text)))?;
+    let kernel = kernel.map_or_else(|| manifest.name.clone(), str::to_owned);
+    let subjects: Vec<String> = series.patches.iter().map(|patch| patch.subject.clone()).collect();
+    // Known only from its history: the same series always has the same.
+    let commits = {
+        let scratch = Scratch::new()?;
+        History::of_series(&series.name, &subjects, scratch.path())?.1
+    };
+    let asked = Asked {
+        question: options.metric.to_string(),
+        sources: Sources::Series {
+            name: series.name.clone(),
+            sha256: series.sha256(),
+            kernel: kernel.clone(),
+            digest: sources.digest,
+        },
+        good: commits[0].clone(),
+        bad: commits[commits.len() - 1].clone(),
+        arch: manifest.arch,
+        accel: setting.accel.clone(),
+        by_hand: false,
+    };
+    let (lab, place, lock) =
+        setting.open(&asked, options.metric.suite(vec![kernel.clone()]), options, &[manifest.arch])?;
+    let (history, _) = History::of_series(&series.name, &subjects, &place.folder.path().join("git"))?;
+    let preparing = setting.preparing(&lab, &place);
+    let reproduce =
+        |_: &str, _: &str| format!("--kernel {} --series {} --each-patch", quoted(&kernel), quoted(spec));
+    preparing.with_patches(manifest, series, |with| {
+        let mut make = |commit: &str| {
+            let patches = commits.iter().position(|known| known == commit).expect("of the series");
+            with(patches)
+        };
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?.search()
+    })
+}
+
+/// As `--accel` takes it.
+fn accel_word(request: accel::Request) -> &'static str {
+    match request {
+        accel::Request::Auto => "auto",
+        accel::Request::Only(accel) => accel.name(),
+    }
+}
+
+pub(super) fn quoted(word: &str) -> String {
+    shell_words::quote(word).into_owned()
+}
+
+/// What is asked, and what every bisection needs of this host.
+pub(super) struct Setting<'a> {
+    pub(super) question: Question,
+    cache: Cache,
+    pub(super) tell: Tell<'a>,
+    pub(super) interrupt: Interrupt,
+    accel: String,
+    command: Vec<String>,
+    pub(super) unconfined: bool,
+}
+
+/// Where a bisection is kept, and what runs for each commit.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub folder: RunDir,
+    pub state: State,
+    pub suite: lab::Asked,
+}
+
+impl<'a> Setting<'a> {
+    fn new(options: &Options, tell: Tell<'a>) -> Result<Setting<'a>> {
+        Ok(Setting {
+            question: options.metric.clone(),
+            interrupt: Interrupt::watch()?,
+            cache: Cache::open(true)?,
+            accel: accel_word(options.accel).to_owned(),
+            unconfined: options.unconfined,
+            command: options.command.clone(),
+            tell,
+        })
+    }
+
+    pub(super) fn tell(&self, line: &str) {
+        (self.tell)(Event::Line(line));
+    }
+
+    /// Goes on with what was asked before, or begins. Its folder is this one's alone while the lock is held.
+    fn open(
+        &self,
+        asked: &Asked,
+        suite: tramplab_suite::Suite,
+        options: &Options,
+        arches: &[Arch],
+    ) -> Result<(Lab, Place, Lock)> {
+        // Without QEMU nothing is begun, and no folder left.
+        let lab = Lab::set_up(
+            self.cache.clone(),
+            arches,
+            Wanting {
+                purpose: Purpose::Measuring,
+                backend: Backend::Qemu,
+                accel: options.accel,
+                // What differs by one record must repeat.
+                branches: branches::Request::Virtual,
+                // Each kernel boots once.
+                guests: Guests::Cold,
+                command: self.command.clone(),
+            },
+            self.tell,
+        )?;
+        let runs = options.runs.clone().unwrap_or_else(|| repository().join("runs"));
+        let text = config::write(&suite);
+        let (folder, mut state) = match state::find(&runs, asked) {
+            Some((folder, state)) => {
+                let folder = RunDir::new(fs::canonicalize(folder)?);
+                // A verdict at each of git's steps needs no such line.
+                if !asked.by_hand {
+                    self.tell(&format!("going on with {}", folder.path().display()));
+                }
+                (folder, state)
+            }
+            None => {
+                let folder = new_run_dir(&runs, state::PREFIX)?;
+                (folder, State::new(asked.clone()))
+            }
+        };
+        let lock = lab.cache.lock(&folder.id())?;
+        // Another run of the same may have gone on while this one waited.
+        if let Some(newer) = State::load(folder.path()) {
+            state = newer;
+        }
+        let file = folder.path().join("suite.yaml");
+        fs::write(&file, &text).with_context(|| format!("failed to write {}", file.display()))?;
+        let reference = SuiteRef {
+            name: suite.name.clone(),
+            file: file.display().to_string(),
+            sha256: hex(&Sha256::digest(&text)),
+        };
+        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }, lock))
+    }
+
+    fn preparing<'b>(&'b self, lab: &'b Lab, place: &'b Place) -> Preparing<'b> {
+        Preparing {
+            suite: &place.suite.suite,
+            each_patch: false,
+            placebos: 0,
+            unconfined: self.unconfined,
+            backend: Backend::Qemu,
+            cache: &lab.cache,
+            run_dir: &place.folder,
+            tell: self.tell,
+            interrupt: &self.interrupt,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Building the kernels of one tree, one after the other.
+
+use super::{
+    BuildCell, Preparing, Ready, check, facts,
+    names::{name, step},
+};
+use crate::{
+    error::{Context, Error, Result},
+    event::Event,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+use tramplab_kernel::{
+    Image, KernelError,
+    compile::{self, BuildError, Builder, Order, Reason, Selftests},
+    series::{Patch, Series},
+};
+use tramplab_model::{
+    run::{self, ErrorKind, Outcome, Step},
+    selftests,
+};
+
+pub(super) type Checkout<'a> = &'a dyn Fn(&Path) -> Result<(), KernelError>;
+pub(super) type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), Reason>;
+
+/// The kernels of one tree, built one after the other.
+pub(super) struct Building<'a> {
+    pub(super) with: &'a Preparing<'a>,
+    pub(super) order: &'a Order,
+    /// Of the sources without patches.
+    pub(super) commit: Option<&'a str>,
+    pub(super) builder: Builder<'a, Checkout<'a>, Apply<'a>>,
+    /// What of the tree's own tests is built with each.
+    pub(super) selftests: Option<&'a selftests::Wanted>,
+}
+
+/// One build that was tried.
+pub(super) struct Tried {
+    applied: usize,
+    built: Result<(compile::Built, Option<Selftests>), BuildError>,
+    taken: Duration,
+}
+
+impl Tried {
+    /// Of a kernel without which there is nothing to do.
+    pub(super) fn required(self) -> Result<Tried> {
+        match self.built {
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(self),
+        }
+    }
+}
+
+impl Building<'_> {
+    /// Builds with that many patches applied, as `name`. Only what is wrong with the patched sources is a result: all else is
+    /// an error of the run.
+    pub(super) fn step(&mut self, applied: usize, name: &str) -> Result<Tried> {
+        let log = self.with.run_dir.build_log(self.order.arch, name);
+        fs::create_dir_all(log.parent().expect("in the run's folder"))
+            .with_context(|| format!("failed to write {}", log.display()))?;
+        let started = Instant::now();
+        let (with, interrupt) = (self.with, self.with.interrupt);
+        let mut events = |event| {
+            match event {
+                compile::Event::Stage(text) => with.step(&format!("{name}: {text}")),
+                compile::Event::Progress { done, total } => {
+                    (with.tell)(Event::Build { kernel: name, done, total })
+                }
+                compile::Event::Waiting => {}
+            }
+            interrupt.flow()
+        };
+        let built = self.builder.build(applied, &log, &mut events).and_then(|built| {
+            let tests = self.selftests.map(|wanted| {
+                self.builder.build_selftests(
+                    applied,
+                    wanted,
+                    &log.with_extension("selftests.log"),
+                    &mut events,
+                )
+            });
+            Ok((built, tests.transpose()?))
+        });
+        (with.tell)(Event::BuildEnded);
+        match built {
+            // Whatever failed then: the signal reached its children as well.
+            Err(_) if interrupt.came() => Err(Error::Interrupted),
+            Err(error) if !error.is_of_sources() => Err(error.into()),
+            built => {
+                let built = built.map_err(|error| error.of_kernel(name));
+                Ok(Tried { applied, built, taken: started.elapsed() })
+            }
+        }
+    }
+
+    fn image(&self, built: &compile::Built, name: &str, applied: usize) -> Result<Image> {
+        let image = Image { source: self.source(applied), ..Image::built(name, self.order, built)? };
+        check(&image)?;
+        Ok(image)
+    }
+
+    /// For the report: the sources, and what was done to them.
+    fn source(&self, applied: usize) -> String {
+        let Order { description, patches, reverse, .. } = self.order;
+        let done = if *reverse { "taken out" } else { "applied" };
+        match applied {
+            0 => description.clone(),
+            _ => format!("{description}, {applied} of {} patches {done}", patches.len()),
+        }
+    }
+
+    /// A kernel that cells can run on, or that failed to be.
+    pub(super) fn ready(&self, tried: Tried, name: &str) -> Result<Ready> {
+        let arch = self.order.arch;
+        let commit = self.commit.filter(|_| tried.applied == 0).map(str::to_owned);
+        let (facts, image, selftests, outcome) = match tried.built {
+            Ok((built, selftests)) => {
+                let image = self.image(&built, name, tried.applied)?;
+                let build = run::Build {
+                    toolchain: built.record.toolchain.join("; "),
+                    key: built.record.key.clone(),
+                    confined: built.record.confined,
+                };
+                let facts = run::Kernel { commit, ..facts(&image, Some(build))? };
+                (facts, Some(image), selftests, Outcome::Pass)
+            }
+            Err(error) => {
+                let facts = run::Kernel {
+                    name: name.to_owned(),
+                    arch,
+                    source: self.source(tried.applied),
+                    commit,
+                    image_sha256: None,
+                    config_sha256: None,
+                    paravirt_xxl: None,
+                    build: None,
+                };
+                let message = match tried.applied.checked_sub(1) {
+                    Some(last) => {
+                        let action = if self.order.reverse { "without" } else { "with" };
+                        format!(
+                            "{action} {}: {error}",
+                            self.builder.patch(last).map_or_else(String::new, Patch::label)
+                        )
+                    }
+                    None => error.to_string(),
+                };
+                (facts, None, None, Outcome::Error { kind: ErrorKind::Build, message })
+            }
+        };
+        let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means() };
+        Ok(Ready { facts, image, selftests, budgets_of: Some(self.order.name.clone()), build: Some(build) })
+    }
+
+    /// Base, head, and with `each` what is between. The first that does not build ends it.
+    pub(super) fn walk(&mut self, series: &Series, each: bool) -> Result<(Vec<Ready>, run::Series)> {
+        let all = series.patches.len();
+        self.try_patches()?;
+        let names: Vec<String> = (0..=all).map(|applied| name(&self.order.name, series, applied)).collect();
+        let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
+        let mut made: BTreeMap<usize, Ready> = BTreeMap::new();
+        for &applied in &applied {
+            let mut tried = self.step(applied, &names[applied])?;
+            if applied == 0 {
+                tried = tried.required()?;
+            }
+            let failed = tried.built.is_err();
+            if failed && !each {
+                tried = self.first_that_fails(tried, all, &names)?;
+            }
+            made.insert(applied, self.ready(tried, &names[applied])?);
+            if failed {
+                break;
+            }
+        }
+        if !each && made.values().any(|ready| ready.image.is_none()) {
+            // There is nothing to compare: the base alone answers no question.
+            made.values_mut().for_each(|ready| ready.image = None);
+        }
+        let mut steps: Vec<Step> =
+            applied.iter().map(|&applied| step(series, applied, &names, &made)).collect();
+        steps.sort_by_key(|step| step.patches);
+        let mut kernels: Vec<Ready> = made.into_values().collect();
+        kernels.sort_by_key(|ready| steps.iter().position(|step| step.kernel == ready.facts.name));
+        let shipped = series.shipped.as_ref();
+        let series = run::Series {
+            arch: self.order.arch,
+            name: series.name.clone(),
+            title: series.title.clone(),
+            claim: shipped.map(|shipped| shipped.claim.clone()),
+            reverse: series.reverse,
+            steps,
+            placebos: Vec::new(),
+        };
+        Ok((kernels, series))
+    }
+
+    /// Whether the patches fit is known before anything is built.
+    pub(super) fn try_patches(&mut self) -> Result<()> {
+        let (with, interrupt) = (self.with, self.with.interrupt);
+        with.step("trying the patches on the sources");
+        let tried = self.builder.try_patches(&mut |event| {
+            if let compile::Event::Stage(text) = event {
+                with.step(&text);
+            }
+            interrupt.flow()
+        });
+        if interrupt.came() {
+            return Err(Error::Interrupted);
+        }
+        Ok(tried?)
+    }
+
+    /// All patches together do not build: which is the first that breaks it?
+    fn first_that_fails(&mut self, together: Tried, all: usize, names: &[String]) -> Result<Tried> {
+        if all > 1 {
+            let line =
+                format!("{} does not build; building patch by patch to name the one at fault", names[all]);
+            self.with.line(&line);
+        }
+        for (applied, name) in names.iter().enumerate().take(all).skip(1) {
+            let tried = self.step(applied, name)?;
+            if tried.built.is_err() {
+                return Ok(tried);
+            }
+        }
+        Ok(together)
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names of the kernels of a series, and their steps.
+
+use super::Ready;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+use tramplab_kernel::{
+    Image, Manifest,
+    series::{Patch, Series},
+};
+use tramplab_model::{
+    run::{self, Built, Outcome, Step},
+    selftests,
+};
+
+/// A kernel without the patches is the kernel; with some of them it is named after them.
+pub(super) fn name(kernel: &str, series: &Series, applied: usize) -> String {
+    let (series_name, all) = (&series.name, series.patches.len());
+    match (applied, patches_in(series, applied)) {
+        (0, _) => kernel.to_owned(),
+        (_, patches) if patches == all => format!("{kernel}+{series_name}"),
+        (_, patches) => format!("{kernel}+{series_name}.{patches}"),
+    }
+}
+
+/// The kernels that are made of one, in the order of the patches.
+pub(super) fn names(kernel: &str, series: Option<&Series>, each: bool) -> Vec<String> {
+    let Some(series) = series else { return vec![kernel.to_owned()] };
+    let all = series.patches.len();
+    let mut applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
+    applied.sort_by_key(|&applied| patches_in(series, applied));
+    applied.into_iter().map(|applied| name(kernel, series, applied)).collect()
+}
+
+/// Jobs are named after the first kernel and the last.
+pub(super) fn put_before_the_head(kernels: &mut Vec<Ready>, placebos: impl IntoIterator<Item = Ready>) {
+    let head = kernels.len() - 1;
+    kernels.splice(head..head, placebos);
+}
+
+pub(super) fn placebo_name(manifest: &Manifest, number: usize) -> String {
+    format!("{}+placebo.{number}", manifest.name)
+}
+
+/// A kernel of which nothing but the name is known.
+pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
+    let facts = run::Kernel {
+        name: name.clone(),
+        arch: manifest.arch,
+        source: String::new(),
+        commit: None,
+        image_sha256: None,
+        config_sha256: None,
+        build: None,
+        paravirt_xxl: None,
+    };
+    let image = Image {
+        name,
+        arch: manifest.arch,
+        image: PathBuf::new(),
+        vmlinux: None,
+        config: None,
+        config_file: None,
+        modules: Vec::new(),
+        source: String::new(),
+        sha256: String::new(),
+    };
+    Ready { facts, image: Some(image), selftests: None, budgets_of: Some(manifest.name.clone()), build: None }
+}
+
+/// The files of tests of `test_progs` that a series adds or changes.
+pub(super) fn files_of_tests(series: &Series) -> BTreeSet<String> {
+    let folder = Path::new(selftests::FOLDER).join("prog_tests");
+    let touched = series.patches.iter().flat_map(Patch::files);
+    let file = |path: std::path::PathBuf| {
+        let file = path.strip_prefix(&folder).ok()?.to_str()?;
+        (file.ends_with(".c") && !file.contains('/')).then(|| file.to_owned())
+    };
+    touched.filter_map(file).collect()
+}
+
+/// How many patches are in when so many have been applied, or taken out.
+pub(super) fn patches_in(series: &Series, applied: usize) -> usize {
+    if series.reverse { series.patches.len() - applied } else { applied }
+}
+
+pub(super) fn step(series: &Series, applied: usize, names: &[String], made: &BTreeMap<usize, Ready>) -> Step {
+    let patches = patches_in(series, applied);
+    let subject = patches.checked_sub(1).map(|last| series.patches[last].subject.clone());
+    let built = match made.get(&applied).and_then(|ready| ready.build.as_ref()).map(|build| &build.outcome) {
+        Some(Outcome::Error { message, .. }) => Built::Failed { message: message.clone() },
+        Some(_) => Built::Yes,
+        None => Built::NotReached,
+    };
+    Step { kernel: names[applied].clone(), patches: patches as u32, subject, built }
+}

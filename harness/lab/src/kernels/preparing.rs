@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bringing kernels to this machine: fetching prebuilt ones, opening trees for those that are built.
+
+use super::{
+    Prepared, Ready, Wanted,
+    building::{Apply, Building, Checkout},
+    check, facts,
+    names::{files_of_tests, name, names, patches_in, placebo_name, put_before_the_head, unbuilt},
+    wanted::is_built,
+};
+use crate::{
+    error::{Error, Result},
+    event::{Event, Tell},
+    interrupt::Interrupt,
+    repository::repository,
+};
+use std::path::Path;
+use tramplab_host::{Cache, runs::RunDir};
+use tramplab_kernel::{
+    self as kernel, KernelError, Manifest, Recipe, Source,
+    compile::{Builder, Confinement, Order, Reason},
+    kconfig::{self, Uses},
+    series::{self, Patch, Series, placebo},
+    source,
+};
+use tramplab_model::run::Backend;
+use tramplab_suite::Suite;
+
+/// A change to a tree, made before its kernel is built.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    None,
+    Series(&'a Series),
+    Placebo(&'a Patch),
+}
+
+/// Where kernels come from, and where what making them says goes.
+pub struct Preparing<'a> {
+    pub suite: &'a Suite,
+    /// Whether a kernel is made after each patch of a series, and not only after the last.
+    pub each_patch: bool,
+    /// How many placebos are made of a series' tree.
+    pub placebos: usize,
+    pub unconfined: bool,
+    /// Its guests take some options of the kernel.
+    pub backend: Backend,
+    pub cache: &'a Cache,
+    pub run_dir: &'a RunDir,
+    pub tell: Tell<'a>,
+    pub interrupt: &'a Interrupt,
+}
+
+impl Preparing<'_> {
+    pub fn step(&self, text: &str) {
+        (self.tell)(Event::Step(text));
+    }
+
+    pub fn line(&self, text: &str) {
+        (self.tell)(Event::Line(text));
+    }
+
+    /// Brings every kernel of the run to this host.
+    pub fn prepare(&self, wanted: &Wanted) -> Result<Prepared> {
+        let series = wanted.series.as_ref();
+        series.into_iter().flat_map(|series| &series.notes).for_each(|note| self.line(note));
+        let mut prepared = Prepared::default();
+        for manifest in &wanted.manifests {
+            match (&manifest.source, series) {
+                (Source::Built(recipe), Some(series)) => {
+                    let walk = |building: &mut Building| building.walk(series, self.each_patch);
+                    let (mut kernels, mut series) =
+                        self.build(manifest, recipe, Change::Series(series), walk)?;
+                    if kernels.iter().all(|kernel| kernel.image.is_some()) {
+                        let placebos = self.placebos(manifest, recipe)?;
+                        series.placebos = placebos.iter().map(|ready| ready.facts.name.clone()).collect();
+                        put_before_the_head(&mut kernels, placebos);
+                    } else if self.placebos > 0 {
+                        self.line("no placebos are built, as not every patch builds");
+                    }
+                    prepared.kernels.extend(kernels);
+                    prepared.series.push(series);
+                }
+                (Source::Built(recipe), None) => prepared.kernels.push(self.built(manifest, recipe)?),
+                _ => prepared.kernels.push(self.fetched(manifest)?),
+            }
+        }
+        let files = series.map(files_of_tests).unwrap_or_default();
+        let built = prepared.kernels.iter().filter_map(|kernel| kernel.selftests.as_ref());
+        let tests = built.flat_map(|selftests| &selftests.record.tests);
+        prepared.tests = tests.filter(|(_, file)| files.contains(*file)).map(|(test, _)| *test).collect();
+        Ok(prepared)
+    }
+
+    /// Builds the placebos of a tree without the series' patches.
+    fn placebos(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Vec<Ready>> {
+        let one = |number: usize| {
+            let name = placebo_name(manifest, number);
+            self.build(manifest, recipe, Change::Placebo(&placebo::patch(number)), |building| {
+                let tried = building.step(1, &name)?.required()?;
+                Ok(Ready { budgets_of: None, ..building.ready(tried, &name)? })
+            })
+        };
+        (1..=self.placebos).map(one).collect()
+    }
+
+    /// The kernels' names, for a list of cells: prebuilt ones are fetched, none is built.
+    pub fn named(&self, wanted: &Wanted) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
+        for manifest in &wanted.manifests {
+            if is_built(manifest) {
+                let names = names(&manifest.name, wanted.series.as_ref(), self.each_patch);
+                let mut kernels: Vec<Ready> = names.into_iter().map(|name| unbuilt(manifest, name)).collect();
+                let placebos = (1..=self.placebos).map(|number| Ready {
+                    budgets_of: None,
+                    ..unbuilt(manifest, placebo_name(manifest, number))
+                });
+                put_before_the_head(&mut kernels, placebos);
+                prepared.kernels.extend(kernels);
+            } else {
+                prepared.kernels.push(self.fetched(manifest)?);
+            }
+        }
+        let files = wanted.series.as_ref().map(files_of_tests).unwrap_or_default();
+        if self.suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty()) && !files.is_empty() {
+            self.line("tests that the series adds are known once it is built: they are not named");
+        }
+        Ok(prepared)
+    }
+
+    fn fetched(&self, manifest: &Manifest) -> Result<Ready> {
+        let image = kernel::fetch(manifest, self.cache, &mut |step| self.step(step))?;
+        check(&image)?;
+        let facts = facts(&image, None)?;
+        let budgets_of = Some(image.name.clone());
+        Ok(Ready { facts, budgets_of, image: Some(image), selftests: None, build: None })
+    }
+
+    /// One kernel from sources, without patches.
+    fn built(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Ready> {
+        self.build(manifest, recipe, Change::None, |building| {
+            let tried = building.step(0, &manifest.name)?.required()?;
+            building.ready(tried, &manifest.name)
+        })
+    }
+
+    /// One kernel from sources; that they do not build is a result.
+    pub fn tried(&self, manifest: &Manifest) -> Result<Ready> {
+        let Source::Built(recipe) = &manifest.source else { return self.fetched(manifest) };
+        self.build(manifest, recipe, Change::None, |building| {
+            let tried = building.step(0, &manifest.name)?;
+            building.ready(tried, &manifest.name)
+        })
+    }
+
+    /// Kernels of a series, made by `run` in the order it likes: each has so many of the patches in.
+    pub fn with_patches<T>(
+        &self,
+        manifest: &Manifest,
+        series: &Series,
+        run: impl FnOnce(&mut dyn FnMut(usize) -> Result<Ready>) -> Result<T>,
+    ) -> Result<T> {
+        let Source::Built(recipe) = &manifest.source else {
+            unreachable!("a series is read for a kernel that is built")
+        };
+        self.build(manifest, recipe, Change::Series(series), |building| {
+            building.try_patches()?;
+            run(&mut |patches| {
+                let applied = patches_in(series, patches);
+                let name = name(&building.order.name, series, applied);
+                let tried = building.step(applied, &name)?;
+                building.ready(tried, &name)
+            })
+        })
+    }
+
+    /// Opens a tree for building.
+    fn build<T>(
+        &self,
+        manifest: &Manifest,
+        recipe: &Recipe,
+        change: Change,
+        run: impl FnOnce(&mut Building) -> Result<T>,
+    ) -> Result<T> {
+        let series = if let Change::Series(series) = change { Some(series) } else { None };
+        let step = |text: &str| self.step(text);
+        let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
+        let commits = series.and_then(|series| series.commits.as_ref());
+        if let Some(wanted) = series.and_then(|series| series.base_commit.as_deref())
+            && let Some(commit) = sources.commit()
+            && commit != wanted
+        {
+            if commits.is_some() {
+                // A branch that was moved meanwhile.
+                let message = format!("the series goes onto {wanted}, and {} is {commit} now", manifest.name);
+                return Err(Error::Usage(message));
+            }
+            let line = format!("warning: the series says it goes onto {wanted}; this is {commit}");
+            self.line(&line);
+        }
+        let configs = repository().join("configs/kconfig");
+        let mechanisms = self.suite.mechanisms();
+        let files = series.map(files_of_tests).unwrap_or_default();
+        let wanted = self.suite.selftests(&files);
+        let uses = Uses { selftests: wanted.is_some(), virtme_ng: self.backend == Backend::VirtmeNg };
+        if !files.is_empty() && wanted.as_ref().is_none_or(|wanted| wanted.files.is_empty()) {
+            let files = files.into_iter().collect::<Vec<_>>().join(", ");
+            self.line(&format!(
+                "warning: the series changes tests of test_progs ({files}), and no test_progs group of the suite runs them"
+            ));
+        }
+        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, uses, &recipe.config)
+            .map_err(KernelError::from)?;
+        config.conflicts.iter().for_each(|conflict| self.line(&conflict.to_string()));
+        let order = Order {
+            name: manifest.name.clone(),
+            arch: manifest.arch,
+            digest: sources.digest.clone(),
+            description: sources.described.clone(),
+            lineage: format!("{}{}", sources.lineage, uses.suffix()),
+            toolchain: recipe.toolchain.clone(),
+            config,
+            patches: match change {
+                Change::None => Vec::new(),
+                Change::Series(series) => series.ordered().into_iter().cloned().collect(),
+                Change::Placebo(placebo) => vec![placebo.clone()],
+            },
+            reverse: series.is_some_and(|series| series.reverse),
+            confinement: self.confinement(),
+        };
+        let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
+        let apply = |patch: &Patch, tree: &Path| -> Result<(), Reason> {
+            if let Change::Placebo(_) = change {
+                return Ok(placebo::apply(patch, tree)?);
+            }
+            series::apply(patch, tree, order.reverse)?;
+            Ok(commits.map_or(Ok(()), |commits| commits.check(patch, tree))?)
+        };
+        let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
+        run(&mut Building {
+            with: self,
+            order: &order,
+            commit: sources.commit(),
+            builder,
+            // A placebo runs no test of the tree.
+            selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(_))),
+        })
+    }
+
+    /// Whatever is built is confined where that is to be had.
+    fn confinement(&self) -> Option<Confinement> {
+        if self.unconfined {
+            return None;
+        }
+        let probed = Confinement::probe();
+        if let Err(reason) = &probed {
+            self.line(&format!(
+                "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs with your rights ({reason})"
+            ));
+        }
+        probed.ok()
+    }
+}

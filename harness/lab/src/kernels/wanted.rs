@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernels that were asked for, before anything is fetched or built.
+
+use super::{SeriesOptions, find, names::files_of_tests};
+use crate::{
+    error::{Error, Result},
+    repository::repository,
+    setup,
+};
+use std::{collections::BTreeSet, path::Path};
+use tramplab_host::Purpose;
+use tramplab_kernel::{
+    Manifest, Source, Tree,
+    series::{self, Range, Series},
+    source,
+};
+use tramplab_model::{
+    run::{Arch, Backend},
+    selftests,
+};
+use tramplab_suite::Suite;
+
+/// What was asked for, read and understood: nothing has been fetched or built yet.
+pub struct Wanted {
+    /// One for each kernel and architecture.
+    pub(super) manifests: Vec<Manifest>,
+    pub(super) series: Option<Series>,
+    /// What of the trees' own tests is built with them.
+    selftests: Option<selftests::Wanted>,
+}
+
+impl Wanted {
+    /// `named` replaces the suite's own kernels, `arches` the host's own architecture.
+    pub fn new(named: &[String], arches: &[Arch], args: &SeriesOptions, suite: &Suite) -> Result<Wanted> {
+        let Some(spec) = &args.series else {
+            let names = if named.is_empty() { &suite.kernels } else { named };
+            let manifests = names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
+            let selftests = suite.selftests(&BTreeSet::new());
+            return Ok(Wanted { manifests: manifests.concat(), series: None, selftests });
+        };
+        let folder = repository().join("kernels/patches");
+        let range = Range::parse(spec, &folder);
+        let series = if range.is_none() { Some(series::load(spec, &folder)?) } else { None };
+        let shipped = series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
+        let name = match (named, &shipped, &suite.kernels[..]) {
+            ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
+            _ => {
+                let message = "a series is compared on one kernel: name it with one --kernel";
+                return Err(Error::Usage(message.to_owned()));
+            }
+        };
+        let mut manifests = find(name, arches)?;
+        if !manifests.iter().all(is_built) {
+            let message = format!(
+                "kernel {name} is prebuilt, and a series needs one that is built from sources: give --kernel \
+                 6.12-source, a folder of sources, or git:REPOSITORY#REF"
+            );
+            return Err(Error::Usage(message));
+        }
+        let series = match (series, range) {
+            (None, Some(range)) => of_range(&range, name, &mut manifests)?,
+            (series, _) => series.expect("what is no range was read"),
+        };
+        let selftests = suite.selftests(&files_of_tests(&series));
+        Ok(Wanted { manifests, series: Some(series), selftests })
+    }
+
+    /// The kernel that a series is put onto, on the first architecture that was asked for.
+    pub fn of_series(&self) -> Option<(&Manifest, &Series)> {
+        Some((self.manifests.first()?, self.series.as_ref()?))
+    }
+
+    /// What the host must have for it.
+    pub fn of_the_host(&self, purpose: Purpose) -> setup::Wanted {
+        let toolchains = self.manifests.iter().filter_map(|manifest| match &manifest.source {
+            Source::Built(recipe) => Some((recipe.toolchain.clone(), manifest.arch)),
+            _ => None,
+        });
+        let emulators = self.arches().into_iter().map(|arch| (arch, purpose)).collect();
+        setup::Wanted {
+            toolchains: toolchains.collect(),
+            arches: self.arches(),
+            emulators,
+            backend: Backend::Qemu,
+            selftests: self.selftests.clone(),
+        }
+    }
+
+    /// Each once.
+    pub fn arches(&self) -> Vec<Arch> {
+        self.manifests.iter().map(|manifest| manifest.arch).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+/// Commits of the repository that the kernel `name` is built from. A folder has no commit of its
+/// own: it is built from the range's base, whatever is checked out there.
+fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Series> {
+    let mut read: Option<Series> = None;
+    for manifest in manifests {
+        let Source::Built(recipe) = &mut manifest.source else {
+            unreachable!("a series is put onto what is built")
+        };
+        let series = match &mut recipe.tree {
+            Tree::Git { repository, reference } if !source::is_url(repository) => {
+                range.read(Path::new(repository), Some((name, reference)))?
+            }
+            Tree::Folder(path) => {
+                let series = range.read(path, None)?;
+                let repository = path.to_str().map(str::to_owned);
+                let (Some(repository), Some(reference)) = (repository, series.base_commit.clone()) else {
+                    let message =
+                        format!("{} is no path in UTF-8: it cannot be named in a report", path.display());
+                    return Err(Error::Usage(message));
+                };
+                recipe.tree = Tree::Git { repository, reference };
+                series
+            }
+            _ => {
+                let message = format!(
+                    "{range} are commits, and kernel {name} comes from no git repository on this machine: expected \
+                     --kernel git:REPOSITORY#BASE"
+                );
+                return Err(Error::Usage(message));
+            }
+        };
+        read = Some(series);
+    }
+    Ok(read.expect("a kernel is for one architecture at least"))
+}
+
+pub(super) fn is_built(manifest: &Manifest) -> bool {
+    matches!(manifest.source, Source::Built(_))
+}

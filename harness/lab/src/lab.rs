@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs that run cells, found and built once: for one run of `vm-test`, or for the many of a bisection.
+
+use crate::{
+    artifacts::{self, Artifacts},
+    cells::{Cells, JobEvent, Selection},
+    error::{Context, Fault, Result},
+    event::{Event, Tell},
+    kernels::Prepared,
+    planning,
+    recorder::run_cells,
+    run_dir::discard,
+    scratch::Scratch,
+};
+use std::{
+    collections::BTreeMap,
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    thread,
+};
+use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, lbr, runs::RunDir};
+use tramplab_kernel::Image;
+use tramplab_model::run::{self, Accel, Arch, Backend, Run, SuiteRef};
+use tramplab_suite::{Plan, Suite, plan};
+use tramplab_vm::{
+    Vm,
+    accel::{self, NoAnswer},
+    branches::{self, Source},
+};
+
+/// A suite, and what a run says of where it is from.
+#[derive(Clone)]
+pub struct Asked {
+    pub suite: Suite,
+    pub reference: SuiteRef,
+}
+
+/// What runs cells: found and built once, for however many runs.
+pub struct Lab {
+    pub cache: Cache,
+    pub(crate) qemus: BTreeMap<Arch, Qemu>,
+    pub(crate) built: Artifacts,
+    pub(crate) cells: Cells,
+    pub(crate) accel: accel::Request,
+    pub(crate) branches: branches::Request,
+    /// Where it starts the guests.
+    pub(crate) virtme_ng: Option<VirtmeNg>,
+    pub(crate) guests: Guests,
+    /// The command line that a run keeps.
+    pub(crate) command: Vec<String>,
+}
+
+/// How the guests of a lab run.
+pub struct Wanting {
+    pub purpose: Purpose,
+    pub backend: Backend,
+    pub accel: accel::Request,
+    pub branches: branches::Request,
+    pub guests: Guests,
+    pub command: Vec<String>,
+}
+
+/// Where a cell's guest comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guests {
+    /// From a snapshot, where there is one.
+    Restored,
+    /// Each boots.
+    Cold,
+}
+
+/// A run before its first cell: its kernels are there, and what will boot is known.
+pub struct Planned {
+    pub(crate) plan: Plan,
+    pub(crate) run: Run,
+    pub(crate) run_dir: RunDir,
+}
+
+/// The cells that a run would have.
+pub struct Listed {
+    /// Their jobs' names, as a run would order them.
+    pub jobs: Vec<String>,
+    pub cells: usize,
+    /// Kernels that are built for the run. A report counts each as a cell.
+    pub builds: usize,
+}
+
+impl Planned {
+    pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
+        self.run.machine(arch)
+    }
+
+    /// From now on the rest of another run, with its folder: the jobs that measure what is missing there, as it would have been measured, or why
+    /// there are none.
+    pub fn make_rest_of(&mut self, other: &Run, folder: &RunDir) -> Result<Vec<String>, String> {
+        if let Some(why) = run::unlike(other, &self.run) {
+            return Err(why);
+        }
+        let then =
+            Plan::load(&Plan::path(folder.path())).map_err(|error| format!("its plan is lost: {error}"))?;
+        for id in &other.missing {
+            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id == *id).cloned();
+            let Some(now) = planned(&self.plan) else {
+                return Err(format!("there is no cell {} here", id.name()));
+            };
+            if !planned(&then).is_some_and(|then| then.measures_as(&now)) {
+                return Err(format!("{} would be measured otherwise than then", id.name()));
+            }
+        }
+        self.run.rest_of = Some(other.id.clone());
+        self.run.shard.clone_from(&other.shard);
+        let is_left = |job: &&plan::Job| job.cells.iter().any(|planned| other.missing.contains(&planned.id));
+        Ok(self.plan.jobs.iter().filter(is_left).map(|job| job.name.clone()).collect())
+    }
+
+    /// For a run whose folder is named by its place among others.
+    pub fn with_id(mut self, id: String) -> Planned {
+        self.run.id = id;
+        self
+    }
+
+    pub fn with_notes(mut self, notes: Vec<String>) -> Planned {
+        self.run.notes = notes;
+        self
+    }
+}
+
+impl Lab {
+    pub fn set_up(
+        cache: Cache,
+        arches: &[Arch],
+        Wanting { purpose, backend, accel, branches, guests, command }: Wanting,
+        tell: Tell,
+    ) -> Result<Lab> {
+        let accel = match branches {
+            branches::Request::Hardware => {
+                let facts = lbr::Facts::probe();
+                let able = arches.iter().try_for_each(|&arch| lbr::decide(&facts, arch).map(drop));
+                able.context(
+                    "guests cannot have this machine's own branch records, as --branches hardware asks",
+                )?;
+                accel::Request::Only(Accel::Kvm)
+            }
+            branches::Request::Auto | branches::Request::Virtual => accel,
+        };
+        let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
+        let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
+        let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
+        tell(Event::Step("building the plugin, the guest agent and the cells"));
+        // At once: mostly all is built, and cargo takes half a second to see it. Neither waits for the other's lock, as they are built into
+        // different folders.
+        let (built, cells) = thread::scope(|scope| {
+            let cells = scope.spawn(|| Cells::build(tell));
+            (
+                artifacts::build(&cache, arches, tell),
+                cells.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            )
+        });
+        Ok(Lab { qemus, built: built?, cells: cells?, accel, branches, cache, virtme_ng, guests, command })
+    }
+
+    /// Plans a run of these kernels. Boots no guest, except once to try KVM. `compared`: the kernels are measured in turns.
+    pub fn plan(
+        &self,
+        asked: &Asked,
+        prepared: Prepared,
+        compared: bool,
+        run_dir: RunDir,
+        tell: Tell,
+    ) -> Result<Planned> {
+        planning::plan(self, asked, prepared, compared, run_dir, tell)
+    }
+
+    /// Rejects a selection that cannot be read.
+    pub fn check(&self, selection: &Selection) -> Result<()> {
+        self.cells.check(selection)
+    }
+
+    /// The selected cells, without running any. The run's folder is gone afterwards.
+    pub fn list(&self, planned: &Planned, selection: &Selection) -> Result<Listed> {
+        let Planned { plan, run, run_dir } = planned;
+        let mut jobs = Vec::new();
+        let listed = self.cells.run(plan, selection, true, |event| {
+            if let JobEvent::Selected { jobs: selected, .. } = event {
+                jobs = selected;
+            }
+        });
+        discard(run_dir);
+        listed?;
+        let cells = plan.jobs.iter().filter(|job| jobs.contains(&job.name)).map(|job| job.cells.len()).sum();
+        let built = |kernel: &&run::Kernel| kernel.build.is_some() || kernel.image_sha256.is_none();
+        Ok(Listed { jobs, cells, builds: run.kernels.iter().filter(built).count() })
+    }
+
+    /// Ends a run before its cells. Returns the folder with make's output if a kernel does not build.
+    pub fn stop_before_cells(&self, planned: &Planned) -> Option<PathBuf> {
+        let Planned { run, run_dir, .. } = planned;
+        if run.kernels.iter().any(|kernel| kernel.image_sha256.is_none()) {
+            return Some(run_dir.kernels());
+        }
+        discard(run_dir);
+        None
+    }
+
+    /// Runs the selected cells and judges them.
+    pub fn run(&self, planned: Planned, selection: &Selection, tell: Tell) -> Result<(Run, RunDir)> {
+        let Planned { plan, run, run_dir } = planned;
+        let run = run_cells(&self.cells, selection, &plan, &run_dir, run, tell).inspect_err(|error| {
+            if error.fault() == Fault::Users {
+                discard(&run_dir);
+            }
+        })?;
+        Ok((run, run_dir))
+    }
+
+    pub(crate) fn backend(&self) -> Backend {
+        if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
+    }
+
+    pub(crate) fn is_accel_named(&self) -> bool {
+        self.accel != accel::Request::Auto
+    }
+
+    /// The CPU's own branch records where they can be had, else virtual ones, visibly.
+    pub(crate) fn choose_branches(&self, arch: Arch, accel: &accel::Choice, tell: Tell) -> Result<Source> {
+        let named = self.is_accel_named();
+        let decide = || lbr::decide(&lbr::Facts::gather(accel.fallback.clone()), arch);
+        let choice = branches::choose(self.branches, accel.accel, named, decide)?;
+        if let Some(reason) = choice.fallback.filter(|_| Arch::host() == Some(arch)) {
+            tell(Event::Line(&format!("branch records are virtual: {reason}")));
+        }
+        Ok(choice.source)
+    }
+
+    /// KVM if a guest answered under it, else TCG, visibly.
+    pub(crate) fn choose_accel(&self, image: &Image, initrd: &Path, tell: Tell) -> Result<accel::Choice> {
+        // Only named: there is no guest to try it with.
+        let is_built = !image.image.as_os_str().is_empty();
+        let qemu = &self.qemus[&image.arch].program;
+        let probe = || {
+            if !is_built {
+                let why = "the kernel that would try it is not built";
+                return Err(NoAnswer::Untried(why.to_owned()));
+            }
+            tell(Event::Step("trying KVM with a guest"));
+            let dir = Scratch::new().map_err(|error| NoAnswer::Untried(error.told()))?;
+            Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path())).map(drop)?)
+        };
+        if let (accel::Request::Only(accel), false) = (self.accel, is_built) {
+            return Ok(accel::Choice { accel, fallback: None });
+        }
+        let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+        let choice = accel::choose(
+            self.accel,
+            Arch::host() != Some(image.arch),
+            &memory,
+            &accel::Circumstances::of(qemu),
+            probe,
+        )?;
+        if let Some(reason) = &choice.fallback {
+            tell(Event::Line(&match is_built {
+                true => format!("KVM runs no guest here ({reason}); using TCG"),
+                false => "cells are named as under TCG: KVM is tried once the kernel is built".to_owned(),
+            }));
+        }
+        Ok(choice)
+    }
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The main job: from a suite and kernels to a run.
+
+use crate::{
+    cache_limit,
+    cells::Selection,
+    error::{Context, Error, Result},
+    event::{Event, Tell},
+    interrupt::Interrupt,
+    kernels::{Preparing, SeriesOptions, Wanted},
+    lab::{Asked, Guests, Lab, Listed, Wanting},
+    repository::repository,
+    rest,
+    run_dir::{discard, new_run_dir, sha256},
+    setup,
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_analysis::branch::Model;
+use tramplab_host::{Cache, Purpose, runs::RunDir};
+use tramplab_kernel::compile::Confinement;
+use tramplab_model::{
+    run::{Arch, Backend, Run, SuiteRef},
+    selftests, text,
+};
+use tramplab_protocol::message::Explain;
+use tramplab_suite::{self as suite, Clocks, Experiment, Suite, TestGroup, plan};
+use tramplab_vm::{accel, branches};
+
+/// What to measure, and how.
+#[derive(Clone)]
+pub struct Options {
+    /// A name in configs/suites/, or a file.
+    pub suite: String,
+    /// Kernels instead of the suite's: names in kernels/, manifests, images, or sources to build.
+    pub kernels: Vec<String>,
+    /// Empty: this machine's architecture.
+    pub arches: BTreeSet<Arch>,
+    pub series: SeriesOptions,
+    /// Fail if builds cannot be confined.
+    pub confined: bool,
+    pub backend: Backend,
+    pub accel: accel::Request,
+    pub branches: branches::Request,
+    /// The clock of attach tests, instead of the suite's.
+    pub clocks: Option<Clocks>,
+    /// How to explain attach times, instead of the suite's.
+    pub explain: BTreeSet<Explain>,
+    pub experiments: BTreeSet<Experiment>,
+    /// Install what is missing.
+    pub setup: bool,
+    pub no_cache: bool,
+    /// Boot each guest.
+    pub cold: bool,
+    /// Where runs are kept; `None`: runs/ of the repository.
+    pub runs: Option<PathBuf>,
+    pub until: Until,
+    /// Kept with the run, for every report.
+    pub notes: Vec<String>,
+    /// The interrupted run whose missing cells are measured, instead of the selected ones.
+    pub rest_of: Option<PathBuf>,
+    pub selection: Selection,
+    /// The CPU that reports are to model.
+    pub model: Option<Model>,
+    /// The command line, kept with the run.
+    pub command: Vec<String>,
+}
+
+/// How far to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Name the selected cells.
+    Listed,
+    /// Fetch and build everything.
+    Built,
+    Measured,
+}
+
+impl Options {
+    /// The suite as it is, on its own kernels.
+    pub fn of_suite(suite: impl Into<String>, command: Vec<String>) -> Options {
+        Options {
+            suite: suite.into(),
+            kernels: Vec::new(),
+            arches: BTreeSet::new(),
+            series: SeriesOptions::default(),
+            confined: false,
+            backend: Backend::Qemu,
+            accel: accel::Request::Auto,
+            branches: branches::Request::Auto,
+            clocks: None,
+            explain: BTreeSet::new(),
+            experiments: BTreeSet::new(),
+            setup: false,
+            no_cache: false,
+            cold: false,
+            runs: None,
+            until: Until::Measured,
+            notes: Vec::new(),
+            rest_of: None,
+            selection: Selection::default(),
+            model: None,
+            command,
+        }
+    }
+
+    /// The suite with what the options change of it.
+    fn overridden(&self, mut suite: Suite, tell: Tell) -> Result<Suite> {
+        suite.experiments.extend(&self.experiments);
+        let name = &suite.name;
+        if suite.delivers_records() && !suite.asks_for_records() {
+            return Err(Error::Usage(format!(
+                "deliver-records needs lbr_waste tests or test_progs' {}; the suite `{name}` has neither",
+                selftests::SNAPSHOT_TEST
+            )));
+        }
+        let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach { .. }));
+        if !attaches && !self.explain.is_empty() {
+            let message = format!("--explain applies only to attach tests; the suite `{name}` has none");
+            return Err(Error::Usage(message));
+        }
+        if !attaches && self.clocks.is_some() {
+            // Callers that want repeatable numbers of any suite need not know which tests have a clock.
+            tell(Event::Line(&format!("--clock applies only to attach tests; the suite `{name}` has none")));
+        }
+        Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
+    }
+
+    /// The source of branch records. Rejects contradictions with the suite and the accelerator.
+    fn branches(&self, suite: &Suite) -> Result<branches::Request> {
+        use branches::Request;
+        let delivers = suite.delivers_records();
+        match self.branches {
+            Request::Auto | Request::Virtual if delivers => Ok(Request::Virtual),
+            Request::Auto => Ok(Request::Auto),
+            // Callers that want repeatable numbers of any suite need not know which tests have records.
+            Request::Virtual => Ok(Request::Virtual),
+            Request::Hardware if !suite.counts_records() => Err(Error::Usage(format!(
+                "--branches applies only to lbr_waste tests; the suite `{}` has none",
+                suite.name
+            ))),
+            Request::Hardware if delivers => Err(Error::usage(
+                "deliver-records delivers virtual branch records; --branches hardware asks for the CPU's own",
+            )),
+            Request::Hardware if self.accel == accel::Request::Only(tramplab_model::run::Accel::Tcg) => {
+                Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
+            }
+            Request::Hardware => Ok(Request::Hardware),
+        }
+    }
+}
+
+/// The result of a measurement.
+pub enum Measured {
+    Run {
+        run: Box<Run>,
+        run_dir: RunDir,
+        rest_of: Option<Box<rest::Interrupted>>,
+    },
+    Listed(Listed),
+    /// All kernels were fetched and built.
+    Built,
+    /// Some kernel does not build; make's output is in this folder.
+    NotBuilt(PathBuf),
+}
+
+pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
+    let suite_file = suite_file(&options.suite)?;
+    let suite = options.overridden(suite::load(&suite_file)?, tell)?;
+    let reference = SuiteRef {
+        name: suite.name.clone(),
+        file: suite_file.display().to_string(),
+        sha256: sha256(&suite_file)?,
+    };
+    let asked = Asked { suite, reference };
+    let rest = options.rest_of.as_deref().map(rest::Interrupted::load).transpose()?;
+    // Read early, so that no run ends with a complaint about it.
+    cache_limit::limit()?;
+    let cache = Cache::open(!options.no_cache)?;
+    let arches: Vec<Arch> = options.arches.iter().copied().collect();
+    let wanted = Wanted::new(&options.kernels, &arches, &options.series, &asked.suite)?;
+    check_model(options.model, wanted.arches())?;
+    if let Some(misfit) = plan::misfit(&asked.suite) {
+        return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));
+    }
+    let lab = set_up(options, &asked, &wanted, cache, tell)?;
+    lab.check(&options.selection)?;
+    let runs = options.runs.clone().unwrap_or_else(|| repository().join("runs"));
+    let run_dir = new_run_dir(&runs, "")?;
+    let interrupt = Interrupt::watch()?;
+    let prepared = Preparing {
+        suite: &asked.suite,
+        each_patch: options.series.each_patch,
+        placebos: options.series.placebos,
+        unconfined: options.series.unconfined,
+        backend: options.backend,
+        cache: &lab.cache,
+        run_dir: &run_dir,
+        tell,
+        interrupt: &interrupt,
+    };
+    let discard_if_empty = || {
+        // make's output stays.
+        if !run_dir.kernels().exists() {
+            discard(&run_dir);
+        }
+    };
+    // The rest of a run needs the very same kernels, which only building tells.
+    let only_names = options.until == Until::Listed && rest.is_none();
+    let prepared = if only_names { prepared.named(&wanted) } else { prepared.prepare(&wanted) };
+    let prepared = prepared.inspect_err(|_| discard_if_empty())?;
+    if let [test, ..] = &prepared.unknown_tests(&asked.suite)[..] {
+        discard_if_empty();
+        return Err(Error::Usage(format!(
+            "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or \
+             FOLDER/PROGRAM of tools/testing/selftests",
+            asked.reference.file,
+            test.name()
+        )));
+    }
+    let series = wanted.of_series().map(|(_, series)| series);
+    let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
+    let notes = notes(&options.notes, series.map_or(&[][..], |series| &series.notes));
+    let planned = lab.plan(&asked, prepared, series.is_some(), run_dir.clone(), tell);
+    let planned = planned.map(|planned| planned.with_notes(notes));
+    // nextest handles signals from here on.
+    let planned = if interrupt.came() { Err(Error::Interrupted) } else { planned };
+    let selected = planned.and_then(|mut planned| {
+        let selection = match &rest {
+            None => options.selection.clone(),
+            Some(rest) => Selection {
+                jobs: options.selection.jobs,
+                jobs_named: jobs_of_rest(rest, &mut planned)?,
+                ..Selection::default()
+            },
+        };
+        Ok((planned, selection))
+    });
+    let (planned, selection) = selected.inspect_err(|_| {
+        if !is_built_here {
+            discard(&run_dir);
+        }
+    })?;
+    drop(interrupt);
+    Ok(match options.until {
+        Until::Listed => Measured::Listed(lab.list(&planned, &selection)?),
+        Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
+        Until::Measured => {
+            let (run, run_dir) = lab.run(planned, &selection, tell)?;
+            cache_limit::keep_within(&lab.cache, tell);
+            Measured::Run { run: Box::new(run), run_dir, rest_of: rest.map(Box::new) }
+        }
+    })
+}
+
+fn set_up(options: &Options, asked: &Asked, wanted: &Wanted, cache: Cache, tell: Tell) -> Result<Lab> {
+    let purpose = if asked.suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring };
+    let branches = options.branches(&asked.suite)?;
+    check_backend(options.backend, &wanted.arches())?;
+    let of_the_host = wanted.of_the_host(purpose);
+    let builds = !of_the_host.toolchains.is_empty();
+    if options.setup {
+        let needed = setup::Wanted { backend: options.backend, ..of_the_host };
+        setup::setup(&cache, &needed, &mut |step| tell(Event::Step(step)))?;
+    }
+    if options.confined
+        && builds
+        && let Err(reason) = Confinement::probe()
+    {
+        return Err(Error::Usage(format!("--confined: this machine cannot confine builds: {reason}")));
+    }
+    let wanting = Wanting {
+        purpose,
+        backend: options.backend,
+        accel: options.accel,
+        branches,
+        guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },
+        command: options.command.clone(),
+    };
+    Lab::set_up(cache, &wanted.arches(), wanting, tell)
+}
+
+fn jobs_of_rest(rest: &rest::Interrupted, planned: &mut crate::lab::Planned) -> Result<Vec<String>> {
+    rest.jobs_in(planned).map_err(|why| {
+        Error::Usage(format!(
+            "--rest-of: this is not the rest of {}: {why}; it was made by: {}",
+            rest.run.id,
+            shell_words::join(&rest.run.command)
+        ))
+    })
+}
+
+/// Rejects a modelled CPU of another architecture.
+pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>) -> Result<()> {
+    let Some(model) = asked else { return Ok(()) };
+    let arches: BTreeSet<Arch> = arches.into_iter().collect();
+    if arches.is_empty() || arches.contains(&model.arch()) {
+        return Ok(());
+    }
+    let fitting = Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
+    let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
+    Err(Error::Usage(format!("{model} is a CPU of {}; those of {arches} are: {fitting}", model.arch())))
+}
+
+/// virtme-ng guests use this machine's files, which are for its own architecture.
+pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
+    let foreign = arches.iter().find(|&&arch| Arch::host() != Some(arch));
+    match (backend, foreign) {
+        (Backend::VirtmeNg, Some(arch)) => Err(Error::Usage(format!(
+            "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; remove --vm for \
+             {arch} guests"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The notes of a run, one line each. A stranger's mailbox may have more of them than anyone reads.
+fn notes(given: &[String], of_series: &[String]) -> Vec<String> {
+    const MOST: usize = 50;
+    let rest = of_series.len().saturating_sub(MOST);
+    let rest = (rest > 0).then(|| format!("left out {rest} more of the series"));
+    let all = given.iter().chain(of_series.iter().take(MOST)).chain(&rest);
+    all.map(|note| text::line(note).trim().to_owned()).collect()
+}
+
+/// The file of a suite, by its name in configs/suites/ or its path.
+pub fn suite_file(name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.extension().is_some() || name.contains('/') {
+        return Ok(path.to_owned());
+    }
+    let folder = repository().join("configs/suites");
+    let file = folder.join(name).with_extension("yaml");
+    if !file.exists() {
+        let mut names: Vec<String> = fs::read_dir(&folder)
+            .with_context(|| format!("failed to read {}", folder.display()))?
+            .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+            .collect();
+        names.sort();
+        return Err(Error::Usage(format!("no suite `{name}`; there are: {}", names.join(", "))));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_notes_to_a_line_each_and_to_fifty() {
+        let of_series = vec!["left\nout\u{1b}[2J".to_owned(); 60];
+        let notes = notes(&["of the suite".to_owned()], &of_series);
+        assert_eq!(notes.len(), 52);
+        assert_eq!((&*notes[0], &*notes[1]), ("of the suite", "left out"));
+        assert_eq!(notes[51], "left out 10 more of the series");
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a suite and kernels to the plan of a run, and to the run before its first cell.
+
+use crate::{
+    error::{Context, Error, Result},
+    event::{Event, Tell},
+    guest_root::{initramfs, with_selftests},
+    kernels::{self, Prepared, Ready},
+    lab::{Asked, Guests, Lab, Planned},
+    run_dir::{now, sha256},
+};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    env, fs, thread,
+};
+use tramplab_host::{VirtmeNg, lbr::LbrFormat, runs::RunDir};
+use tramplab_model::run::{self, Accel, Arch, Cell, CellId, Run, SCHEMA, Test};
+use tramplab_suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan};
+use tramplab_vm::{self as vm, Snapshots, branches::Source};
+
+/// The accelerator and the source of branch records, for each architecture that has a kernel.
+type Chosen = BTreeMap<Arch, (Accel, Source)>;
+
+pub fn plan(
+    lab: &Lab,
+    asked: &Asked,
+    prepared: Prepared,
+    compared: bool,
+    run_dir: RunDir,
+    tell: Tell,
+) -> Result<Planned> {
+    let Prepared { kernels, series, tests } = prepared;
+    let suite = &asked.suite.clone().with_tests(&tests);
+    let (guests, chosen) = guests(lab, suite, &kernels, tell)?;
+    let cells = cells(asked, suite, &guests, compared, tell)?;
+    let under = Under { chosen: &chosen, cells: &cells };
+    let machines = machines(lab, suite, &under)?;
+    let builds: Vec<Cell> =
+        kernels.iter().filter_map(|kernel| build_cell(kernel, under.accel(kernel.facts.arch))).collect();
+    let emulators = emulators(lab, &under);
+    let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, jobs: plan::jobs(cells, compared) };
+    plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+    let run = Run {
+        schema: SCHEMA,
+        id: run_dir.id(),
+        started: now(),
+        finished: None,
+        tramplab: env!("CARGO_PKG_VERSION").to_owned(),
+        command: lab.command.clone(),
+        host: host_facts(),
+        suite: asked.reference.clone(),
+        machines,
+        tolerance: suite.tolerance,
+        kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
+        series,
+        cells: builds,
+        // A killed run cannot say later that it was interrupted.
+        interrupted: true,
+        missing: Vec::new(),
+        shard: None,
+        notes: Vec::new(),
+        rest_of: None,
+        joined: None,
+    };
+    keep_configs(&kernels, &run_dir)?;
+    Ok(Planned { plan, run, run_dir })
+}
+
+/// The guests of the kernels that were built. Boots one, once, to try KVM.
+fn guests<'a>(
+    lab: &Lab,
+    suite: &Suite,
+    kernels: &'a [Ready],
+    tell: Tell,
+) -> Result<(Vec<Guest<'a>>, Chosen)> {
+    let mut chosen = Chosen::new();
+    let mut digests: BTreeMap<Arch, String> = BTreeMap::new();
+    let mut guests = Vec::new();
+    for kernel in kernels {
+        let Some(image) = &kernel.image else { continue };
+        let arch = image.arch;
+        let initrd = initramfs(&lab.cache, &lab.built.agents[&arch], image)?;
+        let (accel, branches) = match chosen.get(&arch) {
+            Some(known) => known.clone(),
+            None => {
+                let choice = lab.choose_accel(image, &initrd, tell)?;
+                let source = match suite.counts_records() {
+                    true => lab.choose_branches(arch, &choice, tell)?,
+                    false => Source::Virtual,
+                };
+                (choice.accel, source)
+            }
+        };
+        chosen.insert(arch, (accel, branches.clone()));
+        let snapshots = match lab.guests {
+            Guests::Cold => None,
+            Guests::Restored => {
+                let emulator = match digests.entry(arch) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(unknown) => unknown.insert(lab.qemus[&arch].digest()?),
+                };
+                let contents = format!("{emulator} {} {}", image.sha256, sha256(&initrd)?);
+                Some(Snapshots { cache: lab.cache.root().to_owned(), contents })
+            }
+        };
+        let selftests = match &kernel.selftests {
+            Some(tests) => Some((tests, with_selftests(&lab.cache, &initrd, tests)?)),
+            None => None,
+        };
+        guests.push(Guest {
+            image,
+            initrd,
+            snapshots,
+            selftests,
+            accel,
+            accel_named: lab.is_accel_named(),
+            branches,
+            backend: lab.backend(),
+            undeliverable: lab.qemus[&arch].undeliverable(),
+            budgets_of: kernel.budgets_of.as_deref(),
+        });
+    }
+    Ok((guests, chosen))
+}
+
+/// The cells of a suite on these guests. Rejects a suite that contradicts itself, and warns of budgets that judge nothing.
+fn cells(
+    asked: &Asked,
+    suite: &Suite,
+    guests: &[Guest],
+    compared: bool,
+    tell: Tell,
+) -> Result<Vec<PlannedCell>> {
+    let file = &asked.reference.file;
+    if let Some(name) = plan::contradiction(suite) {
+        return Err(Error::Usage(format!(
+            "{file}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once"
+        )));
+    }
+    let cells = plan::cells(suite, guests, compared);
+    let unknown = |name: &&str| kernels::find(name, &[]).is_err();
+    if let Some(name) = plan::other_kernels(suite, &cells).into_iter().find(unknown) {
+        return Err(Error::Usage(format!(
+            "{file}: a budget names kernel `{name}`; expected one of the suite, of this run, or of kernels/"
+        )));
+    }
+    for warning in plan::idle_budgets(suite, &cells) {
+        tell(Event::Line(&format!("warning: {file}: {warning}")));
+    }
+    let has_waste_budgets = suite.budgets.iter().any(|budget| !budget.wasted.is_empty());
+    if has_waste_budgets && cells.iter().any(PlannedCell::is_hardware) {
+        tell(Event::Line(
+            "budgets of waste apply to virtual branch records only; the CPU's own records are not judged",
+        ));
+    }
+    Ok(cells)
+}
+
+/// How the guests of each architecture run.
+struct Under<'a> {
+    chosen: &'a Chosen,
+    cells: &'a [PlannedCell],
+}
+
+impl Under<'_> {
+    /// TCG for an architecture without a guest.
+    fn accel(&self, arch: Arch) -> Accel {
+        self.chosen.get(&arch).map_or(Accel::Tcg, |(accel, _)| *accel)
+    }
+
+    fn lbr(&self, arch: Arch) -> Option<LbrFormat> {
+        match self.chosen.get(&arch) {
+            Some(&(_, Source::Hardware(format))) => Some(format),
+            _ => None,
+        }
+    }
+
+    /// The cells of one architecture may run under both accelerators.
+    fn runs(&self, arch: Arch, accel: Accel) -> bool {
+        self.cells.iter().any(|cell| (cell.id.arch, cell.id.accel) == (arch, accel))
+    }
+
+    /// The guests' CPU model.
+    fn cpu(&self, arch: Arch) -> String {
+        let of = |accel| vm::cpu_model(accel, arch, self.lbr(arch));
+        match (self.runs(arch, Accel::Kvm), self.runs(arch, Accel::Tcg)) {
+            (true, true) => format!("{}; under TCG {}", of(Accel::Kvm), of(Accel::Tcg)),
+            (true, false) => of(Accel::Kvm),
+            (false, true) => of(Accel::Tcg),
+            (false, false) => of(self.accel(arch)),
+        }
+    }
+
+    /// Only TCG has plugins.
+    fn needs_plugin(&self, arch: Arch) -> bool {
+        self.accel(arch) == Accel::Tcg || self.runs(arch, Accel::Tcg)
+    }
+}
+
+fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
+    let emulator = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
+        let virtme = lab.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| vm::Virtme {
+            vng: vng.clone(),
+            agent: lab.built.agents[&arch].clone(),
+        });
+        let plugin = under.needs_plugin(arch).then(|| lab.built.plugin.clone());
+        (arch, Emulator { qemu: qemu.program.clone(), plugin, lbr: under.lbr(arch), virtme })
+    };
+    lab.qemus.iter().map(emulator).collect()
+}
+
+fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>> {
+    let machine = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
+        let plugin = under.needs_plugin(arch).then(|| sha256(&lab.built.plugin)).transpose()?;
+        Ok(run::Machine {
+            arch,
+            vm: lab.backend(),
+            virtme_ng: lab.virtme_ng.as_ref().map(|virtme_ng| virtme_ng.version.clone()),
+            qemu: qemu.version.clone(),
+            cpu: under.cpu(arch),
+            cpus: suite.machine.cpus.get(),
+            memory_mib: suite.machine.memory_mib.get(),
+            append: suite.machine.append.clone(),
+            agent_sha256: sha256(&lab.built.agents[&arch])?,
+            plugin_sha256: plugin,
+        })
+    };
+    lab.qemus.iter().map(machine).collect()
+}
+
+/// The build of a kernel, as a cell.
+fn build_cell(kernel: &Ready, accel: Accel) -> Option<Cell> {
+    let build = kernel.build.as_ref()?;
+    let id = CellId { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, accel, test: Test::Build };
+    let duration_ms = build.taken.as_millis() as u64;
+    Some(Cell { duration_ms, ..Cell::without_result(id, build.outcome.clone()) })
+}
+
+/// Keeps the kernels' configurations with the run: they tell whether it can be compared with another.
+fn keep_configs(kernels: &[Ready], run_dir: &RunDir) -> Result<()> {
+    for kernel in kernels {
+        let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else { continue };
+        let to = run_dir.config(kernel.facts.arch, &kernel.facts.name);
+        let copy =
+            fs::create_dir_all(to.parent().expect("in the run's folder")).and_then(|()| fs::copy(from, &to));
+        copy.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
+    }
+    Ok(())
+}
+
+pub fn host_facts() -> run::Host {
+    let field = |file: &str, key: &str| -> Option<String> {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line[key.len()..].trim_start_matches([' ', '\t', ':', '=']).trim_matches('"').to_owned())
+    };
+    run::Host {
+        os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
+        cpu: field("/proc/cpuinfo", "model name")
+            .or_else(|| {
+                // arm64 has no name for it.
+                let numbers = ["CPU implementer", "CPU variant", "CPU part", "CPU revision"];
+                let numbers =
+                    numbers.iter().map(|key| field("/proc/cpuinfo", key)).collect::<Option<Vec<_>>>()?;
+                Some(format!("{} {}", env::consts::ARCH, numbers.join(" ")))
+            })
+            .unwrap_or_else(|| env::consts::ARCH.to_owned()),
+        cpus: thread::available_parallelism().map_or(1, usize::from),
+    }
+}

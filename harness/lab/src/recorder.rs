@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running the cells of a plan, and recording their results.
+//!
+//! While cells run, each `cell.json` is the record of its cell. `run.json` is written twice: before the first cell, with what will
+//! run, and at the end, with all results. [`RunDir::load`] completes the first one of a run that was killed.
+
+use crate::{
+    cells::{Cells, End, JobEvent, Part, Selection},
+    error::{Context, Result},
+    event::{Event, Tell},
+    run_dir::{now, point_latest_at},
+};
+use std::collections::BTreeSet;
+use tramplab_analysis::compare;
+use tramplab_host::runs::{RunDir, Running, StoreError, running};
+use tramplab_model::run::{Cell, CellId, ErrorKind, Outcome, Run, Shard, Test};
+use tramplab_suite::{Plan, PlannedCell};
+
+/// Runs the selected cells of a plan, and judges them.
+pub fn run_cells(
+    cells: &Cells,
+    selection: &Selection,
+    plan: &Plan,
+    run_dir: &RunDir,
+    run: Run,
+    tell: Tell,
+) -> Result<Run> {
+    clean_up_killed(run_dir, tell);
+    let _running = Running::mark(run_dir)
+        .with_context(|| format!("failed to write into {}", run_dir.path().display()))?;
+    let mut recorder = Recorder { run_dir, run, failed: None };
+    recorder.save();
+    let mut end = End::Done;
+    if plan.jobs.is_empty() {
+        point_latest_at(run_dir);
+    } else {
+        let mut results = Results::new(plan, run_dir);
+        end = cells.run(plan, selection, false, |event| {
+            results.read(event, &mut |event| {
+                recorder.record(event);
+                tell(event);
+            });
+        })?;
+    }
+    tell(Event::CellsEnded);
+    recorder.end(matches!(end, End::Interrupted), plan)
+}
+
+/// Removes what killed runs beside this one left for no further use.
+fn clean_up_killed(run_dir: &RunDir, tell: Tell) {
+    for killed in run_dir.path().parent().map(running::killed).unwrap_or_default() {
+        let removed = match running::tidy(&killed) {
+            0 => String::new(),
+            1 => "; removed 1 leftover file".to_owned(),
+            count => format!("; removed {count} leftover files"),
+        };
+        tell(Event::Line(&format!("run {} was killed; its results are kept{removed}", killed.id())));
+    }
+}
+
+/// Keeps `run.json`.
+struct Recorder<'a> {
+    run_dir: &'a RunDir,
+    run: Run,
+    /// The first failure to write it.
+    failed: Option<StoreError>,
+}
+
+impl Recorder<'_> {
+    fn record(&mut self, event: Event) {
+        match event {
+            Event::Selected { cells, shard } => {
+                self.run.missing = cells.to_vec();
+                self.run.shard = shard.cloned().or(self.run.shard.take());
+                self.save();
+                point_latest_at(self.run_dir);
+            }
+            Event::CellEnded(cell) => {
+                self.run.missing.retain(|missing| *missing != cell.id);
+                self.run.cells.push(cell.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn save(&mut self) {
+        if let Err(error) = self.run_dir.save(&self.run) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn end(mut self, interrupted: bool, plan: &Plan) -> Result<Run> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        let run = &mut self.run;
+        // A run that lacks a cell has not passed, whatever nextest says.
+        run.interrupted = interrupted || !run.missing.is_empty();
+        if run.interrupted {
+            running::tidy(self.run_dir);
+        }
+        run.finished = Some(now());
+        // Completion order is nondeterministic; restore suite order. Builds, which are not in the plan, come first.
+        run.cells.sort_by_key(|cell| plan.cells().position(|planned| planned.id == cell.id));
+        compare::judge(run);
+        self.run_dir.save(run)?;
+        Ok(self.run)
+    }
+}
+
+/// Makes events of cells out of nextest's events of jobs.
+struct Results<'a> {
+    plan: &'a Plan,
+    run_dir: &'a RunDir,
+    cancelled: bool,
+    /// Kernels whose failed boot was told.
+    boots: BTreeSet<String>,
+}
+
+impl<'a> Results<'a> {
+    fn new(plan: &'a Plan, run_dir: &'a RunDir) -> Results<'a> {
+        Results { plan, run_dir, cancelled: false, boots: BTreeSet::new() }
+    }
+
+    fn read(&mut self, event: JobEvent, tell: &mut dyn FnMut(Event)) {
+        match event {
+            JobEvent::Selected { jobs, part } => {
+                let shard =
+                    part.map(|Part { partition, jobs }| Shard { partition, cells: self.cells_of(&jobs) });
+                tell(Event::Selected { cells: &self.cells_of(&jobs), shard: shard.as_ref() });
+            }
+            JobEvent::Started { job } => tell(Event::Started { job }),
+            JobEvent::Slow { job, elapsed, will_terminate } => {
+                tell(Event::Slow { job, elapsed, will_terminate });
+            }
+            JobEvent::Cancelled => {
+                self.cancelled = true;
+                tell(Event::Cancelled);
+            }
+            JobEvent::Finished { job: name, how, timed_out, taken } => {
+                if let Some(job) = self.plan.jobs.iter().find(|job| job.name == name) {
+                    for planned in &job.cells {
+                        self.ended(planned, &how, timed_out, taken.as_millis() as u64, tell);
+                    }
+                }
+                tell(Event::Ended { job: name });
+            }
+        }
+    }
+
+    fn cells_of(&self, jobs: &[String]) -> Vec<CellId> {
+        let jobs = self.plan.jobs.iter().filter(|job| jobs.contains(&job.name));
+        jobs.flat_map(|job| &job.cells).map(|cell| cell.id.clone()).collect()
+    }
+
+    fn ended(
+        &mut self,
+        planned: &PlannedCell,
+        how: &str,
+        timed_out: bool,
+        duration_ms: u64,
+        tell: &mut dyn FnMut(Event),
+    ) {
+        let cell = match self.run_dir.load_cell(&planned.id) {
+            Ok(Some(cell)) => cell,
+            Ok(None) if self.cancelled => return tell(Event::CellStopped(&planned.id)),
+            Ok(None) => {
+                let how = match self.run_dir.partial(&planned.id).exists() {
+                    true => format!("{how}; its first boots are in partial.json"),
+                    false => how.to_owned(),
+                };
+                self.without_result(planned, &how, timed_out, duration_ms)
+            }
+            Err(error) => self.without_result(planned, &error.to_string(), false, duration_ms),
+        };
+        if matches!(cell.outcome, Outcome::Error { .. }) {
+            self.tell_boot(&cell.id, tell);
+        }
+        tell(Event::CellEnded(&cell));
+    }
+
+    /// The first cell that finds that its kernel does not boot also leaves the result of the kernel's cell `boot`.
+    fn tell_boot(&mut self, of: &CellId, tell: &mut dyn FnMut(Event)) {
+        let boot = CellId { test: Test::Boot, ..of.clone() };
+        let is_planned = self.plan.cells().any(|cell| cell.id == boot);
+        if !is_planned
+            && !self.boots.contains(&boot.name())
+            && let Ok(Some(cell)) = self.run_dir.load_cell(&boot)
+        {
+            self.boots.insert(boot.name());
+            tell(Event::CellEnded(&cell));
+        }
+    }
+
+    /// The result of a cell whose process left none. It is kept as its `cell.json`, like any other.
+    fn without_result(&self, planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64) -> Cell {
+        let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
+        let message = format!("the cell's process left no result: {how}");
+        let outcome = Outcome::Error { kind, message };
+        let cell = Cell { duration_ms, ..Cell::without_result(planned.id.clone(), outcome) };
+        // The end of the run saves it once more, and reports why it cannot.
+        let _ = self.run_dir.save_cell(&cell);
+        cell
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rest of an interrupted run: its cells without a result, measured by another run.
+
+use crate::{
+    error::{Error, Result},
+    lab::Planned,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_host::runs::{RunDir, running};
+use tramplab_model::run::Run;
+
+/// An interrupted run whose missing cells are known.
+pub struct Interrupted {
+    pub run: Run,
+    pub folder: RunDir,
+}
+
+impl Interrupted {
+    /// Rejects a run that has no rest.
+    pub fn load(path: &Path) -> Result<Interrupted> {
+        // `latest` names another run soon.
+        let (run, folder) = (RunDir::load(path)?, RunDir::new(resolved(&RunDir::at(path))));
+        let why = match () {
+            () if running::is_going_on(&folder) => "is still running".to_owned(),
+            () if run.joined.is_some() => "is a merged run; name the interrupted run itself".to_owned(),
+            () if run.rest_of.is_some() => {
+                format!(
+                    "is itself a rest; name the first run, {}",
+                    run.rest_of.as_deref().unwrap_or_default()
+                )
+            }
+            () if !run.interrupted => "was not interrupted; it has no missing cells".to_owned(),
+            () if run.missing.is_empty() => {
+                "was interrupted before its cells were known; run all of it".to_owned()
+            }
+            () => return Ok(Interrupted { run, folder }),
+        };
+        Err(Error::Usage(format!("--rest-of: run {} {why}", run.id)))
+    }
+
+    /// Turns a plan into the rest of this run. Returns the jobs that are left.
+    pub fn jobs_in(&self, planned: &mut Planned) -> Result<Vec<String>, String> {
+        planned.make_rest_of(&self.run, &self.folder)
+    }
+}
+
+/// The folder without links and relative parts.
+pub fn resolved(run_dir: &RunDir) -> PathBuf {
+    // The folder of a bare `run.json` has an empty path.
+    let path = if run_dir.path() == Path::new("") { Path::new(".") } else { run_dir.path() };
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
