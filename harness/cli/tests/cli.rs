@@ -211,7 +211,7 @@ fn bad_input_is_named_and_ends_with_2() {
             &SUITE
                 .replace("lbr_waste", "trigger")
                 .replace("tests:", "experiments: [deliver_records]\ntests:"),
-            &["deliver-records is of lbr_waste tests"],
+            &["deliver-records needs lbr_waste tests"],
         ),
         Case {
             name: "kernel without BTF",
@@ -473,8 +473,8 @@ fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
     assert!(line("qemu").contains("within the hour") && line("all").contains("6.0 MiB"), "{said}");
 
     for (kind, limit, words) in [
-        ("..", "1GiB", "there is nothing of the kind"),
-        ("snapshot/old", "1GiB", "there is nothing of the kind"),
+        ("..", "1GiB", "the cache has nothing of kind"),
+        ("snapshot/old", "1GiB", "the cache has nothing of kind"),
         ("qemu", "30", "TRAMPLAB_CACHE_LIMIT=\"30\": expected a size"),
     ] {
         let (code, said) = run(&["prune", "--kind", kind], limit);

@@ -642,7 +642,7 @@ fn a_strangers_kernel_is_not_built_where_nothing_confines_it() {
     };
     let (code, said) = measure("false");
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("are to be built confined") && said.contains("No permissions to create"), "{said}");
+    assert!(said.contains("cannot confine builds") && said.contains("No permissions to create"), "{said}");
     // On a machine that is thrown away.
     let (code, said) = measure("true");
     assert_eq!(code, Some(0), "{said}");

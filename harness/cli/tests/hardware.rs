@@ -131,7 +131,7 @@ fn what_does_not_go_together_is_said_before_anything_boots() {
     let foreign = if Arch::host() == Some(Arch::X86_64) { "arm64" } else { "x86_64" };
     for (test, arguments, code, words) in [
         ("lbr_waste", &["--branches", "hardware", "--accel", "tcg"][..], 2, "takes KVM, and --accel tcg"),
-        ("trigger", &["--branches", "hardware"], 2, "--branches is of lbr_waste tests"),
+        ("trigger", &["--branches", "hardware"], 2, "--branches applies only to lbr_waste tests"),
         (
             "lbr_waste",
             &["--branches", "hardware", "--experiment", "deliver-records"],

@@ -426,11 +426,11 @@ fn kci_dev_submits_reports_as_they_are_written() {
         command.args(["build", "--dry-run", "--from-json"]).arg(file);
         command.env("PYTHONPATH", &packages).output().unwrap()
     };
-    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
     for run in [
-        "report/testdata/run.json",
-        "report/testdata/two-architectures.json",
-        "compare/testdata/lbr-helpers.json",
+        "run.json",
+        "two-architectures.json",
+        "lbr-helpers.json",
     ] {
         let report = dir.path().join("report.json");
         let arguments = ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
