@@ -6,7 +6,8 @@ use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 
 /// The workspaces: ours, and that of the fuzz targets, which has a lock file of its own.
-const MANIFESTS: [(&str, &str); 2] = [("../../Cargo.toml", "tramplab"), ("../fuzz/Cargo.toml", "tramplab-fuzz")];
+const MANIFESTS: [(&str, &str); 2] =
+    [("../../Cargo.toml", "tramplab"), ("../fuzz/Cargo.toml", "tramplab-fuzz")];
 
 /// Of a workspace and all that it depends on, as `cargo metadata` tells it.
 fn packages(manifest: &str) -> Vec<Value> {

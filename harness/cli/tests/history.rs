@@ -427,11 +427,7 @@ fn kci_dev_submits_reports_as_they_are_written() {
         command.env("PYTHONPATH", &packages).output().unwrap()
     };
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
-    for run in [
-        "run.json",
-        "two-architectures.json",
-        "lbr-helpers.json",
-    ] {
+    for run in ["run.json", "two-architectures.json", "lbr-helpers.json"] {
         let report = dir.path().join("report.json");
         let arguments = ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
         tramplab(&[&["report", testdata.join(run).to_str().unwrap()], &arguments[..]].concat());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guest needs from this repository, built by cargo: the plugin and the static agent.
+//! The plugin and the static guest agents, built by cargo from this repository.
 
 use crate::{
     error::{Context, Error, Result},
@@ -28,8 +28,7 @@ pub struct Artifacts {
 
 /// Where the agents are built: their own folder, since their flags differ from everything else's.
 pub const GUEST_TARGET: &str = "target/guest";
-/// `/init` has no loader and no libraries beside it.
-/// As cargo takes them before all others.
+/// Static: `/init` has no loader and no libraries beside it. cargo prefers this variable to all others.
 pub const GUEST_RUSTFLAGS: (&str, &str) = ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
 pub fn build(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
@@ -60,7 +59,7 @@ fn agent(sh: &Shell, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
     }
     if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
         pushed.push(sh.push_env("RUSTC", rustc));
-        // What builds for the host is another rustc's there, too.
+        // Build scripts are compiled by another rustc there, too.
         folder += &format!("-{arch}");
     }
     let build =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The limit of the cache: how large it may be, and removing the least recently used entries above that.
+//! The size limit of the cache, and pruning to it.
 
 use crate::{
     error::{Context, Error, Result},
@@ -15,7 +15,7 @@ use tramplab_host::{
 const LIMIT: ByteSize = ByteSize::gib(30);
 const LIMIT_ENV: &str = "TRAMPLAB_CACHE_LIMIT";
 
-/// Prunes after a run that added to the cache, unless others use it. The run's verdict stands whatever happens here.
+/// Prunes after a run that added to the cache, unless another run uses it. Errors do not fail the run.
 pub fn keep_within(cache: &Cache, tell: Tell) {
     if !cache.has_grown() {
         return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything that touches nextest-runner, whose API breaks about monthly: an upgrade is a change to this file.
+//! All code that touches nextest-runner, whose API breaks about monthly.
 //!
-//! The cells are the tests of `selftests/tests/cells.rs`; nextest lists, filters, shards, schedules, times out and
-//! interrupts them, in this process. What it says is passed on as [`Event`]s; verdicts come from the cells' files.
+//! The cells are the tests of `selftests/tests/cells.rs`. nextest lists, filters, shards, schedules,
+//! times out and interrupts them in this process. Its reports become [`JobEvent`]s; results come from
+//! the cells' files.
 
 use crate::{
     artifacts::{self, cargo},
@@ -53,7 +54,7 @@ use tramplab_vm::brief;
 const TIMED: &str = "cells";
 const UNTIMED: &str = "untimed";
 
-/// Which cells run, and how many at once.
+/// The cells to run, and their number at once.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// nextest filtersets; a cell that matches one of them runs.
@@ -79,7 +80,7 @@ impl FromStr for Partition {
     }
 }
 
-/// What nextest reports of the jobs.
+/// An event of a job, as nextest reports it.
 pub enum JobEvent<'a> {
     /// The selected jobs. None has started yet.
     Selected {
@@ -125,7 +126,8 @@ impl Cells {
     /// Builds the cells' test binary.
     pub fn build(tell: Tell) -> Result<Cells> {
         let mut metadata = MetadataCommand::new();
-        // Which crates ours depend on takes ten times as long: to `deps()` and `rdeps()` in a filterset, which no cell needs, they have none.
+        // Resolving dependencies takes ten times as long, and only `deps()` and `rdeps()` of filtersets
+        // need it.
         metadata.current_dir(repository()).no_deps();
         let graph = metadata
             .build_graph()
@@ -144,7 +146,7 @@ impl Cells {
         Ok(Cells { graph, binaries })
     }
 
-    /// Whether what was asked for can be read, before anything is made for it.
+    /// Rejects an unreadable selection before any work.
     pub fn check(&self, selection: &Selection) -> Result<()> {
         self.filtersets(selection, UNTIMED).map(drop)
     }
@@ -257,7 +259,8 @@ impl Cells {
         }
         let mut builder = TestRunnerBuilder::default();
         builder.set_capture_strategy(CaptureStrategy::Combined);
-        // Two more than CPUs: a cell also waits for the disk, for processes to end, and for its guest, which waits for grace periods.
+        // Two more than CPUs: a cell also waits for the disk, for processes, and for grace periods of its
+        // guest.
         let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
         builder.set_test_threads(TestThreads::Count(selection.jobs.map_or_else(usual, usize::from)));
         let runner = builder
@@ -356,7 +359,7 @@ fn how(result: &ExecutionResultDescription, output: &ChildExecutionOutputDescrip
     brief(if said.is_empty() { ended } else { format!("{ended}: {said}") })
 }
 
-/// What a test of libtest-mimic failed with, out of all that it prints; of one that died on the way the last line.
+/// The failure in the output of libtest-mimic; the last line if the test died.
 fn failure_of(printed: &str) -> &str {
     let behind = printed.split_once("\n---- ").and_then(|(_, rest)| Some(rest.split_once(" ----\n")?.1));
     match behind.and_then(|rest| rest.split("\n\nfailures:").next()) {
@@ -365,8 +368,8 @@ fn failure_of(printed: &str) -> &str {
     }
 }
 
-/// nextest runs this program again, to start a test with clean signal masks: if these are its arguments, this returns only when it could not
-/// start the test.
+/// Starts a test with clean signal masks, if these are the arguments that nextest passes for that.
+/// Returns only if that fails.
 pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<Error> {
     if arguments.next()? != DoubleSpawnInfo::SUBCOMMAND_NAME {
         return None;

@@ -22,7 +22,7 @@ const SETUP: &str = "cargo xtask vm-test --setup";
 pub enum State {
     Ok,
     Missing,
-    /// There, and it does not do.
+    /// Present, and unusable.
     Broken,
 }
 
@@ -36,16 +36,16 @@ impl State {
     }
 }
 
-/// One thing looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub state: State,
     /// Nothing can be measured without it.
     pub required: bool,
-    /// What was found, or what is done without it.
+    /// The finding, or the fallback.
     pub detail: String,
-    /// The line that mends it.
+    /// The command that fixes it.
     pub mend: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Check {
     }
 }
 
-/// All that was looked at, and what of the machine decides whether guests have its branch records.
+/// All checks, and the facts that decide whether guests have this machine's branch records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checkup {
     pub tramplab: &'static str,
@@ -72,13 +72,13 @@ pub struct Checkup {
     pub branches: Branches,
 }
 
-/// Whose branch records guests of the machine's own architecture have.
+/// The branch records of guests of this machine's architecture.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Branches {
-    /// Of this format.
+    /// The format of the LBR.
     Hardware(LbrFormat),
-    /// For this reason.
+    /// The reason for it.
     Virtual(String),
 }
 
@@ -112,7 +112,7 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
     for arch in Arch::ALL.into_iter().filter(|&arch| arch != own) {
         // Guests of the host's own architecture can be measured without.
         let found = Qemu::find(cache, arch, Purpose::Measuring);
-        // What somebody names must do.
+        // A QEMU that the user names must work.
         let required = matches!(found, Err(QemuError::Unfit { .. }));
         checks.extend(qemu_checks(arch, found).map(|check| Check { required, ..check }));
         checks.push(rust_check(arch, Rustc::find(cache, arch)));
@@ -126,7 +126,7 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
     checks
 }
 
-/// Whether nothing required is missing.
+/// True if every required check is ok.
 pub fn all_required(checks: &[Check]) -> bool {
     checks.iter().all(|check| !check.required || check.state == State::Ok)
 }
@@ -278,7 +278,7 @@ fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
     }
 }
 
-/// Of guests of another architecture than the host's.
+/// Rust for guests of a foreign architecture.
 fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
     let name = match arch {
         Arch::X86_64 => "Rust for x86-64",
@@ -389,7 +389,7 @@ mod tests {
         }
     }
 
-    /// Whatever this host's KVM is, the probe comes back, and a broken one says more than that it is there.
+    /// The probe returns on any host; of a broken KVM it says how it is broken.
     #[test]
     fn the_probe_of_this_hosts_kvm_answers() {
         match kvm::probe() {

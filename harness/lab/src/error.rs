@@ -16,7 +16,8 @@ use crate::{bisect::SearchError, guest_root::InitramfsError, setup::SetupError};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Every error of a command. There is no catch-all conversion: an error type that is not listed here does not compile with `?`.
+/// Every error of a command. It has no catch-all conversion: `?` does not compile on an error type that
+/// is not listed here.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request cannot be done as asked.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ctrl-C while a kernel is built: the build is stopped and what it left is put in order, instead of dying at once.
+//! Ctrl-C while a kernel is built: stops the build and cleans up after it.
 //! While cells run, nextest handles signals.
 
 use signal_hook::{

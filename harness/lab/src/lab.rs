@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that run cells, found and built once: for one run of `vm-test`, or for the many of a bisection.
+//! The programs that run cells, found and built once for a run, or for all runs of a bisection.
 
 use crate::{
     artifacts::{self, Artifacts},
@@ -35,7 +35,7 @@ pub struct Asked {
     pub reference: SuiteRef,
 }
 
-/// What runs cells: found and built once, for however many runs.
+/// The programs that run cells, for any number of runs.
 pub struct Lab {
     pub cache: Cache,
     pub(crate) qemus: BTreeMap<Arch, Qemu>,
@@ -90,8 +90,8 @@ impl Planned {
         self.run.machine(arch)
     }
 
-    /// From now on the rest of another run, with its folder: the jobs that measure what is missing there, as it would have been measured, or why
-    /// there are none.
+    /// Makes this plan the rest of another run. Returns the jobs with its missing cells; fails if they
+    /// would be measured differently.
     pub fn make_rest_of(&mut self, other: &Run, folder: &RunDir) -> Result<Vec<String>, String> {
         if let Some(why) = run::unlike(other, &self.run) {
             return Err(why);
@@ -147,8 +147,8 @@ impl Lab {
         let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         tell(Event::Step("building the plugin, the guest agent and the cells"));
-        // At once: mostly all is built, and cargo takes half a second to see it. Neither waits for the other's lock, as they are built into
-        // different folders.
+        // In parallel: cargo needs half a second to see that all is built. They use different target
+        // folders, and so do not wait for each other's lock.
         let (built, cells) = thread::scope(|scope| {
             let cells = scope.spawn(|| Cells::build(tell));
             (
@@ -159,7 +159,8 @@ impl Lab {
         Ok(Lab { qemus, built: built?, cells: cells?, accel, branches, cache, virtme_ng, guests, command })
     }
 
-    /// Plans a run of these kernels. Boots no guest, except once to try KVM. `compared`: the kernels are measured in turns.
+    /// Plans a run of these kernels. Boots no guest, except once to try KVM. With `compared` the
+    /// kernels are measured in turns.
     pub fn plan(
         &self,
         asked: &Asked,

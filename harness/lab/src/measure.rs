@@ -30,7 +30,7 @@ use tramplab_protocol::message::Explain;
 use tramplab_suite::{self as suite, Clocks, Experiment, Suite, TestGroup, plan};
 use tramplab_vm::{accel, branches};
 
-/// What to measure, and how.
+/// Options of a measurement.
 #[derive(Clone)]
 pub struct Options {
     /// A name in configs/suites/, or a file.
@@ -286,9 +286,9 @@ fn set_up(options: &Options, asked: &Asked, wanted: &Wanted, cache: Cache, tell:
 fn jobs_of_rest(rest: &rest::Interrupted, planned: &mut crate::lab::Planned) -> Result<Vec<String>> {
     rest.jobs_in(planned).map_err(|why| {
         Error::Usage(format!(
-            "--rest-of: this is not the rest of {}: {why}; it was made by: {}",
+            "--rest-of: this is not the rest of {}: {why}; its command was: cargo xtask vm-test {}",
             rest.run.id,
-            shell_words::join(&rest.run.command)
+            shell_words::join(rest::words(&rest.run))
         ))
     })
 }

@@ -123,7 +123,7 @@ fn guests<'a>(
     Ok((guests, chosen))
 }
 
-/// The cells of a suite on these guests. Rejects a suite that contradicts itself, and warns of budgets that judge nothing.
+/// The cells of a suite on these guests. Rejects a contradictory suite; warns of idle budgets.
 fn cells(
     asked: &Asked,
     suite: &Suite,

@@ -27,7 +27,7 @@ pub fn summaries(cell: &Cell) -> &[Summary] {
     }
 }
 
-/// Of an exact profile the sampled one, and the other way round, where there is one of the same phases.
+/// The other way in which the same phases were profiled: exact beside sampled, or the reverse.
 pub fn beside(cell: &Cell, profiles: &[Profile]) -> Option<How> {
     let (other, how) = match profiles[0].unit {
         Unit::Instructions => (Explain::Sampled, How::Sampled),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running the cells of a plan, and recording their results.
 //!
-//! While cells run, each `cell.json` is the record of its cell. `run.json` is written twice: before the first cell, with what will
-//! run, and at the end, with all results. [`RunDir::load`] completes the first one of a run that was killed.
+//! While cells run, each `cell.json` is the record of its cell. `run.json` is written before the first
+//! cell, without results, and at the end, with all of them. [`RunDir::load`] completes the former, if a
+//! run was killed.
 
 use crate::{
     cells::{Cells, End, JobEvent, Part, Selection},
@@ -100,7 +101,8 @@ impl Recorder<'_> {
             running::tidy(self.run_dir);
         }
         run.finished = Some(now());
-        // Completion order is nondeterministic; restore suite order. Builds, which are not in the plan, come first.
+        // Completion order is nondeterministic; restore suite order. Builds are not in the plan; they
+        // come first.
         run.cells.sort_by_key(|cell| plan.cells().position(|planned| planned.id == cell.id));
         compare::judge(run);
         self.run_dir.save(run)?;
@@ -179,7 +181,7 @@ impl<'a> Results<'a> {
         tell(Event::CellEnded(&cell));
     }
 
-    /// The first cell that finds that its kernel does not boot also leaves the result of the kernel's cell `boot`.
+    /// The first cell whose kernel does not boot also leaves the result of the kernel's cell `boot`.
     fn tell_boot(&mut self, of: &CellId, tell: &mut dyn FnMut(Event)) {
         let boot = CellId { test: Test::Boot, ..of.clone() };
         let is_planned = self.plan.cells().any(|cell| cell.id == boot);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The repository that tramplab runs from: `kernels/`, `configs/` and the sources of agent and plugin.
+//! The repository that tramplab runs from, with `kernels/`, `configs/` and all sources.
 
 use std::{path::PathBuf, sync::LazyLock};
 

@@ -12,6 +12,8 @@ use std::{
 use tramplab_host::runs::{RunDir, running};
 use tramplab_model::run::Run;
 
+pub const REST_OF: &str = "--rest-of";
+
 /// An interrupted run whose missing cells are known.
 pub struct Interrupted {
     pub run: Run,
@@ -26,19 +28,19 @@ impl Interrupted {
         let why = match () {
             () if running::is_going_on(&folder) => "is still running".to_owned(),
             () if run.joined.is_some() => "is a merged run; name the interrupted run itself".to_owned(),
+            () if !run.interrupted => "was not interrupted; it has no missing cells".to_owned(),
             () if run.rest_of.is_some() => {
                 format!(
                     "is itself a rest; name the first run, {}",
                     run.rest_of.as_deref().unwrap_or_default()
                 )
             }
-            () if !run.interrupted => "was not interrupted; it has no missing cells".to_owned(),
             () if run.missing.is_empty() => {
                 "was interrupted before its cells were known; run all of it".to_owned()
             }
             () => return Ok(Interrupted { run, folder }),
         };
-        Err(Error::Usage(format!("--rest-of: run {} {why}", run.id)))
+        Err(Error::Usage(format!("{REST_OF}: run {} {why}", run.id)))
     }
 
     /// Turns a plan into the rest of this run. Returns the jobs that are left.
@@ -52,4 +54,18 @@ pub fn resolved(run_dir: &RunDir) -> PathBuf {
     // The folder of a bare `run.json` has an empty path.
     let path = if run_dir.path() == Path::new("") { Path::new(".") } else { run_dir.path() };
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The words of `vm-test` that made a run, without an earlier `--rest-of`.
+pub fn words(run: &Run) -> impl Iterator<Item = &str> {
+    let mut typed = run.command.iter().skip(2).map(String::as_str);
+    std::iter::from_fn(move || {
+        loop {
+            match typed.next()? {
+                REST_OF => typed.next(),
+                word if word.starts_with(REST_OF) => None,
+                word => return Some(word),
+            };
+        }
+    })
 }

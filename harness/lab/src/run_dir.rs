@@ -11,7 +11,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::form
 use tramplab_host::{apt, runs::RunDir};
 use tramplab_model::text;
 
-/// No other run has it, wherever it was made: the moment, and a number that shards which start in the same second do not share.
+/// A unique id: the time in seconds, and a random number, since shards may start in the same second.
 pub fn new_id() -> String {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
@@ -35,7 +35,7 @@ pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
 
 /// For a run that did not begin.
 pub fn discard(run_dir: &RunDir) {
-    // What cannot be removed is an empty run, and says so.
+    // A leftover is a run without results, and reports so.
     let _ = fs::remove_dir_all(run_dir.path());
 }
 

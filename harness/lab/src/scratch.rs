@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Folders for what nobody needs afterwards.
+//! Temporary folders, and removing those of killed owners.
 
 use crate::error::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
@@ -55,7 +55,7 @@ fn sweep(within: &Path, young: Duration) {
             && let Ok(file) = fs::File::open(folder.path())
             && let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
         {
-            // What is somebody else's stays.
+            // Another user's folder stays.
             let _ = fs::remove_dir_all(folder.path());
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must be on the host to build and run tramplab, and installing what is missing.
+//! The host's prerequisites for building and running tramplab, and installing them.
 
 use std::{collections::BTreeSet, env, path::Path, process::Command, time::Duration};
 use tramplab_host::{
@@ -19,7 +19,7 @@ use tramplab_model::{
 const INSTALL_LIMIT: Duration = Duration::from_secs(30 * 60);
 const QUERY_LIMIT: Duration = Duration::from_secs(20);
 
-/// The oldest clang with what the BPF programs use, and the newest that is looked for as `clang-NN`.
+/// The oldest clang that compiles the BPF programs, and the newest that is tried as `clang-NN`.
 const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
 
 #[derive(Debug, thiserror::Error)]
@@ -42,10 +42,10 @@ pub enum SetupError {
     Virtme(#[from] VirtmeError),
 }
 
-/// Something that must be on the host.
+/// A prerequisite.
 pub struct Requirement {
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub why: &'static str,
     /// Debian's and Ubuntu's packages with it.
     pub packages: &'static [&'static str],
@@ -53,7 +53,7 @@ pub struct Requirement {
     detect: Detect,
 }
 
-/// What takes a requirement.
+/// The work that needs a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Every measurement.
@@ -66,18 +66,18 @@ pub enum Need {
     Foreign(Arch),
 }
 
-/// What is going to be done.
+/// The planned work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// What kernels are built with from sources, and for which architecture.
+    /// The toolchains of kernels that are built, with the kernels' architectures.
     pub toolchains: Vec<(Toolchain, Arch)>,
     /// The guests' architectures.
     pub arches: Vec<Arch>,
-    /// What runs them.
+    /// The QEMUs that run them.
     pub emulators: Vec<(Arch, Purpose)>,
-    /// What starts the guests.
+    /// The program that starts the guests.
     pub backend: Backend,
-    /// What of the kernel tree's own tests is built with each of the toolchains.
+    /// The kernel tree's own tests that are built with each toolchain.
     pub selftests: Option<selftests::Wanted>,
 }
 
@@ -91,7 +91,7 @@ impl Wanted {
         }
     }
 
-    /// What of all that it takes is not there.
+    /// The missing prerequisites.
     fn missing(&self) -> Vec<Missing> {
         let needed = REQUIREMENTS.iter().filter(|requirement| self.needs(requirement));
         let requirements = needed.filter_map(|requirement| {
@@ -118,7 +118,7 @@ impl Wanted {
     }
 }
 
-/// Something that is not on the host.
+/// A missing prerequisite.
 struct Missing {
     what: String,
     packages: Vec<String>,
@@ -221,12 +221,12 @@ pub const REQUIREMENTS: [Requirement; 11] = [
 ];
 
 impl Requirement {
-    /// Whether this host could ever need it.
+    /// False for a cross compiler to the host's own architecture.
     pub fn applies(&self) -> bool {
         !matches!(self.need, Need::Foreign(arch) if Arch::host() == Some(arch))
     }
 
-    /// What is there, or what is not.
+    /// The finding, or the lack.
     pub fn check(&self) -> Result<String, String> {
         match self.detect {
             Detect::Programs(programs) => {
@@ -259,7 +259,8 @@ impl Requirement {
     }
 }
 
-/// Installs what is missing, or says which line does, and fetches a QEMU, and a Rust, where the host's does not do.
+/// Installs missing packages, or returns the install command; fetches QEMU and Rust if the host's do not
+/// suffice.
 pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
     let missing = wanted.missing();
     if !missing.is_empty() {
@@ -292,13 +293,13 @@ fn install(missing: &[Missing], progress: &mut dyn FnMut(&str)) -> Result<(), Se
     let prefix: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
     } else if may_sudo() {
-        // Never asks: a run must not wait for a password.
+        // `-n`: a run must not wait for a password.
         &["sudo", "-n"]
     } else {
         return Err(SetupError::NotRoot { missing: list(missing), line: install_line(&packages) });
     };
     progress(&format!("installing {}", packages.join(" ")));
-    // Lists of a third party that cannot be fetched are no reason not to try.
+    // Continue if the lists of a third party cannot be fetched.
     let update = child::run(&mut apt_get(prefix, &["update"]), INSTALL_LIMIT);
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(&packages);
@@ -334,7 +335,7 @@ fn may_sudo() -> bool {
     in_path("sudo").is_some() && child::run(Command::new("sudo").args(["-n", "true"]), QUERY_LIMIT).is_ok()
 }
 
-/// What a person types; root needs no sudo.
+/// The command for a person; root needs no sudo.
 pub fn install_line(packages: &[&str]) -> String {
     let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
     format!("{sudo}apt-get install --no-install-recommends {}", packages.join(" "))
@@ -354,7 +355,7 @@ fn cross_compiler_with_libc(compiler: &str) -> Result<String, String> {
     }
 }
 
-/// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, then `clang-NN`, newest first.
+/// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, `clang-NN`, newest first.
 fn clang() -> Result<String, String> {
     if let Some(named) = env::var("CLANG").ok().filter(|name| !name.is_empty()) {
         return clang_fits(&named).map_err(|why| format!("{why} (CLANG)"));
@@ -392,7 +393,7 @@ fn clang_fits(name: &str) -> Result<String, String> {
     Ok(format!("{name}: {line}"))
 }
 
-/// Of `Debian clang version 14.0.6`, 14.
+/// 14 for `Debian clang version 14.0.6`.
 fn clang_version(text: &str) -> Option<u32> {
     let (_, rest) = text.split_once("clang version ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -2,22 +2,22 @@
 //! The commands that complete an interrupted run, printed after it.
 
 use tramplab_host::runs::{RunDir, running};
-use tramplab_lab::rest::{Interrupted, resolved};
+use tramplab_lab::rest::{Interrupted, REST_OF, resolved, words};
 use tramplab_model::run::Run;
-
-const VM_TEST: &str = "vm-test";
-const REST_OF: &str = "--rest-of";
 
 /// Prints how to measure the missing cells of a run.
 pub fn tell(run: &Run, run_dir: &RunDir) {
-    let is_of_vm_test = run.joined.is_none() && run.command.get(1).is_some_and(|command| command == VM_TEST);
+    let is_of_vm_test =
+        run.joined.is_none() && run.command.get(1).is_some_and(|command| command == "vm-test");
     if run.missing.is_empty() || !is_of_vm_test || running::is_going_on(run_dir) {
         return;
     }
     // A rest has no rest of its own: what the first run lacks is measured again.
     let folder = resolved(run_dir);
     let first = run.rest_of.as_ref().map_or_else(|| folder.clone(), |id| folder.with_file_name(id));
-    eprintln!("to measure the missing cells: {}", command_line(run, &first.display().to_string()));
+    let first = first.display().to_string();
+    let words = ["cargo", "xtask", "vm-test", REST_OF, &first].into_iter().chain(words(run));
+    eprintln!("to measure the missing cells: {}", shell_words::join(words));
 }
 
 /// Prints how to make one run of an interrupted one and its rest.
@@ -30,18 +30,4 @@ pub fn tell_of_merging(rest: &Run, rest_dir: &RunDir, of: &Interrupted) {
             ["cargo", "xtask", "merge"].map(str::to_owned).into_iter().chain(folders).collect();
         eprintln!("to merge both runs: {}", shell_words::join(words));
     }
-}
-
-/// The command line as it was typed, with another `--rest-of`.
-fn command_line(run: &Run, rest_of: &str) -> String {
-    let mut typed = run.command.iter().skip(2).map(String::as_str);
-    let mut words = vec!["cargo", "xtask", VM_TEST, REST_OF, rest_of];
-    while let Some(word) = typed.next() {
-        if word == REST_OF {
-            typed.next();
-        } else if !word.starts_with(REST_OF) {
-            words.push(word);
-        }
-    }
-    shell_words::join(words)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A bisection from its question to its answer: where it is kept, and how each commit's kernel is made.
+//! A bisection from its question to its answer: its folder, and the kernel of each commit.
 
 use super::{
     Asked, History, Question, State,
@@ -26,7 +26,7 @@ use tramplab_model::{
 };
 use tramplab_vm::{accel, branches};
 
-/// What to bisect, and how.
+/// Options of a bisection.
 #[derive(Clone)]
 pub struct Options {
     pub metric: Question,
@@ -92,7 +92,7 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
         accel: setting.accel.clone(),
         by_hand: *by_hand,
     };
-    // What git has checked out, or with --no-checkout would have.
+    // `git bisect --no-checkout` leaves HEAD alone and moves BISECT_HEAD.
     let chosen = by_hand.then(|| resolve("BISECT_HEAD").or_else(|_| resolve("HEAD"))).transpose()?;
     let suite = options.metric.suite([&asked.good, &asked.bad].map(|commit| kernel(commit)).to_vec());
     let (lab, place, lock) = setting.open(&asked, suite, options, &[arch])?;
@@ -119,7 +119,7 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
         placebos: 0,
         unconfined: options.unconfined,
     };
-    // Of the kernels only what was named, or comes with the series.
+    // The question's suite names no kernel: the command line or the series does.
     let wanted = Wanted::new(&named, &arches, &series_options, &options.metric.suite(Vec::new()))?;
     let (manifest, series) = wanted.of_series().expect("just read");
     let Source::Built(recipe) = &manifest.source else { unreachable!("a series is put onto what is built") };
@@ -172,7 +172,7 @@ pub(super) fn quoted(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
-/// What is asked, and what every bisection needs of this host.
+/// The question, and the resources of this machine for it.
 pub(super) struct Setting<'a> {
     pub(super) question: Question,
     cache: Cache,
@@ -208,7 +208,8 @@ impl<'a> Setting<'a> {
         (self.tell)(Event::Line(line));
     }
 
-    /// Goes on with what was asked before, or begins. Its folder is this one's alone while the lock is held.
+    /// Continues the bisection of the same question, or begins one. The lock makes its folder
+    /// exclusive.
     fn open(
         &self,
         asked: &Asked,
@@ -224,7 +225,7 @@ impl<'a> Setting<'a> {
                 purpose: Purpose::Measuring,
                 backend: Backend::Qemu,
                 accel: options.accel,
-                // What differs by one record must repeat.
+                // Only virtual records repeat exactly.
                 branches: branches::Request::Virtual,
                 // Each kernel boots once.
                 guests: Guests::Cold,

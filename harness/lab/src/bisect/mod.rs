@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which commit, or which patch of a series, changed a metric: everything but building and booting.
+//! Bisection: finding the commit, or the patch of a series, that changed a metric.
 //!
 //! ```text
-//! Question ─► suite of one cell ─► cell ─► Reading ─► Ends (good, bad) ─► Verdict ─► git bisect ─► the next commit
+//! Question ─► suite of one cell ─► cell ─► Reading ─► Ends ─► Verdict ─► git bisect ─► next commit
 //! ```
 //!
-//! [`question`] is what is asked, [`reading`] judges what kernels gave, both pure; [`search`] has git choose the commits, in a
-//! repository of its own; [`state`] is kept after each commit, so that what was interrupted goes on.
+//! [`question`] and [`reading`] are pure: the question, and the judgement of answers. [`search`] has git
+//! choose the commits. [`state`] is saved after each commit, so that an interrupted bisection continues.
 
 mod driver;
 pub mod question;

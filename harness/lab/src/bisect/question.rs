@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is asked of each commit, and the suite of one cell that answers it.
+//! The question to each commit, and the suite of one cell that answers it.
 
 use std::{collections::BTreeSet, fmt, num::NonZeroU32, str::FromStr};
 use tramplab_analysis::compare::{Cost, Metric, UnknownMetric};
@@ -9,7 +9,7 @@ use tramplab_suite::{Clocks, Machine, Mechanisms, Suite, TestGroup};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
-    /// What the metric is.
+    /// The value of a metric.
     Number(Metric),
     /// How the test ends.
     Ending(Test),
@@ -17,7 +17,7 @@ pub enum Question {
 
 /// Hits of a waste or trigger cell, as suites have it where they say nothing.
 const HITS: NonZeroU32 = NonZeroU32::new(8).unwrap();
-/// Of each guest whose times are taken.
+/// Rounds of each timed guest.
 const ROUNDS: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 impl Question {
@@ -29,12 +29,12 @@ impl Question {
         }
     }
 
-    /// Whether the answer has noise, and needs both ends measured beside each candidate.
+    /// True if answers have noise: both ends are then measured beside each candidate.
     pub fn is_timed(&self) -> bool {
         matches!(self, Question::Number(metric) if metric.is_time())
     }
 
-    /// Whether nothing need boot.
+    /// True if the build alone answers it.
     pub fn is_of_builds(&self) -> bool {
         matches!(self, Question::Ending(Test::Build))
     }
@@ -61,7 +61,7 @@ impl Question {
             Test::Trigger { mechanism, beside } => {
                 TestGroup::Trigger { mechanisms: only(mechanism), beside, hits: HITS, throughput: false }
             }
-            // A kernel is built for it like for any other, and nothing is measured that a suite could not hold.
+            // The suite must be valid: kernels are built for it as for any other.
             Test::Build | Test::Boot => TestGroup::Boot {},
             Test::Fault { fault } => TestGroup::Fault { faults: vec![fault] },
             Test::Bench { benchmark } => TestGroup::Bench {
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The suite is written beside the bisection, for the reproducer: what is read again is what was run.
+    /// The suite is written beside the bisection for its reproducer, and must read back equal.
     #[test]
     fn the_suite_measures_the_one_thing_and_survives_being_written() {
         for (name, group) in [

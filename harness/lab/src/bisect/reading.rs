@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a kernel gave, and to which of the two ends it belongs. Pure.
+//! The reading of one kernel, and the end that it belongs to. Pure.
 
 use super::Question;
 use serde::{Deserialize, Serialize};
@@ -11,14 +11,14 @@ use tramplab_analysis::{
 };
 use tramplab_model::run::{Cell, ErrorKind, Outcome};
 
-/// What one kernel gave.
+/// The answer of one kernel to the question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reading {
-    /// `number` is none where no record touches the traced function: worse than any number.
+    /// `number` is `None` if no record touches the traced function, which is worse than any number.
     Exact {
         number: Option<u64>,
-        /// Functions that were attached to, where that is not the same for all kernels.
+        /// The number of attached functions, if kernels may differ in it.
         functions: Option<u32>,
     },
     /// Boot by boot, in milliseconds.
@@ -26,7 +26,7 @@ pub enum Reading {
     Ending(Ending),
 }
 
-/// How a cell ended, so far as two endings are the same.
+/// The outcome of a cell without its reasons, for comparing two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ending {
@@ -36,17 +36,17 @@ pub enum Ending {
     Error(ErrorKind),
 }
 
-/// Why a kernel gave nothing.
+/// A kernel without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is the kernel's: the commit is skipped.
+    /// The kernel is at fault: skip the commit.
     Skip(String),
-    /// It is this machine's, or tramplab's own: nothing is known of the commit.
+    /// This machine or tramplab is at fault: the commit stays unknown.
     Infrastructure(String),
 }
 
 impl Reading {
-    /// What a cell says of the question. Numbers of waste are of `model`.
+    /// The cell's answer to the question. Waste is counted on `model`.
     pub fn of(question: &Question, cell: &Cell, model: Model) -> Result<Reading, Unread> {
         let ending = match &cell.outcome {
             Outcome::Pass => Ending::Pass,
@@ -118,7 +118,7 @@ pub enum Side {
     Bad,
 }
 
-/// What both ends gave: they differ, and so part what lies between.
+/// The readings of both ends. They differ, and so divide the commits between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ends {
     good: Reading,
@@ -149,8 +149,8 @@ impl Ends {
         if good == bad { Err(NoDifference::Same(good.to_string())) } else { Ok(Ends { good, bad }) }
     }
 
-    /// The end that the reading belongs to; of numbers the one that it is nearer to, and of the one in the middle `Bad`: it is no
-    /// longer what it was at the good end. None of what is neither, with why.
+    /// The end that the reading belongs to. A number belongs to the nearer end; one in the middle is
+    /// `Bad`, since it has left the good end. An error says why it belongs to neither.
     pub fn side(&self, reading: &Reading) -> Result<Side, String> {
         match (&self.good, &self.bad, reading) {
             (
@@ -173,8 +173,8 @@ impl Ends {
         }
     }
 
-    /// The side of a commit that was timed beside both. Which way is worse the ends' own times say, by which they were proved to
-    /// differ: of the few of this look that may be turned around.
+    /// The side of a commit that was timed beside both ends. The ends' own times, which proved that
+    /// they differ, say which direction is worse: the few times of this look may be turned around.
     pub fn side_beside(&self, times: &Interleaved) -> Option<Side> {
         let (Reading::Times(good), Reading::Times(bad)) = (&self.good, &self.bad) else { return None };
         let ends = Interleaved { good: good.clone(), bad: bad.clone(), candidate: Vec::new() };
@@ -187,7 +187,7 @@ impl Ends {
         }
     }
 
-    /// For people: `8 is good, 11 is bad, from 10 on`.
+    /// A line such as `8 is good, 11 is bad, from 10 on`.
     pub fn threshold(&self) -> String {
         match (&self.good, &self.bad) {
             (&Reading::Exact { number: Some(good), .. }, &Reading::Exact { number: Some(bad), .. })
@@ -211,11 +211,11 @@ impl Ends {
     }
 }
 
-/// None is further up than any number.
+/// `None` is above every number.
 fn nearer(good: Option<u64>, bad: Option<u64>, number: Option<u64>) -> Side {
     match (good, bad, number) {
         (Some(good), Some(bad), Some(number)) => {
-            // Beyond an end is as far from the other as it can be.
+            // A number beyond an end counts as that end.
             let number = number.clamp(good.min(bad), good.max(bad));
             if number.abs_diff(good) < number.abs_diff(bad) { Side::Good } else { Side::Bad }
         }
@@ -236,12 +236,13 @@ fn nearer(good: Option<u64>, bad: Option<u64>, number: Option<u64>) -> Side {
     }
 }
 
-/// Chance of putting a commit on the wrong side, or of seeing a difference of the ends where there is none, over all looks.
+/// The probability, over all looks, of putting a commit on the wrong side, or of seeing a difference
+/// between equal ends.
 const ALPHA: f64 = 0.01;
-/// How often a commit is measured again before it is called unsure.
+/// Measurements of a commit before it is called unsure.
 pub const LOOKS: u32 = 4;
 
-/// Times of kernels that took turns: the same place in each is of the same moment.
+/// Times of kernels that took turns. Equal indices were measured side by side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interleaved {
     pub good: Vec<f64>,
@@ -251,7 +252,7 @@ pub struct Interleaved {
 }
 
 impl Interleaved {
-    /// Bad over good, if that is anything but 1 for sure.
+    /// Bad over good, if its confidence interval excludes 1.
     pub fn differ(&self) -> Option<Ratio> {
         let ratio = interval(&self.good, &self.bad, |good, bad| (bad / good).ln())?;
         (ratio.low > 1.0 || ratio.high < 1.0).then_some(ratio)
@@ -293,7 +294,7 @@ mod tests {
             (Some(8), Some(11), vec![(Some(8), Good), (Some(9), Good), (Some(10), Bad), (Some(11), Bad)]),
             // Beyond the ends, the middle, and what lost the function.
             (Some(8), Some(10), vec![(Some(3), Good), (Some(9), Bad), (Some(40), Bad), (None, Bad)]),
-            // Which commit made it better is asked the same way.
+            // A search for an improvement works the same way.
             (
                 Some(11),
                 Some(8),
@@ -421,7 +422,7 @@ mod tests {
         use Side::{Bad, Good};
         let noise = [1.01, 0.99, 1.02, 0.98, 1.0, 1.003];
         let drift = [1.0, 1.3, 0.8, 1.1, 2.0, 1.0];
-        // What slows the host down slows all three down, boot by boot.
+        // A slower host slows all three down, boot by boot.
         let times = |factor: f64, turn: usize| -> Vec<f64> {
             (0..6).map(|i| 10.0 * factor * drift[i] * noise[(i + turn) % 6]).collect()
         };
@@ -460,7 +461,7 @@ mod tests {
         Ends::new(Reading::Times(good.to_vec()), Reading::Times(bad.to_vec())).unwrap()
     }
 
-    /// The ends were proved to differ before, by more boots: that they came out the other way round in this look proves nothing.
+    /// More boots have proved that the ends differ; their order in one look proves nothing.
     #[test]
     fn ends_that_change_places_do_not_turn_a_commit_around() {
         let ends = timed(&[10.0, 10.1, 9.9, 10.0, 10.1, 10.0], &[10.3, 10.4, 10.4, 10.3, 10.5, 10.4]);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The search is git's own: `git bisect`, in a bare repository that has no objects but somebody else's.
+//! The search: `git bisect`, in a bare repository that borrows the objects of the user's.
 //!
-//! Merges, skipped commits, and a good end that is no ancestor of the bad one are so what git makes of them. The user's
-//! repository is only read: neither its checkout nor a bisection that is going on there is touched. What is kept is the verdicts:
-//! git is told them in their order, and then asks the same again.
+//! So git decides on merges, on skipped commits, and on a good end that is no ancestor of the bad one.
+//! The user's repository is only read; its checkout and its own bisection stay untouched. Only the
+//! verdicts are kept: git takes them in order, and asks the same questions again.
 
 use std::{
     fs, io,
@@ -17,10 +17,10 @@ use tramplab_host::{
 };
 use tramplab_kernel::source::git;
 
-/// Of commits that stand for patches: git takes no smaller number for a date.
+/// The date of the first commit that stands for a patch, in seconds; git rejects small numbers.
 const EPOCH: usize = 1_700_000_000;
 
-/// Of a history as long as Linux' own.
+/// The deadline of a git command, on a history as long as Linux' own.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Debug, thiserror::Error)]
@@ -35,13 +35,13 @@ pub enum SearchError {
 }
 
 impl SearchError {
-    /// Whether the user mends it by asking for something else.
+    /// True if another request would succeed.
     pub fn is_usage(&self) -> bool {
         matches!(self, SearchError::Refused(_))
     }
 }
 
-/// Of a commit that was tested.
+/// The verdict on a tested commit, as git knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Good,
@@ -88,7 +88,7 @@ pub struct History {
     folder: PathBuf,
     /// For messages.
     what: String,
-    /// The ends and the verdicts that git has been told: only what is new need be told.
+    /// The ends and verdicts that git knows already.
     told: Option<Told>,
 }
 
@@ -100,14 +100,14 @@ struct Told {
 }
 
 impl Told {
-    /// Whether git can be told the rest of these: with nothing new it would say nothing.
+    /// True if git needs only the rest of these verdicts, and there is a rest.
     fn goes_on(&self, ends: &[String; 2], verdicts: &[(String, Mark)]) -> bool {
         self.ends == *ends && verdicts.starts_with(&self.verdicts) && verdicts.len() > self.verdicts.len()
     }
 }
 
 impl History {
-    /// That of a repository on this host.
+    /// The history of a repository on this machine.
     pub fn of_repository(repository: &Path, folder: &Path) -> Result<History, SearchError> {
         let mut asking = git(repository);
         asking.args(["rev-parse", "--show-object-format"]);
@@ -132,7 +132,8 @@ impl History {
         Ok(history)
     }
 
-    /// A commit for each patch of a series, on one without any; with them, the commits. The same series gives the same.
+    /// One commit for each patch of a series, on a first one without patches; also returns their ids.
+    /// The same series gives the same commits.
     pub fn of_series(
         name: &str,
         subjects: &[String],
@@ -159,7 +160,7 @@ impl History {
         Ok((history, commits))
     }
 
-    /// `hash` is what ids are of: a repository takes objects of one with the same only.
+    /// `hash` is git's object format; a repository borrows only objects of its own format.
     fn empty(folder: &Path, what: String, hash: &str) -> Result<History, SearchError> {
         fs::create_dir_all(folder).map_err(io_error("make", folder))?;
         let history = History { folder: folder.to_owned(), what, told: None };
@@ -169,7 +170,7 @@ impl History {
         Ok(history)
     }
 
-    /// What git would test next, after these verdicts.
+    /// The commit that git tests next, after these verdicts.
     pub fn next(&mut self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next, SearchError> {
         let ends = [good, bad].map(str::to_owned);
         let mut words = String::new();
@@ -186,7 +187,7 @@ impl History {
                 0
             }
         };
-        // One after the other, as they were given: what git asks next depends on what it had asked before.
+        // In order: git's next question depends on all earlier ones.
         for (commit, mark) in &verdicts[told..] {
             tell(self, &[mark.name(), commit])?;
         }
@@ -209,7 +210,7 @@ impl History {
         let (status, next) =
             self.finish(self.git().args(["rev-parse", "--verify", "--quiet", "BISECT_HEAD"]))?;
         let commit = next.stdout.trim();
-        // A merge base that is bad is tested no further, and git says why.
+        // git refuses a bad merge base, and says why.
         let is_known = verdicts.iter().any(|(known, _)| known == commit) || [good, bad].contains(&commit);
         if !status.success() || is_known {
             return Err(SearchError::Refused(words.trim().to_owned()));
@@ -234,7 +235,7 @@ impl History {
         })
     }
 
-    /// Which files it changes and by how many lines.
+    /// The files that a commit changes, with counts of lines.
     pub fn stat(&self, id: &str) -> Result<String, SearchError> {
         let mut command = self.git();
         command.args(["show", "--no-show-signature", "--format=", "--stat", "--first-parent", id]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a bisection has learnt, kept as `state.json` after each commit.
+//! The state of a bisection, kept as `state.json` after each commit.
 
 use super::{Mark, Reading, Side};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub struct State {
     pub asked: Asked,
     /// The machine that was measured on; none before the first guest.
     pub machine: Option<Machine>,
-    /// What the kernels are made with; none before the first.
+    /// Toolchain and configuration of all kernels; `None` before the first.
     pub means: Option<Means>,
     /// In the order in which they were tested; the ends are the first.
     pub steps: Vec<Step>,
@@ -29,7 +29,7 @@ pub struct State {
     pub end: Option<End>,
 }
 
-/// What makes two bisections the same: one goes on where the other stopped.
+/// The identity of a bisection: an equal one continues it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
@@ -72,7 +72,7 @@ pub struct Step {
     pub verdict: Verdict,
     /// None of one that gave nothing.
     pub reading: Option<Reading>,
-    /// What went wrong, in words.
+    /// The message of a failure.
     pub said: Option<String>,
     /// The commit whose image is the same: nothing was booted.
     pub same_as: Option<String>,
@@ -129,7 +129,7 @@ pub enum End {
 #[serde(deny_unknown_fields)]
 pub struct Found {
     pub commit: String,
-    /// What it was compared with; none where nothing before it could be measured.
+    /// The commit it was compared with; `None` if no commit before it could be measured.
     pub before: Option<String>,
 }
 
@@ -148,14 +148,14 @@ impl State {
         self.steps.iter().find(is_it)
     }
 
-    /// What git is told. The ends it knows.
+    /// The verdicts for git, without the ends, which it knows.
     pub fn marks(&self) -> Vec<(String, Mark)> {
         let ends = [&self.asked.good, &self.asked.bad];
         let others = self.steps.iter().filter(|step| !ends.contains(&&step.commit));
         others.map(|step| (step.commit.clone(), step.verdict.mark())).collect()
     }
 
-    /// Of the step that a step's numbers are from.
+    /// The step whose numbers a step has.
     pub fn measured<'a>(&'a self, step: &'a Step) -> &'a Step {
         step.same_as.as_deref().and_then(|commit| self.step(commit)).unwrap_or(step)
     }
@@ -191,7 +191,7 @@ pub fn find(runs: &Path, asked: &Asked) -> Option<(PathBuf, State)> {
     folders.into_iter().rev().filter_map(load).find(|(_, state)| state.asked == *asked)
 }
 
-/// Of bisections' folders among runs.
+/// Begins the names of bisections' folders among runs.
 pub const PREFIX: &str = "bisect-";
 
 #[cfg(test)]

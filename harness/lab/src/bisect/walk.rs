@@ -46,13 +46,13 @@ pub(super) struct Bisection<'a> {
     _lock: Lock,
 }
 
-/// What came of asking a commit's kernel.
+/// The answer of a commit's kernel.
 struct Asking {
     /// Its verdict is not known yet.
     step: Step,
-    /// What it gave, or why nothing.
+    /// Its reading, or the reason why it has none.
     given: Result<Reading, String>,
-    /// Of a kernel that was known already.
+    /// The verdict, if the same image has one.
     known: Option<Verdict>,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Bisection<'a> {
         }
     }
 
-    /// The ends take turns until they differ for sure. Their kernels are needed again beside each commit.
+    /// Measures both ends in turns until they differ for sure, and keeps their kernels for each commit.
     fn timed_ends(&mut self, good: &str, bad: &str) -> Result<()> {
         let made = [self.made(good)?, self.made(bad)?];
         for (ready, end) in made.iter().zip(["good", "bad"]) {
@@ -257,7 +257,8 @@ impl<'a> Bisection<'a> {
         Error::Usage(message)
     }
 
-    /// Makes a commit's kernel, and asks it if nobody has asked the same image before. Of an end itself there are no `ends` yet.
+    /// Makes a commit's kernel, and measures it unless the same image was measured. `ends` is `None`
+    /// while an end is measured.
     fn ask(&mut self, commit: &str, ends: Option<&Ends>) -> Result<Asking> {
         let ready = self.made(commit)?;
         let mut step = self.blank(commit, &ready)?;
@@ -357,7 +358,7 @@ impl<'a> Bisection<'a> {
         let Setting { tell, interrupt, .. } = self.setting;
         let dir = self.steps().join(name);
         if dir.exists() {
-            // Of a step that was interrupted.
+            // An interrupted step left it.
             fs::remove_dir_all(&dir).with_context(|| format!("failed to remove {}", dir.display()))?;
         }
         fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
@@ -390,7 +391,7 @@ impl<'a> Bisection<'a> {
         run.cells_of(self.place.state.asked.arch, kernel).find(|cell| cell.id.test == test)
     }
 
-    /// What a kernel gave, or why the commit is to be skipped.
+    /// A kernel's reading, or the reason to skip its commit.
     fn reading(&self, run: &Run, kernel: &str) -> Result<Result<Reading, String>> {
         let Some(cell) = self.cell(run, kernel) else {
             return Err(Error::failed(format!("the run {} has no cell of {kernel}", run.id)));

@@ -12,16 +12,16 @@ use walkdir::WalkDir;
 /// A folder of artifacts has some folders around its runs.
 const DEPTH: usize = 6;
 
-/// What was read.
+/// The runs that were read.
 #[derive(Default)]
 pub struct Loaded {
-    /// Each once, by when it began; of a merged one not also its parts.
+    /// Each once, by start time; a merged run without its parts.
     pub runs: Vec<Run>,
-    /// Files that are no run of this version, and why: each a sentence.
+    /// Files that cannot be read, each with the reason.
     pub left_out: Vec<String>,
 }
 
-/// Reads runs, their `run.json`, and every run in folders. What cannot be read is left out, and told.
+/// Reads runs, and every run below folders. Leaves out unreadable ones, and says why.
 pub fn load(places: &[PathBuf]) -> Result<Loaded, StoreError> {
     let mut loaded = Loaded::default();
     let mut runs: BTreeMap<String, Run> = BTreeMap::new();
@@ -40,7 +40,7 @@ pub fn load(places: &[PathBuf]) -> Result<Loaded, StoreError> {
             }
         }
     }
-    // Of a merged run and its parts the whole counts: what was measured once is there once.
+    // Keep a merged run and drop its parts, so that each measurement is there once.
     let parts: BTreeSet<String> =
         runs.values().filter_map(|run| run.joined.as_ref()).flat_map(|joined| joined.runs.clone()).collect();
     loaded.runs = runs.into_values().filter(|run| !parts.contains(&run.id)).collect();

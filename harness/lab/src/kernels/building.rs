@@ -32,10 +32,10 @@ pub(super) type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), Reason>;
 pub(super) struct Building<'a> {
     pub(super) with: &'a Preparing<'a>,
     pub(super) order: &'a Order,
-    /// Of the sources without patches.
+    /// The commit of the sources without patches.
     pub(super) commit: Option<&'a str>,
     pub(super) builder: Builder<'a, Checkout<'a>, Apply<'a>>,
-    /// What of the tree's own tests is built with each.
+    /// The tree's own tests that are built with each kernel.
     pub(super) selftests: Option<&'a selftests::Wanted>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    /// Of a kernel without which there is nothing to do.
+    /// Fails if the kernel does not build: without it nothing can be measured.
     pub(super) fn required(self) -> Result<Tried> {
         match self.built {
             Err(error) => Err(error.into()),
@@ -200,7 +200,7 @@ impl Building<'_> {
         Ok((kernels, series))
     }
 
-    /// Whether the patches fit is known before anything is built.
+    /// Tries all patches before anything is built.
     pub(super) fn try_patches(&mut self) -> Result<()> {
         let (with, interrupt) = (self.with, self.with.interrupt);
         with.step("trying the patches on the sources");

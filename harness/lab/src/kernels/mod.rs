@@ -28,7 +28,8 @@ use tramplab_suite::{Suite, plan};
 /// A series to measure, and how.
 #[derive(Clone, Default)]
 pub struct SeriesOptions {
-    /// An mbox, a maildir, a folder of patches, a quilt series, commits BASE..HEAD, a message-id, or a name in kernels/patches/.
+    /// An mbox, a maildir, a folder of patches, a quilt series, commits BASE..HEAD, a message-id, or a
+    /// name in kernels/patches/.
     pub series: Option<String>,
     /// Measure after each patch, not only after the last.
     pub each_patch: bool,
@@ -38,7 +39,7 @@ pub struct SeriesOptions {
     pub unconfined: bool,
 }
 
-/// What cells run on.
+/// The kernels of a run.
 #[derive(Default)]
 pub struct Prepared {
     /// Tests of `test_progs` that the series adds or changes.
@@ -49,7 +50,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Names in the suite that no tree has. None is known to be wrong while a kernel does not build: its tree may have it.
+    /// Tests of the suite that no tree has. Empty while a kernel does not build: its tree may have them.
     pub fn unknown_tests(&self, suite: &Suite) -> Vec<Test> {
         if self.kernels.iter().any(|kernel| kernel.facts.image_sha256.is_none()) {
             return Vec::new();
@@ -80,7 +81,7 @@ pub struct BuildCell {
     pub means: Means,
 }
 
-/// A kernel on the architectures that are asked for, else on the host's own, or on what it is to be had for.
+/// A kernel on the requested architectures; else on this machine's, or on the first that it is for.
 pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
     let found = kernel::find(name, &repository().join("kernels"))?;
     let on = |arch: Arch| found.iter().find(|manifest| manifest.arch == arch).cloned();
@@ -95,7 +96,7 @@ pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
     asked.collect()
 }
 
-/// Refuses a kernel on which nothing could be measured.
+/// Rejects a kernel on which nothing can be measured.
 pub(super) fn check(image: &Image) -> Result<()> {
     let missing: Vec<String> = image.missing_base().iter().map(ToString::to_string).collect();
     if missing.is_empty() {

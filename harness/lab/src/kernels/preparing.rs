@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bringing kernels to this machine: fetching prebuilt ones, opening trees for those that are built.
+//! Bringing kernels to this machine: fetching prebuilt ones, opening trees of the others.
 
 use super::{
     Prepared, Ready, Wanted,
@@ -34,15 +34,15 @@ enum Change<'a> {
     Placebo(&'a Patch),
 }
 
-/// Where kernels come from, and where what making them says goes.
+/// Makes the kernels of a run.
 pub struct Preparing<'a> {
     pub suite: &'a Suite,
-    /// Whether a kernel is made after each patch of a series, and not only after the last.
+    /// Make a kernel after each patch of a series, not only after the last.
     pub each_patch: bool,
     /// How many placebos are made of a series' tree.
     pub placebos: usize,
     pub unconfined: bool,
-    /// Its guests take some options of the kernel.
+    /// virtme-ng needs more options of a kernel.
     pub backend: Backend,
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,

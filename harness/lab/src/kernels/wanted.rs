@@ -20,12 +20,12 @@ use tramplab_model::{
 };
 use tramplab_suite::Suite;
 
-/// What was asked for, read and understood: nothing has been fetched or built yet.
+/// The request, read and understood. Nothing is fetched or built yet.
 pub struct Wanted {
     /// One for each kernel and architecture.
     pub(super) manifests: Vec<Manifest>,
     pub(super) series: Option<Series>,
-    /// What of the trees' own tests is built with them.
+    /// The trees' own tests that are built with them.
     selftests: Option<selftests::Wanted>,
 }
 
@@ -65,12 +65,12 @@ impl Wanted {
         Ok(Wanted { manifests, series: Some(series), selftests })
     }
 
-    /// The kernel that a series is put onto, on the first architecture that was asked for.
+    /// The kernel that the series goes onto, on the first requested architecture.
     pub fn of_series(&self) -> Option<(&Manifest, &Series)> {
         Some((self.manifests.first()?, self.series.as_ref()?))
     }
 
-    /// What the host must have for it.
+    /// The requirements on this machine.
     pub fn of_the_host(&self, purpose: Purpose) -> setup::Wanted {
         let toolchains = self.manifests.iter().filter_map(|manifest| match &manifest.source {
             Source::Built(recipe) => Some((recipe.toolchain.clone(), manifest.arch)),
