@@ -2,8 +2,8 @@
 //! `cargo xtask`: the command line of tramplab.
 #![recursion_limit = "256"]
 
-/// What the program says of itself on standard error. In place of the standard one: messages quote guests, kernel builds and files of
-/// strangers, and no call of it may forget that. Where nobody can be told (a full disk, a closed pipe), the exit code still tells.
+/// Prints a message on standard error. It replaces the standard macro, so that no call prints text of
+/// guests, builds or strangers' files uncleaned. If standard error is closed, the exit code still tells.
 macro_rules! eprintln {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         eprintln!("error: failed to close inherited descriptors: {error}");
         return ExitCode::from(exit::NO_MEASUREMENT);
     }
-    // A write beyond the limit of a file's size is then an error, here and in every child, and not a signal.
+    // Make a write beyond the file size limit an error, not a signal, here and in every child.
     // SAFETY: no handler is installed.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     // Skip building the clap command tree: every cell starts this way.
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         let app = App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit());
         return run(app, code_of);
     }
-    // `git bisect run` takes nearly every code for an answer, also that of a wrong command line or of a panic.
+    // `git bisect run` takes nearly every code for an answer, even that of a panic.
     let answer = std::panic::catch_unwind(|| match App::try_parse() {
         Ok(app) => run(app, commands::bisect::code_of_step),
         Err(error) => {
@@ -139,8 +139,8 @@ fn ended(result: Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
     })
 }
 
-/// Removes what `cargo run` says of this package from the environment. Cargo would take it for a change, and build again what asks for it:
-/// once when tramplab runs it, and once more when the user does.
+/// Removes this package's variables, which `cargo run` sets, from the environment. A cargo that inherits
+/// them rebuilds the packages that read them, and so does the user's next cargo.
 ///
 /// # Safety
 /// No other thread may run yet.

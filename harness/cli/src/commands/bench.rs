@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask bench`: what tramplab itself costs, all variants interleaved in one run on this machine.
+//! `cargo xtask bench`: the cost of tramplab itself, all variants interleaved in one run.
 
 use super::{exit, progress::Progress, report::print};
 use nix::{time::clock_getcpuclockid, unistd::Pid};
@@ -80,7 +80,7 @@ pub fn bench(args: &Args) -> Result<u8> {
         let (spec, dir) = machine(plugin)?;
         Ok((Vm::boot(&spec)?, dir))
     };
-    // Kept by the first round, which is not counted.
+    // An uncounted first round keeps the snapshot.
     let kept = Scratch::new()?;
     let snapshots = Snapshots { cache: kept.path().to_owned(), contents: "this bench".to_owned() };
     let whole = |snapshots: Option<Snapshots>| -> Result<Duration> {
@@ -119,8 +119,8 @@ pub fn bench(args: &Args) -> Result<u8> {
         drop(vm);
         let (mut vm, _dir) = boot(Some(&built.plugin))?;
         idle.push(vm.boot_time());
-        // The same number of triggers, before arming and after; without what a measurement takes that has none. The first is slower: what it takes
-        // must be translated.
+        // The same number of triggers, armed and idle, minus a measurement without any. The first
+        // measurement is discarded: it translates the code.
         work(&mut vm, 1, 1)?;
         let rest = work(&mut vm, 1, 1)?;
         idle_work.push(work(&mut vm, 1, HITS)?.saturating_sub(rest));
@@ -155,7 +155,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     Ok(exit::PASS)
 }
 
-/// CPU time of QEMU, which on a busy host is less at its mercy than the time that passes.
+/// CPU time of QEMU, which a busy host disturbs less than wall time.
 fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(vm.process_id() as i32)).map_err(io::Error::from)?;
     let started = Duration::from(clock.now().map_err(io::Error::from)?);

@@ -42,15 +42,15 @@ pub struct Args {
     /// The architecture, where a run has several
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// Compare although the runs are not comparable; the reasons stand in the report
+    /// Compare anyway; list the incompatibilities
     #[arg(long)]
     anyway: bool,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
-    /// With `--format mail`: list the branch records that differ, as a diff; the other formats always do
+    /// In a mail, also list the branch records that differ; other formats always do
     #[arg(long)]
     listing: bool,
-    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
 }
@@ -183,7 +183,7 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
         let series = run.series.iter().find(|series| series.arch == arch);
         match (&all[..], series) {
             (&[only], _) => Ok(only),
-            // Of a series the head is what somebody wants to know of, unless both runs have the same kernels.
+            // In a series, prefer the head, unless both runs have the same kernels.
             (all, Some(series)) if of(run) != of(other) => {
                 let head = series.head();
                 all.iter().copied().find(|kernel| kernel.name == head.kernel).ok_or_else(|| {

@@ -7,7 +7,7 @@ use tramplab_lab::{Result, doctor};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// As JSON, with all that decides whether guests can have this machine's own branch records: to send to somebody
+    /// Print JSON for a bug report, with all facts that decide on this machine's branch records
     #[arg(long)]
     json: bool,
 }

@@ -23,28 +23,30 @@ use tramplab_report::history::Told;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The metric to show in full, by its name in the tables of `compare`: lbr_waste.fexit.any, trigger.fentry.instructions,
-    /// attach.fentry.1000.attach.instructions, …; repeatable [default: one line for each that changed]
+    /// Show this metric in full, by its name in the tables of `compare`: lbr_waste.fexit.any,
+    /// trigger.fentry.instructions, attach.fentry.1000.attach.instructions, …; repeatable [default: one
+    /// line for each metric that changed]
     #[arg(long = "metric", value_name = "METRIC")]
     metrics: Vec<Metric>,
-    /// Runs, or folders in which to look for runs [default: runs/ of the repository]
+    /// Read these runs, and all runs in these folders [default: runs/ of the repository]
     #[arg(long, value_name = "DIR|RUN", num_args = 1..)]
     runs: Vec<PathBuf>,
-    /// A git repository with the commits: they are shown in its order, with their subjects [default: by the runs' time]
+    /// Order commits as this git repository has them, and show their subjects [default: by the runs'
+    /// time]
     #[arg(long, value_name = "LINUX")]
     tree: Option<PathBuf>,
-    /// Only this kernel, or the commits of this repository
+    /// Show only this kernel, or the commits of this repository
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
-    /// Only this architecture
+    /// Show only this architecture
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// The modelled CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
+    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
-    /// End with 1 if the newest row of a history is a step to the worse
+    /// Exit with 1 if the newest row of a history is a step to the worse
     #[arg(long)]
     fail_on_step: bool,
 }
@@ -110,7 +112,7 @@ fn of_json(value: &serde_json::Value) -> String {
     String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned()
 }
 
-/// What the tree knows of the commits of each step.
+/// The distance between the commits of each step, as the tree knows it.
 fn told(commits: &Commits, tree: Option<&Path>, found: &Found) -> Result<Told> {
     let mut told = Told { tree: tree.map(|tree| tree.display().to_string()), ..Told::default() };
     for history in &found.histories {

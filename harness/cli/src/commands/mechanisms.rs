@@ -18,13 +18,13 @@ const SUITE: &str = "mechanisms";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Install or name what is missing, fetch QEMU and Rust, then measure
+    /// Install what is missing and fetch QEMU and Rust; then measure
     #[arg(long)]
     setup: bool,
-    /// Measure nothing: write the page of this run of the suite, or of several that measured different cells of it
+    /// Write the page of these stored runs of the suite; measure nothing
     #[arg(long = "run", value_name = "RUN", conflicts_with = "setup")]
     runs: Vec<PathBuf>,
-    /// Where to write it [default: docs/mechanisms.md of the repository, if all cells were measured]
+    /// Write the page to this file [default: docs/mechanisms.md, if all cells were measured]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -19,13 +19,14 @@ use walkdir::WalkDir;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Runs of one suite, by the same tramplab, on the same kernels: folders, or their run.json
+    /// Merge these runs of one suite, by the same tramplab, on the same kernels: folders, or their
+    /// run.json
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// How many there must be: with fewer nothing is a pass [default: as many as are given]
+    /// Expect N runs; with fewer, the result is no pass [default: as many as are given]
     #[arg(long, value_name = "N")]
     expect: Option<usize>,
-    /// Where the run is put together [default: a new folder in runs/ of the repository]
+    /// Write the merged run into this folder [default: a new one in runs/ of the repository]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     #[command(flatten)]
@@ -34,14 +35,14 @@ pub struct Args {
 
 pub fn merge(args: &Args) -> Result<u8> {
     let mut parts = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
-    // One that was killed came to no verdict of its own.
+    // A killed run has no verdict yet.
     parts.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
-    // Nobody knew that a run would be interrupted: its rest comes besides.
+    // --expect does not count rests: nobody foresees an interrupt.
     let rests = parts.iter().filter(|part| part.rest_of.is_some()).count();
     let given = parts.len() - rests;
     let expected = args.expect.unwrap_or(given);
     if given > expected {
-        let message = format!("{given} runs are given, and {expected} expected: which one is too many?");
+        let message = format!("{given} runs are given, --expect says {expected}");
         return Err(Error::Usage(message));
     }
     let expected = expected + rests;
@@ -55,14 +56,14 @@ pub fn merge(args: &Args) -> Result<u8> {
         Some(folder) => empty(folder)?,
         None => run_dir::new_run_dir(&repository().join("runs"), "")?,
     };
-    // A folder that was given has the same name each time.
+    // A given folder may have the same name each time.
     let id = if args.into.is_some() { run_dir::new_id() } else { folder.id() };
     for (part, cells) in args.runs.iter().zip(&measured) {
         let from = RunDir::at(part);
-        // Consoles, profiles: what the cells refer to. What an interrupted run has of others is no result.
+        // Consoles and profiles belong to cells; an interrupted run also has leftovers of others.
         let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
         bring(&from, "cells", &folder, |path| path.ancestors().any(|folder| folders.contains(folder)))?;
-        // Configurations: what is said of a kernel all say.
+        // All runs have the same configurations of kernels.
         bring(&from, "kernels", &folder, |_| true)?;
     }
     let run = run::Run { id, command: typed::words().collect(), ..run };
@@ -73,7 +74,7 @@ pub fn merge(args: &Args) -> Result<u8> {
     vm_test::finish(&run, &folder, &args.look)
 }
 
-/// A folder that nothing is mixed with.
+/// Creates a folder, or takes an empty one.
 fn empty(folder: &Path) -> Result<RunDir> {
     fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
     let read = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
@@ -84,7 +85,7 @@ fn empty(folder: &Path) -> Result<RunDir> {
     Ok(RunDir::new(fs::canonicalize(folder)?))
 }
 
-/// Of each run, the cells of which the whole has its result: those that no run before it has.
+/// The cells of each run whose results the merged run takes: those that no earlier run has.
 fn first_measured(parts: &[Run]) -> Vec<Vec<CellId>> {
     let mut seen = HashSet::new();
     let ids = |part: &Run| part.cells.iter().map(|cell| cell.id.clone()).collect::<Vec<_>>();

@@ -23,19 +23,20 @@ pub struct Args {
     /// A run's folder or run.json, e.g. runs/latest
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Parts of a cell's name, all of which it has, e.g. 6.12 fentry/100 [default: the only cell with a profile]
+    /// Show the cell whose name has all these parts, e.g. 6.12 fentry/100 [default: the only cell with
+    /// a profile]
     #[arg(value_name = "CELL")]
     cell: Vec<String>,
     /// Show one phase, or the sum of both
     #[arg(long, value_parser = one_of(PHASES), default_value = "attach")]
     phase: &'static [Phase],
-    /// What is counted: instructions, samples, or time off the CPU [default: the first that there is]
+    /// Show instructions, samples, or time off the CPU [default: the first that the run has]
     #[arg(long, value_parser = one_of(HOWS))]
     how: Option<How>,
     /// Show the work of the attaching thread (task), of interrupts, of other threads, or all
     #[arg(long, value_parser = one_of(WHOSE), default_value = "task")]
     of: Of,
-    /// Text: as `perf report` prints it; of two profiles, the functions that changed most
+    /// Print in this format; text is as of `perf report`, or for two profiles a table of changes
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Compare with the same test of this kernel
@@ -44,10 +45,10 @@ pub struct Args {
     /// Compare with the same test in this run
     #[arg(long, value_name = "RUN")]
     against: Option<PathBuf>,
-    /// Compare although the runs are not comparable; the reasons stand in the table
+    /// Compare anyway; list the incompatibilities
     #[arg(long)]
     anyway: bool,
-    /// Per cent of the whole below which functions and call chains are left out of text
+    /// Leave functions and call chains below this percentage out of text
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5, value_parser = percent)]
     percent_limit: f64,
     /// Write to a file instead of standard output
@@ -97,7 +98,7 @@ pub fn profile(args: &Args) -> Result<u8> {
     for reason in &reasons {
         eprintln!("compared although {reason}");
     }
-    // What the head was chosen to be, the base is as well: else an unasked `--how` could be two things.
+    // Without --how, both sides show what the head has first.
     let how = args.how.unwrap_or(match chosen[0].unit {
         Unit::Instructions => How::Exact,
         Unit::Samples => How::Sampled,
@@ -199,7 +200,7 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
         cells = run::select(cells, |cell| cell.id.name(), part);
     }
     cells.retain(|cell| not != Some(&cell.id.kernel));
-    // Of a series the head is what somebody wants to know of.
+    // In a series, prefer the head.
     let one_test = cells.iter().all(|cell| {
         (cell.id.arch, cell.id.accel, &cell.id.test)
             == (cells[0].id.arch, cells[0].id.accel, &cells[0].id.test)
@@ -219,7 +220,7 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
     Err(Error::Usage(message))
 }
 
-/// The base's cell: the same test, of the kernel that is named, else of the same, else of the only one.
+/// The base's cell of the same test: on the named kernel, else on the same one, else on the only one.
 fn same_test<'a>(run: &'a Run, head: &Cell, kernel: Option<&str>) -> Result<&'a Cell> {
     let same = |cell: &&Cell| {
         (cell.id.arch, cell.id.accel, &cell.id.test) == (head.id.arch, head.id.accel, &head.id.test)

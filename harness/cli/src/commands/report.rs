@@ -20,7 +20,7 @@ use tramplab_report::{View, kcidb::Origin, terminal::Style};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A run's folder or run.json, e.g. runs/latest
+    /// Render this run: its folder or run.json, e.g. runs/latest
     #[arg(value_name = "RUN")]
     run: PathBuf,
     #[command(flatten)]
@@ -28,12 +28,13 @@ pub struct Args {
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Show nothing of the run: write what it measured as budgets into its suite's file, or into SUITE, and show what has changed of it
+    /// Write the run's values as budgets into its suite's file, or into SUITE, and print the diff
+    /// instead of a report
     #[arg(long, value_name = "SUITE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["output", "format", "listing", "model"])]
     update_budgets: Option<Option<PathBuf>>,
 }
 
-/// How a run is shown.
+/// The form of a report.
 #[derive(clap::Args, Clone)]
 pub struct Look {
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
@@ -41,13 +42,13 @@ pub struct Look {
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
     #[arg(long)]
     listing: bool,
-    /// List the records of these filters as well as those of `any`: any_return, 'any_call|cond', …; repeatable
+    /// Also list the records of these filters, beside `any`: any_return, 'any_call|cond', …; repeatable
     #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "listing")]
     filter: Vec<Filter>,
     /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every host]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<Model>,
-    /// Who submits to KCIDB, as agreed with KernelCI: lower-case letters, digits and `_`
+    /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
     #[arg(long, value_name = "ORIGIN", default_value_t)]
     origin: Origin,
 }
@@ -116,7 +117,7 @@ pub fn report(args: &Args) -> Result<u8> {
         rest::tell(&run, &RunDir::at(&args.run));
     }
     let code = code_of_run(verdict(&run));
-    // Whoever reads a file, or a form for programs, does not see why.
+    // The terminal report explains the exit code; files and formats for programs do not.
     if code != exit::PASS && (args.output.is_some() || args.look.format != Format::Terminal) {
         eprintln!("exit code {code}: {}", report::why(&run));
     }
@@ -135,7 +136,7 @@ fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
     baseline::update(run, suite)
 }
 
-/// One form of a run.
+/// Renders a run in one format.
 pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     let view = View { model: look.model, listings: look.listings() };
     Ok(match look.format {
@@ -150,7 +151,7 @@ pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     })
 }
 
-/// The style that standard output takes.
+/// The style for standard output.
 pub fn style() -> Style {
     let terminal = console::Term::stdout();
     if !terminal.is_term() {
@@ -160,7 +161,7 @@ pub fn style() -> Style {
     Style { colour: std::env::var_os("NO_COLOR").is_none(), width }
 }
 
-/// Columns: in fewer a table is no table.
+/// The least width of a table, in columns.
 const NARROWEST: u16 = 60;
 
 pub fn print(bytes: &[u8]) -> Result<()> {
@@ -169,7 +170,7 @@ pub fn print(bytes: &[u8]) -> Result<()> {
     written.context("failed to write to standard output")
 }
 
-/// As far as somebody reads it: whoever closed the other end (`| head`) has seen enough, and what comes of the command is the same.
+/// Standard output that ignores a closed pipe (`| head`): the exit code stays the same.
 pub struct StandardOutput;
 
 impl StandardOutput {
@@ -191,10 +192,10 @@ impl Write for StandardOutput {
     }
 }
 
-/// Of a series, whose `report.md` is short.
+/// The long report of a series, whose `report.md` is short.
 const DETAILS: &str = "details.md";
 
-/// The forms kept beside `run.json`.
+/// Writes the reports beside `run.json`.
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
     let whole = report::markdown::render(run, &view).into_bytes();

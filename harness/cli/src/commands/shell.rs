@@ -35,37 +35,38 @@ use tramplab_vm::{
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The guest's kernel: as for vm-test
+    /// Boot this kernel: as for vm-test
     #[arg(long, value_name = "KERNEL", default_value = "7.2")]
     kernel: String,
-    /// The guest's architecture, x86_64 or arm64 [default: this machine's]
+    /// Boot a guest of this architecture, x86_64 or arm64 [default: this machine's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// A busybox as the guest's only program, or, by virtme-ng, this machine's own files, read-only
+    /// Give the guest a busybox, or with virtme-ng this machine's files, read-only
     #[arg(long, value_parser = one_of(BACKENDS), default_value = "qemu")]
     vm: Backend,
-    /// KVM counts only when a guest answered under it
+    /// Run the guest under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
-    /// CPUs of the guest
+    /// Give the guest this many CPUs
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
-    /// Memory of the guest
+    /// Give the guest this much memory
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(128..))]
     memory: u32,
-    /// Added to the kernel's command line; repeatable
+    /// Append a word to the kernel's command line; repeatable
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     append: Vec<String>,
-    /// Wait for gdb before the kernel's first instruction, and say how it connects
+    /// Wait for gdb before the kernel's first instruction, and print how to connect
     #[arg(long)]
     gdb: bool,
-    /// How long the guest may take for the command, its boot included, in seconds
+    /// Stop the command after this many seconds, boot included
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: u64,
-    /// Install or name what is missing, then boot
+    /// Install what is missing, or print the install commands; then boot
     #[arg(long)]
     setup: bool,
-    /// Run this in the guest, with an empty standard input, and end with its exit code; one word is a line for the shell
+    /// Run this command in the guest with an empty stdin and return its exit code; a single word is a
+    /// line for the shell
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -177,7 +178,7 @@ fn image(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Image> {
-    // A kernel that is built is built as for this suite, and so is there already where that was measured.
+    // Build the kernel as for this suite, so that it is cached if the suite has run.
     let suite = suite::load(&suite_file("quick")?)?;
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let kernels = std::slice::from_ref(&args.kernel);
@@ -211,7 +212,7 @@ fn image(
     }
 }
 
-/// What to type in another terminal.
+/// The command that connects gdb, for another terminal.
 fn gdb_line(image: &Image, socket: &Path) -> String {
     let (vmlinux, note) = match &image.vmlinux {
         Some(path) => (path.display().to_string(), ""),
@@ -223,8 +224,8 @@ fn gdb_line(image: &Image, socket: &Path) -> String {
     format!("{note}gdb {} -ex '{connect}'", shell_words::quote(&vmlinux))
 }
 
-/// Says how the guests of cells that did not pass are booted again, and, if that was asked for, does it with the first. The guest
-/// itself is gone: it runs nothing but the agent, and there is no way in.
+/// Prints how to boot the guests of failed cells again with a shell; with `keep`, boots the first. The
+/// cell's own guest is gone: it runs only the agent, which has no shell.
 pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
     let plan = Plan::load(&Plan::path(run_dir.path()));
     let Ok(plan) = plan else { return Ok(()) };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask test`: every test of the repository, those with real guests included.
+//! `cargo xtask test`: every test of the repository, real guests included.
 
 use super::{exit, progress::Progress};
 use std::path::Path;
@@ -13,19 +13,19 @@ use tramplab_model::{
 };
 use xshell::{Shell, cmd};
 
-/// With which tests build kernels, or configure them.
+/// The toolchains with which tests build or configure kernels.
 const TOOLCHAINS: [(Compiler, Arch); 3] =
     [(Compiler::Gcc, Arch::X86_64), (Compiler::Gcc, Arch::Arm64), (Compiler::Clang, Arch::Arm64)];
 
-/// The kernel that tests with a guest boot: the one that has most of what is measured.
+/// The kernels that tests boot: those with the most mechanisms.
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
 
-/// The name of an architecture's.
+/// The test kernel of an architecture.
 pub(super) fn kernel(of: Arch) -> &'static str {
     TEST_KERNELS.iter().find(|(arch, _)| *arch == of).expect("each has one").1
 }
 
-/// What runs tests' guests, and how it is named to them.
+/// The QEMUs of the tests' guests, with the names of their variables.
 const EMULATORS: [(&str, Arch, Purpose); 3] = [
     ("QEMU", Arch::X86_64, Purpose::Measuring),
     ("QEMU", Arch::Arm64, Purpose::Measuring),
@@ -34,10 +34,10 @@ const EMULATORS: [(&str, Arch, Purpose); 3] = [
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Install or name what is missing, fetch QEMU, then test
+    /// Install what is missing and fetch QEMU, or print the install commands; then test
     #[arg(long)]
     setup: bool,
-    /// Handed to `cargo test` after `--`
+    /// Pass these words to `cargo test` after `--`
     #[arg(last = true)]
     rest: Vec<String>,
 }
@@ -73,7 +73,7 @@ pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
             selftests: None,
         };
         setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
-        // A kernel's own tests are built for guests of this host's architecture: for others they take libraries that few hosts have.
+        // The trees' own tests are built only for this host's architecture: others need foreign libraries.
         let own = setup::Wanted {
             toolchains: vec![(
                 Toolchain { compiler: Compiler::Gcc, version: None },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command line that a run keeps, so that it can be run again from any folder.
+//! The command line as a run keeps it: with absolute paths, so that it runs from any folder.
 
 use std::path::Path;
 use tramplab_lab::repository;
@@ -16,7 +16,7 @@ pub fn with_absolute_paths(words: impl Iterator<Item = String>) -> Vec<String> {
     absolute(words, &here, &kernels)
 }
 
-/// What an option's value may be, beside a path.
+/// The values of an option that may be a path or something else.
 #[derive(Clone, Copy)]
 enum Value {
     Path,
@@ -76,7 +76,7 @@ impl Value {
     }
 }
 
-/// Not as the disk has it: `runs/latest` is another by then.
+/// Without resolving links: `runs/latest` names another run by then.
 fn joined(here: &Path, text: &str) -> String {
     here.join(text).components().collect::<std::path::PathBuf>().display().to_string()
 }
