@@ -172,30 +172,12 @@ impl Cells {
     ) -> Result<End> {
         let root = Utf8PathBuf::try_from(repository()).map_err(nextest)?;
         let profile = if plan.is_timed() { TIMED } else { UNTIMED };
-        let mut patterns = TestFilterPatterns::default();
-        for part in &selection.names {
-            let jobs: Vec<&String> = plan.jobs.iter().map(|job| &job.name).collect();
-            let selected = run::select(jobs, |name| name.to_string(), part);
-            selected.iter().for_each(|name| patterns.add_exact_pattern(name.to_string()));
-            if selected.is_empty() {
-                // No pattern at all would select everything.
-                patterns.add_exact_pattern(part.clone());
-            }
-        }
-        let plan = Plan::path(&plan.run_dir);
-        let plan = plan.to_str().ok_or_else(|| {
-            Error::Usage(format!("the run's folder must be named in UTF-8: {}", plan.display()))
-        })?;
-        // As if the variable stood in a cargo configuration: JSON's strings are TOML's.
-        let environment = format!("env.{PLAN_ENV}={}", serde_json::to_string(plan)?);
-        let environment = EnvironmentMap::new(&CargoConfigs::new([environment]).map_err(nextest)?);
+        let patterns = patterns(plan, selection);
+        let environment = environment(plan)?;
         let context = ParseContext::new(&self.graph);
         let filtersets = self.filtersets(selection, profile)?;
         let config = config(&context)?;
         let profile = config.profile(profile).map_err(nextest)?;
-        for name in &selection.jobs_named {
-            patterns.add_exact_pattern(name.clone());
-        }
         let filter = TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
             .map_err(nextest)?;
 
@@ -221,12 +203,6 @@ impl Cells {
             double_spawn: &double_spawn,
             target_runner: &target_runner,
         };
-        let quiet = ListProgressOptions::new(
-            ShowProgress::None,
-            ShowTerminalProgress::No,
-            ThemeCharacters::default(),
-            false,
-        );
         let tests = TestList::new(
             &execute,
             artifacts,
@@ -238,32 +214,18 @@ impl Cells {
             &profile,
             FilterBound::DefaultSet,
             1,
-            quiet,
+            quiet(),
         )
         .map_err(nextest)?;
         if tests.run_count() == 0 {
             let hint = if list { "without a selection all are named" } else { "--list names them all" };
             return Err(Error::Usage(format!("no cell is selected; {hint}")));
         }
-        let jobs = |is_meant: fn(FilterMatch) -> bool| {
-            let meant = tests.iter_tests().filter(|test| is_meant(test.test_info.filter_match));
-            meant.map(|test| test.name.to_string()).collect()
-        };
-        let part = |partition| Part { partition: named(partition), jobs: jobs(is_of_a_part) };
-        sink(JobEvent::Selected {
-            jobs: jobs(|filter_match| filter_match.is_match()),
-            part: selection.partition.as_ref().map(|Partition(partition)| part(partition)),
-        });
+        sink(selected(&tests, selection.partition.as_ref()));
         if list {
             return Ok(End::Done);
         }
-        let mut builder = TestRunnerBuilder::default();
-        builder.set_capture_strategy(CaptureStrategy::Combined);
-        // Two more than CPUs: a cell also waits for the disk, for processes, and for grace periods of its
-        // guest.
-        let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
-        builder.set_test_threads(TestThreads::Count(selection.jobs.map_or_else(usual, usize::from)));
-        let runner = builder
+        let runner = builder(selection.jobs)
             .build(
                 run_id,
                 versions.clone(),
@@ -287,6 +249,59 @@ impl Cells {
             _ => Ok(End::Done),
         }
     }
+}
+
+/// Patterns of the named jobs.
+fn patterns(plan: &Plan, selection: &Selection) -> TestFilterPatterns {
+    let mut patterns = TestFilterPatterns::default();
+    for part in &selection.names {
+        let jobs: Vec<&String> = plan.jobs.iter().map(|job| &job.name).collect();
+        let selected = run::select(jobs, |name| name.to_string(), part);
+        selected.iter().for_each(|name| patterns.add_exact_pattern(name.to_string()));
+        if selected.is_empty() {
+            // Without any pattern, nextest would select everything.
+            patterns.add_exact_pattern(part.clone());
+        }
+    }
+    selection.jobs_named.iter().for_each(|name| patterns.add_exact_pattern(name.clone()));
+    patterns
+}
+
+/// The variable that names the plan to the cells, as if a cargo configuration set it.
+fn environment(plan: &Plan) -> Result<EnvironmentMap> {
+    let path = Plan::path(&plan.run_dir);
+    let path = path.to_str().ok_or_else(|| {
+        Error::Usage(format!("the run's folder must be named in UTF-8: {}", path.display()))
+    })?;
+    // A JSON string is a TOML string.
+    let setting = format!("env.{PLAN_ENV}={}", serde_json::to_string(path)?);
+    Ok(EnvironmentMap::new(&CargoConfigs::new([setting]).map_err(nextest)?))
+}
+
+fn quiet() -> ListProgressOptions {
+    ListProgressOptions::new(ShowProgress::None, ShowTerminalProgress::No, ThemeCharacters::default(), false)
+}
+
+fn selected(tests: &TestList, partition: Option<&Partition>) -> JobEvent<'static> {
+    let jobs = |is_meant: fn(FilterMatch) -> bool| {
+        let meant = tests.iter_tests().filter(|test| is_meant(test.test_info.filter_match));
+        meant.map(|test| test.name.to_string()).collect()
+    };
+    JobEvent::Selected {
+        jobs: jobs(|filter_match| filter_match.is_match()),
+        part: partition
+            .map(|Partition(partition)| Part { partition: named(partition), jobs: jobs(is_of_a_part) }),
+    }
+}
+
+fn builder(jobs: Option<NonZeroUsize>) -> TestRunnerBuilder {
+    // Two more than CPUs: a cell also waits for the disk, for processes, and for grace periods of its
+    // guest.
+    let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
+    let mut builder = TestRunnerBuilder::default();
+    builder.set_capture_strategy(CaptureStrategy::Combined);
+    builder.set_test_threads(TestThreads::Count(jobs.map_or_else(usual, usize::from)));
+    builder
 }
 
 /// Errors of nextest's many types, which no caller tells apart.

@@ -7,8 +7,8 @@ use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
     interrupt::Interrupt,
-    kernels::{Preparing, SeriesOptions, Wanted},
-    lab::{Asked, Guests, Lab, Listed, Wanting},
+    kernels::{Prepared, Preparing, SeriesOptions, Wanted},
+    lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
     repository::repository,
     rest,
     run_dir::{discard, new_run_dir, sha256},
@@ -168,16 +168,9 @@ pub enum Measured {
 }
 
 pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
-    let suite_file = suite_file(&options.suite)?;
-    let suite = options.overridden(suite::load(&suite_file)?, tell)?;
-    let reference = SuiteRef {
-        name: suite.name.clone(),
-        file: suite_file.display().to_string(),
-        sha256: sha256(&suite_file)?,
-    };
-    let asked = Asked { suite, reference };
+    let asked = asked(options, tell)?;
     let rest = options.rest_of.as_deref().map(rest::Interrupted::load).transpose()?;
-    // Read early, so that no run ends with a complaint about it.
+    // Rejects a bad limit before the run, not after it.
     cache_limit::limit()?;
     let cache = Cache::open(!options.no_cache)?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
@@ -188,10 +181,39 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     }
     let lab = set_up(options, &asked, &wanted, cache, tell)?;
     lab.check(&options.selection)?;
+    let (planned, selection) = plan_run(options, &asked, &wanted, rest.as_ref(), &lab, tell)?;
+    Ok(match options.until {
+        Until::Listed => Measured::Listed(lab.list(&planned, &selection)?),
+        Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
+        Until::Measured => {
+            let (run, run_dir) = lab.run(planned, &selection, tell)?;
+            cache_limit::keep_within(&lab.cache, tell);
+            Measured::Run { run: Box::new(run), run_dir, rest_of: rest.map(Box::new) }
+        }
+    })
+}
+
+fn asked(options: &Options, tell: Tell) -> Result<Asked> {
+    let file = suite_file(&options.suite)?;
+    let suite = options.overridden(suite::load(&file)?, tell)?;
+    let reference =
+        SuiteRef { name: suite.name.clone(), file: file.display().to_string(), sha256: sha256(&file)? };
+    Ok(Asked { suite, reference })
+}
+
+/// Makes the run's folder, fetches or builds its kernels, and plans its cells.
+fn plan_run(
+    options: &Options,
+    asked: &Asked,
+    wanted: &Wanted,
+    rest: Option<&rest::Interrupted>,
+    lab: &Lab,
+    tell: Tell,
+) -> Result<(Planned, Selection)> {
     let runs = options.runs.clone().unwrap_or_else(|| repository().join("runs"));
     let run_dir = new_run_dir(&runs, "")?;
     let interrupt = Interrupt::watch()?;
-    let prepared = Preparing {
+    let preparing = Preparing {
         suite: &asked.suite,
         each_patch: options.series.each_patch,
         placebos: options.series.placebos,
@@ -202,34 +224,26 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         tell,
         interrupt: &interrupt,
     };
-    let discard_if_empty = || {
+    // The rest of a run needs the very same kernels, which only building tells.
+    let only_names = options.until == Until::Listed && rest.is_none();
+    let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
+    let prepared = prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
         // make's output stays.
         if !run_dir.kernels().exists() {
             discard(&run_dir);
         }
-    };
-    // The rest of a run needs the very same kernels, which only building tells.
-    let only_names = options.until == Until::Listed && rest.is_none();
-    let prepared = if only_names { prepared.named(&wanted) } else { prepared.prepare(&wanted) };
-    let prepared = prepared.inspect_err(|_| discard_if_empty())?;
-    if let [test, ..] = &prepared.unknown_tests(&asked.suite)[..] {
-        discard_if_empty();
-        return Err(Error::Usage(format!(
-            "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or \
-             FOLDER/PROGRAM of tools/testing/selftests",
-            asked.reference.file,
-            test.name()
-        )));
-    }
-    let series = wanted.of_series().map(|(_, series)| series);
+    })?;
     let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
-    let notes = notes(&options.notes, series.map_or(&[][..], |series| &series.notes));
-    let planned = lab.plan(&asked, prepared, series.is_some(), run_dir.clone(), tell);
-    let planned = planned.map(|planned| planned.with_notes(notes));
-    // nextest handles signals from here on.
-    let planned = if interrupt.came() { Err(Error::Interrupted) } else { planned };
-    let selected = planned.and_then(|mut planned| {
-        let selection = match &rest {
+    let plan = || {
+        let series = wanted.of_series().map(|(_, series)| series);
+        let notes = notes(&options.notes, series.map_or(&[][..], |series| &series.notes));
+        let planned = lab.plan(asked, prepared, series.is_some(), run_dir.clone(), tell)?;
+        let mut planned = planned.with_notes(notes);
+        // nextest handles signals from here on.
+        if interrupt.came() {
+            return Err(Error::Interrupted);
+        }
+        let selection = match rest {
             None => options.selection.clone(),
             Some(rest) => Selection {
                 jobs: options.selection.jobs,
@@ -238,22 +252,25 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
             },
         };
         Ok((planned, selection))
-    });
-    let (planned, selection) = selected.inspect_err(|_| {
+    };
+    plan().inspect_err(|_| {
         if !is_built_here {
             discard(&run_dir);
         }
-    })?;
-    drop(interrupt);
-    Ok(match options.until {
-        Until::Listed => Measured::Listed(lab.list(&planned, &selection)?),
-        Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
-        Until::Measured => {
-            let (run, run_dir) = lab.run(planned, &selection, tell)?;
-            cache_limit::keep_within(&lab.cache, tell);
-            Measured::Run { run: Box::new(run), run_dir, rest_of: rest.map(Box::new) }
-        }
     })
+}
+
+/// Rejects a suite whose tests no kernel's tree has.
+fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
+    match &prepared.unknown_tests(&asked.suite)[..] {
+        [] => Ok(prepared),
+        [test, ..] => Err(Error::Usage(format!(
+            "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or \
+             FOLDER/PROGRAM of tools/testing/selftests",
+            asked.reference.file,
+            test.name()
+        ))),
+    }
 }
 
 fn set_up(options: &Options, asked: &Asked, wanted: &Wanted, cache: Cache, tell: Tell) -> Result<Lab> {
@@ -283,7 +300,7 @@ fn set_up(options: &Options, asked: &Asked, wanted: &Wanted, cache: Cache, tell:
     Lab::set_up(cache, &wanted.arches(), wanting, tell)
 }
 
-fn jobs_of_rest(rest: &rest::Interrupted, planned: &mut crate::lab::Planned) -> Result<Vec<String>> {
+fn jobs_of_rest(rest: &rest::Interrupted, planned: &mut Planned) -> Result<Vec<String>> {
     rest.jobs_in(planned).map_err(|why| {
         Error::Usage(format!(
             "--rest-of: this is not the rest of {}: {why}; its command was: cargo xtask vm-test {}",

@@ -11,7 +11,7 @@ use std::{
 };
 use tramplab_analysis::spread::Spread;
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox};
-use tramplab_kernel as kernel;
+use tramplab_kernel::{self as kernel, Image};
 use tramplab_lab::{
     artifacts,
     error::{Context, Error, Result},
@@ -44,26 +44,23 @@ pub struct Args {
     rounds: u32,
 }
 
-pub fn bench(args: &Args) -> Result<u8> {
-    let progress = Progress::new();
-    let cache = Cache::open(true)?;
-    let arches: Vec<Arch> = args.arch.into_iter().collect();
-    let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
-    let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
-    let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-    let built = artifacts::build(&cache, &[image.arch], &|event| progress.show(event))?;
-    let initrd = initramfs(&cache, &built.agents[&image.arch], &image)?;
-    let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
-    let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
-    let machine = |plugin: Option<&Path>| -> Result<(Spec, Scratch)> {
+/// The guests of the bench.
+struct Guests<'a> {
+    qemu: &'a Qemu,
+    image: &'a Image,
+    initrd: &'a Path,
+}
+
+impl Guests<'_> {
+    fn machine(&self, plugin: Option<&Path>) -> Result<(Spec, Scratch)> {
         let dir = Scratch::new()?;
         let spec = Spec {
-            qemu: qemu.program.clone(),
-            arch: image.arch,
+            qemu: self.qemu.program.clone(),
+            arch: self.image.arch,
             accel: Accel::Tcg,
             clock: Clock::Free,
-            kernel: image.image.clone(),
-            initrd: initrd.clone(),
+            kernel: self.image.image.clone(),
+            initrd: self.initrd.to_owned(),
             virtme: None,
             cpus: 1,
             memory_mib: 1024,
@@ -75,21 +72,21 @@ pub fn bench(args: &Args) -> Result<u8> {
             deadlines: Deadlines::default(),
         };
         Ok((spec, dir))
-    };
-    let boot = |plugin: Option<&Path>| -> Result<(Vm, Scratch)> {
-        let (spec, dir) = machine(plugin)?;
+    }
+
+    fn boot(&self, plugin: Option<&Path>) -> Result<(Vm, Scratch)> {
+        let (spec, dir) = self.machine(plugin)?;
         Ok((Vm::boot(&spec)?, dir))
-    };
-    // An uncounted first round keeps the snapshot.
-    let kept = Scratch::new()?;
-    let snapshots = Snapshots { cache: kept.path().to_owned(), contents: "this bench".to_owned() };
-    let whole = |snapshots: Option<Snapshots>| -> Result<Duration> {
-        let (spec, _dir) = machine(Some(&built.plugin))?;
+    }
+
+    /// From the start of a guest to its end, with one request.
+    fn whole(&self, plugin: &Path, snapshots: Option<&Snapshots>) -> Result<Duration> {
+        let (spec, _dir) = self.machine(Some(plugin))?;
         let started = Instant::now();
         let mut vm = match snapshots {
             None => Vm::boot(&spec)?,
-            Some(_) => {
-                let (vm, _) = Vm::start(&Spec { snapshots, ..spec })?;
+            Some(snapshots) => {
+                let (vm, _) = Vm::start(&Spec { snapshots: Some(snapshots.clone()), ..spec })?;
                 if !vm.restored() {
                     return Err(Error::failed("the guest was not restored, as the bench is to measure"));
                 }
@@ -99,60 +96,112 @@ pub fn bench(args: &Args) -> Result<u8> {
         vm.request(Command::Release, LIMIT)??;
         vm.power_off(LIMIT)?;
         Ok(started.elapsed())
-    };
-    whole(Some(snapshots.clone()))?;
+    }
+}
 
-    let (mut floor, mut cold, mut restored, mut theirs) = (vec![], vec![], vec![], vec![]);
-    let (mut plain, mut idle, mut idle_work, mut armed_work) = (vec![], vec![], vec![], vec![]);
-    let (mut idle_rounds, mut profiled_rounds) = (vec![], vec![]);
+/// Times of each variant, in the order of the rounds.
+#[derive(Default)]
+struct Times {
+    floor: Vec<Duration>,
+    cold: Vec<Duration>,
+    restored: Vec<Duration>,
+    virtme_ng: Vec<Duration>,
+    plain: Vec<Duration>,
+    idle: Vec<Duration>,
+    idle_work: Vec<Duration>,
+    armed_work: Vec<Duration>,
+    idle_rounds: Vec<Duration>,
+    profiled_rounds: Vec<Duration>,
+}
+
+pub fn bench(args: &Args) -> Result<u8> {
+    let progress = Progress::new();
+    let cache = Cache::open(true)?;
+    let arches: Vec<Arch> = args.arch.into_iter().collect();
+    let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
+    let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
+    let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+    let built = artifacts::build(&cache, &[image.arch], &|event| progress.show(event))?;
+    let initrd = initramfs(&cache, &built.agents[&image.arch], &image)?;
+    let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
+    let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
+    let guests = Guests { qemu: &qemu, image: &image, initrd: &initrd };
+    // An uncounted first guest keeps the snapshot.
+    let kept = Scratch::new()?;
+    let snapshots = Snapshots { cache: kept.path().to_owned(), contents: "this bench".to_owned() };
+    guests
+        .whole(&built.plugin, Some(&snapshots))
+        .or_else(|_| guests.whole(&built.plugin, Some(&snapshots)))?;
+    let mut times = Times::default();
     for round in 1..=args.rounds {
         progress.step(&format!("round {round} of {}", args.rounds));
-        let (spec, _dir) = machine(None)?;
-        floor.push(yardstick::bare(&spec, &busybox, LIMIT).context("the bare guest")?);
-        cold.push(whole(None)?);
-        restored.push(whole(Some(snapshots.clone()))?);
-        if let Some(VirtmeNg { vng, .. }) = &others {
-            theirs.push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
+        times.round(&guests, &built.plugin, &snapshots, &busybox, others.as_ref())?;
+    }
+    drop(progress);
+    let title = format!(
+        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds",
+        args.kernel, image.arch, qemu.version, args.rounds
+    );
+    print(times.table(&title, others.as_ref()).as_bytes())?;
+    Ok(exit::PASS)
+}
+
+impl Times {
+    fn round(
+        &mut self,
+        guests: &Guests,
+        plugin: &Path,
+        snapshots: &Snapshots,
+        busybox: &Path,
+        others: Option<&VirtmeNg>,
+    ) -> Result<()> {
+        let (spec, _dir) = guests.machine(None)?;
+        self.floor.push(yardstick::bare(&spec, busybox, LIMIT).context("the bare guest")?);
+        self.cold.push(guests.whole(plugin, None)?);
+        self.restored.push(guests.whole(plugin, Some(snapshots))?);
+        if let Some(VirtmeNg { vng, .. }) = others {
+            self.virtme_ng.push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
         }
-        let (vm, _dir) = boot(None)?;
-        plain.push(vm.boot_time());
+        let (vm, _dir) = guests.boot(None)?;
+        self.plain.push(vm.boot_time());
         drop(vm);
-        let (mut vm, _dir) = boot(Some(&built.plugin))?;
-        idle.push(vm.boot_time());
+        let (mut vm, _dir) = guests.boot(Some(plugin))?;
+        self.idle.push(vm.boot_time());
         // The same number of triggers, armed and idle, minus a measurement without any. The first
         // measurement is discarded: it translates the code.
         work(&mut vm, 1, 1)?;
         let rest = work(&mut vm, 1, 1)?;
-        idle_work.push(work(&mut vm, 1, HITS)?.saturating_sub(rest));
-        armed_work.push(work(&mut vm, HITS, 1)?.saturating_sub(rest));
-        // As above.
+        self.idle_work.push(work(&mut vm, 1, HITS)?.saturating_sub(rest));
+        self.armed_work.push(work(&mut vm, HITS, 1)?.saturating_sub(rest));
+        // The first round is discarded as well.
         attach(&mut vm, false)?;
-        idle_rounds.push(attach(&mut vm, false)?);
-        profiled_rounds.push(attach(&mut vm, true)?);
+        self.idle_rounds.push(attach(&mut vm, false)?);
+        self.profiled_rounds.push(attach(&mut vm, true)?);
+        Ok(())
     }
-    drop(progress);
-    let mut table = format!(
-        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds\n\n{:<34}{:>9}{:>9}{:>9}{:>8}\n",
-        args.kernel, image.arch, qemu.version, args.rounds, "", "median", "min", "max", "ratio"
-    );
-    let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
-        table.push_str(&row(name, times, against))
-    };
-    row("bare QEMU, to its end", &floor, None);
-    row("a guest, a request, its end: cold", &cold, Some(&floor));
-    row("the same, restored", &restored, Some(&floor));
-    if let Some(VirtmeNg { version, .. }) = &others {
-        row(&format!("virtme-ng {version}, `true`"), &theirs, Some(&floor));
-        row("restored, against virtme-ng", &restored, Some(&theirs));
+
+    fn table(&self, title: &str, others: Option<&VirtmeNg>) -> String {
+        let mut table =
+            format!("{title}\n\n{:<34}{:>9}{:>9}{:>9}{:>8}\n", "", "median", "min", "max", "ratio");
+        let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
+            table.push_str(&row(name, times, against))
+        };
+        row("bare QEMU, to its end", &self.floor, None);
+        row("a guest, a request, its end: cold", &self.cold, Some(&self.floor));
+        row("the same, restored", &self.restored, Some(&self.floor));
+        if let Some(VirtmeNg { version, .. }) = others {
+            row(&format!("virtme-ng {version}, `true`"), &self.virtme_ng, Some(&self.floor));
+            row("restored, against virtme-ng", &self.restored, Some(&self.virtme_ng));
+        }
+        row("boot, no plugin", &self.plain, None);
+        row("boot, plugin idle", &self.idle, Some(&self.plain));
+        row(&format!("{HITS} fentry triggers, idle, CPU"), &self.idle_work, None);
+        row(&format!("{HITS} fentry triggers, armed, CPU"), &self.armed_work, Some(&self.idle_work));
+        row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &self.idle_rounds, None);
+        let profiled = format!("kprobe.multi of {FUNCTIONS}, profiled");
+        row(&profiled, &self.profiled_rounds, Some(&self.idle_rounds));
+        table
     }
-    row("boot, no plugin", &plain, None);
-    row("boot, plugin idle", &idle, Some(&plain));
-    row(&format!("{HITS} fentry triggers, idle, CPU"), &idle_work, None);
-    row(&format!("{HITS} fentry triggers, armed, CPU"), &armed_work, Some(&idle_work));
-    row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &idle_rounds, None);
-    row(&format!("kprobe.multi of {FUNCTIONS}, profiled"), &profiled_rounds, Some(&idle_rounds));
-    print(table.as_bytes())?;
-    Ok(exit::PASS)
 }
 
 /// CPU time of QEMU, which a busy host disturbs less than wall time.

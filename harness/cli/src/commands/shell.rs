@@ -75,15 +75,7 @@ pub struct Args {
 const LONGEST: u64 = 365 * 24 * 60 * 60;
 
 pub fn shell(args: &Args) -> Result<u8> {
-    let line = match &args.command[..] {
-        [] if !io::stdin().is_terminal() => {
-            let message = "shell needs a terminal on stdin, or a command: `cargo xtask shell -- uname -a`";
-            return Err(Error::Usage(message.to_owned()));
-        }
-        [] => None,
-        [line] => Some(line.clone()),
-        words => Some(shell_words::join(words)),
-    };
+    let line = line(args)?;
     let cache = Cache::open(true)?;
     let progress = Progress::new();
     let backend = args.vm;
@@ -107,23 +99,7 @@ pub fn shell(args: &Args) -> Result<u8> {
             Root::Host(VirtmeNg::find(&cache)?.vng)
         }
     };
-    let mut spec = Spec {
-        qemu: qemu.program.clone(),
-        arch: image.arch,
-        accel: Accel::Kvm,
-        clock: Clock::Free,
-        kernel: image.image.clone(),
-        initrd: "none".into(),
-        virtme: None,
-        cpus: args.cpus,
-        memory_mib: args.memory,
-        append: args.append.clone(),
-        plugin: None,
-        snapshots: None,
-        lbr: None,
-        dir: "none".into(),
-        deadlines: Deadlines::default(),
-    };
+    let mut spec = spec(args, &image, &qemu);
     let nowhere = Path::new("none");
     let probe = || {
         progress.step("trying KVM with a guest");
@@ -168,6 +144,39 @@ pub fn shell(args: &Args) -> Result<u8> {
             error.console_tail.iter().for_each(|line| eprintln!("{line}"));
             Err(error.into())
         }
+    }
+}
+
+/// The command for the guest's shell; `None`: the terminal.
+fn line(args: &Args) -> Result<Option<String>> {
+    match &args.command[..] {
+        [] if !io::stdin().is_terminal() => {
+            let message = "shell needs a terminal on stdin, or a command: `cargo xtask shell -- uname -a`";
+            Err(Error::usage(message))
+        }
+        [] => Ok(None),
+        [line] => Ok(Some(line.clone())),
+        words => Ok(Some(shell_words::join(words))),
+    }
+}
+
+fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
+    Spec {
+        qemu: qemu.program.clone(),
+        arch: image.arch,
+        accel: Accel::Kvm,
+        clock: Clock::Free,
+        kernel: image.image.clone(),
+        initrd: "none".into(),
+        virtme: None,
+        cpus: args.cpus,
+        memory_mib: args.memory,
+        append: args.append.clone(),
+        plugin: None,
+        snapshots: None,
+        lbr: None,
+        dir: "none".into(),
+        deadlines: Deadlines::default(),
     }
 }
 
