@@ -567,18 +567,20 @@ fn an_exact_difference_counts_beyond_tolerance_and_layout() {
     }
 }
 
-/// What the base's placebo moves by as much is no cost; by one more it is.
+/// A difference of twice the placebo's move is no cost; one more is.
 #[test]
 fn a_difference_within_the_placebos_band_is_layout() {
     let name = EXACT[1];
     for (more, expected) in [(0, LAYOUT), (1, Verdict::Worse)] {
-        let mut run = with_a_changed_attach(|attach| scale(attach, |value| value * 11 / 10 + more));
+        let moved = |value: u64| value * 11 / 10;
+        let twice = |value: u64| value + 2 * (moved(value) - value) + more;
+        let mut run = with_a_changed_attach(|attach| scale(attach, twice));
         run.tolerance = Tolerance::default();
         // The tree is the base.
         run.series[0].reverse = false;
         let series = run.series[0].clone();
         assert_eq!(verdict(&of_series(&run, whole), name).verdict, Verdict::Worse);
-        let mut placebo = with_a_changed_attach(|attach| scale(attach, |value| value * 11 / 10));
+        let mut placebo = with_a_changed_attach(|attach| scale(attach, moved));
         let head = &series.head().kernel;
         let mut cells: Vec<Cell> = placebo.cells.drain(..).filter(|cell| cell.id.kernel == *head).collect();
         cells.iter_mut().for_each(|cell| cell.id.kernel = "placebo".to_owned());
