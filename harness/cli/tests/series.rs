@@ -225,6 +225,37 @@ fn dearer_attaching_is_worse_and_moved_code_is_not() {
     assert!(first.is_some_and(|line| line.contains('+')), "{}", said(&output));
 }
 
+/// One patch: a nop where programs are run, and a loop of 40,000 instructions where a direct call is attached.
+#[test]
+fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
+    const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
+                         - trigger: { mechanisms: [fentry, kprobe.multi], throughput: false }\n  \
+                         - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact, explain: [exact] }\n";
+    let dir = tempfile::tempdir().unwrap();
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-hits");
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let comparison = compare::whole(&run, &run.series[0], None);
+    let of = |name: &str| {
+        let found = comparison.metrics.iter().find(|compared| compared.metric.to_string() == name);
+        found.unwrap_or_else(|| panic!("no {name}: {}", said(&output)))
+    };
+    for mechanism in ["fentry", "kprobe_multi"] {
+        let hit = of(&format!("trigger.{mechanism}.instructions"));
+        let [Value::Count(base), Value::Count(head)] = [&hit.base, &hit.head] else { panic!("{hit:?}") };
+        assert_eq!((head - base, hit.verdict.clone()), (1, Verdict::Worse), "{hit:?}");
+        let branches = of(&format!("trigger.{mechanism}.branches"));
+        assert_eq!(branches.verdict, Verdict::Same(Difference::None), "{branches:?}");
+    }
+    for name in ["attach.fentry.1.attach.instructions", "attach.fentry.1.attach.exact"] {
+        assert_eq!(of(name).verdict, Verdict::Worse, "{name}: {:?}", of(name));
+    }
+    // Nothing else is a cost.
+    let worse = comparison.metrics.iter().filter(|compared| compared.verdict == Verdict::Worse);
+    assert_eq!(worse.count(), 4, "{}", said(&output));
+}
+
 #[test]
 fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
     let dir = tempfile::tempdir().unwrap();
