@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bisections of a real kernel that is built here. The history is `bisect-history/`: patches that are harmless, one that does not
-//! build, one that does not boot, one that makes attaching dearer and one that adds a branch record, with the commits that mend them.
-//! As a series they share the kernel that `series.rs` builds; as a git repository they are the long test, which is run by its name.
+//! Bisect a real kernel that is built here. `bisect-history/` has harmless patches, and four bad
+//! ones: one does not build, one does not boot, one makes attaching dearer, one adds a branch
+//! record. Other patches mend these.
+//!
+//! As a series they share the kernel that `series.rs` builds. As a git repository they make the
+//! long test, which runs only when it is named.
 
 mod command;
 
@@ -21,7 +24,7 @@ use tramplab_host::runs::RunDir;
 use tramplab_kernel::compile::Means;
 use tramplab_lab::bisect::{End, Found, State, Step, Verdict, state::PREFIX};
 
-/// By its number in the history.
+/// Finds a patch by its number in the history.
 fn patch(number: usize) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bisect-history");
     let is_it =
@@ -29,7 +32,7 @@ fn patch(number: usize) -> PathBuf {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).find(is_it).unwrap()
 }
 
-/// Some of the patches as a quilt series, which has an order of its own.
+/// Copies some patches into a quilt series, which may reorder them.
 fn series(dir: &Path, numbers: &[usize]) -> PathBuf {
     let folder = dir.join("history");
     fs::create_dir(&folder).unwrap();
@@ -50,7 +53,7 @@ fn bisect(runs: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// The only bisection in a folder.
+/// Returns the only bisection in a folder.
 fn stored(runs: &Path) -> Option<(PathBuf, State)> {
     let folders = fs::read_dir(runs).ok()?.map(|entry| entry.unwrap().path());
     let mut folders = folders.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(PREFIX));
@@ -65,7 +68,7 @@ fn found(state: &State) -> &Step {
     state.step(commit).unwrap()
 }
 
-/// Starts it, and interrupts it as soon as it has tested a commit between the ends.
+/// Starts a bisection; interrupts it once it has tested a commit between the ends.
 fn interrupted(mut command: Command, runs: &Path) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_raw(child.id() as i32);
@@ -83,11 +86,12 @@ fn interrupted(mut command: Command, runs: &Path) -> Output {
 }
 
 #[test]
-fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interruption() {
+fn bisects_a_metric_around_broken_commits() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");
-    // Three comments, panics, boots again, a record more, broken, mended, slower. git takes the fourth first, and later the seventh:
-    // around both it has to go. The last is an image of its own, so that something between the ends has to boot.
+    // In this order: three comments, panics, boots again, adds a record, broken, mended, slower.
+    // git picks the fourth first and the seventh later, and has to go around both. The last patch
+    // gives an image of its own, so that a kernel between the ends must boot.
     let series = series(dir.path(), &[1, 2, 3, 6, 8, 11, 4, 5, 9]);
     let arguments =
         ["--series", series.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "lbr_waste.fexit.any"];
@@ -96,7 +100,7 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     let (folder, before) = stored(&runs).unwrap();
     assert!(before.end.is_none() && before.steps.len() >= 3, "{before:?}");
 
-    // With another compiler than it was begun with, or other lines of a configuration, it does not go on.
+    // A bisection rejects another compiler and another configuration when it continues.
     type Change = fn(&mut Means);
     let changes: [(&str, Change); 2] = [
         ("another toolchain (gcc 1; ld 1, now gcc", |means| means.toolchain = "gcc 1; ld 1".to_owned()),
@@ -116,19 +120,19 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let (again, state) = stored(&runs).unwrap();
-    // What was known is not measured again.
+    // It does not measure a commit again.
     assert_eq!((again, &state.steps[..before.steps.len()]), (folder.clone(), &before.steps[..]));
     assert!(said(&output).contains("going on with"), "{}", said(&output));
     let culprit = found(&state);
     assert_eq!(culprit.subject, "bpf: Jump once more on the way to a program", "{}", said(&output));
     let by_subject =
         |start: &str| state.steps.iter().find(|step| step.subject.starts_with(start)).expect("was tested");
-    // Neither was called bad, and git went around them.
+    // git went around both; neither was called bad.
     for (start, why) in [("init: Panic", "panic"), ("bpf: Call what is not there", "does not build")] {
         let step = by_subject(start);
         assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
     }
-    // The same image as another's: nothing was booted, and the verdict is that one's.
+    // A commit with the image of another one takes its verdict without a boot.
     let twins: Vec<&Step> = state.steps.iter().filter(|step| step.same_as.is_some()).collect();
     let is_as_measured = |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
     assert!(!twins.is_empty() && twins.iter().all(is_as_measured), "{twins:?}");
@@ -138,20 +142,21 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     {
         assert!(report.contains(words), "{words}: {report}");
     }
-    // Its runs are told from those of any other bisection.
+    // The run's id names its bisection.
     let run =
         RunDir::load(&folder.join("steps").join(state.measured(culprit).run.as_ref().unwrap())).unwrap();
     assert!(run.id.starts_with(folder.file_name().unwrap().to_str().unwrap()), "{}", run.id);
-    // The record that came, in the listings side by side.
+    // The report shows the added record in a diff of the listings.
     let came = |line: &str| line.starts_with('+') && line.contains("-> __bpf_prog_enter_recur");
     assert!(report.lines().any(came), "{report}");
-    // Asked once more, it only says so.
+    // A finished bisection only prints its report.
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(stored(&runs).unwrap().1, state);
     assert_eq!(String::from_utf8_lossy(&output.stdout), report);
 
-    // From here on all kernels are there. Which patch no longer boots? What does not build is none.
+    // All kernels are built by now. Ask for the patch that no longer boots; one that does not build
+    // is no answer.
     fs::remove_dir_all(dir.path().join("history")).unwrap();
     let panics = self::series(dir.path(), &[1, 4, 5, 6]);
     let runs = dir.path().join("boot");
@@ -161,10 +166,10 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(found(&stored(&runs).unwrap().1).subject, "init: Panic as soon as there is a console");
     assert!(said(&output).contains("this kernel is not to boot"), "{}", said(&output));
-    // What shows it again builds as this did.
+    // The command that reproduces it builds unconfined too.
     assert!(said(&output).contains("vm-test --accel tcg --unconfined"), "{}", said(&output));
 
-    // Nothing that is built changes: there is nothing to search, and nothing is booted to know it but the good end.
+    // No image changes, so there is nothing to search. Only the good end is booted.
     fs::remove_dir_all(dir.path().join("history")).unwrap();
     let same = self::series(dir.path(), &[1]);
     let runs = dir.path().join("same");
@@ -176,9 +181,9 @@ fn a_metric_is_followed_through_what_does_not_build_or_boot_and_after_an_interru
     assert_eq!(stored(&runs).unwrap().1.steps[1].run, None);
 }
 
-/// git takes 1 to 127 for "bad" but for 125: what is wrong with the command line must not end so.
+/// git takes 1 to 127, except 125, for "bad": a wrong command line needs another exit code.
 #[test]
-fn a_step_that_cannot_answer_stops_git() {
+fn failed_step_stops_git_bisect() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().to_str().unwrap();
     for (arguments, step, code) in [
@@ -214,7 +219,7 @@ impl Tree {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// The same commits each time, so that their kernels are built once.
+    /// Makes the same commits each time, so that their kernels are built once.
     fn make(folder: PathBuf, sources: &Path) -> Tree {
         let tree = Tree(folder);
         if tree.0.join(".git/done").exists() {
@@ -255,11 +260,12 @@ impl Tree {
     }
 }
 
-/// Each metric to its commit in a git repository with a merge, and the same by hand. A first build of a kernel (minutes), then some
-/// dozen builds of what changed: `cargo test --test bisect -- --ignored`.
+/// Finds each metric's commit in a git repository with a merge, then again by `git bisect run`. The
+/// first kernel takes minutes to build; some dozen smaller builds follow. Run it with `cargo test
+/// --test bisect -- --ignored`.
 #[test]
 #[ignore = "builds a kernel whole in a folder of its own"]
-fn the_long_history() {
+fn bisects_a_git_history_with_a_merge() {
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("target/bisect-history");
     let cache = std::env::var_os("TRAMPLAB_CACHE").map_or_else(
@@ -269,7 +275,7 @@ fn the_long_history() {
     fs::create_dir_all(&root).unwrap();
     let suite = root.join("suite.yaml");
     fs::write(&suite, "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - boot: {}\n").unwrap();
-    // Brings the sources.
+    // Fetch the sources.
     let output =
         tramplab().args(["vm-test", "--list", "--accel", "tcg", "--suite"]).arg(&suite).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
@@ -298,7 +304,7 @@ fn the_long_history() {
         let (_, state) = stored(&runs).unwrap();
         assert_eq!(found(&state).commit, tree.git(&["rev-parse", culprit]), "{metric}: {}", said(&output));
 
-        // By hand, in a place of its own: nothing is known from before.
+        // By hand, in another folder, so that no earlier result is known.
         tree.git(&["bisect", "start", bad, "v0"]);
         let by_hand = dir.path().join(format!("{metric}-by-hand"));
         let step = bisect(&by_hand, &[&arguments[..], &["--step"]].concat());

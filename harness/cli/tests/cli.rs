@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command line from outside: what is wrong with the input is said, with the documented exit code, before
-//! anything boots.
+//! The command line from outside: it names wrong input and ends with the documented exit code
+//! before anything boots.
 
 mod command;
 
@@ -18,21 +18,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Another architecture than this machine's.
+/// An architecture other than this machine's.
 const FOREIGN: &str = if cfg!(target_arch = "x86_64") { "arm64" } else { "x86_64" };
 
-/// A suite that would run one cell.
+/// A suite of one cell.
 const SUITE: &str =
     "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
 
 struct Case {
     name: &'static str,
-    /// The suite given with `--suite`; none for a command of its own.
+    /// The suite given with `--suite`; `None` where `arguments` are a whole command.
     suite: Option<String>,
     /// Further files; `{dir}` in the arguments names their folder.
     files: Vec<(&'static str, Vec<u8>)>,
     arguments: &'static [&'static str],
-    /// All must be said.
+    /// The message contains all of these.
     words: &'static [&'static str],
 }
 
@@ -62,9 +62,9 @@ fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]
     Case { name, suite: None, files, arguments: &["report", "{dir}"], words }
 }
 
-/// Else each command would build packages anew whose builds ask for it.
+/// With cargo's variables kept, each command would rebuild packages whose build scripts read them.
 #[test]
-fn of_our_package_no_other_cargo_is_told() {
+fn removes_own_cargo_variables_for_children() {
     let dir = tempfile::tempdir().unwrap();
     let (cargo, seen) = (dir.path().join("cargo"), dir.path().join("seen"));
     fs::write(&cargo, format!("#!/bin/sh\nenv > {}\nexit 1\n", seen.display())).unwrap();
@@ -85,9 +85,9 @@ fn of_our_package_no_other_cargo_is_told() {
     }
 }
 
-/// Neither the tests, nor what they started, nor their folders; also where more than one signal comes.
+/// Ends the tests, their children and their folders, also when several signals come.
 #[test]
-fn an_interrupted_fault_matrix_leaves_nothing() {
+fn interrupted_fault_matrix_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (cargo, pids, tmp) = (dir.path().join("cargo"), dir.path().join("pids"), dir.path().join("tmp"));
     fs::create_dir(&tmp).unwrap();
@@ -116,10 +116,10 @@ fn an_interrupted_fault_matrix_leaves_nothing() {
 }
 
 #[test]
-fn bad_input_is_named_and_ends_with_2() {
+fn names_bad_input_and_exits_2() {
     let image =
         fs::read(std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`")).unwrap();
-    // The configuration of Debian's 6.12, as far as it matters, but for one option.
+    // Debian's configuration of 6.12, cut down to the options that matter, less one option.
     let config = include_str!("../../kernel/src/testdata/6.12.config");
     let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
     assert_ne!(config, without_btf);
@@ -295,7 +295,7 @@ fn bad_input_is_named_and_ends_with_2() {
 }
 
 #[test]
-fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
+fn rejects_unusable_qemu() {
     let dir = tempfile::tempdir().unwrap();
     let fake = |name: &str, version: &str| {
         let path = dir.path().join(name);
@@ -306,7 +306,7 @@ fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
     for (program, word) in [
         (fake("old", "8.2.2"), "8.2.2"),
         (fake("new", "11.2.0"), "11.2.0"),
-        // In range, but it knows no `-plugin`.
+        // The version is in range, but `-plugin` is missing.
         (fake("plain", "10.0.2"), "plugin"),
         (dir.path().join("none"), "none"),
     ] {
@@ -321,7 +321,7 @@ fn a_qemu_that_will_not_do_is_refused_with_the_reason() {
     }
 }
 
-/// A folder that looks like a kernel's sources, and does not build.
+/// Makes a folder that looks like kernel sources and does not build.
 fn sources(dir: &Path) -> String {
     let sources = dir.join("linux");
     fs::create_dir(&sources).unwrap();
@@ -331,9 +331,9 @@ fn sources(dir: &Path) -> String {
     sources.to_str().unwrap().to_owned()
 }
 
-/// A list of cells is of names, and they are known before.
+/// Cells' names are known before a kernel is built.
 #[test]
-fn lists_cells_of_kernels_that_it_does_not_build() {
+fn lists_cells_without_building_kernels() {
     let dir = tempfile::tempdir().unwrap();
     let (sources, runs) = (sources(dir.path()), dir.path().join("runs"));
     fs::write(dir.path().join("suite.yaml"), SUITE).unwrap();
@@ -354,14 +354,14 @@ fn lists_cells_of_kernels_that_it_does_not_build() {
     let (names, said) = list(&series);
     assert_eq!(names, "x86_64/linux+lbr-helpers.0..linux/tcg/lbr_waste/fentry\n");
     assert!(said.contains("3 cells: 1 test") && said.contains("3 builds"), "{said}");
-    // What is prebuilt is fetched, and no cell runs.
+    // A prebuilt kernel is fetched; no cell runs.
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     assert_eq!(list(&["--no-run", "--kernel", &kernel]).0, "");
 }
 
-/// Whoever reads a file, or a form for programs, else sees an exit code and no reason.
+/// The report goes to a file: without this message only an exit code would be seen.
 #[test]
-fn says_why_a_rendered_run_is_no_pass() {
+fn says_why_a_rendered_run_fails() {
     let dir = tempfile::tempdir().unwrap();
     let json = dir.path().join("run.json");
     fs::write(&json, include_bytes!("../../testdata/run.json")).unwrap();
@@ -376,7 +376,7 @@ fn says_why_a_rendered_run_is_no_pass() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
 }
 
-/// The base was stopped before it had measured all that the head has.
+/// The base was interrupted before it had measured all that the head has.
 #[test]
 fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -404,16 +404,16 @@ fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(stderr(&output).contains("the run base did not come to its end"), "{}", stderr(&output));
     let output = compare(&["--anyway"]);
-    // It is no failure of the head.
+    // This is no failure of the head.
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let row = |line: &&str| line.contains(&format!("lbr_waste/{test}")) && line.contains("not in the run");
     assert_eq!(said(&output).lines().filter(row).count(), 1, "{}", said(&output));
     assert!(stderr(&output).contains("1 tests are in the head's run only"), "{}", stderr(&output));
 }
 
-/// Neither a folder in `runs/` nor one that the next try would not go on with.
+/// Leaves no folder in `runs/`, and so no bisection that the next try would find.
 #[test]
-fn a_bisection_that_cannot_begin_leaves_nothing() {
+fn failed_bisection_start_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, runs) = (dir.path().join("linux"), dir.path().join("runs"));
     fs::create_dir(&tree).unwrap();
@@ -446,9 +446,9 @@ fn a_bisection_that_cannot_begin_leaves_nothing() {
     assert_eq!(fs::read_dir(&runs).into_iter().flatten().count(), 0);
 }
 
-/// An entry of a kind in a cache of one's own, and something beside the cache that is nobody's business.
+/// One cache has entries of two kinds; a folder beside it must not be touched.
 #[test]
-fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
+fn lists_and_prunes_only_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("cache");
     for entry in ["cache/snapshot/old", "cache/qemu/new", "beside/mine"] {
@@ -480,14 +480,14 @@ fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
         let (code, said) = run(&["prune", "--kind", kind], limit);
         assert!(code == Some(2) && said.contains(words), "{kind}: {said}");
     }
-    // Within the limit nothing goes; beyond it what was not used for longest.
+    // Within the limit nothing is removed; beyond it the least recently used entry is.
     assert_eq!(run(&["prune"], "7MiB").0, Some(0));
     assert!(cache.join("snapshot/old/file").exists());
     let (code, said) = run(&["prune"], "4MiB");
     assert!(code == Some(0) && said.contains("snapshot/old"), "{said}");
     assert!(!cache.join("snapshot/old").exists() && cache.join("qemu/new/file").exists(), "{said}");
 
-    // Somebody uses it.
+    // Another run uses the cache.
     let users = fs::File::open(cache.join(".users.lock")).unwrap();
     let users = nix::fcntl::Flock::lock(users, nix::fcntl::FlockArg::LockShared).unwrap();
     let (code, said) = run(&["prune", "--to", "0"], "1GiB");
@@ -496,7 +496,7 @@ fn the_cache_is_listed_and_pruned_and_nothing_beside_it() {
     assert_eq!(run(&["prune", "--to", "0"], "1GiB").0, Some(0));
     assert!(!cache.join("qemu/new").exists() && dir.path().join("beside/mine/file").exists());
 
-    // Looking makes nothing.
+    // Listing creates no cache.
     let none = dir.path().join("none");
     let output = tramplab().env("TRAMPLAB_CACHE", &none).args(["cache", "ls"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The exact profile of real guests, against what is known from elsewhere.
+//! Compares the exact profile of real guests with other sources.
 
 mod machine;
 
@@ -21,10 +21,10 @@ use tramplab_protocol::{
 };
 use tramplab_vm::{Deadlines, Spec, Vm, initramfs};
 
-/// Beyond what anything here takes on a loaded machine.
+/// Longer than anything here takes on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A machine with this clock that was given these orders.
+/// A machine with this clock; its guest was given these orders.
 fn spec(arch: Arch, dir: &Path, clock: Clock, orders: &[Command]) -> Spec {
     let machine = machine::spec(arch, dir);
     let initrd = dir.join("ordered.cpio");
@@ -36,7 +36,7 @@ fn request(vm: &mut Vm, command: Command) -> Response {
     vm.request(command, LIMIT).unwrap().unwrap()
 }
 
-/// The `number`th profile of a guest, named.
+/// Resolves the guest's `number`th profile to symbols.
 fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
     let counts = counts(dir, number);
     let symbols = resolve(vm, count::addresses(&counts));
@@ -54,7 +54,7 @@ fn counts(dir: &Path, number: u64) -> Counts {
     counts
 }
 
-/// How often each function was called that `function_graph` printed, as `name() {` or `name();`.
+/// Counts calls in `function_graph` output, which prints `name() {` or `name();`.
 fn traced_calls(trace: &str) -> BTreeMap<&str, u64> {
     let mut calls = BTreeMap::new();
     for line in trace.lines().filter(|line| !line.starts_with('#')) {
@@ -66,7 +66,8 @@ fn traced_calls(trace: &str) -> BTreeMap<&str, u64> {
     calls
 }
 
-/// How often the measured thread called each function below `root` (also as the compiler split it), interrupts left out.
+/// Counts the measured thread's calls of each function below `root`, without interrupts. The
+/// compiler may have split `root` into parts such as `root.isra.0`.
 fn profiled_calls<'a>(profile: &'a Profile, root: &str) -> BTreeMap<&'a str, u64> {
     let name = |node: &Node| profile.functions[node.function as usize].name.as_str();
     let mut calls = BTreeMap::new();
@@ -85,19 +86,19 @@ fn profiled_calls<'a>(profile: &'a Profile, root: &str) -> BTreeMap<&'a str, u64
 }
 
 #[test]
-fn calls_are_those_that_the_kernels_own_tracer_sees_on_x86_64() {
-    calls_are_those_that_the_kernels_own_tracer_sees(Arch::X86_64);
+fn counts_the_calls_that_function_graph_traces_on_x86_64() {
+    counts_the_calls_that_function_graph_traces(Arch::X86_64);
 }
 
 #[test]
-fn calls_are_those_that_the_kernels_own_tracer_sees_on_arm64() {
-    calls_are_those_that_the_kernels_own_tracer_sees(Arch::Arm64);
+fn counts_the_calls_that_function_graph_traces_on_arm64() {
+    counts_the_calls_that_function_graph_traces(Arch::Arm64);
 }
 
-fn calls_are_those_that_the_kernels_own_tracer_sees(arch: Arch) {
+fn counts_the_calls_that_function_graph_traces(arch: Arch) {
     const TIMES: u32 = 20;
     let dir = tempfile::tempdir().unwrap();
-    // By the host's clock a busy host would see a timer's interrupt over every attempt.
+    // By the host's clock, a busy host would have a timer interrupt in every attempt.
     let orders = [Command::Calls(CallsRequest { times: TIMES })];
     let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
     let Response::Calls(reply) = request(&mut vm, orders[0].clone()) else { panic!() };
@@ -107,7 +108,8 @@ fn calls_are_those_that_the_kernels_own_tracer_sees(arch: Arch) {
 
     let traceable: BTreeSet<&str> = traceable.iter().map(String::as_str).collect();
     let traced = traced_calls(&trace);
-    // Calls all system calls' functions, or jumps to them, so that what those call is its own.
+    // This function calls every system call's function, or jumps to it. In the latter case it owns
+    // that function's calls.
     let system_calls = match arch {
         Arch::X86_64 => "x64_sys_call",
         Arch::Arm64 => "invoke_syscall",
@@ -119,12 +121,12 @@ fn calls_are_those_that_the_kernels_own_tracer_sees(arch: Arch) {
 }
 
 #[test]
-fn two_cpus_are_one_profile() {
-    // arm64 changes code without the other CPUs' help.
+fn joins_two_cpus_in_one_profile() {
+    // arm64 patches code without the help of other CPUs.
     let arch = Arch::X86_64;
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&Spec { cpus: 2, ..spec(arch, dir.path(), Clock::Free, &[]) }).unwrap();
-    // The other CPU is idle but for what it must know of patched code.
+    // The other CPU is idle, except that it must take notice of patched code.
     let command = explain(attach(Mechanism::KprobeMulti, 100, 1), Explain::Exact);
     let Response::Explain(_) = request(&mut vm, command) else { panic!() };
     for number in 0..2 {
@@ -144,7 +146,7 @@ fn two_cpus_are_one_profile() {
                     && wanted(node, &profile.threads[node.thread as usize])
             })
         };
-        // Told by the attaching thread, done in an interrupt of the other CPU.
+        // The attaching thread asks for it; the other CPU does it in an interrupt.
         assert!(anywhere("text_poke_bp_batch", |node, thread| thread.measured && !node.interrupt));
         assert!(anywhere("do_sync_core", |node, thread| !thread.measured && node.interrupt));
     }
@@ -160,14 +162,14 @@ fn explain(attach: AttachRequest, how: Explain) -> Command {
     Command::Explain(ExplainRequest { attach, how })
 }
 
-/// Of the attaching thread's work, what was spent in a function and below it, in per cent.
+/// Per cent of the attaching thread's work: in a function itself, and with all it calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     own: f64,
     total: f64,
 }
 
-/// By function, and the five with the most of their own.
+/// Shares by function, and the five functions with the largest shares of their own.
 fn shares(phases: &[Profile]) -> (BTreeMap<String, Share>, Vec<String>) {
     let all: u64 = phases.iter().map(|profile| profile.totals().task).sum();
     let per_cent = |amount| 100.0 * amount as f64 / all as f64;
@@ -183,11 +185,11 @@ fn shares(phases: &[Profile]) -> (BTreeMap<String, Share>, Vec<String>) {
     (shares, names)
 }
 
-/// No sampling interrupt comes while a function keeps interrupts off: what it does meanwhile, and has others do, is seen
-/// where it switches them on again, in itself. In these phases that is the one that patches code; what is to be compared
-/// of it is what it does with all it calls.
+/// No sampling interrupt comes while a function keeps interrupts off. The samples of what it does
+/// and calls meanwhile appear where it switches them on again, in the function itself. In these
+/// phases this is the function that patches code. Compare its total, not its own share.
 const INTERRUPTS_OFF: &str = "__text_poke";
-/// Percentage points. Of 2,500 samples one standard deviation of a share of 20 % is 0.8.
+/// Percentage points. With 2,500 samples, one standard deviation of a share of 20 % is 0.8.
 const APART: f64 = 3.0;
 
 fn assert_agree(exact: &[Profile], sampled: &[Profile]) {
@@ -209,18 +211,18 @@ fn assert_agree(exact: &[Profile], sampled: &[Profile]) {
 }
 
 #[test]
-fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts_on_x86_64() {
-    under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(Arch::X86_64);
+fn exact_boots_repeat_and_samples_agree_with_counts_on_x86_64() {
+    exact_boots_repeat_and_samples_agree_with_counts(Arch::X86_64);
 }
 
 #[test]
-fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts_on_arm64() {
-    under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(Arch::Arm64);
+fn exact_boots_repeat_and_samples_agree_with_counts_on_arm64() {
+    exact_boots_repeat_and_samples_agree_with_counts(Arch::Arm64);
 }
 
-/// A guest that keeps to its own clock repeats bit for bit: what it answers, times included, and all that was counted.
-fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(arch: Arch) {
-    // Two rounds of two phases: four profiles.
+/// Under its own clock a guest repeats bit for bit: all answers, times included, and all counts.
+fn exact_boots_repeat_and_samples_agree_with_counts(arch: Arch) {
+    // Two rounds of two phases are four profiles.
     let request_of = attach(Mechanism::Fentry, 3, 2);
     let orders = [Command::Facts, Command::Attach(request_of.clone()), explain(request_of, Explain::Exact)];
     let boot = || {
@@ -246,14 +248,14 @@ fn under_the_exact_clock_two_boots_are_one_and_samples_agree_with_counts(arch: A
         let totals = profile.totals();
         assert!(totals.task > 100_000 && totals.interrupts > 0, "{totals:?}");
     }
-    // Nobody else need run in each phase, but attaching and detaching twice leaves work to others.
+    // A single phase may run no other thread, but two rounds leave work to others.
     assert!(profiles.iter().any(|(_, profile)| profile.totals().others > 0));
     samples_agree(arch, vm, dir.path(), profiles.len() as u64);
 }
 
-/// Of both phases together; the guest's `number`th profile is the next.
+/// Compares both phases together. `number` is the guest's next profile.
 fn samples_agree(arch: Arch, mut vm: Vm, dir: &Path, number: u64) {
-    // A round of arm64, which changes code without stopping for it, takes half as long.
+    // A round takes half as long on arm64, which does not stop the CPUs to patch code.
     let rounds = match arch {
         Arch::X86_64 => 60,
         Arch::Arm64 => 130,

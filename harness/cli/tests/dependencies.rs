@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The packages that this one is made of keep what its README promises.
+//! The dependencies keep the promise that the README makes.
 
 use semver::Version;
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 
-/// The workspaces: ours, and that of the fuzz targets, which has a lock file of its own.
+/// The main workspace, and the fuzz targets' with its own lock file.
 const MANIFESTS: [(&str, &str); 2] =
     [("../../Cargo.toml", "tramplab"), ("../fuzz/Cargo.toml", "tramplab-fuzz")];
 
-/// Of a workspace and all that it depends on, as `cargo metadata` tells it.
+/// Lists a workspace's packages and all that they depend on, by `cargo metadata`.
 fn packages(manifest: &str) -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--manifest-path", manifest])
@@ -23,7 +23,7 @@ fn packages(manifest: &str) -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// `1.91` as cargo means it: 1.91.0.
+/// Cargo reads `1.91` as 1.91.0.
 fn version(text: &str) -> Version {
     let missing = 2 - text.matches('.').count();
     Version::parse(&format!("{text}{}", ".0".repeat(missing))).unwrap()

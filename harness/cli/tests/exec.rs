@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program of this host in a real guest: packed with what it is linked to, run by the agent, and ended whatever it does.
+//! Runs a program of this host in a real guest: packs it with its libraries, has the agent run it,
+//! and ends it whatever it does.
 
 mod machine;
 
@@ -14,7 +15,7 @@ use tramplab_vm::{Spec, Vm, initramfs};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What the shell did in the guest, and said.
+/// Runs a script in the guest; returns how it ended and its output.
 fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply, String) {
     let request = ExecRequest {
         argv: ["/own/sh", "-c", script].map(str::to_owned).into(),
@@ -31,7 +32,7 @@ fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply,
     }
 }
 
-/// Into the guest's `/own`, with what it is linked to.
+/// Packs a program and its libraries; it becomes `/own/NAME` in the guest.
 fn pack(spec: &mut Spec, program: &Path, name: &str) {
     let root = spec.dir.join("root");
     let to = root.join("own").join(name);
@@ -48,7 +49,7 @@ fn pack(spec: &mut Spec, program: &Path, name: &str) {
 }
 
 #[test]
-fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
+fn runs_host_programs_in_the_guest_and_ends_them() {
     let dir = tempfile::tempdir().unwrap();
     let mut spec = spec(Arch::host().expect("guests are of the host's architecture here"), dir.path());
     pack(&mut spec, Path::new("/bin/sh"), "sh");
@@ -59,7 +60,7 @@ fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
     assert_eq!(reply, ExecReply { end: ExecEnd::Exited(3), dropped: 0 });
     assert_eq!(said, "hello /own\nto stderr\nno end ±");
 
-    // What the kernel's tests take for granted.
+    // The kernel's own tests need all of these.
     let script = "while read -r a b c d; do echo $b $c; done < /proc/mounts; read -r flags < /sys/class/net/lo/flags; echo lo $flags; \
                   (exit 5); echo child $?; test -d /mnt && echo mnt";
     let (reply, said) = sh(&mut vm, script, 60, 1 << 20);
@@ -71,19 +72,19 @@ fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
     let (reply, _) = sh(&mut vm, "kill -SEGV $$", 60, 1 << 20);
     assert_eq!(reply.end, ExecEnd::Signaled(11));
 
-    // A flood: what is beyond the limit is counted, and no line is cut.
+    // The limit cuts a flood at a line's end; the agent counts the bytes beyond it.
     let (reply, said) = sh(&mut vm, "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done", 60, 100);
     assert_eq!(reply.end, ExecEnd::Exited(0));
     assert!(said.ends_with('\n') && said.len() <= 100 && said.starts_with("line 0\nline 1\n"), "{said}");
     let all: u64 = (0..5000).map(|i| format!("line {i}\n").len() as u64).sum();
     assert_eq!(reply.dropped + said.len() as u64, all);
 
-    // It would never end, nor would what it left behind; the pipe is held open all the while.
+    // Neither it nor its child would ever end, and the child holds the pipe open.
     let (reply, said) = sh(&mut vm, "(trap '' TERM; while :; do :; done) & echo began; wait", 2, 1 << 20);
     assert_eq!((reply.end, said.as_str()), (ExecEnd::TimedOut, "began\n"));
     let (reply, said) = sh(&mut vm, "(while :; do :; done) & echo left", 60, 1 << 20);
     assert_eq!((reply.end, said.as_str()), (ExecEnd::Exited(0), "left\n"));
-    // Both are gone: no other shell is there.
+    // Both are gone: no other shell runs.
     let script = "for f in /proc/[0-9]*/comm; do read -r n < $f && [ $n = sh ] && echo ${f%/comm}; done; echo self /proc/$$";
     let (_, said) = sh(&mut vm, script, 60, 1 << 20);
     let lines: Vec<&str> = said.lines().collect();
@@ -106,10 +107,11 @@ fn a_program_of_the_host_runs_in_the_guest_and_is_ended() {
     vm.power_off(LIMIT).unwrap();
 }
 
-/// What the kernel tree's test of branch records asks for, in a guest as it is and in one that delivers records: by another process than the
-/// agent, in a program that is loaded when the plugin is long armed.
+/// Asks as the kernel tree's test of branch records does, in a plain guest and in one that delivers
+/// records. Another process than the agent asks, and its program is loaded long after the plugin
+/// was armed.
 #[test]
-fn where_records_are_delivered_a_guest_looks_like_a_machine_that_has_them() {
+fn delivering_guest_looks_like_a_machine_with_records() {
     let dir = tempfile::tempdir().unwrap();
     let mut spec = delivering(Arch::X86_64, dir.path());
     let program = dir.path().join("asks");
@@ -135,16 +137,16 @@ fn where_records_are_delivered_a_guest_looks_like_a_machine_that_has_them() {
         }
         said
     };
-    // No such entry: of a PMU that is not there.
+    // ENOENT: this machine has no PMU.
     let missing = nix::errno::Errno::ENOENT as i32;
     let nothing = format!("branches {missing} cycles {missing}\nsnapshot -{missing} newest is not\n");
     assert_eq!(asks(None), format!("cpus 1 guests 1 {nothing}"));
     let model = Model::choose(None, Arch::X86_64);
     let cpu = model.delivered(Filter::of(Branch::Any), model.depth());
-    // Only what asks for branches is there; and two records of 24 bytes.
+    // Only an event that asks for branches opens; the snapshot has two records of 24 bytes.
     let given = format!("cpus 1 guests 0 branches 0 cycles {missing}\nsnapshot 48 newest is there\n");
     assert_eq!(asks(Some(cpu)), given);
-    // The recording ends with the program: its trace is there.
+    // The recording ends with the program, and its trace is written.
     assert!(dir.path().join("trace-0000.bin").is_file() && !dir.path().join("trace-0001.bin").exists());
     assert_eq!(asks(None), format!("cpus 1 guests 0 {nothing}"));
     vm.power_off(LIMIT).unwrap();

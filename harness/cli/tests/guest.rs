@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real guests through the library: what they measure, and how they die.
+//! Real guests through the library: their measurements, and their failures.
 
 mod machine;
 
@@ -38,7 +38,7 @@ fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism)
     branch::lbr_waste(arch, &trace, &symbols.into_iter().collect(), &reply).unwrap()
 }
 
-/// A trace, and names for its addresses while what was attached still is.
+/// Reads a trace and resolves its addresses while the program is still attached.
 fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
     let trace = Trace::decode(&fs::read(trace::file_name(dir, number)).unwrap()).unwrap();
     let addresses = branch::symbols::addresses(&trace);
@@ -49,7 +49,7 @@ fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
     (trace, symbols)
 }
 
-/// One of each way into the tracer, and its ends; kprobes among them, which are exceptions.
+/// One mechanism of each kind of entry and exit. Kprobes are among them, as they take exceptions.
 const WAYS: [Mechanism; 6] = [
     Mechanism::Fentry,
     Mechanism::Fexit,
@@ -60,16 +60,16 @@ const WAYS: [Mechanism; 6] = [
 ];
 
 #[test]
-fn waste_repeats_bit_for_bit_and_across_boots_on_x86_64() {
-    waste_repeats_bit_for_bit_and_across_boots(Arch::X86_64);
+fn waste_repeats_within_and_across_boots_on_x86_64() {
+    waste_repeats_within_and_across_boots(Arch::X86_64);
 }
 
 #[test]
-fn waste_repeats_bit_for_bit_and_across_boots_on_arm64() {
-    waste_repeats_bit_for_bit_and_across_boots(Arch::Arm64);
+fn waste_repeats_within_and_across_boots_on_arm64() {
+    waste_repeats_within_and_across_boots(Arch::Arm64);
 }
 
-fn waste_repeats_bit_for_bit_and_across_boots(arch: Arch) {
+fn waste_repeats_within_and_across_boots(arch: Arch) {
     let mut seen = BTreeSet::new();
     // Twice in one boot, and once in another.
     for rounds in [2, 1] {
@@ -97,8 +97,9 @@ fn digests(found: &[LbrWaste]) -> Vec<String> {
     found.iter().flat_map(|waste| &waste.points).map(|point| point.digest.clone()).collect()
 }
 
-/// What another boot must find as well: every record; of arm64, whose JIT loads an address with more or fewer instructions, and so
-/// moves what follows in a program, all that is counted.
+/// Returns what every boot must repeat. On x86-64 this is every record. On arm64 it is the counts:
+/// the JIT loads an address with a varying number of instructions, which moves the code behind
+/// them.
 fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
     match arch {
         Arch::X86_64 => digests(found),
@@ -109,16 +110,16 @@ fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
 }
 
 #[test]
-fn a_restored_guest_measures_what_a_booted_one_does_on_x86_64() {
-    a_restored_guest_measures_what_a_booted_one_does(Arch::X86_64);
+fn restored_guest_measures_the_same_on_x86_64() {
+    restored_guest_measures_the_same(Arch::X86_64);
 }
 
 #[test]
-fn a_restored_guest_measures_what_a_booted_one_does_on_arm64() {
-    a_restored_guest_measures_what_a_booted_one_does(Arch::Arm64);
+fn restored_guest_measures_the_same_on_arm64() {
+    restored_guest_measures_the_same(Arch::Arm64);
 }
 
-fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
+fn restored_guest_measures_the_same(arch: Arch) {
     let cache = tempfile::tempdir().unwrap();
     let mut seen = BTreeSet::new();
     let mut random = BTreeSet::new();
@@ -151,7 +152,7 @@ fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
         seen.insert(of_any_boot(arch, &measured));
         let Response::Moment(moment) = vm.request(Command::Moment, LIMIT).unwrap().unwrap() else { panic!() };
         assert!(facts.btf_bytes > 0, "{start}: {facts:?}");
-        // The wall clock is right again, to the second or two that the guest takes.
+        // The wall clock is right again, within the seconds that the guest takes.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         assert!(
             now.abs_diff(Duration::from_nanos(moment.realtime_ns)) < LIMIT,
@@ -161,15 +162,16 @@ fn a_restored_guest_measures_what_a_booted_one_does(arch: Arch) {
         vm.power_off(LIMIT).unwrap();
         let log = fs::read_to_string(dir.path().join("console.log")).unwrap();
         assert!(log.contains("Linux version"), "{start}: {log}");
-        // What is of no use is gone.
+        // Useless snapshots are removed.
         assert_eq!(kept(cache.path()).is_some(), restored, "{start}");
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
-/// Each fault is on the kernel's command line; the guest is measured, and is no model for others.
+/// Each fault is a word on the kernel's command line. The guest measures, but is no model for
+/// others.
 #[test]
-fn keeps_no_snapshot_of_a_guest_that_is_not_what_its_kind_should_be() {
+fn keeps_no_snapshot_of_a_faulty_guest() {
     for (word, clock_source, noted) in [
         ("tsc=unstable", "hpet", "Marking TSC unstable due to boot parameter"),
         ("clocksource=hpet", "hpet", "its clock source is hpet, not tsc"),
@@ -186,13 +188,13 @@ fn keeps_no_snapshot_of_a_guest_that_is_not_what_its_kind_should_be() {
         assert!(log.contains(noted), "{word}: {log}");
         assert_eq!((vm.restored(), kept(cache.path())), (false, None), "{word}: {log}");
         assert!(facts.clocksource.starts_with(clock_source), "{word}: {facts:?}");
-        // It goes on.
+        // The guest still measures.
         assert!(!waste(Arch::X86_64, &mut vm, dir.path(), 0, Mechanism::Fexit).points.is_empty());
         vm.power_off(LIMIT).unwrap();
     }
 }
 
-/// The only snapshot that is kept.
+/// Returns the only snapshot in the cache.
 fn kept(cache: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(cache.join("snapshot")).ok()?.map(|entry| entry.unwrap().path().join("state"));
     let mut kept: Vec<PathBuf> = entries.filter(|state| state.exists()).collect();
@@ -200,7 +202,7 @@ fn kept(cache: &Path) -> Option<PathBuf> {
     kept.pop()
 }
 
-/// A QEMU that boots only.
+/// A QEMU that boots guests but restores none.
 fn refusing(program: &Path, dir: &Path) -> PathBuf {
     let path = dir.join("qemu");
     let script = format!(
@@ -221,9 +223,9 @@ fn flip_a_bit(file: &Path) {
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
-/// The program's own view against the trace, by the model that the plugin knows as two sets of kinds.
+/// Compares the program's records with the trace. The plugin knows the model as two sets of kinds.
 #[test]
-fn programs_are_handed_the_records_of_the_trace() {
+fn delivers_the_records_of_the_trace() {
     let arch = Arch::X86_64;
     let dir = tempfile::tempdir().unwrap();
     let delivering = machine::delivering(arch, dir.path());
@@ -244,9 +246,9 @@ fn programs_are_handed_the_records_of_the_trace() {
         let waste = branch::lbr_waste(arch, &trace, &symbols, &reply).unwrap();
         (reply, trace, symbols, waste.points[0].digest.clone())
     };
-    // A breakpoint on the way, and the end of the function.
+    // A breakpoint on the way in, and a return probe.
     for mechanism in [Mechanism::Fentry, Mechanism::Kprobe, Mechanism::KretprobeMulti] {
-        // Nobody asked: there is no driver.
+        // Without delivery there is no driver.
         let (reply, _, _, plain) = hit(mechanism, None);
         assert_eq!((reply.snapshot_result, reply.snapshot.len()), (-2, 0));
         for (model, filter, depth) in [
@@ -260,9 +262,9 @@ fn programs_are_handed_the_records_of_the_trace() {
             let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply)
                 .unwrap_or_else(|error| panic!("{what}: {error}\n{reply:x?}"));
             assert!(delivered.records > 0, "{what}");
-            // Being given them comes after they are taken.
+            // Delivery happens after the trace's records, so it changes none.
             assert_eq!(digest, plain, "{what}");
-            // Another filter's are not these.
+            // Records of another filter do not match.
             let other = Filter::of(Branch::Call);
             assert!(branch::delivered(model, other, depth, &trace, &symbols, &reply).is_err(), "{what}");
         }
@@ -270,11 +272,11 @@ fn programs_are_handed_the_records_of_the_trace() {
     vm.power_off(LIMIT).unwrap();
 }
 
-/// Beyond what tens of thousands of functions take on a loaded machine.
+/// Longer than tens of thousands of functions take on a loaded machine.
 const LONG: Duration = Duration::from_secs(400);
-/// Of a phase's wall time that may be neither the thread's own by the scheduler's accounts nor waiting. The scheduler
-/// charges the time from a wake-up that is to preempt the thread to the switch to whom it switches to: a few per cent, and
-/// on a loaded host more. Waits that were lost would be three quarters of detaching.
+/// Largest share of a phase's wall time that may be neither CPU time nor waiting. When a wake-up
+/// preempts the thread, the scheduler charges the time until the switch to the next thread: a few
+/// per cent, more on a loaded host. Lost waits would be three quarters of detaching.
 const UNEXPLAINED: f64 = 0.5;
 
 fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
@@ -300,7 +302,7 @@ fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
     }
 }
 
-/// Names of addresses; those that nobody knows are shown as numbers.
+/// Resolves addresses to names; unknown ones become hexadecimal numbers.
 fn names(vm: &mut Vm, addresses: &[u64]) -> Vec<String> {
     let addresses = addresses.to_vec();
     match vm.request(Command::Resolve { addresses: addresses.clone() }, LIMIT).unwrap().unwrap() {
@@ -320,7 +322,7 @@ fn assert_adds_up(phase: &PhaseReply, what: &str) {
     assert!(share.abs() < UNEXPLAINED, "{what}: {share:.3} of {} ns is unexplained", phase.wall_ns);
 }
 
-/// Functions in which the measured thread was found most often, and how often.
+/// Counts the measured thread's samples by function, most frequent first.
 fn top(vm: &mut Vm, samples: &Samples) -> Vec<(String, u64)> {
     let mine: Vec<_> = samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()).collect();
     let inner: Vec<u64> = mine.iter().map(|sample| sample.stack[0]).collect();
@@ -334,16 +336,16 @@ fn top(vm: &mut Vm, samples: &Samples) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_round_is_explained_by_samples_and_waits_on_x86_64() {
-    a_round_is_explained_by_samples_and_waits(Arch::X86_64);
+fn samples_and_waits_explain_a_round_on_x86_64() {
+    samples_and_waits_explain_a_round(Arch::X86_64);
 }
 
 #[test]
-fn a_round_is_explained_by_samples_and_waits_on_arm64() {
-    a_round_is_explained_by_samples_and_waits(Arch::Arm64);
+fn samples_and_waits_explain_a_round_on_arm64() {
+    samples_and_waits_explain_a_round(Arch::Arm64);
 }
 
-fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
+fn samples_and_waits_explain_a_round(arch: Arch) {
     let system_call = match arch {
         Arch::X86_64 => "entry_SYSCALL_64",
         Arch::Arm64 => "el0t_64_sync",
@@ -355,11 +357,11 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
     assert_eq!((reply.functions, reply.links), (10, 10));
     assert_adds_up(&reply.attach, "attaching fentry");
     assert_adds_up(&reply.detach, "detaching fentry");
-    // A grace period for every link of every round.
+    // Detaching waits one grace period for each link of each round.
     let waits: Vec<(Vec<String>, u64)> =
         reply.detach.waits.iter().map(|wait| (names(&mut vm, &wait.stack), wait.count)).collect();
     let (stack, times) = &waits[0];
-    // As `perf stat` counts: each of these is a switch, and without a PMU there are no cycles.
+    // Same counters as `perf stat`: each wait is a context switch. There is no PMU, so no cycles.
     let counted =
         |event: &str| reply.detach.counters.iter().find(|one| one.event == event).map(|one| one.count);
     assert!(counted("context-switches") >= Some(*times), "{:?}", reply.detach.counters);
@@ -368,7 +370,7 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
     assert_eq!(stack[0], "__schedule");
     assert!(stack.iter().any(|name| name == "synchronize_rcu_tasks"), "{waits:#?}");
     assert!(*times >= 20, "{waits:#?}");
-    // Two stacks may have one place in the kernel's map.
+    // The kernel's stack map may lose a stack whose slot another one takes.
     let times =
         |waits: &mut dyn Iterator<Item = &(Vec<String>, u64)>| waits.map(|(_, times)| times).sum::<u64>();
     let lost = times(&mut waits.iter().filter(|(stack, _)| stack.is_empty()));
@@ -378,7 +380,7 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
     let samples = reply.attach.samples.unwrap();
     assert_eq!(samples.lost, 0);
     let top_five: Vec<(String, u64)> = top(&mut vm, &samples).into_iter().take(5).collect();
-    // arm64 has two of the name, and few samples.
+    // arm64 has two functions of this name, and few samples.
     assert!(top_five.iter().any(|(name, _)| name.ends_with("ftrace_replace_code")), "{top_five:?}");
     assert!(top_five.iter().all(|(name, _)| !name.starts_with("0x")), "{top_five:?}");
 
@@ -388,7 +390,7 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
         assert_adds_up(&phase, what);
         let samples = phase.samples.unwrap();
         assert_eq!(samples.lost, 0);
-        // Wherever the thread was in the kernel, it came by a system call; perf leaves out of a few what it cannot unwind.
+        // Every kernel stack begins with a system call. perf cannot unwind a few of them.
         let (mut seen, mut from_entry) = (0, 0);
         for sample in samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()) {
             let outermost = names(&mut vm, &sample.stack[sample.stack.len() - 1..]).remove(0);
@@ -398,7 +400,8 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
         assert!(seen >= 15 && from_entry * 10 >= seen * 9, "{what}: {from_entry} of {seen}");
     }
 
-    // As many as a second is enough for, the same in what is watched and before.
+    // In one second only some functions attach: the explained round has the same ones as
+    // the plain round before it.
     let budgeted = AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Kprobe, Functions::All, 9) };
     let reply = explain(&mut vm, budgeted);
     assert!((1..30_000).contains(&reply.functions), "{}", reply.functions);
@@ -408,16 +411,16 @@ fn a_round_is_explained_by_samples_and_waits(arch: Arch) {
 }
 
 #[test]
-fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long_on_x86_64() {
-    all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(Arch::X86_64);
+fn attaches_all_functions_and_stops_at_the_time_budget_on_x86_64() {
+    attaches_all_functions_and_stops_at_the_time_budget(Arch::X86_64);
 }
 
 #[test]
-fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long_on_arm64() {
-    all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(Arch::Arm64);
+fn attaches_all_functions_and_stops_at_the_time_budget_on_arm64() {
+    attaches_all_functions_and_stops_at_the_time_budget(Arch::Arm64);
 }
 
-fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(arch: Arch) {
+fn attaches_all_functions_and_stops_at_the_time_budget(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
 
@@ -434,7 +437,8 @@ fn all_functions_attach_by_one_link_and_a_budget_ends_what_takes_too_long(arch: 
     assert_eq!(reply.functions.len() as u32, stopped.attached);
     assert!((1..stopped.wanted).contains(&stopped.attached), "{stopped:?}");
     assert!((1..=stopped.attached).contains(&stopped.detached), "{stopped:?}");
-    // Detaching waits longer than attaching works, so links are left, and nothing can be measured beside them.
+    // Detaching waits longer than attaching works, so links are left. No measurement may run beside
+    // them.
     let again = attach(&mut vm, rounds_of(Mechanism::Fentry, count(1), 1));
     assert_eq!(again.is_err(), stopped.detached < stopped.attached, "{stopped:?}, then {again:?}");
     vm.power_off(LIMIT).unwrap();
@@ -453,16 +457,16 @@ fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism, beside: Besid
 }
 
 #[test]
-fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism_on_x86_64() {
-    the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(Arch::X86_64);
+fn hit_cost_repeats_and_ranks_mechanisms_on_x86_64() {
+    hit_cost_repeats_and_ranks_mechanisms(Arch::X86_64);
 }
 
 #[test]
-fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism_on_arm64() {
-    the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(Arch::Arm64);
+fn hit_cost_repeats_and_ranks_mechanisms_on_arm64() {
+    hit_cost_repeats_and_ranks_mechanisms(Arch::Arm64);
 }
 
-fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(arch: Arch) {
+fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
     let mut seen = BTreeSet::new();
     for _boot in 0..2 {
         let dir = tempfile::tempdir().unwrap();
@@ -480,15 +484,15 @@ fn the_cost_of_a_hit_repeats_bit_for_bit_and_knows_the_dearer_mechanism(arch: Ar
 }
 
 #[test]
-fn each_way_through_ftrace_is_seen_on_x86_64() {
+fn sees_each_way_through_ftrace_on_x86_64() {
     let several = &["ftrace_regs_caller", "ftrace_ops_list_func", "function_trace_call"][..];
-    each_way_through_ftrace_is_seen(
+    sees_each_way_through_ftrace(
         Arch::X86_64,
         &[
-            // The function calls what is attached.
+            // The function calls the attached code itself.
             (Mechanism::Fentry, &[], &["bpf_trampoline_*"], &["ftrace_regs_caller", "ftrace_ops_list_func"]),
             (Mechanism::KprobeMulti, &[], &["ftrace_trampoline", "fprobe_handler"], &["ftrace_regs_caller"]),
-            // It calls ftrace, which goes through the list.
+            // The function calls ftrace, which walks its list.
             (
                 Mechanism::Fentry,
                 &[Beside::FunctionTracer],
@@ -505,21 +509,22 @@ fn each_way_through_ftrace_is_seen_on_x86_64() {
     );
 }
 
-/// With CALL_OPS every traced function calls the one `ftrace_caller`, which reads the function's own ops.
+/// With CALL_OPS every traced function calls the one `ftrace_caller`, which reads the function's
+/// own ops.
 #[test]
-fn each_way_through_ftrace_is_seen_on_arm64() {
+fn sees_each_way_through_ftrace_on_arm64() {
     let several = &["ftrace_caller", "ftrace_ops_list_func", "function_trace_call"][..];
-    each_way_through_ftrace_is_seen(
+    sees_each_way_through_ftrace(
         Arch::Arm64,
         &[
-            // No `bl` reaches the trampoline.
+            // A `bl` does not reach the trampoline.
             (
                 Mechanism::Fentry,
                 &[],
                 &["ftrace_caller", "ftrace_caller_direct", "bpf_trampoline_*"],
                 &["ftrace_ops_list_func", "call_direct_funcs"],
             ),
-            // One ops is called as it is.
+            // A single ops is called directly.
             (
                 Mechanism::KprobeMulti,
                 &[],
@@ -538,7 +543,7 @@ fn each_way_through_ftrace_is_seen_on_arm64() {
                 &[several, &["fprobe_ftrace_entry"]].concat(),
                 &["ftrace_caller_direct"],
             ),
-            // A breakpoint, and behind it the call of ftrace: both are the entry's.
+            // The entry has a breakpoint, then the call of ftrace.
             (
                 Mechanism::Fentry,
                 &[Beside::Mechanism(Mechanism::Kprobe)],
@@ -549,10 +554,10 @@ fn each_way_through_ftrace_is_seen_on_arm64() {
     );
 }
 
-/// What is measured, what is attached beside, functions that a hit then enters, and others that it does not.
+/// The mechanism measured, tracers beside it, functions that a hit enters, functions it does not.
 type Way<'a> = (Mechanism, &'a [Beside], &'a [&'a str], &'a [&'a str]);
 
-fn each_way_through_ftrace_is_seen(arch: Arch, ways: &[Way]) {
+fn sees_each_way_through_ftrace(arch: Arch, ways: &[Way]) {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
     for (number, &(mechanism, beside, through, past)) in (0..).zip(ways) {
@@ -575,11 +580,11 @@ fn each_way_through_ftrace_is_seen(arch: Arch, ways: &[Way]) {
     vm.power_off(LIMIT).unwrap();
 }
 
-/// One way for a guest to fail, and what must be said of it.
+/// A way for a guest to fail, and the expected error.
 struct Failure {
     name: &'static str,
     spec: fn(&mut Spec),
-    /// Done to the guest once it answered; none when it must not get that far.
+    /// Runs once the guest has answered; `None` if it must not get that far.
     then: Option<fn(&mut Vm) -> VmError>,
     kind: ErrorKind,
     words: &'static str,
@@ -593,7 +598,7 @@ fn short(spec: &mut Spec) {
     spec.deadlines.silence = Duration::from_secs(4);
 }
 
-/// A kernel whose first instruction jumps to itself.
+/// The kernel's first instruction jumps to itself.
 fn hanging_kernel(spec: &mut Spec) {
     let mut image = fs::read(&spec.kernel).unwrap();
     image[0x200..0x202].copy_from_slice(&[0xeb, 0xfe]);
@@ -602,7 +607,7 @@ fn hanging_kernel(spec: &mut Spec) {
     spec.deadlines.boot = Duration::from_secs(4);
 }
 
-/// The others are rows of the fault matrix, `faults/`.
+/// More failures are rows of the fault matrix, `faults/`.
 const FAILURES: &[Failure] = &[
     Failure {
         name: "the plugin is none",
@@ -641,15 +646,15 @@ const FAILURES: &[Failure] = &[
     },
 ];
 
-/// How a kernel panics is its architecture's matter; the rest is QEMU's and the harness'.
+/// The architecture decides how a kernel panics; QEMU and the harness decide the rest.
 #[test]
-fn every_panic_is_named_on_arm64() {
+fn names_every_panic_on_arm64() {
     let panics = FAILURES.iter().filter(|failure| failure.kind == ErrorKind::Panic);
     panics.for_each(|failure| check(Arch::Arm64, failure));
 }
 
 #[test]
-fn what_does_not_get_as_far_as_a_kernel_that_says_so_is_named() {
+fn names_failures_before_the_kernel_speaks() {
     let others = FAILURES.iter().filter(|failure| failure.kind != ErrorKind::Panic);
     others.for_each(|failure| check(Arch::X86_64, failure));
 }
@@ -666,7 +671,9 @@ fn check(arch: Arch, failure: &Failure) {
             process = Some(vm.process_id());
             then(&mut vm)
         }
-        (Err(error), Some(_)) => panic!("{name}: it did not even boot: {error}\n{:#?}", error.console_tail),
+        (Err(error), Some(_)) => {
+            panic!("{name}: it did not even boot: {error}\n{:#?}", error.console_tail)
+        }
         (Ok(_), None) => panic!("{name}: it booted"),
     };
     assert_eq!(error.kind, failure.kind, "{name}: {error}\n{:#?}", error.console_tail);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The path to the CPU's own branch records as far as it goes on a machine without: what is asked of whom, QEMU's own parser, and guests that must
-//! be refused.
+//! The path to the CPU's own branch records, as far as a machine without them goes: the decision,
+//! QEMU's parser, and guests to reject.
 
 mod command;
 mod kvm;
@@ -25,7 +25,7 @@ use tramplab_vm::{Vm, cpu_model};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A guest's answer to what a cell of hardware asks; `deliver` has the plugin hand it records.
+/// Asks a guest as a cell of hardware branches does. With `deliver` the plugin delivers records.
 fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
     let model = Model::IntelLbr;
     let deliver = deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
@@ -37,7 +37,7 @@ fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
     }
 }
 
-/// What both must be refused for: their kernels know of no PMU.
+/// Both guests must be rejected: their kernels know no PMU.
 fn refused(reply: &LbrWasteReply) {
     let symbols = std::iter::empty().collect();
     let error = branch::hardware_waste(reply, &symbols).unwrap_err();
@@ -46,7 +46,7 @@ fn refused(reply: &LbrWasteReply) {
 }
 
 #[test]
-fn a_guest_without_a_pmu_is_refused() {
+fn rejects_guest_without_pmu() {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&machine::spec(Arch::X86_64, dir.path())).unwrap();
     let reply = asked(&mut vm, Mechanism::Fentry, false);
@@ -55,9 +55,10 @@ fn a_guest_without_a_pmu_is_refused() {
     vm.power_off(LIMIT).unwrap();
 }
 
-/// The program is given records, as many as an LBR has, and they are right; they are not the CPU's all the same.
+/// The program gets as many records as an LBR has, and they are right. Still they are not the
+/// CPU's.
 #[test]
-fn a_guest_that_the_plugin_hands_records_is_refused_as_hardware() {
+fn rejects_records_from_the_plugin_as_hardware() {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&machine::delivering(Arch::X86_64, dir.path())).unwrap();
     let reply = asked(&mut vm, Mechanism::Fexit, true);
@@ -67,9 +68,9 @@ fn a_guest_that_the_plugin_hands_records_is_refused_as_hardware() {
     vm.power_off(LIMIT).unwrap();
 }
 
-/// As if KVM had it: `name=value` of `-cpu host`.
+/// Starts QEMU under KVM with this CPU model, in the form `host,name=value`; returns its error.
 fn qemu_with(program: &Path, cpu: &str) -> String {
-    // One that takes it would wait for ever.
+    // QEMU would wait for ever if it took the option.
     let output = Command::new("timeout")
         .arg("60")
         .arg(program)
@@ -81,15 +82,16 @@ fn qemu_with(program: &Path, cpu: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// QEMU's parser takes what the decision writes, in both of QEMUs that we use: where it ends, it is for want of a KVM that has this LBR.
+/// Both QEMUs parse the options that tramplab writes. They fail only because there is no KVM with
+/// this LBR.
 #[test]
-fn qemu_knows_the_options() {
+fn qemu_knows_the_lbr_options() {
     if Arch::host() != Some(Arch::X86_64) {
         return;
     }
     for variable in ["TRAMPLAB_QEMU_X86_64", "TRAMPLAB_QEMU_DELIVERING_X86_64"] {
         let program: PathBuf = from_env(variable);
-        // Formats that no CPU has, so that a machine with an LBR refuses them too.
+        // No CPU has these formats, so that a machine with an LBR rejects them too.
         for format in ["0x8", "0x3e"] {
             let number: u8 = u8::from_str_radix(&format[2..], 16).unwrap();
             let lbr: LbrFormat = serde_json::from_str(&number.to_string()).unwrap();
@@ -102,11 +104,11 @@ fn qemu_knows_the_options() {
                 said.contains(&format!("the lbr-fmt value ({format}) does not match the host value"));
             assert!(no_kvm || no_lbr, "{said}");
         }
-        // A slip would be seen: QEMU looks at the options before it asks KVM for an LBR.
+        // QEMU checks option names before it asks KVM for an LBR, so a misspelt one is seen.
         let said = qemu_with(&program, "host,pmu=on,lbr-format=0x8");
         let seen = said.contains("lbr-format") && said.contains("not found");
         assert!(seen || said.contains("/dev/kvm"), "{said}");
-        // Whatever there is of KVM, the properties are there and of these types.
+        // The properties exist and have these types, with or without KVM.
         let help =
             Command::new(&program).args(["-machine", "none", "-device", "max-x86_64-cpu,help"]).output();
         let help = String::from_utf8(help.unwrap().stdout).unwrap();
@@ -116,7 +118,7 @@ fn qemu_knows_the_options() {
     }
 }
 
-/// A suite of one kernel's fentry, in `dir`.
+/// Writes a suite with one kernel and fentry to `dir`.
 fn suite(dir: &Path, test: &str) -> PathBuf {
     let path = dir.join("suite.yaml");
     let text = format!(
@@ -127,7 +129,7 @@ fn suite(dir: &Path, test: &str) -> PathBuf {
 }
 
 #[test]
-fn what_does_not_go_together_is_said_before_anything_boots() {
+fn rejects_contradicting_options_before_boot() {
     let foreign = if Arch::host() == Some(Arch::X86_64) { "arm64" } else { "x86_64" };
     for (test, arguments, code, words) in [
         ("lbr_waste", &["--branches", "hardware", "--accel", "tcg"][..], 2, "takes KVM, and --accel tcg"),
@@ -139,7 +141,7 @@ fn what_does_not_go_together_is_said_before_anything_boots() {
             "hands out virtual branch records",
         ),
         ("lbr_waste", &["--branches", "real"], 2, "possible values: auto, hardware, virtual"),
-        // On every machine: its CPU has no branches of guests that are emulated.
+        // This fails on every machine: a CPU records no branches of an emulated guest.
         ("lbr_waste", &["--branches", "hardware", "--arch", foreign], 3, "are emulated on this machine"),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -154,9 +156,9 @@ fn what_does_not_go_together_is_said_before_anything_boots() {
     }
 }
 
-/// The doctor's answer is the one that runs go by, in words and as what is sent to others.
+/// Runs follow the doctor's answer, and give the same reason.
 #[test]
-fn this_machine_is_asked_once_and_answers_the_same() {
+fn runs_follow_the_doctor() {
     let output = tramplab().args(["doctor", "--json"]).output().unwrap();
     let checkup: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for fact in ["arch", "vendor", "kernel", "offer", "enable_mediated_pmu", "perf_event_paranoid"] {

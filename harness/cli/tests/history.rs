@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `history`, `--update-budgets` and `--format kcidb` from outside, on runs that were recorded.
+//! `history`, `--update-budgets` and `--format kcidb` from outside, on recorded runs.
 
 mod pip;
 
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
-    // Of commits that do not descend from each other the older one goes first.
+    // history sorts commits on different branches by date, oldest first.
     let date = if arguments.contains(&"bpf: Aside") { "1700000600 +0000" } else { "1700000000 +0000" };
     command.env("GIT_COMMITTER_DATE", date);
     command
@@ -34,7 +34,7 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// The recorded kernel, as the run of a commit.
+/// Stores the recorded cells of `kernel` as the run of a commit.
 fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
     let mut run: Value =
         serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).expect("the recorded run");
@@ -56,9 +56,9 @@ fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
     place
 }
 
-/// Measured in another order than they were committed in, on a repository that is one.
+/// The runs are not in the order of the commits; the tree is a real repository.
 #[test]
-fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
+fn sorts_commits_by_tree_and_names_the_step() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("linux");
     fs::create_dir(&tree).unwrap();
@@ -71,7 +71,7 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
         .collect();
     let runs = dir.path().join("runs");
     let [plain, patched] = ["6.12-source", "6.12-source+lbr-helpers.1"];
-    // Change 4 was measured first; 3 not at all.
+    // Change 4 was measured first; 3 was not measured.
     for (number, commit, kernel) in
         [(1, 4, patched), (2, 0, plain), (3, 1, plain), (4, 2, plain), (5, 5, patched)]
     {
@@ -88,7 +88,7 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
 
     let output = tramplab(&[&asked[..], &["--tree", tree, "--fail-on-step"]].concat());
     let (said, warned) = (text(&output.stdout), text(&output.stderr));
-    // The newest commit is as the one before: nothing new.
+    // The newest commit measures the same as the one before it.
     assert_eq!(output.status.code(), Some(0), "{said}{warned}");
     let rows: Vec<&str> = said.lines().filter(|line| line.contains("| bpf: Change number")).collect();
     let numbers = [0, 1, 2, 4, 5].map(|number| format!("bpf: Change number {number}"));
@@ -105,7 +105,7 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
     assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
     assert!(warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"), "{warned}");
 
-    // By time change 5 comes last and is worse than what was measured before it.
+    // By time, change 5 comes last and is worse than the run before it.
     let output = tramplab(&[&asked[..], &["--fail-on-step", "--format", "json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -117,7 +117,7 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
     assert_eq!((&rows[4]["step"]["worse"], &rows[4]["change"]), (&json!(true), &json!(1.0)));
     assert_eq!(found["left_out"].as_array().unwrap().len(), 2);
 
-    // A branch of its own is no ancestor: what is between is no range to look in.
+    // A commit on a side branch is no ancestor, so there is no range to bisect.
     git(Path::new(tree), &["checkout", "-q", "-b", "side", &commits[1]]);
     git(Path::new(tree), &["commit", "-q", "--allow-empty", "-m", "bpf: Aside"]);
     store(Path::new(runs), 6, plain, &git(Path::new(tree), &["rev-parse", "HEAD"]));
@@ -126,13 +126,13 @@ fn commits_stand_in_the_order_of_their_tree_and_the_step_is_named() {
         said.contains(&format!("not on one line with {}, which has 4 commits", &commits[5][..12])),
         "{said}"
     );
-    // Without a metric: one line for each that changed.
+    // Without a metric: one line for each metric that changed.
     let said = text(&tramplab(&["history", "--runs", runs]).stdout);
     assert!(said.contains(metric) && said.contains("did not change"), "{said}");
 }
 
 #[test]
-fn what_history_cannot_show_is_said_and_ends_with_2() {
+fn rejects_impossible_queries_with_2() {
     let dir = tempfile::tempdir().unwrap();
     let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
     let empty = dir.path().join("empty");
@@ -160,7 +160,7 @@ fn what_history_cannot_show_is_said_and_ends_with_2() {
 }
 
 #[test]
-fn a_stored_run_becomes_the_budgets_of_its_suite() {
+fn writes_a_run_as_budgets_of_its_suite() {
     let dir = tempfile::tempdir().unwrap();
     let suite = dir.path().join("suite.yaml");
     let before = "# mine\nname: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
@@ -178,12 +178,12 @@ fn a_stored_run_becomes_the_budgets_of_its_suite() {
         added.contains("fexit: { any: 9, ")
             && added.contains("attach.kprobe_multi.10.attach.instructions: 3539800")
     );
-    // The diff is what was added.
+    // The diff on stdout is the text that was added.
     let shown = text(&output.stdout);
     assert!(added.lines().all(|line| shown.contains(&format!("\n+{line}\n"))), "{shown}");
     let again = report(&run, &update);
     assert!(again.stdout.is_empty() && text(&again.stderr).contains("already"), "{}", text(&again.stderr));
-    // One that ends in an error leaves it as it is.
+    // A run with an error leaves the suite as it is.
     let json = fs::read_to_string(run.join("run.json")).unwrap();
     let panic = json.replacen("\"pass\"", r#"{"error":{"kind":"panic","message":"oh"}}"#, 1);
     fs::write(run.join("run.json"), panic).unwrap();
@@ -195,15 +195,16 @@ fn a_stored_run_becomes_the_budgets_of_its_suite() {
         text(&output.stderr)
     );
     assert_eq!(fs::read_to_string(&suite).unwrap(), now);
-    // The suite that the run names need not be here.
+    // The suite that the run names need not exist here.
     fs::write(run.join("run.json"), json).unwrap();
     let output = report(&run, "--update-budgets");
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--update-budgets=SUITE"));
 }
 
-/// It is the user's own file: killed while it writes, here by the kernel as no file may grow, it has not made an empty one of it.
+/// The suite is the user's file. A limit on file size has the kernel kill the program as it writes;
+/// the file must not become empty.
 #[test]
-fn a_suite_is_written_whole_or_not_at_all_and_stays_what_it_is() {
+fn writes_a_suite_atomically_and_keeps_its_mode_and_link() {
     let dir = tempfile::tempdir().unwrap();
     let [file, suite] = ["file.yaml", "suite.yaml"].map(|name| dir.path().join(name));
     let before =
@@ -228,9 +229,9 @@ fn a_suite_is_written_whole_or_not_at_all_and_stays_what_it_is() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
 }
 
-/// `tramplab … | head`: whoever reads has seen enough, and the answer is the same.
+/// `tramplab … | head` closes the pipe early; the exit code stays the same.
 #[test]
-fn a_closed_pipe_changes_no_exit_code_and_keeps_no_file_from_being_written() {
+fn closed_pipe_keeps_exit_code_and_files() {
     let dir = tempfile::tempdir().unwrap();
     let commits = ["1", "2"].map(|digit| digit.repeat(40));
     let runs = dir.path().join("runs");
@@ -272,9 +273,9 @@ fn a_closed_pipe_changes_no_exit_code_and_keeps_no_file_from_being_written() {
     assert!(fs::read_to_string(&suite).unwrap().contains("budgets:"));
 }
 
-/// An artefact is somebody's: what its folders are links to is not part of the run.
+/// Artefacts are not trusted: files behind their links are not part of the run.
 #[test]
-fn a_merge_follows_no_link_out_of_a_run() {
+fn merge_follows_no_link_out_of_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
     let elsewhere = dir.path().join("elsewhere");
@@ -294,7 +295,7 @@ fn a_merge_follows_no_link_out_of_a_run() {
 }
 
 #[test]
-fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
+fn writes_kcidb_with_the_given_origin() {
     let dir = tempfile::tempdir().unwrap();
     let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
     let report = ["report", run.to_str().unwrap(), "--format", "kcidb", "--origin"];
@@ -305,9 +306,9 @@ fn a_stored_run_is_kcidb_under_the_name_that_is_given() {
     assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
 }
 
-/// One that was killed never came to its verdict, and left half a job; its rest has the whole job.
+/// The killed run has no verdict and half of one cell; its rest has that cell whole.
 #[test]
-fn a_killed_run_and_its_rest_are_judged_as_one_and_have_the_files_of_what_counts() {
+fn merges_a_killed_run_with_its_rest() {
     let dir = tempfile::tempdir().unwrap();
     let recorded: Value = serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).unwrap();
     let is = |cell: &Value, test: &str, kernel: &str| {
@@ -377,9 +378,9 @@ fn a_killed_run_and_its_rest_are_judged_as_one_and_have_the_files_of_what_counts
     }
 }
 
-/// As CI puts a commit's shards together, each time into a folder of the same name.
+/// CI merges each commit's shards into a folder of the same name.
 #[test]
-fn runs_that_were_put_together_are_told_apart() {
+fn merged_runs_have_distinct_ids() {
     let dir = tempfile::tempdir().unwrap();
     let commits = ["1", "2"].map(|digit| digit.repeat(40));
     let mut ids = Vec::new();
@@ -400,7 +401,8 @@ fn runs_that_were_put_together_are_told_apart() {
     assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
 }
 
-/// KernelCI's own program, and what its `submit` imports. The rest that it asks for draws charts.
+/// KernelCI's own program and the packages its `submit` imports. Its other dependencies draw
+/// charts.
 const KCI_DEV: [&str; 12] = [
     "kci-dev==0.1.12",
     "certifi==2026.10.19.post1",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A series whose build is an attack, through `vm-test --confined --series`, as root and as a user.
 //!
-//! The tree is a small one: its Makefile has the targets of Linux's, and copies an image that is
-//! there. The series changes what the last of them does. What the attack saw is in make's log.
+//! The tree is small: its Makefile has Linux's targets and copies an image that is there. The
+//! series changes a script that the last target runs. make's log tells what the attack reached.
 
 mod command;
 
@@ -37,11 +37,11 @@ $(O)/arch/x86/boot/bzImage $(O)/arch/arm64/boot/Image: image attack.sh
 \tcp image $@
 ";
 
-/// As whom tramplab runs.
+/// The user that runs tramplab.
 #[derive(Clone, Copy, Debug)]
 enum Caller {
     Own,
-    /// With another number and no powers, in a user namespace; root's files stay readable.
+    /// Another user id without capabilities, in a user namespace. It can still read root's files.
     User,
 }
 
@@ -97,7 +97,7 @@ impl Scene {
         command
     }
 
-    /// What make said of the series' build, which has failed.
+    /// Returns make's log of the series' build, which must have failed.
     fn log(&self, output: &Output) -> String {
         assert_eq!(output.status.code(), Some(3), "{}", said(output));
         assert!(self.path("runs/latest").exists(), "{}", said(output));
@@ -118,7 +118,7 @@ fn callers() -> Vec<Caller> {
     }
 }
 
-/// The kernels of other architectures take another compiler and prove nothing more.
+/// Kernels of other architectures need another compiler and prove nothing more.
 fn skipped() -> bool {
     Arch::host() != Some(Arch::X86_64)
 }
@@ -129,7 +129,7 @@ fn build_reaches_nothing_of_the_caller() {
         return;
     }
     for caller in callers() {
-        // Each line that begins with `got` is a success of the attack.
+        // Each line that begins with `got` reports a success of the attack.
         let attack = "\
 exec 2>&1
 O=$1
@@ -178,7 +178,7 @@ exit 1
     }
 }
 
-/// A build that fills its disk is stopped, and its folder emptied: the next run has the room again.
+/// A build that fills its disk is stopped and its folder emptied, so that the next run has room.
 #[test]
 fn build_that_fills_the_disk_leaves_nothing() {
     const MIB: u64 = 1 << 20;
@@ -204,12 +204,12 @@ fn build_that_fills_the_disk_leaves_nothing() {
     let text = String::from_utf8_lossy(&output.stdout);
     let left: u64 = text.lines().last().unwrap().parse().unwrap();
     let image = fs::metadata(scene.path("tree/image")).unwrap().len() / MIB;
-    // The sources, and the base's build.
+    // The sources and the base's build remain.
     assert!(left <= 3 * image + 8, "{left} MiB are left: {}", said(&output));
 }
 
 #[test]
-fn series_that_changes_no_byte_of_the_kernel_says_so() {
+fn says_that_a_series_changes_no_byte() {
     if skipped() {
         return;
     }
@@ -219,13 +219,13 @@ fn series_that_changes_no_byte_of_the_kernel_says_so() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let said = said(&output);
     let told = tramplab_report::comparison::SAME_IMAGE;
-    // Beside the comparison, and at the end.
+    // Once beside the comparison, once at the end.
     assert_eq!(said.matches(told).count(), 2, "{said}");
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(report.lines().next_back().is_some_and(|line| line.contains(told)), "{said}");
 }
 
-/// QEMU, and all else that is started, has none of what the caller left open.
+/// Neither QEMU nor any other child inherits a descriptor that the caller left open.
 #[test]
 fn children_inherit_no_descriptor() {
     if skipped() {
@@ -263,7 +263,7 @@ fn children_inherit_no_descriptor() {
     assert!(seen.iter().any(|(line, _)| is_guest(line)), "{seen:?}");
 }
 
-/// Children, and theirs. A child that has not run its program yet still is its parent.
+/// All descendants, except children that still run their parent's program before exec.
 fn descendants(of: i32) -> Vec<i32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

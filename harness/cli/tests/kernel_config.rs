@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What becomes of tramplab's configurations in 6.12's own sources, cross-compiled for arm64: configured only, not built.
+//! Applies tramplab's configurations to the sources of 6.12 for arm64, with a cross compiler.
+//! Configures kernels, but builds none.
 
 use std::{
     env, fs,
@@ -28,7 +29,7 @@ struct Sources {
 
 const PREFIX: &str = "test-kernel-config-";
 
-/// What tests that were killed left: a gigabyte each.
+/// Removes the folders of killed tests, a gigabyte each.
 fn sweep(root: &Path) {
     for entry in fs::read_dir(root).unwrap().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -55,7 +56,7 @@ impl Sources {
         Sources { folder, tree }
     }
 
-    /// Configures an arm64 kernel with the fragments that come with tramplab and `extra` lines.
+    /// Configures an arm64 kernel with tramplab's fragments and `extra` lines.
     fn configure(&self, toolchain: &str, extra: &str) -> Result<(), BuildError> {
         let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -86,7 +87,7 @@ impl Sources {
             confinement: Confinement::probe().ok(),
         };
         let cache = Cache::at(self.folder.path().join("cache"), true);
-        // The same sources in every build folder; they are only read.
+        // All build folders share the sources, which are only read.
         let checkout = |into: &Path| {
             let mut command = std::process::Command::new("cp");
             command.args(["--archive", "--link", "--no-target-directory"]).arg(&self.tree).arg(into);
@@ -96,7 +97,7 @@ impl Sources {
         let mut builder = Builder::new(&order, &cache, checkout, no_patch)?;
         let mut configured = false;
         let built = builder.build(0, &path("log"), &mut |event| match event {
-            // The configuration is what it is to be.
+            // The configuration is done.
             Event::Stage(text) if text == "preparing" => {
                 configured = true;
                 ControlFlow::Break(())
@@ -110,7 +111,7 @@ impl Sources {
         }
     }
 
-    /// The options that are lost, each with the reason.
+    /// Returns each option that was lost, with the reason.
     fn lost(&self, toolchain: &str, extra: &str) -> Vec<(String, String)> {
         match self.configure(toolchain, extra) {
             Ok(()) => Vec::new(),
@@ -122,7 +123,7 @@ impl Sources {
     }
 }
 
-/// How a manifest has its kernel built for arm64.
+/// Reads a manifest's build recipe for arm64.
 fn recipe(path: &Path) -> Recipe {
     let manifests = kernel::find(path.to_str().unwrap(), Path::new("/nonexistent")).unwrap();
     let manifest = manifests.into_iter().find(|manifest| manifest.arch == Arch::Arm64).unwrap();
@@ -134,13 +135,13 @@ const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
 const DIRECT_CALLS: &str = "DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
 
 #[test]
-fn arm64_keeps_what_it_is_traced_with_or_says_what_took_it() {
+fn arm64_keeps_its_tracing_options_or_names_the_reason() {
     let sources = Sources::unpack();
-    // Demanded outright: they are there, and not merely left out.
+    // Asked for as `=y`, they must be there.
     let kept = format!("CONFIG_{CALL_OPS}=y\nCONFIG_{DIRECT_CALLS}=y\n");
     assert_eq!(sources.lost("gcc", &kept), []);
 
-    // 6.12 has no fprobe for arm64. That alone is no error; who insists is told why.
+    // 6.12 has no fprobe for arm64. Only a configuration that insists on it is an error.
     let lost = sources.lost("gcc", "CONFIG_FPROBE=y\n");
     let [(option, why)] = &lost[..] else { panic!("{lost:?}") };
     assert!(option == "FPROBE" && why.contains("HAVE_RETHOOK [=n]"), "{lost:?}");
@@ -154,11 +155,11 @@ fn arm64_keeps_what_it_is_traced_with_or_says_what_took_it() {
         assert!(why.contains("!CC_OPTIMIZE_FOR_SIZE [=y]"), "{option}: {why}");
         assert!(why.contains(&format!("# CONFIG_{option} is not set")), "{option}: {why}");
     }
-    // And who wants a kernel without them can have it.
+    // A configuration that leaves both out on purpose is no error.
     let meant = format!("{SMALL}# CONFIG_{CALL_OPS} is not set\n# CONFIG_{DIRECT_CALLS} is not set\n");
     assert_eq!(sources.lost("gcc", &meant), []);
 
-    // clang, where it is: it keeps them at any size.
+    // clang keeps both at any size. It may be missing.
     match sources.configure("clang", &format!("{kept}{SMALL}")) {
         Ok(()) => {}
         Err(BuildError::Toolchain(error @ ToolchainError::Missing { .. })) => {
@@ -169,7 +170,9 @@ fn arm64_keeps_what_it_is_traced_with_or_says_what_took_it() {
     let lost = sources.lost("clang", "CONFIG_CFI_CLANG=y\n");
     match &lost[..] {
         // Before clang 16.
-        [(option, why)] => assert!(option == "CFI_CLANG" && why.contains("the compiler"), "{lost:?}"),
+        [(option, why)] => {
+            assert!(option == "CFI_CLANG" && why.contains("the compiler"), "{lost:?}")
+        }
         lost => {
             let names: Vec<_> = lost.iter().map(|(option, _)| option.as_str()).collect();
             assert_eq!(names, [DIRECT_CALLS, CALL_OPS]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian's kernels and QEMU, really fetched: needs the network the first time, the user's cache afterwards.
+//! Fetches Debian's kernels and QEMU: needs the network at first, later only the user's cache.
 
 use std::{fs, path::Path};
 use tramplab_host::{Cache, Purpose, Qemu};
@@ -11,13 +11,14 @@ fn shipped() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels"))
 }
 
-/// Each shipped manifest gives a kernel of its series that can be measured, modules included where it takes them.
+/// Each shipped manifest gives a kernel of its series that has all options, with modules where
+/// needed.
 #[test]
-fn the_shipped_kernels_can_be_measured() {
+fn shipped_kernels_have_all_options() {
     let cache = Cache::open(true).unwrap();
     let names = kernel::names(shipped());
     assert_eq!(names, ["6.1", "6.12", "6.12-source", "7.2", "newest"]);
-    // What is built from sources, tests/series.rs builds.
+    // Kernels from sources are built in tests/series.rs.
     let manifests = names.iter().flat_map(|name| kernel::find(name, shipped()).unwrap());
     for manifest in manifests.filter(|manifest| !matches!(manifest.source, kernel::Source::Built(_))) {
         let (name, arch) = (manifest.name.clone(), manifest.arch);
@@ -37,13 +38,14 @@ fn the_shipped_kernels_can_be_measured() {
             "{}",
             image.source
         );
-        // Its header was read right: half of it is not taken for a kernel, and with its name all of it is.
+        // The header is read correctly: it names the kernel, and reveals that half an image is
+        // truncated.
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("vmlinuz");
         fs::copy(&image.image, &copy).unwrap();
         let found = kernel::find(copy.to_str().unwrap(), shipped()).unwrap().remove(0);
         assert_eq!(found.arch, arch);
-        // An arm64 Image has none.
+        // An arm64 Image has no name.
         let named = image.source.contains(&found.name);
         assert!(named || arch == Arch::Arm64, "{} in {}", found.name, image.source);
         let length = fs::metadata(&copy).unwrap().len();
@@ -54,7 +56,7 @@ fn the_shipped_kernels_can_be_measured() {
 }
 
 #[test]
-fn a_private_qemu_runs_and_so_does_its_wrapper() {
+fn private_qemu_runs_by_its_wrapper() {
     let cache = Cache::open(true).unwrap();
     let mut notes = Vec::new();
     let qemu =

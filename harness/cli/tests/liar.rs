@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests that lie: what stands where QEMU does says what it likes, and the host neither believes it, nor waits for ever, nor fills its own
-//! memory or disk.
+//! Guests that lie: the program in QEMU's place says what it likes. The host neither believes it,
+//! nor waits for ever, nor fills its memory or disk.
 
 use std::{ffi::OsString, fs, path::Path, time::Duration};
 use tramplab_host::QemuProgram;
@@ -12,16 +12,16 @@ use tramplab_model::{
 use tramplab_protocol::message::{self, Command, ExecRequest, Response};
 use tramplab_vm::{Deadlines, Spec, Vm, VmError};
 
-/// What each request may take; some lies last for all of it.
+/// For each request; some lies last all of it.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Where a lie takes its time to be read.
+/// For lies that take long to read.
 const LONG: Duration = Duration::from_secs(120);
-/// A console's log, and a little.
+/// Bytes: the log's limit of 16 MiB, and a little.
 const CONSOLE: u64 = 17 << 20;
-/// Of a verdict in words.
+/// Bytes of an error's message.
 const WORDS: usize = 5000;
-/// Of this process, in KiB, whatever guests say: one message is looked at, one waits, one is read, of 16 MiB each, which in memory are at most
-/// 256 MiB.
+/// KiB, of this process. At most three messages of 16 MiB are held: one waits, one is read, one is
+/// in use. In memory each takes 256 MiB at most.
 const MEMORY: u64 = 1 << 20;
 
 fn spec(lie: &str, dir: &Path) -> Spec {
@@ -49,7 +49,7 @@ fn spec(lie: &str, dir: &Path) -> Spec {
     }
 }
 
-/// What the host does with a guest that has said that it is ready, if it comes so far.
+/// The host's request to a guest that got ready.
 type Then = fn(&mut Vm) -> VmError;
 
 fn resolve(vm: &mut Vm) -> VmError {
@@ -73,7 +73,7 @@ fn exec(vm: &mut Vm) -> VmError {
 }
 
 #[test]
-fn no_lie_is_believed_or_waited_for() {
+fn believes_and_awaits_no_lie() {
     let table: [(&str, Option<Then>, ErrorKind, &str); 9] = [
         ("announces 4 GiB", None, ErrorKind::Protocol, "announces 4294967295 bytes"),
         ("begins with a book", None, ErrorKind::Protocol, "the agent began with Output"),
@@ -120,29 +120,29 @@ fn no_lie_is_believed_or_waited_for() {
     }
 }
 
-/// What the flood begins with answers the first request.
+/// The flood's first message answers the first request.
 fn resolve_ends_well(vm: &mut Vm) {
     vm.request(Command::Resolve { addresses: vec![1 << 63] }, LONG).unwrap().unwrap();
 }
 
-/// Whatever a guest brings QEMU to: its memory and its files have an end.
+/// QEMU's memory and files are limited, whatever a guest makes it do.
 #[test]
-fn qemu_gets_no_more_than_its_own() {
+fn limits_memory_and_files_of_qemu() {
     let dir = tempfile::tempdir().unwrap();
     let vm = Vm::boot(&spec("takes what it can", dir.path())).unwrap();
     assert_eq!(vm.ready().release, "File too large, Cannot allocate memory");
 }
 
-/// The most that this process ever had, in KiB.
+/// The peak memory of this process, in KiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Neither what is kept of a guest nor what is shown of it holds what moves a cursor or hides.
+/// Removes control and invisible characters from all that is stored or shown of a guest.
 #[test]
-fn keeps_and_shows_no_escape_of_a_guest() {
+fn stores_and_shows_no_escape_sequences_of_guests() {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&spec("hides its words", dir.path())).unwrap();
     assert_eq!(vm.ready().release, "6.12\u{fffd}\u{fffd}\u{fffd}\n");
@@ -167,7 +167,7 @@ fn keeps_and_shows_no_escape_of_a_guest() {
     failed.console_tail = vm.console_tail();
     assert_eq!(failed.console_tail, ["[    1.0] a line \u{fffd}\u{fffd}\u{fffd}", "of the console"]);
     drop(vm);
-    // Whatever else a field is from: not by way of the link.
+    // A field may come from elsewhere than the link.
     failed.console_tail.push("\u{1b}[2J\u{202e}".to_owned());
     let folder = RunDir::new(dir.path());
     folder.save_cell(&run.cells[0]).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask profile` from outside, over a stored run of a series to which profiles are added.
+//! `cargo xtask profile` from outside, on a stored run of a series with profiles added to it.
 
 mod command;
 
@@ -15,7 +15,7 @@ use tramplab_protocol::message::Explain;
 
 const RUN: &str = include_str!("../../testdata/lbr-helpers.json");
 
-/// Two functions, one below the other; `own` is the inner one's.
+/// Two functions, one calls the other; the inner one has `own`.
 fn a_profile(cell: &str, phase: Phase, unit: Unit, own: u64) -> Profile {
     let function = |name: &str| Function { name: name.to_owned(), space: Space::Kernel };
     let node = |parent, function, own| Node { parent, thread: 0, function, interrupt: false, own, calls: 1 };
@@ -31,13 +31,13 @@ fn a_profile(cell: &str, phase: Phase, unit: Unit, own: u64) -> Profile {
     }
 }
 
-/// The stored run: a series, and of each kernel an attach cell with 10 functions and one with 100.
+/// The stored run of a series. Each kernel has an attach cell with 10 functions and one with 100.
 fn stored() -> Run {
     let mut run: serde_json::Value = serde_json::from_str(RUN).unwrap();
     let cells = run["cells"].as_array_mut().unwrap();
     cells.retain(|cell| !cell["id"]["test"]["attach"].is_null());
     for cell in cells.iter_mut() {
-        // Its own summaries are of profiles that are not stored.
+        // The profiles of its own summaries are not stored.
         cell["measurement"]["attach"]["explained"] = serde_json::json!([]);
     }
     let mut more = cells.clone();
@@ -46,8 +46,8 @@ fn stored() -> Run {
     serde_json::from_value(run).unwrap()
 }
 
-/// In a folder of its own. What each cell has: both phases exactly and sampled, and waits of detaching. All kernels but the
-/// base do more, by `more` instructions.
+/// Stores the run in its own folder. Each cell has exact and sampled profiles of both phases, and
+/// the waits of detaching. All kernels but the base do `more` instructions more.
 fn run_with_profiles(more: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut run = stored();
@@ -56,7 +56,9 @@ fn run_with_profiles(more: u64) -> TempDir {
     for cell in &mut run.cells {
         let name = cell.id.name();
         let folder = run_dir.cell(&cell.id);
-        let Some(Measurement::Attach(Attach { explained, .. })) = &mut cell.measurement else { continue };
+        let Some(Measurement::Attach(Attach { explained, .. })) = &mut cell.measurement else {
+            continue;
+        };
         fs::create_dir_all(&folder).unwrap();
         let own = if cell.id.kernel == base { 900 } else { 900 + more };
         let save = |file: &str, profile: &Profile| {
@@ -99,14 +101,14 @@ fn profile(arguments: &[&str]) -> Output {
     tramplab().arg("profile").args(arguments).output().unwrap()
 }
 
-/// What is printed; a failure is one of the test.
+/// Returns stdout; fails the test if the command fails.
 fn shown(arguments: &[&str]) -> String {
     let output = profile(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Part of one test's name, and of another's.
+/// Selects one test; also the beginning of another test's name.
 const TEST: &str = "kprobe.multi/10";
 
 struct Names {
@@ -120,24 +122,25 @@ fn names() -> Names {
 }
 
 #[test]
-fn a_profile_is_found_and_shown_in_every_form() {
+fn renders_a_profile_in_every_format() {
     let dir = run_with_profiles(50);
     let run = dir.path().to_str().unwrap();
     let Names { base, head } = names();
 
-    // Of a series, the head; exactly, attaching alone, since two phases added up are none that anybody measured.
+    // The defaults are the series' head, exact, attach alone: nobody measured the sum of both
+    // phases.
     let text = shown(&[run, TEST]);
     assert!(text.contains(&format!("/{head}/")), "{text}");
     assert!(text.contains("# Phase:     attach\n"), "{text}");
     assert!(text.contains("# Shown:     the attaching thread: 1050 instructions\n"), "{text}");
     assert!(text.contains("    90.48%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"), "{text}");
-    // Both are asked for.
+    // Both phases, on request.
     let text = shown(&[run, TEST, "--phase", "both"]);
     assert!(text.contains("# Phase:     attach and detach\n"), "{text}");
     assert!(text.contains("# Shown:     the attaching thread: 2100 instructions\n"), "{text}");
     assert!(text.contains("    45.24%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"), "{text}");
 
-    // The run's file is as good as its folder; a kernel's name chooses, and so do the options.
+    // A run's file works like its folder. A kernel's name selects it; so do the options.
     let json = dir.path().join("run.json");
     let text = shown(&[json.to_str().unwrap(), TEST, &base, "--phase", "detach", "--how", "sampled"]);
     assert!(text.contains(&format!("/{base}/")) && text.contains(": 1000 samples\n"), "{text}");
@@ -158,7 +161,7 @@ fn a_profile_is_found_and_shown_in_every_form() {
 }
 
 #[test]
-fn base_against_head_in_one_run_and_in_two() {
+fn compares_base_and_head_within_and_between_runs() {
     let [dir, same, more] = [50, 50, 80].map(run_with_profiles);
     let [run, same, more] = [&dir, &same, &more].map(|dir| dir.path().to_str().unwrap());
     let Names { base, head } = names();
@@ -172,11 +175,11 @@ fn base_against_head_in_one_run_and_in_two() {
     }
     let folded = shown(&[run, TEST, "--base", &base, "--phase", "attach", "--format", "folded"]);
     assert_eq!(folded, "tramplab-agent;outer 100 100\ntramplab-agent;outer;attach_work 900 950\n");
-    // As the table says it.
+    // The flame graph agrees with the table.
     let svg = shown(&[run, TEST, "--phase", "both", "--base", &base, "--format", "svg"]);
     assert!(svg.contains("attach_work +2.50 % (950 instructions, 45.24%)"), "{svg}");
 
-    // The same kernel in another run; another of that run.
+    // The same kernel in another run, then another kernel of that run.
     let same = shown(&[run, TEST, "--phase", "both", "--against", same]);
     assert!(same.contains(" all      | 2100 | 2100 |     +0 | +0.00 %\n"), "{same}");
     let table = shown(&[more, TEST, "--against", run, "--format", "markdown"]);
@@ -189,14 +192,14 @@ fn base_against_head_in_one_run_and_in_two() {
     assert!(table.contains("attach_work |  900 |  980 |    +80"), "{table}");
 }
 
-/// A run's file with `change` made to it.
+/// Applies `change` to a stored run.
 fn change(dir: &TempDir, change: impl FnOnce(&mut Run)) {
     let mut run = RunDir::load(dir.path()).unwrap();
     change(&mut run);
     RunDir::new(dir.path()).save(&run).unwrap();
 }
 
-/// One rule: `profile` refuses the runs and kernels that `compare` refuses, for the same reasons.
+/// `profile` rejects the same runs and kernels as `compare`, for the same reasons.
 #[test]
 fn refuses_what_compare_refuses() {
     let Names { base, head } = names();
@@ -214,7 +217,7 @@ fn refuses_what_compare_refuses() {
     change(&interrupted, |run| {
         run.interrupted = true;
     });
-    // A copy that was changed has the same id.
+    // A changed copy keeps its id.
     let copy = run_with_profiles(50);
     change(&copy, |run| run.machines[0].cpus += 1);
     let good = run_with_profiles(50);
@@ -230,7 +233,7 @@ fn refuses_what_compare_refuses() {
     ];
     for ([base_run, head_run], [base, head], reason) in table {
         let asked = [head_run, TEST, head, "--against", base_run, "--base", base];
-        // Of one run, the base is its kernel and not the head.
+        // Within one run, `--base` alone names the base.
         let asked = if base_run == head_run { vec![head_run, TEST, "--base", base] } else { asked.to_vec() };
         let profiled = profile(&asked);
         let compared = tramplab()
@@ -260,9 +263,9 @@ fn refuses_what_compare_refuses() {
     }
 }
 
-/// As for every command: what was wrong, and what could be asked instead.
+/// Names the mistake and the possible choices.
 #[test]
-fn what_cannot_be_shown_ends_with_2() {
+fn names_missing_profiles_and_exits_2() {
     let dir = run_with_profiles(50);
     let run = dir.path().to_str().unwrap();
     let Names { base, head } = names();
@@ -302,9 +305,9 @@ fn what_cannot_be_shown_ends_with_2() {
     }
 }
 
-/// A file that was replaced, or in which a number was changed, would be shown as what the run measured.
+/// A replaced or edited file must not be shown as the run's measurement.
 #[test]
-fn a_profile_that_is_not_the_runs_is_refused() {
+fn rejects_profile_of_another_run() {
     let dir = run_with_profiles(50);
     let run_dir = RunDir::new(dir.path());
     let run = RunDir::load(dir.path()).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whole runs on real guests: what they report and how they end. Those that are interrupted are rows of `faults/`.
+//! Whole runs on real guests: their reports and exit codes. Interrupted runs are rows of `faults/`.
 
 mod command;
 
@@ -26,7 +26,7 @@ fn vm_test(dir: &Path, suite: &str) -> Command {
     command
 }
 
-/// On the suite's own kernels.
+/// Uses the suite's own kernels.
 fn vm_test_of(dir: &Path, suite: &str) -> Command {
     fs::write(dir.join("suite.yaml"), suite).unwrap();
     let mut command = tramplab();
@@ -38,7 +38,7 @@ fn vm_test_of(dir: &Path, suite: &str) -> Command {
     command
 }
 
-/// Processes that have this folder in their command line.
+/// Lists QEMU processes with this folder in their command lines.
 fn processes_of(dir: &Path) -> Vec<String> {
     let dir = dir.to_str().unwrap();
     fs::read_dir("/proc")
@@ -54,7 +54,7 @@ fn processes_of(dir: &Path) -> Vec<String> {
 const HEAD: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
 
 #[test]
-fn cells_are_selected_by_whole_parts_of_their_names() {
+fn selects_cells_by_whole_parts_of_names() {
     let dir = tempfile::tempdir().unwrap();
     let attach = "  - attach: { mechanisms: [kprobe.multi], functions: [1, 100, 1000], rounds: 1 }\n";
     let list = |suite: &str, arguments: &[&str]| {
@@ -68,7 +68,7 @@ fn cells_are_selected_by_whole_parts_of_their_names() {
     assert_eq!(list(attach, &["kprobe.multi/100"]), (Some(0), names(&["100"])));
     assert_eq!(list(attach, &["kprobe.multi/1", "multi/1000"]), (Some(0), names(&["1", "1000"])));
     assert_eq!(list(attach, &["kprobe.multi/10000"]), (Some(2), names(&[])));
-    // A budget of a kernel that is nowhere would never fail.
+    // A budget for a kernel that does not exist would never fail.
     let budgets = |kernel: &str| {
         format!(
             "  - lbr_waste: {{ mechanisms: [fexit] }}\nbudgets:\n  - kernels: [\"{kernel}\"]\n    wasted: {{ fexit: {{ any: 9 }} }}\n"
@@ -76,13 +76,13 @@ fn cells_are_selected_by_whole_parts_of_their_names() {
     };
     assert_eq!(list(&budgets("6.1"), &[]), (Some(0), names(&["fexit"])));
     assert_eq!(list(&budgets("6.21"), &[]), (Some(2), names(&[])));
-    // A suite without attach tests has no clock to choose, and is measured.
+    // `--clock` is no error in a suite without attach tests.
     let waste = "  - lbr_waste: { mechanisms: [fentry] }\n";
     assert_eq!(list(waste, &["--clock", "exact"]), (Some(0), names(&["fentry"])));
 }
 
 #[test]
-fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
+fn reports_fail_skip_and_error_with_reasons() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(
         "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, fentry, fsession] }}\n  - fault: {{ faults: [panic] }}\n\
@@ -112,7 +112,7 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
     let sources: Vec<_> = run.cells.iter().filter_map(Cell::branch_source).collect();
     assert_eq!(sources, [BranchSource::Virtual; 2]);
     assert!(!run.interrupted);
-    // The same run, rendered again, says the same; without the failed cell it would be an error, not a pass.
+    // The stored run gives the same report and exit code.
     let report = |format: &str| {
         let output = tramplab()
             .args(["report", "--format", format])
@@ -126,18 +126,19 @@ fn a_budget_fails_an_error_is_no_pass_and_a_skip_has_its_reason() {
     assert!(report("markdown").contains("| fexit"));
     assert_eq!(serde_json::from_str::<Run>(&report("json")).unwrap(), run);
 
-    // What is only an error ends with 3.
+    // A run with errors only ends with 3.
     let output = vm_test(dir.path(), &suite).args(["-E", "test(/fault/)"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    // What is only skipped is no failure.
+    // A run with skips only ends with 0.
     let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
 }
 
-/// The first cell that ends is kept; the rest is measured by the command line that was given, and both are one run.
+/// The run is interrupted after its first cell. `--rest-of` measures the rest with the same command
+/// line; `merge` joins both.
 #[test]
-fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
+fn measures_and_merges_the_rest_of_an_interrupted_run() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
     let mut child =
@@ -171,7 +172,7 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     let whole = RunDir::load(&joined).unwrap();
     assert!(whole.cells.len() == 4 && !whole.interrupted && whole.missing.is_empty(), "{whole:#?}");
 
-    // Nothing is left of a whole one, and of another suite nothing here.
+    // A whole run has no rest, and another suite has no cell in common.
     let refused = |suite: &str, of: &Path, words: &str| {
         let output = vm_test(dir.path(), suite).arg("--rest-of").arg(of).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -182,9 +183,9 @@ fn what_an_interrupted_run_lacks_is_measured_alone_and_joined() {
     refused(&suite, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")), "is not a run");
 }
 
-/// A distribution's kernel without its package: its virtio is in modules that nobody packs.
+/// A distribution's kernel without its package lacks the modules of virtio.
 #[test]
-fn a_kernel_without_virtio_is_told_so() {
+fn names_the_missing_virtio_option() {
     let dir = tempfile::tempdir().unwrap();
     let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels"));
     let mut manifests = kernel::find("6.1", shipped).unwrap().into_iter();
@@ -201,7 +202,7 @@ fn a_kernel_without_virtio_is_told_so() {
 }
 
 #[test]
-fn a_kernel_that_panics_at_boot_is_booted_once() {
+fn boots_a_panicking_kernel_once() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(
         "machine: {{ append: [\"rdinit=/none\", \"init=/none\"] }}\n{HEAD}  \
@@ -218,7 +219,7 @@ fn a_kernel_that_panics_at_boot_is_booted_once() {
         assert!(message.starts_with(start), "{message}");
         assert_eq!(cell.console_tail.is_empty(), number > 0, "{cell:?}");
     }
-    // One QEMU, whose console is kept with the cell that failed; one line for all others.
+    // One QEMU ran; its console is kept with the cell that failed. All other cells share one line.
     let latest = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
     let files = |name: &str| {
         let all = walkdir::WalkDir::new(latest.join("cells")).into_iter().flatten();
@@ -229,7 +230,7 @@ fn a_kernel_that_panics_at_boot_is_booted_once() {
     assert_eq!(text.matches("does not boot: Kernel panic").count(), 1, "{text}");
 }
 
-/// The sum of folded stacks, of a profile of the run.
+/// Sums the folded stacks of a profile.
 fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
     let output = tramplab()
         .args(["profile", "--format", "folded"])
@@ -243,7 +244,7 @@ fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
 }
 
 #[test]
-fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
+fn times_attach_by_both_clocks_and_explains_it_both_ways() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(
         "{HEAD}  - attach: {{ mechanisms: [kprobe.multi], functions: [100], rounds: 2, clock: both, explain: [exact, sampled] }}\n"
@@ -255,7 +256,7 @@ fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
     let Some(Measurement::Attach(attach)) = &run.cells[0].measurement else { panic!("{said}") };
     let exact = attach.exact.as_ref().unwrap();
     assert_eq!((attach.boots.len(), exact.rounds.len(), exact.functions), (1, 2, 100));
-    // Whatever the clock, the functions are the same, and they are kept.
+    // Both clocks attach the same functions, and the lists are kept.
     assert_eq!(attach.boots[0].list_sha256, exact.list_sha256);
     let folder = RunDir::new(dir.path().join("runs/latest")).cell(&run.cells[0].id);
     for boot in ["boot-1", "boot-2"] {
@@ -270,7 +271,7 @@ fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
             Explain::Exact => {
                 assert_eq!(summary.clock, Clock::Exact);
                 assert!(summary.totals.task > 1_000_000, "{phase}: {:?}", summary.totals);
-                // A time of the exact clock is one of instructions: those of all threads are in it.
+                // The exact clock counts the instructions of all threads.
                 assert!(summary.wall_ns > summary.totals.task, "{phase}: {summary:?}");
                 "exact"
             }
@@ -288,7 +289,7 @@ fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
     for words in ["exact", "What the attaching thread did", "on CPU", "remainder"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    // Nothing of the guests' own is left behind: their orders, the plugin's raw counts.
+    // The guests' orders and the plugin's raw counts are removed.
     let mut left = Vec::new();
     for entry in walkdir::WalkDir::new(&folder).into_iter().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -298,9 +299,9 @@ fn attaching_is_timed_by_both_clocks_and_explained_in_both_ways() {
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
 }
 
-/// Every measurement on both architectures, in one run and one report.
+/// Runs every measurement on both architectures in one run, with one report.
 #[test]
-fn two_architectures_are_one_run() {
+fn runs_two_architectures_in_one_run() {
     let dir = tempfile::tempdir().unwrap();
     let suite = "name: t\ndescription: d\nkernels: [\"7.2\"]\ntests:\n  \
                  - lbr_waste: { mechanisms: [fexit, fexit.multi] }\n  \
@@ -327,14 +328,14 @@ fn two_architectures_are_one_run() {
         .map(|(name, outcome)| (name.to_owned(), outcome))
     };
     assert_eq!(outcomes(Arch::X86_64), expected("pass"));
-    // arm64 has no single direct ops, and the kernel says so itself.
+    // arm64 has no single direct ops; the kernel itself says so.
     assert_eq!(outcomes(Arch::Arm64), expected("skip"));
     for words in [
         "7.2 x86_64 | 7.2 arm64",
         "Wasted branch records (brbe)",
         "Wasted branch records (intel-lbr)",
         "CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS",
-        // The listing of a hit, with several tracers of the function.
+        // From the listing of a hit with several tracers.
         "ftrace_ops_list_func",
         "call_direct_funcs",
     ] {

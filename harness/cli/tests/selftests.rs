@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel tree's own tests, on a real kernel that is built here with them: each way a test can end, in one series. The first run
-//! builds 6.12 whole with what its tests want (minutes), in a folder of its own; after that only what is not in the cache.
+//! Runs the kernel tree's own tests on a real kernel that is built here with them. One series shows
+//! each way a test can end.
+//!
+//! The first run builds 6.12 whole, with the options its tests need, in its own folder (minutes).
+//! Later runs build only what the cache lacks.
 
 mod command;
 
@@ -41,10 +44,10 @@ fn subtests(cell: &Cell) -> &[Subtest] {
     }
 }
 
-/// The series' patches: 1 breaks what kprobe_multi_test looks at, 2 adds a test that passes, 3 one that does not compile, 4 one that never
-/// ends.
+/// Patch 1 breaks a function that kprobe_multi_test reads, 2 adds a test that passes, 3 one that
+/// does not compile, 4 one that never ends.
 #[test]
-fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
+fn tree_tests_judge_a_series_with_its_new_tests() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - test_progs: { seconds: 30 }\n  - test_progs:\n      \
                  tests: [fentry_test, fexit_test, get_func_ip_test, kprobe_multi_test, varlen]\n      \
@@ -56,19 +59,20 @@ fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
     let run = stored(&dir.path().join("runs"));
     let (base, head) = (&run.series[0].base().kernel, &run.series[0].head().kernel);
 
-    // What the series has nothing to do with passes on both, and each subtest is told.
+    // Tests that the series does not touch pass on both kernels, with their subtests.
     for kernel in [base, head] {
         let fentry = cell(&run, kernel, "test_progs/fentry_test");
         assert_eq!(fentry.outcome, Outcome::Pass, "{said}");
         assert!(!subtests(fentry).is_empty() && subtests(fentry).iter().all(|test| test.end == End::Ok));
-        // Denied by the suite, and by the tree's own list.
+        // One is denied by the suite, one by the tree's own list.
         for (test, by) in [("fexit_test", "the suite"), ("varlen", "DENYLIST:")] {
             let denied = &cell(&run, kernel, &format!("test_progs/{test}")).outcome;
             assert!(matches!(denied, Outcome::Skip { reason } if reason.contains(by)), "{denied:?}");
         }
     }
 
-    // What it breaks fails on the head alone, with the subtests and what they say; what is denied of it did not run.
+    // The test that the series breaks fails on the head only. Its reasons name the subtests and
+    // their messages; denied subtests did not run.
     let multi = "test_progs/kprobe_multi_test";
     let passed = cell(&run, base, multi);
     assert_eq!(passed.outcome, Outcome::Pass, "{said}");
@@ -91,7 +95,7 @@ fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
     assert_eq!(verdict("kprobe_multi_test"), Some(Verdict::Worse), "{said}");
     assert_eq!(verdict("fentry_test"), Some(Verdict::Same(Difference::None)), "{said}");
 
-    // What it brings runs on the head, and ends there as it ends.
+    // Added tests run on the head only.
     let added = cell(&run, head, "test_progs/tramplab_added");
     assert_eq!(added.outcome, Outcome::Pass, "{said}");
     assert_eq!(subtests(added), [Subtest { name: "attached".to_owned(), end: End::Ok }]);
@@ -110,7 +114,7 @@ fn a_series_is_judged_by_the_trees_own_tests_and_by_those_it_brings() {
 }
 
 #[test]
-fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
+fn runs_benchmarks_and_reads_ktap() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - bench: { triggers: [trig-fentry, trig-none], seconds: 1 }\n  \
                  - kselftest: { programs: [perf_events/watermark_signal, perf_events/remove_on_exec, ring-buffer/map_test] }\n";
@@ -130,7 +134,7 @@ fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
     assert_eq!(passed.outcome, Outcome::Pass, "{said}");
     assert_eq!(subtests(passed).len(), 1);
     assert_eq!(cell(&run, kernel, "kselftest/ring-buffer/map_test").outcome, Outcome::Pass, "{said}");
-    // TCG has no hardware events, which this one wants: a failure, as it calls it itself.
+    // TCG has no hardware events; the program itself calls that a failure.
     let failed = cell(&run, kernel, "kselftest/perf_events/remove_on_exec");
     let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}: {said}", failed.outcome) };
     assert!(
@@ -140,13 +144,19 @@ fn benchmarks_are_metrics_and_programs_say_in_ktap_how_they_end() {
     assert_eq!(output.status.code(), Some(1), "{said}");
 }
 
-/// It skips itself in every guest, but where records are delivered and the guest looks like a machine that has them. On this kernel it fails:
-/// it counts the records before those within the function, so also the function's return, and wants fewer than 10. `lbr_waste/fexit` is 9
-/// there. (7.2's is 6: with the return it is the 7 of the test's comment.) It looks at one hit only, the first, and what runs for the first
-/// time is slow here: on a busy host an interrupt may come into it, whose records fill the ring, or a tick before it asks for another thread: then
-/// the end of `migrate_disable()` branches to a call that `preempt=none` has patched out, which is a record more (3 of 140 hits). None is less.
+/// test_progs skips this test in every guest, unless records are delivered and the guest looks like
+/// a machine with branch records.
+///
+/// On this kernel the test fails. It counts all records before those in the function, so also the
+/// function's return, and wants fewer than 10. `lbr_waste/fexit` is 9 here. (On 7.2 it is 6: with
+/// the return, that is the 7 of the test's comment.)
+///
+/// The test reads the first hit only, and code that runs for the first time is slow here. On a busy
+/// host an interrupt's records may fill the ring. Or a tick may ask for another thread: then
+/// `migrate_disable()` ends with a branch to a call that `preempt=none` has patched out, one record
+/// more (3 of 140 hits). No hit has fewer.
 #[test]
-fn the_trees_test_of_branch_records_counts_as_we_do() {
+fn tree_test_of_branch_records_agrees() {
     const MEASURING: &str = "TRAMPLAB_QEMU_X86_64";
     const DELIVERING: &str = "TRAMPLAB_QEMU_DELIVERING_X86_64";
     const TESTS: &str = "  - lbr_waste: { mechanisms: [fexit] }\n  - test_progs: { tests: [get_branch_snapshot], seconds: 900 }\n";
@@ -179,7 +189,7 @@ fn the_trees_test_of_branch_records_counts_as_we_do() {
     panic!("interrupted each time: {all}");
 }
 
-/// What the tree's test says it counted: `… unexpected check_wasted_entries: actual 10 >= expected 10`.
+/// Reads the count from `… unexpected check_wasted_entries: actual 10 >= expected 10`.
 fn counted(said: &str) -> Option<u32> {
     let (_, rest) = said.split_once("check_wasted_entries: actual ")?;
     rest.split_whitespace().next()?.parse().ok()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Series on a real kernel that is built here: what the shipped ones are to show, and what is wrong with bad ones. The first
-//! run builds 6.12 whole (minutes); after that only what a patch touches.
+//! Series on a real kernel that is built here: the shipped ones keep their promise, and bad ones
+//! are told why. The first run builds 6.12 whole (minutes). Later runs build only the files that a
+//! patch touches.
 
 mod command;
 
@@ -27,14 +28,14 @@ fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
     command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
 }
 
-/// The patches that were made to be bad: 1 adds a record, 2 panics at boot, 3 does not compile.
+/// Selects patches that are bad on purpose: 1 adds a record, 2 panics at boot, 3 does not compile.
 fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad-series");
     let mut patches: Vec<_> = fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()).collect();
     patches.sort();
     let folder = dir.join("bad");
     fs::create_dir(&folder).unwrap();
-    // As a quilt series: `git format-patch` numbered them as a whole.
+    // `git format-patch` numbered all of them, so name the chosen ones in a quilt series.
     let mut series = String::new();
     for number in numbers {
         let patch = &patches[number - 1];
@@ -46,7 +47,7 @@ fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
     folder
 }
 
-/// Wasted records of `row` in `filter`: base and head.
+/// Wasted records of `row` in `filter`: base, head.
 fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
     let row: Row = row.parse().unwrap();
     let metric = Metric::Wasted { row, filter };
@@ -63,7 +64,7 @@ fn less(comparison: &Comparison, row: &str, filter: Branch) -> i64 {
 }
 
 #[test]
-fn the_shipped_series_show_what_they_claim() {
+fn shipped_series_keep_their_promise() {
     let dir = tempfile::tempdir().unwrap();
     let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -71,7 +72,7 @@ fn the_shipped_series_show_what_they_claim() {
     let comparison = compare::whole(&run, &run.series[0], None);
     assert_eq!(less(&comparison, "kretprobe.multi", Branch::Any), 1, "{}", said(&output));
     assert_eq!(less(&comparison, "fexit", Branch::Any), 0);
-    // The record that went is named.
+    // The report names the record that went.
     assert!(said(&output).contains("- [#"), "{}", said(&output));
     assert!(said(&output).contains("kprobe_multi_link_exit_handler+"), "{}", said(&output));
     let inlined = RunDir::new(fs::canonicalize(dir.path().join("runs/latest")).unwrap());
@@ -85,15 +86,15 @@ fn the_shipped_series_show_what_they_claim() {
         assert_eq!(less(&comparison, row, Branch::Any), 3, "{row}: {}", said(&output));
         assert_eq!(less(&comparison, row, Branch::AnyReturn), 1, "{row}");
     }
-    // In two steps: the helper's call and its return, then the call of the other helper.
+    // Patch 1 saves the helper's call and return, patch 2 the call of the other helper.
     let steps = compare::walk(&run, &run.series[0], None);
     let each: Vec<i64> = steps.iter().map(|step| less(step, "fexit", Branch::Any)).collect();
     assert_eq!(each, [2, 1]);
     assert!(said(&output).contains("### Patch by patch"), "{}", said(&output));
-    // Everything that was built is told to be, and how.
+    // Every kernel says that it was built, and how.
     assert!(run.kernels.iter().all(|kernel| kernel.build.is_some() && kernel.image_sha256.is_some()));
 
-    // The two runs' stored forms are compared without a guest: the heads are different kernels of one tree.
+    // Compare both stored runs without a guest. Their heads are different kernels of one tree.
     let compare = |extra: &[&str]| {
         let latest = dir.path().join("runs/latest");
         tramplab().arg("compare").arg(inlined.path()).arg(latest).args(extra).output().unwrap()
@@ -104,7 +105,7 @@ fn the_shipped_series_show_what_they_claim() {
     assert!(said(&output).contains("lbr_waste.kretprobe_multi.any"), "{}", said(&output));
     let output = compare(&[kernels[0], kernels[1], "--head-kernel", "6.12-source+kprobe"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    // Measured by another agent: refused, unless told to go on.
+    // A run measured by another agent is rejected, unless with --anyway.
     let mut other = RunDir::load(inlined.path()).unwrap();
     other.machines[0].agent_sha256 = "0".repeat(64);
     inlined.save(&other).unwrap();
@@ -115,9 +116,9 @@ fn the_shipped_series_show_what_they_claim() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
-/// An older version, and a reply with a diff of its own.
+/// An older version, and a reply with its own diff.
 #[test]
-fn what_is_left_out_of_a_series_stands_in_the_run_and_its_report() {
+fn notes_the_mails_left_out_of_a_series() {
     let dir = tempfile::tempdir().unwrap();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/patches/kprobe-multi-inline");
     let patch = shipped.join("0001-bpf-Make-kprobe_multi_link_prog_run-__always_inline.patch");
@@ -136,7 +137,7 @@ fn what_is_left_out_of_a_series_stands_in_the_run_and_its_report() {
 }
 
 #[test]
-fn each_bad_patch_is_found_with_its_verdict() {
+fn finds_each_bad_patch() {
     let dir = tempfile::tempdir().unwrap();
     let series = bad(dir.path(), &[1, 2, 3]);
     let suite = SUITE.replace(", kretprobe.multi", "");
@@ -148,15 +149,15 @@ fn each_bad_patch_is_found_with_its_verdict() {
         let is_it = |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
         run.cells.iter().find(is_it).unwrap_or_else(|| panic!("step {step} has no {test}: {}", said(&output)))
     };
-    // The base is as it should be.
+    // The base passes.
     assert_eq!(cell(0, "lbr_waste/fexit").outcome, Outcome::Pass);
-    // 1: one record more, and the record is the jump that was put in.
+    // Patch 1 adds one record: the jump it puts in.
     let Outcome::Fail { reasons } = &cell(1, "lbr_waste/fexit").outcome else { panic!("{}", said(&output)) };
     assert!(reasons.iter().any(|reason| reason.contains("lbr_waste.fexit.any is worse")), "{reasons:?}");
     let added = &compare::walk(&run, &run.series[0], None)[0];
     assert_eq!(less(added, "fexit", Branch::Any), -1);
     assert!(added.metrics.iter().all(|compared| compared.verdict != Verdict::Better));
-    // 2: it builds, and does not boot.
+    // Patch 2 builds, but does not boot.
     assert_eq!(cell(2, "build").outcome, Outcome::Pass);
     for (test, start) in [("boot", "Kernel panic"), ("lbr_waste/fexit", "does not boot: Kernel panic")] {
         let Cell { outcome: Outcome::Error { kind: ErrorKind::Panic, message }, .. } = cell(2, test) else {
@@ -164,7 +165,7 @@ fn each_bad_patch_is_found_with_its_verdict() {
         };
         assert!(message.starts_with(start) && message.contains("this kernel is not to boot"), "{message}");
     }
-    // 3: it does not build; the compiler's word stands beside the patch.
+    // Patch 3 does not build. The compiler's message names the patch.
     let Outcome::Error { kind: ErrorKind::Build, message } = &cell(3, "build").outcome else {
         panic!("{}", said(&output))
     };
@@ -179,9 +180,10 @@ fn each_bad_patch_is_found_with_its_verdict() {
     }
 }
 
-/// Patch 1 changes a comment, patch 2 adds a function that nobody calls, patch 3 makes each attaching some per cent dearer.
+/// Patch 1 changes a comment, patch 2 adds an unused function, patch 3 makes each attach some per
+/// cent dearer.
 #[test]
-fn dearer_attaching_is_worse_and_moved_code_is_not() {
+fn slower_attach_is_worse_but_moved_code_is_not() {
     const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - attach: { mechanisms: [fentry], \
                          functions: [1], rounds: 1, clock: exact, explain: [exact] }\nbudgets:\n  - most: { attach.fentry.1.attach.instructions: 100000000 }\n";
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +203,7 @@ fn dearer_attaching_is_worse_and_moved_code_is_not() {
     all(comment, |verdict| *verdict == Verdict::Same(Difference::None));
     all(uncalled, |verdict| !matches!(verdict, Verdict::Better | Verdict::Worse));
     assert!(uncalled.metrics.iter().any(|metric| metric.base != metric.head), "{uncalled:#?}");
-    // The placebo is measured, and neither judged nor shown.
+    // The placebo is measured, but neither judged nor shown.
     let [placebo] = &run.series[0].placebos[..] else { panic!("{:?}", run.series) };
     let measured = run.cells_of(Arch::host().unwrap(), placebo).filter(|cell| cell.measurement.is_some());
     assert_eq!(measured.count(), 1, "{}", said(&output));
@@ -213,7 +215,7 @@ fn dearer_attaching_is_worse_and_moved_code_is_not() {
     for name in ["attach.fentry.1.attach.instructions", "attach.fentry.1.attach.exact"] {
         assert_eq!(of(name).verdict, Verdict::Worse, "{name}: {:?}", of(name));
     }
-    // Where it went: the function that was changed leads the table of changes.
+    // The changed function leads the table of changes.
     let kernels = &run.series[0].steps;
     let output = tramplab()
         .args(["profile", "--phase", "attach", "--base", &kernels[2].kernel])
@@ -257,14 +259,14 @@ fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
 }
 
 #[test]
-fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
+fn names_the_first_patch_that_does_not_build() {
     let dir = tempfile::tempdir().unwrap();
     let series = bad(dir.path(), &[1, 3]);
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("patch 2 (bpf: Call what is not there)"), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
-    // Nothing is measured: there is nothing to compare with. What make said is kept.
+    // Nothing is measured, as there is no head to compare. make's output is kept.
     assert!(run.cells.iter().all(|cell| cell.id.test == Test::Build), "{:?}", run.cells);
     let head = &run.series[0].head().kernel;
     let log = RunDir::new(dir.path().join("runs/latest")).build_log(Arch::host().unwrap(), head);
@@ -272,9 +274,9 @@ fn the_first_patch_that_does_not_build_is_named_without_being_asked_for_each() {
 }
 
 #[test]
-fn a_patch_that_does_not_apply_stops_the_run_and_shows_the_hunk() {
+fn rejects_patch_that_does_not_apply_and_shows_its_hunk() {
     let dir = tempfile::tempdir().unwrap();
-    // The third is made on the first.
+    // The third patch applies only on top of the first.
     let series = bad(dir.path(), &[2, 3]);
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -285,7 +287,7 @@ fn a_patch_that_does_not_apply_stops_the_run_and_shows_the_hunk() {
 }
 
 #[test]
-fn a_series_that_cannot_be_is_refused() {
+fn rejects_impossible_series() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, words) in [
         (&["--series", "no-such"][..], "failed to find the series `no-such`"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask shell` on real guests: a command's output and code, a guest that dies, gdb's server, and the terminal.
+//! `cargo xtask shell` on real guests: a command's output and exit code, a guest that dies, gdb's
+//! server, and the terminal.
 
 mod command;
 
@@ -20,7 +21,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// With a folder of its own for temporary files: what is left behind is in it.
+/// Temporary files go to a folder of their own, so that leftovers are seen.
 fn shell(temporary: &TempDir) -> Command {
     let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let mut command = tramplab();
@@ -33,7 +34,7 @@ fn shell(temporary: &TempDir) -> Command {
 }
 
 fn folder() -> TempDir {
-    // Short, so that it is taken for sockets.
+    // Short enough for the path of a socket.
     tempfile::tempdir_in("/tmp").unwrap()
 }
 
@@ -47,7 +48,7 @@ fn texts(output: &Output) -> (String, String) {
 }
 
 #[test]
-fn a_command_has_its_output_and_its_code_on_either_backend() {
+fn passes_on_output_and_exit_code_on_both_backends() {
     for vm in ["qemu", "virtme-ng"] {
         let temporary = folder();
         let line = "uname -n; echo apart >&2; cat; exit 7";
@@ -62,7 +63,7 @@ fn a_command_has_its_output_and_its_code_on_either_backend() {
 }
 
 #[test]
-fn a_guest_that_dies_or_takes_too_long_is_no_success() {
+fn dead_or_slow_guest_exits_3() {
     for (line, timeout, said) in [
         ("echo c > /proc/sysrq-trigger", "600", "sysrq triggered crash"),
         ("sleep 1000", "20", "the guest did not end within 20 s"),
@@ -71,14 +72,14 @@ fn a_guest_that_dies_or_takes_too_long_is_no_success() {
         let output = shell(&temporary).args(["--timeout", timeout, "--", line]).output().unwrap();
         let (_, err) = texts(&output);
         assert_eq!(output.status.code(), Some(3), "{err}");
-        // With what the kernel said last.
+        // The error shows the kernel's last lines.
         assert!(err.contains(said) && err.contains("Run /init as init process"), "{err}");
         assert_eq!(left_in(&temporary), Vec::<PathBuf>::new(), "{line}");
     }
 }
 
 #[test]
-fn gdb_is_told_where_to_connect_and_the_guest_waits_for_it() {
+fn guest_waits_for_gdb() {
     let temporary = folder();
     let mut child = shell(&temporary)
         .args(["--gdb", "--", "cat /proc/cmdline"])
@@ -109,11 +110,11 @@ fn gdb_is_told_where_to_connect_and_the_guest_waits_for_it() {
         }
         answer
     };
-    // Why it stands still; and where: at the first instruction of the processor, in the firmware.
+    // The guest is stopped before its first instruction.
     let stopped = ask("$?#3f");
     assert!(stopped.contains("$T05"), "{stopped}");
     assert!(child.try_wait().unwrap().is_none());
-    // Detached, it runs.
+    // The guest runs once gdb detaches.
     ask("$D#44");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -121,7 +122,7 @@ fn gdb_is_told_where_to_connect_and_the_guest_waits_for_it() {
 }
 
 #[test]
-fn without_a_terminal_nobody_is_waited_for() {
+fn requires_a_terminal() {
     for arguments in [&["shell"][..], &["vm-test", "--keep"]] {
         let output = tramplab().args(arguments).stdin(Stdio::null()).output().unwrap();
         let (_, err) = texts(&output);
@@ -130,9 +131,9 @@ fn without_a_terminal_nobody_is_waited_for() {
     }
 }
 
-/// As a person would: at a terminal, with a prompt, a command that is typed, and `exit`.
+/// Like a person at a terminal: wait for the prompt, type a command and `exit`.
 #[test]
-fn the_terminal_is_the_guests_and_then_as_it_was() {
+fn lends_the_terminal_to_the_guest_and_restores_it() {
     let temporary = folder();
     let pty = openpty(None, None).unwrap();
     let before = termios::tcgetattr(&pty.slave).unwrap();
@@ -171,10 +172,10 @@ fn the_terminal_is_the_guests_and_then_as_it_was() {
         }
     };
     until("# ");
-    // While the guest has it, what is typed is the guest's to show.
+    // While the guest has the terminal, it echoes what is typed.
     let during = termios::tcgetattr(&pty.slave).unwrap();
     assert!(!during.local_flags.intersects(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG));
-    // The echo of what is typed does not have the answer in it.
+    // The echo of the typed line does not contain the answer.
     keyboard.write_all(b"echo $((40 + 2))$(uname -n); exit\n").unwrap();
     until("42tramplab");
     assert_eq!(child.wait().unwrap().code(), Some(0), "{all}");

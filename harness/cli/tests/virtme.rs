@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests by virtme-ng beside those by QEMU alone: the same numbers, and nothing left behind. Those that die are rows of `faults/`.
+//! Guests by virtme-ng beside guests by QEMU alone: equal numbers, and nothing left behind. Guests
+//! that die are rows of `faults/`.
 
 mod command;
 
@@ -10,7 +11,7 @@ use tramplab_model::run::{Backend, Measurement, Outcome};
 
 const HEAD: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
 
-/// A folder for runs, and one that is all the temporary files there may be.
+/// A folder for runs, and one for all temporary files.
 struct Place {
     dir: TempDir,
     temporary: TempDir,
@@ -18,7 +19,7 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
-        // Short, and kept: the sockets are in it and nowhere else.
+        // A short path: the sockets go there.
         Place { dir: tempfile::tempdir().unwrap(), temporary: tempfile::tempdir_in("/tmp").unwrap() }
     }
 
@@ -41,7 +42,8 @@ impl Place {
         self.dir.path().join("runs")
     }
 
-    /// Processes with one of the folders in their command line: virtme-ng, its shells, virtiofsd, QEMU, the guard.
+    /// Lists processes with one of the folders in their command line: virtme-ng, its shells,
+    /// virtiofsd, QEMU, the guard.
     fn processes(&self) -> Vec<String> {
         let folders = [&self.dir, &self.temporary].map(|dir| dir.path().to_str().unwrap().to_owned());
         let lines = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
@@ -61,7 +63,7 @@ impl Place {
     }
 }
 
-/// What must not depend on who started the guest.
+/// Returns the values that must not depend on the backend.
 fn exact(measurement: &Measurement) -> String {
     match measurement {
         Measurement::LbrWaste(waste) => {
@@ -70,7 +72,7 @@ fn exact(measurement: &Measurement) -> String {
         }
         Measurement::Trigger(trigger) => {
             let cost = trigger.cost.as_ref().expect("counted under TCG");
-            // The digest is of all records with their symbols; addresses are other ones at every boot.
+            // The digest covers all records by symbol; addresses change with every boot.
             let parts = cost.parts.iter().map(|part| (part.point, part.instructions, part.branches));
             format!("{:?} {} {:?}", trigger.function.name, cost.digest, parts.collect::<Vec<_>>())
         }
@@ -85,7 +87,7 @@ fn exact(measurement: &Measurement) -> String {
 }
 
 #[test]
-fn both_backends_agree_on_what_is_exact() {
+fn both_backends_agree_on_exact_values() {
     let suite = format!(
         "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, kprobe, kretprobe.multi] }}\n  \
          - trigger: {{ mechanisms: [fentry, kprobe.multi] }}\n  \
@@ -99,7 +101,7 @@ fn both_backends_agree_on_what_is_exact() {
         let run = stored(&place.runs());
         let machine = &run.machines[0];
         assert_eq!(machine.vm, backend);
-        // The run and its report say who it was.
+        // The run and its report name virtme-ng.
         let version = machine.virtme_ng.as_ref();
         assert_eq!(version.is_some(), backend == Backend::VirtmeNg);
         assert_eq!(said.contains("virtme-ng 1."), backend == Backend::VirtmeNg, "{said}");
@@ -116,7 +118,7 @@ fn both_backends_agree_on_what_is_exact() {
 }
 
 #[test]
-fn what_cannot_be_exact_is_skipped() {
+fn skips_the_exact_clock_under_virtme() {
     let suite =
         format!("{HEAD}  - attach: {{ mechanisms: [raw_tp], functions: [1], rounds: 1, clock: exact }}\n");
     let place = Place::new();

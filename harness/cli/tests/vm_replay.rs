@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests that a real kernel cannot be brought to be at will: a shell in QEMU's place speaks over the console and the
-//! link that QEMU would inherit. What it says there is what real guests said, or what a broken one might.
+//! Guest behaviour that a real kernel cannot show on demand. A shell in QEMU's place speaks over
+//! the console and the link that QEMU would inherit. It replays real guests' output, or that of a
+//! broken one.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use tramplab_protocol::{
 };
 use tramplab_vm::{Deadlines, Snapshots, Spec, Vm, VmError};
 
-/// Finds the sockets among QEMU's arguments, and defines what a guest does with them.
+/// Finds the sockets in QEMU's arguments and defines the guest's commands.
 const GUEST: &str = r#"
 cd "$0"
 for argument; do
@@ -108,7 +109,7 @@ fn ask(vm: &mut Vm) -> Result<(), VmError> {
     vm.request(Command::Facts, LIMIT).map(|answer| assert_eq!(answer, Ok(Response::Done)))
 }
 
-/// Asks, and powers off.
+/// Boots, asks once and powers off.
 fn whole(spec: Spec) -> Result<(), VmError> {
     let mut vm = Vm::boot(&spec)?;
     ask(&mut vm)?;
@@ -124,13 +125,13 @@ fn kept(mut spec: Spec) -> Result<(), VmError> {
     Vm::start(&spec).map(drop)
 }
 
-/// A request larger than what a socket holds.
+/// Sends a request larger than a socket's buffer.
 fn asked_much(spec: Spec) -> Result<(), VmError> {
     let addresses = vec![u64::MAX; 1 << 18];
     Vm::boot(&spec)?.request(Command::Resolve { addresses }, LIMIT).map(drop)
 }
 
-/// A busy host: the guest has said all it wants before it is asked.
+/// Like a busy host: asks only after the guest has said everything.
 fn asked_late(spec: Spec) -> Result<(), VmError> {
     let said = spec.dir.join("said");
     let mut vm = Vm::boot(&spec)?;
@@ -142,7 +143,7 @@ struct Case {
     name: &'static str,
     guest: &'static str,
     host: fn(Spec) -> Result<(), VmError>,
-    /// The verdict and words of its message.
+    /// The error's kind, and words of its message.
     ends: Result<(), (ErrorKind, &'static str)>,
 }
 
@@ -342,9 +343,9 @@ fn wrong(case: &Case) -> Option<String> {
     }
 }
 
-/// The log has its limit, the tail does not end with it.
+/// The log is limited; the tail goes on to the last line.
 #[test]
-fn a_console_without_end_fills_no_disk() {
+fn limits_the_log_of_an_endless_console() {
     let dir = tempfile::tempdir().unwrap();
     let guest = "say ready; for i in {1..20}; do print lines; done; echo last >&$console; touch said; exec sleep 1000";
     let vm = Vm::boot(&spec(dir.path(), guest)).unwrap();
@@ -358,9 +359,9 @@ fn a_console_without_end_fills_no_disk() {
     assert!((16 << 20..17 << 20).contains(&written), "{written}");
 }
 
-/// As a wrapper script without `exec` does.
+/// A wrapper script without `exec` starts QEMU as its child.
 #[test]
-fn what_qemu_started_ends_with_it() {
+fn kills_the_children_of_qemu() {
     let dir = tempfile::tempdir().unwrap();
     let vm = Vm::boot(&spec(dir.path(), "say ready; sleep 1000 & echo $! > new; mv new said; wait")).unwrap();
     wait_for(&dir.path().join("said"));
@@ -369,7 +370,7 @@ fn what_qemu_started_ends_with_it() {
     drop(vm);
     assert!(!Path::new(&format!("/proc/{wrapper}")).exists(), "it was not reaped");
     let started = Instant::now();
-    // Killed with its group; whoever adopted it may take a moment to reap it.
+    // It is killed with its group; its new parent may take a moment to reap it.
     while fs::read_to_string(format!("{wrapped}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
         assert!(started.elapsed() < LIMIT, "{wrapped} is still there");
         sleep(Duration::from_millis(20));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command line as its users have it, and the run that it left.
+//! Runs the program as its users do, and reads the run it made.
 
 use std::{
     path::Path,
@@ -8,7 +8,7 @@ use std::{
 use tramplab_host::runs::RunDir;
 use tramplab_model::run::Run;
 
-/// The program, started where `cargo xtask` starts it.
+/// The program, started in the folder that `cargo xtask` starts it in.
 pub fn tramplab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap());
@@ -24,7 +24,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The last run in the folder `runs`.
+/// Loads the newest run in the folder `runs`.
 #[allow(dead_code, reason = "not every test binary makes runs")]
 pub fn stored(runs: &Path) -> Run {
     RunDir::load(&runs.join("latest")).unwrap()

