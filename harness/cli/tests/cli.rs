@@ -22,8 +22,8 @@ use std::{
 const FOREIGN: &str = if cfg!(target_arch = "x86_64") { "arm64" } else { "x86_64" };
 
 /// A suite of one cell.
-const SUITE: &str =
-    "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
+const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+                     - lbr_waste: { mechanisms: [fentry] }\n";
 
 struct Case {
     name: &'static str,
@@ -93,7 +93,8 @@ fn interrupted_fault_matrix_leaves_nothing() {
     fs::create_dir(&tmp).unwrap();
     let pids_at = pids.display();
     let script = format!(
-        "#!/bin/sh\n[ $1 = test ] || exit 0\nmkdir $TMPDIR/of-a-row\nsleep 1000 &\necho $$ $! > {pids_at}.new\nmv {pids_at}.new {pids_at}\nwait\n"
+        "#!/bin/sh\n[ $1 = test ] || exit 0\nmkdir $TMPDIR/of-a-row\nsleep 1000 &\n\
+         echo $$ $! > {pids_at}.new\nmv {pids_at}.new {pids_at}\nwait\n"
     );
     fs::write(&cargo, script).unwrap();
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
@@ -138,7 +139,7 @@ fn names_bad_input_and_exits_2() {
             words: &["--to", "expected a size such as 20GiB"],
         },
         Case {
-            name: "a time that no clock holds",
+            name: "a time out of range",
             suite: None,
             files: vec![],
             arguments: &["shell", "--timeout", "18446744073709551615", "--", "true"],
@@ -165,7 +166,7 @@ fn names_bad_input_and_exits_2() {
         with_suite("no mechanisms", &SUITE.replace("[fentry]", "[]"), &["suite.yaml:5:", "at least one"]),
         with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
         with_suite(
-            "a guest too small",
+            "too small a guest",
             &format!("{SUITE}machine: {{ memory_mib: 127 }}\n"),
             &["suite.yaml:6:", "127 MiB", "128 or more"],
         ),
@@ -207,7 +208,7 @@ fn names_bad_input_and_exits_2() {
             &["suite.yaml:", "deliver_recrods", "deliver_records"],
         ),
         with_suite(
-            "an experiment of nothing",
+            "an experiment without its tests",
             &SUITE
                 .replace("lbr_waste", "trigger")
                 .replace("tests:", "experiments: [deliver_records]\ntests:"),
@@ -236,7 +237,7 @@ fn names_bad_input_and_exits_2() {
             words: &["a value is required", "ROW"],
         },
         with_arguments(
-            "an option for cells",
+            "an option that does not exist",
             &["--mechanism", "fexit"],
             &["--mechanism", "parts of their names"],
         ),
@@ -246,7 +247,7 @@ fn names_bad_input_and_exits_2() {
             &["6.12 is prebuilt", "6.12-source"],
         ),
         with_suite(
-            "fewer hits than none",
+            "a negative number of hits",
             &SUITE.replace("[fentry]", "[fentry], hits: -5"),
             &["suite.yaml:5:", "expected a whole number"],
         ),
@@ -260,7 +261,7 @@ fn names_bad_input_and_exits_2() {
         with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
         with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
         report("no run", None, &["run.json"]),
-        report("no run.json of ours", Some("{}"), &["run.json", "schema"]),
+        report("a run.json of another program", Some("{}"), &["run.json", "schema"]),
         report("another schema", Some("{\"schema\": 999}"), &["schema 999", "schemas 1 to "]),
     ];
     for case in cases {

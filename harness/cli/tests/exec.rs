@@ -61,7 +61,8 @@ fn runs_host_programs_in_the_guest_and_ends_them() {
     assert_eq!(said, "hello /own\nto stderr\nno end ±");
 
     // The kernel's own tests need all of these.
-    let script = "while read -r a b c d; do echo $b $c; done < /proc/mounts; read -r flags < /sys/class/net/lo/flags; echo lo $flags; \
+    let script = "while read -r a b c d; do echo $b $c; done < /proc/mounts; \
+                  read -r flags < /sys/class/net/lo/flags; echo lo $flags; \
                   (exit 5); echo child $?; test -d /mnt && echo mnt";
     let (reply, said) = sh(&mut vm, script, 60, 1 << 20);
     assert_eq!(reply.end, ExecEnd::Exited(0), "{said}");
@@ -85,7 +86,8 @@ fn runs_host_programs_in_the_guest_and_ends_them() {
     let (reply, said) = sh(&mut vm, "(while :; do :; done) & echo left", 60, 1 << 20);
     assert_eq!((reply.end, said.as_str()), (ExecEnd::Exited(0), "left\n"));
     // Both are gone: no other shell runs.
-    let script = "for f in /proc/[0-9]*/comm; do read -r n < $f && [ $n = sh ] && echo ${f%/comm}; done; echo self /proc/$$";
+    let script = "for f in /proc/[0-9]*/comm; do \
+                  read -r n < $f && [ $n = sh ] && echo ${f%/comm}; done; echo self /proc/$$";
     let (_, said) = sh(&mut vm, script, 60, 1 << 20);
     let lines: Vec<&str> = said.lines().collect();
     assert!(matches!(lines[..], [one, own] if own == format!("self {one}")), "{said}");

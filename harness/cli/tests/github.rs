@@ -305,7 +305,8 @@ fn job(folder: &Path, name: &str, values: &[(&str, &str)]) -> Done {
 }
 
 /// fentry passes, fexit fails: two cells, so two shards.
-const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fexit, fentry] }\n\
+const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+                     - lbr_waste: { mechanisms: [fexit, fentry] }\n\
                      budgets:\n  - wasted: { fexit: { any: 1 }, fentry: { any: 1000 } }\n";
 
 #[test]
@@ -511,9 +512,12 @@ fn measures_a_pull_request_as_a_series() {
 /// The message is a whole mail with its own diff and a mailbox separator.
 #[test]
 fn ignores_a_diff_in_a_commit_message() {
-    const MAIL: &str = "bpf: Slower\n\nFrom 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
-        From: A <a@example.org>\nDate: Mon, 1 Jan 2024 00:00:00 +0000\nSubject: [PATCH v9 1/1] bpf: Harmless\n\n\
-        ---\ndiff --git a/harmless.c b/harmless.c\n--- a/harmless.c\n+++ b/harmless.c\n@@ -1 +1 @@\n-int a;\n\
+    const MAIL: &str = "bpf: Slower\n\n\
+        From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
+        From: A <a@example.org>\nDate: Mon, 1 Jan 2024 00:00:00 +0000\n\
+        Subject: [PATCH v9 1/1] bpf: Harmless\n\n\
+        ---\ndiff --git a/harmless.c b/harmless.c\n--- a/harmless.c\n+++ b/harmless.c\n\
+        @@ -1 +1 @@\n-int a;\n\
         +int b;\n-- \n2.47.3\n";
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
@@ -698,8 +702,8 @@ fn runs_the_ci_suite_under_tcg_and_timed_tests_under_kvm() {
     }
 }
 
-/// A build fails once, then works: no run is kept, as the shards measure all cells. All lines of the
-/// arguments count: with fexit the run would fail.
+/// A build fails once, then works: no run is kept, as the shards measure all cells. All lines of
+/// the arguments count: with fexit the run would fail.
 #[test]
 fn build_that_works_on_retry_leaves_no_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -707,7 +711,8 @@ fn build_that_works_on_retry_leaves_no_run() {
     let program = dir.path().join("tramplab");
     let real = env!("CARGO_BIN_EXE_tramplab");
     let script = format!(
-        "#!/bin/sh\nfor word; do if [ \"$word\" = --no-run ]; then exit 3; fi; done\nexec '{real}' \"$@\"\n"
+        "#!/bin/sh\nfor word; do if [ \"$word\" = --no-run ]; then exit 3; fi; done\n\
+         exec '{real}' \"$@\"\n"
     );
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

@@ -124,7 +124,7 @@ fn restored_guest_measures_the_same(arch: Arch) {
     let mut seen = BTreeSet::new();
     let mut random = BTreeSet::new();
     for (start, restored, noted) in [
-        ("boots, is kept, and the cell's is restored", true, None),
+        ("boots, is kept, and is restored for the cell", true, None),
         ("restored", true, None),
         ("the snapshot is damaged", true, Some("its checksum is not what it was")),
         ("restored again", true, None),
@@ -206,7 +206,8 @@ fn kept(cache: &Path) -> Option<PathBuf> {
 fn refusing(program: &Path, dir: &Path) -> PathBuf {
     let path = dir.join("qemu");
     let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *-incoming*) echo out of luck >&2; exit 1;; esac\nexec {} \"$@\"\n",
+        "#!/bin/sh\ncase \"$*\" in *-incoming*) echo out of luck >&2; exit 1;; esac\n\
+         exec {} \"$@\"\n",
         program.display()
     );
     fs::write(&path, script).unwrap();
@@ -610,7 +611,7 @@ fn hanging_kernel(spec: &mut Spec) {
 /// More failures are rows of the fault matrix, `faults/`.
 const FAILURES: &[Failure] = &[
     Failure {
-        name: "the plugin is none",
+        name: "the plugin is no library",
         spec: |spec| spec.plugin = Some("Cargo.toml".into()),
         then: None,
         kind: ErrorKind::QemuStart,

@@ -122,7 +122,8 @@ fn qemu_knows_the_lbr_options() {
 fn suite(dir: &Path, test: &str) -> PathBuf {
     let path = dir.join("suite.yaml");
     let text = format!(
-        "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - {test}: {{ mechanisms: [fentry] }}\n"
+        "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+         - {test}: {{ mechanisms: [fentry] }}\n"
     );
     fs::write(&path, text).unwrap();
     path
@@ -186,10 +187,12 @@ fn counts_under_tcg_where_kvm_runs_guests() {
     let cache = dir.path().join("cache");
     kvm::remember(&cache);
     let suite = dir.path().join("suite.yaml");
-    let tests = "  - lbr_waste: { mechanisms: [fentry] }\n  - trigger: { mechanisms: [fentry], throughput: false }\n\
-                 \x20 - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact, explain: [exact] }\n";
-    let budgets =
-        "budgets:\n  - wasted: { fentry: { any: 100 } }\n    most: { trigger.fentry.instructions: 1 }\n";
+    let tests = "  - lbr_waste: { mechanisms: [fentry] }\n  \
+                 - trigger: { mechanisms: [fentry], throughput: false }\n\
+                 \x20 - attach: { mechanisms: [fentry], functions: [1], rounds: 1, \
+                 clock: exact, explain: [exact] }\n";
+    let budgets = "budgets:\n  - wasted: { fentry: { any: 100 } }\n    \
+                   most: { trigger.fentry.instructions: 1 }\n";
     fs::write(&suite, format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{tests}{budgets}")).unwrap();
     let mut command = tramplab();
     command.arg("vm-test").arg("--suite").arg(&suite).arg("--runs").arg(dir.path().join("runs"));

@@ -98,7 +98,8 @@ fn sorts_commits_by_tree_and_names_the_step() {
     );
     let [old, new] = [&commits[2], &commits[4]];
     let bisect = format!(
-        "worse at {}: 9 -> 10; 2 commits since {}: cargo xtask bisect --tree {tree} --good {old} --bad {new} --arch x86_64 --metric {metric}",
+        "worse at {}: 9 -> 10; 2 commits since {}: cargo xtask bisect --tree {tree} \
+         --good {old} --bad {new} --arch x86_64 --metric {metric}",
         &new[..12],
         &old[..12]
     );
@@ -163,7 +164,8 @@ fn rejects_impossible_queries_with_2() {
 fn writes_a_run_as_budgets_of_its_suite() {
     let dir = tempfile::tempdir().unwrap();
     let suite = dir.path().join("suite.yaml");
-    let before = "# mine\nname: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+    let before = "# mine\nname: fixture\ndescription: d\nkernels: [a]\ntests:\n  \
+                  - lbr_waste: { mechanisms: [fexit] }\n";
     fs::write(&suite, before).unwrap();
     let commit = "a1".repeat(20);
     let run = store(dir.path(), 1, "6.12-source", &commit);
@@ -172,7 +174,7 @@ fn writes_a_run_as_budgets_of_its_suite() {
     let output = report(&run, &update);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let now = fs::read_to_string(&suite).unwrap();
-    let added = now.strip_prefix(before).expect("what was there stays").to_owned();
+    let added = now.strip_prefix(before).expect("the old text stays").to_owned();
     assert!(added.starts_with(&format!("budgets:\n  - kernels: [\"linux-{}\"]\n", &commit[..12])), "{added}");
     assert!(
         added.contains("fexit: { any: 9, ")
@@ -207,8 +209,8 @@ fn writes_a_run_as_budgets_of_its_suite() {
 fn writes_a_suite_atomically_and_keeps_its_mode_and_link() {
     let dir = tempfile::tempdir().unwrap();
     let [file, suite] = ["file.yaml", "suite.yaml"].map(|name| dir.path().join(name));
-    let before =
-        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+    let before = "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  \
+                  - lbr_waste: { mechanisms: [fexit] }\n";
     fs::write(&file, before).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     symlink("file.yaml", &suite).unwrap();
@@ -243,7 +245,8 @@ fn closed_pipe_keeps_exit_code_and_files() {
     let suite = dir.path().join("suite.yaml");
     fs::write(
         &suite,
-        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n",
+        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  \
+         - lbr_waste: { mechanisms: [fexit] }\n",
     )
     .unwrap();
     let merged = dir.path().join("merged");

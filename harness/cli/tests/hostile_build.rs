@@ -18,8 +18,8 @@ use std::{
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_model::run::{Arch, ErrorKind, Outcome, Test};
 
-const SUITE: &str =
-    "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  - lbr_waste: { mechanisms: [fentry] }\n";
+const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+                     - lbr_waste: { mechanisms: [fentry] }\n";
 
 const MAKEFILE: &str = "\
 VERSION = 6
@@ -66,7 +66,8 @@ impl Scene {
         let lines: Vec<&str> = attack.lines().collect();
         let added: String = lines.iter().map(|line| format!("+{line}\n")).collect();
         let patch = format!(
-            "Subject: [PATCH] Attack\n\n---\n--- a/attack.sh\n+++ b/attack.sh\n@@ -1 +1,{} @@\n-exit 0\n{added}",
+            "Subject: [PATCH] Attack\n\n---\n\
+             --- a/attack.sh\n+++ b/attack.sh\n@@ -1 +1,{} @@\n-exit 0\n{added}",
             lines.len()
         );
         fs::write(scene.path("series/0001.patch"), patch).unwrap();
@@ -192,7 +193,8 @@ fn build_that_fills_the_disk_leaves_nothing() {
     let words = std::iter::once(vm_test.get_program()).chain(vm_test.get_args());
     let line = words.map(|word| shell_words::quote(word.to_str().unwrap()).into_owned());
     let script = format!(
-        "mount -t tmpfs -o size=4400m none {folder} && {line}; code=$?; du -sm {folder} | cut -f1; exit $code",
+        "mount -t tmpfs -o size=4400m none {folder} && {line}; code=$?; \
+         du -sm {folder} | cut -f1; exit $code",
         folder = shell_words::quote(folder.to_str().unwrap()),
         line = line.collect::<Vec<_>>().join(" "),
     );

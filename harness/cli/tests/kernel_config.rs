@@ -62,7 +62,8 @@ impl Sources {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("extra.config"), extra).unwrap();
         let text = format!(
-            "arch: arm64\ndebian-source: {{ package: linux-source-6.12 }}\ntoolchain: {toolchain}\nconfig: [extra.config]\n"
+            "arch: arm64\ndebian-source: {{ package: linux-source-6.12 }}\n\
+             toolchain: {toolchain}\nconfig: [extra.config]\n"
         );
         fs::write(path("k.yaml"), text).unwrap();
         let recipe = recipe(&path("k.yaml"));

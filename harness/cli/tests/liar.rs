@@ -76,7 +76,7 @@ fn exec(vm: &mut Vm) -> VmError {
 fn believes_and_awaits_no_lie() {
     let table: [(&str, Option<Then>, ErrorKind, &str); 9] = [
         ("announces 4 GiB", None, ErrorKind::Protocol, "announces 4294967295 bytes"),
-        ("begins with a book", None, ErrorKind::Protocol, "the agent began with Output"),
+        ("begins with a long text", None, ErrorKind::Protocol, "the agent began with Output"),
         ("prints without end", None, ErrorKind::BootTimeout, "first word"),
         ("has long names", Some(resolve), ErrorKind::Protocol, "the name of a symbol"),
         ("answers another", Some(resolve), ErrorKind::Protocol, "expected the answer to request 1"),
@@ -148,7 +148,7 @@ fn stores_and_shows_no_escape_sequences_of_guests() {
     assert_eq!(vm.ready().release, "6.12\u{fffd}\u{fffd}\u{fffd}\n");
     let facts = vm.facts().unwrap();
     let Ok(Response::Resolve { symbols }) = vm.request(resolved(), LIMIT).unwrap() else {
-        panic!("it has an answer")
+        panic!("no answer")
     };
     assert_eq!(symbols[0].name, "vfs_read\u{fffd}\u{fffd}\u{fffd}\n");
     let error = vm.request(resolved(), LIMIT).unwrap().unwrap_err();

@@ -71,7 +71,8 @@ fn selects_cells_by_whole_parts_of_names() {
     // A budget for a kernel that does not exist would never fail.
     let budgets = |kernel: &str| {
         format!(
-            "  - lbr_waste: {{ mechanisms: [fexit] }}\nbudgets:\n  - kernels: [\"{kernel}\"]\n    wasted: {{ fexit: {{ any: 9 }} }}\n"
+            "  - lbr_waste: {{ mechanisms: [fexit] }}\nbudgets:\n  \
+             - kernels: [\"{kernel}\"]\n    wasted: {{ fexit: {{ any: 9 }} }}\n"
         )
     };
     assert_eq!(list(&budgets("6.1"), &[]), (Some(0), names(&["fexit"])));
@@ -85,7 +86,8 @@ fn selects_cells_by_whole_parts_of_names() {
 fn reports_fail_skip_and_error_with_reasons() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(
-        "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, fentry, fsession] }}\n  - fault: {{ faults: [panic] }}\n\
+        "{HEAD}  - lbr_waste: {{ mechanisms: [fexit, fentry, fsession] }}\n  \
+         - fault: {{ faults: [panic] }}\n\
          budgets:\n  - wasted: {{ fexit: {{ any: 1 }}, fentry: {{ any: 1000 }} }}\n"
     );
     let output = vm_test(dir.path(), &suite).args(["--listing", "--branches", "virtual"]).output().unwrap();
@@ -206,7 +208,8 @@ fn boots_a_panicking_kernel_once() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(
         "machine: {{ append: [\"rdinit=/none\", \"init=/none\"] }}\n{HEAD}  \
-         - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe, kprobe.multi, kretprobe.multi] }}\n"
+         - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe, \
+         kprobe.multi, kretprobe.multi] }}\n"
     );
     let output = vm_test(dir.path(), &suite).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
@@ -247,7 +250,8 @@ fn folded_total(dir: &Path, arguments: &[&str]) -> u64 {
 fn times_attach_by_both_clocks_and_explains_it_both_ways() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!(
-        "{HEAD}  - attach: {{ mechanisms: [kprobe.multi], functions: [100], rounds: 2, clock: both, explain: [exact, sampled] }}\n"
+        "{HEAD}  - attach: {{ mechanisms: [kprobe.multi], functions: [100], rounds: 2, \
+         clock: both, explain: [exact, sampled] }}\n"
     );
     let output = vm_test(dir.path(), &suite).output().unwrap();
     let said = said(&output);
@@ -306,7 +310,8 @@ fn runs_two_architectures_in_one_run() {
     let suite = "name: t\ndescription: d\nkernels: [\"7.2\"]\ntests:\n  \
                  - lbr_waste: { mechanisms: [fexit, fexit.multi] }\n  \
                  - trigger: { mechanisms: [fentry], beside: [function_tracer] }\n  \
-                 - attach: { mechanisms: [kprobe.multi], functions: [10], rounds: 1, clock: both, explain: [exact] }\n";
+                 - attach: { mechanisms: [kprobe.multi], functions: [10], rounds: 1, \
+                 clock: both, explain: [exact] }\n";
     let output =
         vm_test_of(dir.path(), suite).args(["--arch", "arm64,x86_64", "--listing"]).output().unwrap();
     let said = said(&output);

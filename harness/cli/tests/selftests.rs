@@ -50,7 +50,8 @@ fn subtests(cell: &Cell) -> &[Subtest] {
 fn tree_tests_judge_a_series_with_its_new_tests() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - test_progs: { seconds: 30 }\n  - test_progs:\n      \
-                 tests: [fentry_test, fexit_test, get_func_ip_test, kprobe_multi_test, varlen]\n      \
+                 tests: [fentry_test, fexit_test, get_func_ip_test, \
+                 kprobe_multi_test, varlen]\n      \
                  deny: [fexit_test, \"kprobe_multi_test/attach_api_*\"]\n";
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tested-series");
     let output = vm_test(dir.path(), tests, &["--series", series.to_str().unwrap()]);
@@ -117,7 +118,8 @@ fn tree_tests_judge_a_series_with_its_new_tests() {
 fn runs_benchmarks_and_reads_ktap() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - bench: { triggers: [trig-fentry, trig-none], seconds: 1 }\n  \
-                 - kselftest: { programs: [perf_events/watermark_signal, perf_events/remove_on_exec, ring-buffer/map_test] }\n";
+                 - kselftest: { programs: [perf_events/watermark_signal, \
+                 perf_events/remove_on_exec, ring-buffer/map_test] }\n";
     let output = vm_test(dir.path(), tests, &[]);
     let said = said(&output);
     let run = stored(&dir.path().join("runs"));
@@ -159,7 +161,8 @@ fn runs_benchmarks_and_reads_ktap() {
 fn tree_test_of_branch_records_agrees() {
     const MEASURING: &str = "TRAMPLAB_QEMU_X86_64";
     const DELIVERING: &str = "TRAMPLAB_QEMU_DELIVERING_X86_64";
-    const TESTS: &str = "  - lbr_waste: { mechanisms: [fexit] }\n  - test_progs: { tests: [get_branch_snapshot], seconds: 900 }\n";
+    const TESTS: &str = "  - lbr_waste: { mechanisms: [fexit] }\n  \
+                         - test_progs: { tests: [get_branch_snapshot], seconds: 900 }\n";
     let ran = |qemu: &str, arguments: &[&str]| {
         let dir = tempfile::tempdir().unwrap();
         let qemu = std::env::var(qemu).expect("run `cargo xtask test`");
@@ -169,10 +172,8 @@ fn tree_test_of_branch_records_agrees() {
         (of("lbr_waste/fexit"), of("test_progs/get_branch_snapshot"), said(&output))
     };
     let (waste, plain, said) = ran(MEASURING, &[]);
-    assert!(
-        matches!(&plain.outcome, Outcome::Skip { reason } if reason.contains("test_progs skips it")),
-        "{said}"
-    );
+    let Outcome::Skip { reason } = &plain.outcome else { panic!("{said}") };
+    assert!(reason.contains("test_progs skips it"), "{said}");
     let Some(Measurement::LbrWaste(waste)) = waste.measurement else { panic!("{said}") };
     let wasted = waste.points[0].wasted["intel-lbr"]["any"].wasted.unwrap();
     let mut all = String::new();

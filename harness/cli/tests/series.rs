@@ -184,8 +184,10 @@ fn finds_each_bad_patch() {
 /// cent dearer.
 #[test]
 fn slower_attach_is_worse_but_moved_code_is_not() {
-    const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - attach: { mechanisms: [fentry], \
-                         functions: [1], rounds: 1, clock: exact, explain: [exact] }\nbudgets:\n  - most: { attach.fentry.1.attach.instructions: 100000000 }\n";
+    const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
+                         - attach: { mechanisms: [fentry], \
+                         functions: [1], rounds: 1, clock: exact, explain: [exact] }\nbudgets:\n  \
+                         - most: { attach.fentry.1.attach.instructions: 100000000 }\n";
     let dir = tempfile::tempdir().unwrap();
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-series");
     let arguments = ["--series", series.to_str().unwrap(), "--each-patch", "--placebos", "1"];

@@ -149,7 +149,7 @@ struct Case {
 
 const CASES: &[Case] = &[
     Case {
-        name: "a guest without fault",
+        name: "a healthy guest",
         guest: "print lines; say ready; hear; say beats done-1; hear; say done-2",
         host: whole,
         ends: Ok(()),
@@ -167,19 +167,19 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::QemuExit, "exit status: 3: out of luck")),
     },
     Case {
-        name: "an oops while the guest gets ready to be kept: the next one is not asked instead",
+        name: "an oops while the guest prepares its snapshot is not retried",
         guest: "say ready; hear; say facts; hear; print oops",
         host: kept,
         ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
     },
     Case {
-        name: "an oops while the guest is kept: the next one is not asked instead",
+        name: "an oops while the snapshot is taken is not retried",
         guest: "say ready; hear; say facts; hear; say done-2; sleep 0.5; print oops",
         host: kept,
         ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
     },
     Case {
-        name: "a guest whose clock failed while it booted goes on, and is not kept",
+        name: "a guest whose clock failed at boot goes on without a snapshot",
         guest: "echo '[    0.9] tsc: Marking TSC unstable due to clocksource watchdog' >&$console; \
                 say ready; hear; say facts; hear; say done-2; exec sleep 1000",
         host: |spec| {
@@ -195,13 +195,13 @@ const CASES: &[Case] = &[
         ends: Ok(()),
     },
     Case {
-        name: "a guest that does not get ready to be kept is booted, and not kept",
+        name: "a guest that does not prepare its snapshot boots without one",
         guest: "say ready; hear; say facts; exec sleep 1000",
         host: kept,
         ends: Ok(()),
     },
     Case {
-        name: "a guest that stays",
+        name: "a guest that does not power off",
         guest: "say ready; hear; say done-1; hear; say done-2; exec sleep 1000",
         host: |spec| {
             let mut vm = Vm::boot(&spec)?;
@@ -217,7 +217,7 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::Panic, "sysrq triggered crash")),
     },
     Case {
-        name: "a panic that reboots is no mere end of QEMU",
+        name: "a panic that reboots is a panic, not an exit of QEMU",
         guest: "say ready; hear; print panic",
         host: asked,
         ends: Err((ErrorKind::Panic, "sysrq triggered crash")),
@@ -229,13 +229,14 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::Panic, "sysrq triggered crash")),
     },
     Case {
-        name: "heartbeats that nobody waits for hold nothing up",
-        guest: "say ready; for i in {1..20}; do say beats; done; touch said; hear; say done-1; exec sleep 1000",
+        name: "unread heartbeats block nothing",
+        guest: "say ready; for i in {1..20}; do say beats; done; touch said; \
+                hear; say done-1; exec sleep 1000",
         host: asked_late,
         ends: Ok(()),
     },
     Case {
-        name: "a death that nobody waits for is kept, and the console read on",
+        name: "an unread oops is kept, and the console is read on",
         guest: "say ready beats; print oops; print lines lines lines; touch said; exec sleep 1000",
         host: asked_late,
         ends: Err((ErrorKind::Oops, "NULL pointer dereference")),
@@ -256,7 +257,7 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::BootTimeout, "first word")),
     },
     Case {
-        name: "answers without end that nobody asked for",
+        name: "endless answers without a request",
         guest: "say ready; while say done-2; do :; done",
         host: asked,
         ends: Err((ErrorKind::Protocol, "expected the answer to request 1")),
@@ -268,7 +269,7 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::Protocol, "another build")),
     },
     Case {
-        name: "a first word that is none",
+        name: "a first message other than ready",
         guest: "say done-1; exec sleep 1000",
         host: asked,
         ends: Err((ErrorKind::Protocol, "began with")),
@@ -280,7 +281,7 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::Protocol, "no message")),
     },
     Case {
-        name: "half a frame, then the end of QEMU",
+        name: "half a frame, then QEMU aborts",
         guest: "say ready; hear; say half; echo 'assertion failed' >&2; kill -ABRT $$",
         host: asked,
         ends: Err((ErrorKind::QemuExit, "signal: 6 (SIGABRT)")),
@@ -311,7 +312,8 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "noise on the console",
-        guest: "head -c 3000000 /dev/urandom >&$console; say ready; hear; say done-1; hear; say done-2",
+        guest: "head -c 3000000 /dev/urandom >&$console; \
+                say ready; hear; say done-1; hear; say done-2",
         host: whole,
         ends: Ok(()),
     },
@@ -347,7 +349,8 @@ fn wrong(case: &Case) -> Option<String> {
 #[test]
 fn limits_the_log_of_an_endless_console() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = "say ready; for i in {1..20}; do print lines; done; echo last >&$console; touch said; exec sleep 1000";
+    let guest = "say ready; for i in {1..20}; do print lines; done; \
+                 echo last >&$console; touch said; exec sleep 1000";
     let vm = Vm::boot(&spec(dir.path(), guest)).unwrap();
     wait_for(&dir.path().join("said"));
     let started = Instant::now();

@@ -15,7 +15,7 @@ pub fn tramplab() -> Command {
     command
 }
 
-#[allow(dead_code, reason = "some test binaries want what was said to be wrong, and nothing else")]
+#[allow(dead_code, reason = "some test binaries read stderr only")]
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Stands where QEMU does, with the same ends of console and link, and lies as its first argument says."""
+"""Stand in for QEMU with the same console and link; tell the lie that the first argument names."""
 
 import json
 import mmap
@@ -16,7 +16,7 @@ link = int(re.search(r"id=agent,fd=(\d+)", line)[1])
 console = int(re.search(r"id=console,path=/dev/fd/(\d+)", line)[1])
 
 
-# Terminals, the direction of text, what is not seen.
+# Escape sequences, changes of direction, invisible characters.
 HIDDEN = "\x1b[2J\x1b]0;title\x07\u009b\u202e\u200b\U000e0041\n"
 
 
@@ -31,7 +31,8 @@ def say(event):
 
 
 def ready(release="6.12"):
-    say({"ready": {"version": int(os.environ["VERSION"]), "release": release, "uptime_ns": 2**64 - 1}})
+    version = int(os.environ["VERSION"])
+    say({"ready": {"version": version, "release": release, "uptime_ns": 2**64 - 1}})
 
 
 def requested():
@@ -45,8 +46,8 @@ def answer(response):
 
 def facts(**more):
     known = dict(
-        release="6.12", version="#1", machine="x86_64", cpus=1, memory_kib=1, clocksource="tsc", btf_bytes=1,
-        ftrace_functions=1, btf_functions=1, mitigations=[], cmdline="")
+        release="6.12", version="#1", machine="x86_64", cpus=1, memory_kib=1, clocksource="tsc",
+        btf_bytes=1, ftrace_functions=1, btf_functions=1, mitigations=[], cmdline="")
     return {"Ok": {"facts": {**known, **more}}}
 
 
@@ -63,11 +64,12 @@ def lies():
         os.write(link, b"\xff" * 8)
     elif lie == "floods":
         ready()
-        # Costly in memory: a frame of nothing but the shortest symbols.
-        frame = b'{"reply":{"id":1,"result":{"Ok":{"resolve":{"symbols":[' + b",".join([b'{"name":"","module":null,"start":0,"end":0}'] * 375000) + b"]}}}}}"
+        # The shortest symbols: a frame that takes much more memory once it is parsed.
+        symbols = b",".join([b'{"name":"","module":null,"start":0,"end":0}'] * 375000)
+        frame = b'{"reply":{"id":1,"result":{"Ok":{"resolve":{"symbols":[' + symbols + b"]}}}}}"
         while True:
             send(frame)
-    elif lie == "begins with a book":
+    elif lie == "begins with a long text":
         say({"output": {"id": 7, "text": "\x1b[2J" * 1000000}})
     elif lie == "has long names":
         ready()
@@ -95,9 +97,10 @@ def lies():
         ready(f"6.12{HIDDEN}")
         os.write(console, f"[    1.0] a line {HIDDEN}of the console\n".encode())
         answer(facts(
-            release=f"6.12{HIDDEN}", version=HIDDEN, mitigations=[f"Mitigation: {HIDDEN}"], cmdline=HIDDEN,
-            clocksource=f"tsc{HIDDEN}"))
-        symbol = {"name": f"vfs_read{HIDDEN}", "module": f"ext4{HIDDEN}", "start": 2**63, "end": 2**64 - 1}
+            release=f"6.12{HIDDEN}", version=HIDDEN, mitigations=[f"Mitigation: {HIDDEN}"],
+            cmdline=HIDDEN, clocksource=f"tsc{HIDDEN}"))
+        name, module = f"vfs_read{HIDDEN}", f"ext4{HIDDEN}"
+        symbol = {"name": name, "module": module, "start": 2**63, "end": 2**64 - 1}
         answer({"Ok": {"resolve": {"symbols": [symbol]}}})
         answer({"Err": {"failed": f"no {HIDDEN}such thing"}})
     elif lie == "takes what it can":
@@ -109,6 +112,6 @@ def lies():
     time.sleep(600)
 
 
-# Nothing is left when the harness is gone, whatever it does.
+# Ends by itself if the harness is killed.
 threading.Thread(target=lies, daemon=True).start()
 time.sleep(120)
