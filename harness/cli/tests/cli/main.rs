@@ -2,6 +2,8 @@
 //! The command line from outside: it names wrong input and ends with the documented exit code
 //! before anything boots.
 
+mod bad_input;
+#[path = "../command/mod.rs"]
 mod command;
 
 use command::{said, stderr, tramplab};
@@ -18,49 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An architecture other than this machine's.
-const FOREIGN: &str = if cfg!(target_arch = "x86_64") { "arm64" } else { "x86_64" };
-
 /// A suite of one cell.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
                      - lbr_waste: { mechanisms: [fentry] }\n";
-
-struct Case {
-    name: &'static str,
-    /// The suite given with `--suite`; `None` where `arguments` are a whole command.
-    suite: Option<String>,
-    /// Further files; `{dir}` in the arguments names their folder.
-    files: Vec<(&'static str, Vec<u8>)>,
-    arguments: &'static [&'static str],
-    /// The message contains all of these.
-    words: &'static [&'static str],
-}
-
-fn with_suite(name: &'static str, suite: &str, words: &'static [&'static str]) -> Case {
-    Case { name, suite: Some(suite.to_owned()), files: vec![], arguments: &[], words }
-}
-
-fn with_arguments(
-    name: &'static str,
-    arguments: &'static [&'static str],
-    words: &'static [&'static str],
-) -> Case {
-    Case { name, suite: Some(SUITE.to_owned()), files: vec![], arguments, words }
-}
-
-fn with_file(
-    file: (&'static str, &[u8]),
-    arguments: &'static [&'static str],
-    words: &'static [&'static str],
-) -> Case {
-    let suite = Some(SUITE.to_owned());
-    Case { name: file.0, suite, files: vec![(file.0, file.1.to_vec())], arguments, words }
-}
-
-fn report(name: &'static str, json: Option<&str>, words: &'static [&'static str]) -> Case {
-    let files = json.map(|json| ("run.json", json.as_bytes().to_vec())).into_iter().collect();
-    Case { name, suite: None, files, arguments: &["report", "{dir}"], words }
-}
 
 /// With cargo's variables kept, each command would rebuild packages whose build scripts read them.
 #[test]
@@ -113,185 +75,6 @@ fn interrupted_fault_matrix_leaves_nothing() {
     for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
-    }
-}
-
-#[test]
-fn names_bad_input_and_exits_2() {
-    let image =
-        fs::read(std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`")).unwrap();
-    // Debian's configuration of 6.12, cut down to the options that matter, less one option.
-    let config = include_str!("../../kernel/src/testdata/6.12.config");
-    let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
-    assert_ne!(config, without_btf);
-    let cases = [
-        with_arguments(
-            "another architecture's guest with this machine's files",
-            &["--vm", "virtme-ng", "--arch", FOREIGN],
-            &["--vm virtme-ng", "this machine's own files"],
-        ),
-        with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
-        Case {
-            name: "a size without a unit",
-            suite: None,
-            files: vec![],
-            arguments: &["cache", "prune", "--to", "30"],
-            words: &["--to", "expected a size such as 20GiB"],
-        },
-        Case {
-            name: "a time out of range",
-            suite: None,
-            files: vec![],
-            arguments: &["shell", "--timeout", "18446744073709551615", "--", "true"],
-            words: &["--timeout", "18446744073709551615 is not in 1..=31536000"],
-        },
-        with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
-        with_suite("unknown key", &SUITE.replace("tests:", "tets:"), &["suite.yaml:4:1", "tets", "tests"]),
-        with_suite(
-            "unknown mechanism",
-            &SUITE.replace("[fentry]", "[fentri]"),
-            &["suite.yaml:5:", "fentri", "kprobe.multi"],
-        ),
-        with_suite(
-            "unknown budget row",
-            &format!("{SUITE}budgets:\n  - wasted: {{ fexit2: {{ any: 3 }} }}\n"),
-            &["suite.yaml:7:", "fexit2", "kprobe.session/exit"],
-        ),
-        with_suite(
-            "unknown budget filter",
-            &format!("{SUITE}budgets:\n  - wasted: {{ fexit: {{ all: 3 }} }}\n"),
-            &["suite.yaml:7:", "all", "any_return"],
-        ),
-        with_suite("no kernels", &SUITE.replace("[\"6.12\"]", "[]"), &["suite.yaml:3:", "at least one"]),
-        with_suite("no mechanisms", &SUITE.replace("[fentry]", "[]"), &["suite.yaml:5:", "at least one"]),
-        with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
-        with_suite(
-            "too small a guest",
-            &format!("{SUITE}machine: {{ memory_mib: 127 }}\n"),
-            &["suite.yaml:6:", "127 MiB", "128 or more"],
-        ),
-        with_suite("no YAML", "tests: [\n", &["suite.yaml:"]),
-        with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
-        with_file(
-            ("k.yaml", b"arch: x86_64\npath: { imag: x }\n"),
-            &["--kernel", "{dir}/k.yaml"],
-            &["k.yaml:2:", "imag"],
-        ),
-        with_file(
-            ("truncated", &image[..image.len() / 2]),
-            &["--kernel", "{dir}/truncated"],
-            &["truncated", "bytes"],
-        ),
-        with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], &["text"]),
-        with_arguments("no such architecture", &["--arch", "mips"], &["mips", "x86_64, arm64"]),
-        with_file(
-            ("bzImage", &image),
-            &["--kernel", "{dir}/bzImage", "--arch", "arm64"],
-            &["is not for arm64, but for: x86_64"],
-        ),
-        with_file(
-            ("k.yaml", b"arch: arm64\npath: { image: x }\n"),
-            &["--kernel", "{dir}/k.yaml", "--arch", "arm64,x86_64"],
-            &["is not for x86_64, but for: arm64"],
-        ),
-        with_suite(
-            "unknown tracer beside",
-            &SUITE.replace(
-                "lbr_waste: { mechanisms: [fentry]",
-                "trigger: { mechanisms: [fentry], beside: [nonsense]",
-            ),
-            &["suite.yaml:5:", "nonsense", "function_tracer"],
-        ),
-        with_suite(
-            "unknown experiment",
-            &format!("{SUITE}experiments: [deliver_recrods]\n"),
-            &["suite.yaml:", "deliver_recrods", "deliver_records"],
-        ),
-        with_suite(
-            "an experiment without its tests",
-            &SUITE
-                .replace("lbr_waste", "trigger")
-                .replace("tests:", "experiments: [deliver_records]\ntests:"),
-            &["deliver-records needs lbr_waste tests"],
-        ),
-        Case {
-            name: "kernel without BTF",
-            suite: Some(SUITE.to_owned()),
-            files: vec![("vmlinuz-mine", image.clone()), ("config-mine", without_btf.into_bytes())],
-            arguments: &["--kernel", "{dir}/vmlinuz-mine"],
-            words: &["CONFIG_DEBUG_INFO_BTF"],
-        },
-        with_arguments("bad filterset", &["-E", "test("], &["test("]),
-        // The kernel would fail to build, with another exit code.
-        with_arguments(
-            "bad filterset before anything is built",
-            &["--kernel", "{sources}", "-E", "test("],
-            &["the filterset `test(` is wrong"],
-        ),
-        with_arguments("a cell without a name", &[""], &["a value is required", "CELL"]),
-        Case {
-            name: "a row without a name",
-            suite: None,
-            files: vec![],
-            arguments: &["faults", ""],
-            words: &["a value is required", "ROW"],
-        },
-        with_arguments(
-            "an option that does not exist",
-            &["--mechanism", "fexit"],
-            &["--mechanism", "parts of their names"],
-        ),
-        with_arguments(
-            "a series on a prebuilt kernel",
-            &["--series", "lbr-helpers", "--kernel", "6.12"],
-            &["6.12 is prebuilt", "6.12-source"],
-        ),
-        with_suite(
-            "a negative number of hits",
-            &SUITE.replace("[fentry]", "[fentry], hits: -5"),
-            &["suite.yaml:5:", "expected a whole number"],
-        ),
-        Case {
-            name: "no profiles",
-            suite: None,
-            files: vec![("run.json", include_bytes!("../../testdata/two-architectures.json").to_vec())],
-            arguments: &["profile", "{dir}"],
-            words: &["vm-test --explain exact"],
-        },
-        with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
-        with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
-        report("no run", None, &["run.json"]),
-        report("a run.json of another program", Some("{}"), &["run.json", "schema"]),
-        report("another schema", Some("{\"schema\": 999}"), &["schema 999", "schemas 1 to "]),
-    ];
-    for case in cases {
-        let dir = tempfile::tempdir().unwrap();
-        let runs = dir.path().join("runs");
-        for (name, bytes) in &case.files {
-            fs::write(dir.path().join(name), bytes).unwrap();
-        }
-        let mut command = tramplab();
-        if let Some(suite) = &case.suite {
-            fs::write(dir.path().join("suite.yaml"), suite).unwrap();
-            command.args(["vm-test", "--accel", "tcg", "--runs"]).arg(&runs);
-            if !case.arguments.contains(&"--suite") {
-                command.arg("--suite").arg(dir.path().join("suite.yaml"));
-            }
-        }
-        let sources = sources(dir.path());
-        let fill = |argument: &&str| {
-            argument.replace("{dir}", dir.path().to_str().unwrap()).replace("{sources}", &sources)
-        };
-        command.args(case.arguments.iter().map(fill));
-        let output = command.output().unwrap();
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{}: {said}", case.name);
-        for word in case.words {
-            assert!(said.contains(word), "{}: {word:?} is missing in: {said}", case.name);
-        }
-        assert!(!said.contains("'-- --"), "{}: {said}", case.name);
-        let left = fs::read_dir(&runs).into_iter().flatten().flatten().filter(|e| e.path().is_dir()).count();
-        assert_eq!(left, 0, "{}: a run was left behind", case.name);
     }
 }
 
@@ -365,7 +148,7 @@ fn lists_cells_without_building_kernels() {
 fn says_why_a_rendered_run_fails() {
     let dir = tempfile::tempdir().unwrap();
     let json = dir.path().join("run.json");
-    fs::write(&json, include_bytes!("../../testdata/run.json")).unwrap();
+    fs::write(&json, include_bytes!("../../../testdata/run.json")).unwrap();
     let junit = dir.path().join("junit.xml");
     let output =
         tramplab().args(["report", "--format", "junit", "-o"]).args([&junit, &json]).output().unwrap();
@@ -381,7 +164,7 @@ fn says_why_a_rendered_run_fails() {
 #[test]
 fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
     let dir = tempfile::tempdir().unwrap();
-    let head: serde_json::Value = serde_json::from_str(include_str!("../../testdata/run.json")).unwrap();
+    let head: serde_json::Value = serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
     let mut base = head.clone();
     base["id"] = "base".into();
     base["interrupted"] = true.into();

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real guests through the library: their measurements, and their failures.
+
+mod attach;
+mod failures;
+#[path = "../machine/mod.rs"]
+mod machine;
+mod snapshots;
+mod trigger;
+mod waste;
+
+use std::{fs, path::Path, time::Duration};
+use tramplab_analysis::branch;
+use tramplab_model::run::{Arch, LbrWaste};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Command, LbrWasteRequest, Response, Symbol},
+    trace::{self, Trace},
+};
+use tramplab_vm::Vm;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
+    let request = Command::LbrWaste(LbrWasteRequest {
+        mechanism,
+        hits: 8,
+        warmup: 3,
+        deliver: None,
+        hardware: Vec::new(),
+    });
+    let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
+    let (trace, symbols) = recorded(vm, dir, number);
+    branch::lbr_waste(arch, &trace, &symbols.into_iter().collect(), &reply).unwrap()
+}
+
+/// Reads a trace and resolves its addresses while the program is still attached.
+fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
+    let trace = Trace::decode(&fs::read(trace::file_name(dir, number)).unwrap()).unwrap();
+    let addresses = branch::symbols::addresses(&trace);
+    let Response::Resolve { symbols } = vm.request(Command::Resolve { addresses }, LIMIT).unwrap().unwrap()
+    else {
+        panic!()
+    };
+    (trace, symbols)
+}
+
+/// One mechanism of each kind of entry and exit. Kprobes are among them, as they take exceptions.
+const WAYS: [Mechanism; 6] = [
+    Mechanism::Fentry,
+    Mechanism::Fexit,
+    Mechanism::KprobeMulti,
+    Mechanism::KretprobeMulti,
+    Mechanism::Kprobe,
+    Mechanism::Kretprobe,
+];
+
+fn digests(found: &[LbrWaste]) -> Vec<String> {
+    found.iter().flat_map(|waste| &waste.points).map(|point| point.digest.clone()).collect()
+}
+
+/// Returns what every boot must repeat. On x86-64 this is every record. On arm64 it is the counts:
+/// the JIT loads an address with a varying number of instructions, which moves the code behind
+/// them.
+fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
+    match arch {
+        Arch::X86_64 => digests(found),
+        Arch::Arm64 => {
+            found.iter().flat_map(|waste| &waste.points).map(|point| format!("{:?}", point.wasted)).collect()
+        }
+    }
+}

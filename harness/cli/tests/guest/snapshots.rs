@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Restored guests measure like booted ones, and faulty guests are not kept.
+
+use crate::{LIMIT, machine::spec, of_any_boot, waste};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tramplab_model::run::{Arch, LbrWaste};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Command, Response},
+};
+use tramplab_vm::{Snapshots, Vm};
+
+#[test]
+fn restored_guest_measures_the_same_on_x86_64() {
+    restored_guest_measures_the_same(Arch::X86_64);
+}
+
+#[test]
+fn restored_guest_measures_the_same_on_arm64() {
+    restored_guest_measures_the_same(Arch::Arm64);
+}
+
+fn restored_guest_measures_the_same(arch: Arch) {
+    let cache = tempfile::tempdir().unwrap();
+    let mut seen = BTreeSet::new();
+    let mut random = BTreeSet::new();
+    for (start, restored, noted) in [
+        ("boots, is kept, and is restored for the cell", true, None),
+        ("restored", true, None),
+        ("the snapshot is damaged", true, Some("its checksum is not what it was")),
+        ("restored again", true, None),
+        ("a QEMU that restores nothing", false, Some("out of luck")),
+        ("a cache that is a file", false, Some("no snapshot was kept: ")),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spec = spec(arch, dir.path());
+        let mut snapshots = Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() };
+        match start {
+            "the snapshot is damaged" => flip_a_bit(&kept(cache.path()).unwrap()),
+            "a QEMU that restores nothing" => spec.qemu.program = refusing(&spec.qemu.program, dir.path()),
+            "a cache that is a file" => snapshots.cache = dir.path().join("initramfs.cpio"),
+            _ => {}
+        }
+        spec.snapshots = Some(snapshots);
+        let (mut vm, facts) = Vm::start(&spec).unwrap();
+        let log = fs::read_to_string(dir.path().join("snapshot.log")).unwrap_or_default();
+        assert_eq!(vm.restored(), restored, "{start}: {log}");
+        assert!(noted.map_or(log.is_empty(), |words| log.contains(words)), "{start}: {log}");
+        let measured: Vec<LbrWaste> = (0..)
+            .zip([Mechanism::Fexit, Mechanism::Kretprobe])
+            .map(|(number, mechanism)| waste(arch, &mut vm, dir.path(), number, mechanism))
+            .collect();
+        seen.insert(of_any_boot(arch, &measured));
+        let Response::Moment(moment) = vm.request(Command::Moment, LIMIT).unwrap().unwrap() else { panic!() };
+        assert!(facts.btf_bytes > 0, "{start}: {facts:?}");
+        // The wall clock is right again, within the seconds that the guest takes.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(
+            now.abs_diff(Duration::from_nanos(moment.realtime_ns)) < LIMIT,
+            "{start}: {now:?} {moment:?}"
+        );
+        assert!(random.insert(moment.random), "{start}: {random:?}");
+        vm.power_off(LIMIT).unwrap();
+        let log = fs::read_to_string(dir.path().join("console.log")).unwrap();
+        assert!(log.contains("Linux version"), "{start}: {log}");
+        // Useless snapshots are removed.
+        assert_eq!(kept(cache.path()).is_some(), restored, "{start}");
+    }
+    assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+/// Each fault is a word on the kernel's command line. The guest measures, but is no model for
+/// others.
+#[test]
+fn keeps_no_snapshot_of_a_faulty_guest() {
+    for (word, clock_source, noted) in [
+        ("tsc=unstable", "hpet", "Marking TSC unstable due to boot parameter"),
+        ("clocksource=hpet", "hpet", "its clock source is hpet, not tsc"),
+        ("maxcpus=1", "tsc", "it runs on 1 CPUs, not on 2"),
+    ] {
+        let (cache, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut spec = spec(Arch::X86_64, dir.path());
+        spec.append.push(word.to_owned());
+        spec.cpus = 2;
+        spec.snapshots =
+            Some(Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() });
+        let (mut vm, facts) = Vm::start(&spec).unwrap();
+        let log = fs::read_to_string(dir.path().join("snapshot.log")).unwrap_or_default();
+        assert!(log.contains(noted), "{word}: {log}");
+        assert_eq!((vm.restored(), kept(cache.path())), (false, None), "{word}: {log}");
+        assert!(facts.clocksource.starts_with(clock_source), "{word}: {facts:?}");
+        // The guest still measures.
+        assert!(!waste(Arch::X86_64, &mut vm, dir.path(), 0, Mechanism::Fexit).points.is_empty());
+        vm.power_off(LIMIT).unwrap();
+    }
+}
+
+/// Returns the only snapshot in the cache.
+fn kept(cache: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(cache.join("snapshot")).ok()?.map(|entry| entry.unwrap().path().join("state"));
+    let mut kept: Vec<PathBuf> = entries.filter(|state| state.exists()).collect();
+    assert!(kept.len() < 2, "{kept:?}");
+    kept.pop()
+}
+
+/// A QEMU that boots guests but restores none.
+fn refusing(program: &Path, dir: &Path) -> PathBuf {
+    let path = dir.join("qemu");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *-incoming*) echo out of luck >&2; exit 1;; esac\n\
+         exec {} \"$@\"\n",
+        program.display()
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn flip_a_bit(file: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(file).unwrap();
+    let at = file.metadata().unwrap().len() - 1000;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cost of a hit, and the functions that it enters.
+
+use crate::{LIMIT, WAYS, machine::spec, recorded};
+use std::{collections::BTreeSet, path::Path};
+use tramplab_analysis::branch;
+use tramplab_model::run::{Arch, TriggerCost};
+use tramplab_protocol::{
+    Beside, BesideSet, Mechanism,
+    message::{Command, Response, TriggerRequest},
+};
+use tramplab_vm::Vm;
+
+fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism, beside: BesideSet) -> TriggerCost {
+    let request = TriggerRequest { mechanism, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
+    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap() else {
+        panic!()
+    };
+    assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
+    let (trace, symbols) = recorded(vm, dir, number);
+    let what = beside.with(mechanism);
+    branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+        .unwrap_or_else(|e| panic!("{what}: {e}"))
+}
+
+#[test]
+fn hit_cost_repeats_and_ranks_mechanisms_on_x86_64() {
+    hit_cost_repeats_and_ranks_mechanisms(Arch::X86_64);
+}
+
+#[test]
+fn hit_cost_repeats_and_ranks_mechanisms_on_arm64() {
+    hit_cost_repeats_and_ranks_mechanisms(Arch::Arm64);
+}
+
+fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
+    let mut seen = BTreeSet::new();
+    for _boot in 0..2 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+        let cost = |(number, mechanism)| -> TriggerCost {
+            hit(&mut vm, dir.path(), number, mechanism, BesideSet::default())
+        };
+        let costs: Vec<TriggerCost> = (0..).zip(WAYS).map(cost).collect();
+        let [fentry, fexit, kprobe, kretprobe] = [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
+        assert!(fentry < fexit && fentry < kprobe && kprobe < kretprobe, "{costs:#?}");
+        seen.insert(costs.into_iter().map(|cost| cost.digest).collect::<Vec<_>>());
+        vm.power_off(LIMIT).unwrap();
+    }
+    assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+#[test]
+fn sees_each_way_through_ftrace_on_x86_64() {
+    let several = &["ftrace_regs_caller", "ftrace_ops_list_func", "function_trace_call"][..];
+    sees_each_way_through_ftrace(
+        Arch::X86_64,
+        &[
+            // The function calls the attached code itself.
+            (Mechanism::Fentry, &[], &["bpf_trampoline_*"], &["ftrace_regs_caller", "ftrace_ops_list_func"]),
+            (Mechanism::KprobeMulti, &[], &["ftrace_trampoline", "fprobe_handler"], &["ftrace_regs_caller"]),
+            // The function calls ftrace, which walks its list.
+            (
+                Mechanism::Fentry,
+                &[Beside::FunctionTracer],
+                &[several, &["call_direct_funcs", "bpf_trampoline_*"]].concat(),
+                &[],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracer],
+                &[several, &["fprobe_handler"]].concat(),
+                &["ftrace_trampoline"],
+            ),
+        ],
+    );
+}
+
+/// With CALL_OPS every traced function calls the one `ftrace_caller`, which reads the function's
+/// own ops.
+#[test]
+fn sees_each_way_through_ftrace_on_arm64() {
+    let several = &["ftrace_caller", "ftrace_ops_list_func", "function_trace_call"][..];
+    sees_each_way_through_ftrace(
+        Arch::Arm64,
+        &[
+            // A `bl` does not reach the trampoline.
+            (
+                Mechanism::Fentry,
+                &[],
+                &["ftrace_caller", "ftrace_caller_direct", "bpf_trampoline_*"],
+                &["ftrace_ops_list_func", "call_direct_funcs"],
+            ),
+            // A single ops is called directly.
+            (
+                Mechanism::KprobeMulti,
+                &[],
+                &["ftrace_caller", "fprobe_ftrace_entry"],
+                &["ftrace_ops_list_func", "ftrace_caller_direct"],
+            ),
+            (
+                Mechanism::Fentry,
+                &[Beside::FunctionTracer],
+                &[several, &["call_direct_funcs", "ftrace_caller_direct_late", "bpf_trampoline_*"]].concat(),
+                &[],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracer],
+                &[several, &["fprobe_ftrace_entry"]].concat(),
+                &["ftrace_caller_direct"],
+            ),
+            // The entry has a breakpoint, then the call of ftrace.
+            (
+                Mechanism::Fentry,
+                &[Beside::Mechanism(Mechanism::Kprobe)],
+                &["kprobe_brk_handler", "ftrace_caller_direct", "bpf_trampoline_*"],
+                &["ftrace_ops_list_func"],
+            ),
+        ],
+    );
+}
+
+/// The mechanism measured, tracers beside it, functions that a hit enters, functions it does not.
+type Way<'a> = (Mechanism, &'a [Beside], &'a [&'a str], &'a [&'a str]);
+
+fn sees_each_way_through_ftrace(arch: Arch, ways: &[Way]) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+    for (number, &(mechanism, beside, through, past)) in (0..).zip(ways) {
+        let beside: BesideSet = beside.iter().copied().collect();
+        let cost = hit(&mut vm, dir.path(), number, mechanism, beside);
+        let records = cost.parts.iter().flat_map(|part| &part.records);
+        let entered: BTreeSet<String> = records
+            .filter(|record| record.to.offset == 0)
+            .filter_map(|record| record.to.symbol.as_deref())
+            .map(|symbol| branch::stable_name(symbol).into_owned())
+            .collect();
+        let what = beside.with(mechanism);
+        for name in through {
+            assert!(entered.contains(*name), "{what} does not go through {name}: {entered:#?}");
+        }
+        for name in past {
+            assert!(!entered.contains(*name), "{what} goes through {name}: {entered:#?}");
+        }
+    }
+    vm.power_off(LIMIT).unwrap();
+}
