@@ -85,6 +85,10 @@ fn interrupted(mut command: Command, runs: &Path) -> Output {
     waiter.join().unwrap()
 }
 
+fn arguments<'a>(series: &'a Path, metric: &'a str) -> [&'a str; 6] {
+    ["--series", series.to_str().unwrap(), "--kernel", "6.12-source", "--metric", metric]
+}
+
 #[test]
 fn bisects_a_metric_around_broken_commits() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,29 +97,13 @@ fn bisects_a_metric_around_broken_commits() {
     // git picks the fourth first and the seventh later, and has to go around both. The last patch
     // gives an image of its own, so that a kernel between the ends must boot.
     let series = series(dir.path(), &[1, 2, 3, 6, 8, 11, 4, 5, 9]);
-    let arguments =
-        ["--series", series.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "lbr_waste.fexit.any"];
+    let arguments = arguments(&series, "lbr_waste.fexit.any");
     let output = interrupted(bisect(&runs, &arguments), &runs);
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     let (folder, before) = stored(&runs).unwrap();
     assert!(before.end.is_none() && before.steps.len() >= 3, "{before:?}");
 
-    // A bisection rejects another compiler and another configuration when it continues.
-    type Change = fn(&mut Means);
-    let changes: [(&str, Change); 2] = [
-        ("another toolchain (gcc 1; ld 1, now gcc", |means| means.toolchain = "gcc 1; ld 1".to_owned()),
-        ("another kernel configuration", |means| means.config_sha256 = "0".repeat(64)),
-    ];
-    for (words, change) in changes {
-        let mut other = before.clone();
-        change(other.means.as_mut().unwrap());
-        other.save(&folder).unwrap();
-        let output = bisect(&runs, &arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(said(&output).contains(words), "{words}: {}", said(&output));
-        assert_eq!(stored(&runs).unwrap().1, other);
-    }
-    before.save(&folder).unwrap();
+    rejects_other_means(&runs, &arguments, &folder, &before);
 
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -125,17 +113,7 @@ fn bisects_a_metric_around_broken_commits() {
     assert!(said(&output).contains("going on with"), "{}", said(&output));
     let culprit = found(&state);
     assert_eq!(culprit.subject, "bpf: Jump once more on the way to a program", "{}", said(&output));
-    let by_subject =
-        |start: &str| state.steps.iter().find(|step| step.subject.starts_with(start)).expect("was tested");
-    // git went around both; neither was called bad.
-    for (start, why) in [("init: Panic", "panic"), ("bpf: Call what is not there", "does not build")] {
-        let step = by_subject(start);
-        assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
-    }
-    // A commit with the image of another one takes its verdict without a boot.
-    let twins: Vec<&Step> = state.steps.iter().filter(|step| step.same_as.is_some()).collect();
-    let is_as_measured = |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
-    assert!(!twins.is_empty() && twins.iter().all(is_as_measured), "{twins:?}");
+    skips_broken_commits_and_measures_twins_once(&state);
     let report = fs::read_to_string(folder.join("report.txt")).unwrap();
     for words in
         ["is the first bad commit for lbr_waste.fexit.any", "fexit, any", "cargo xtask vm-test --accel tcg"]
@@ -155,26 +133,64 @@ fn bisects_a_metric_around_broken_commits() {
     assert_eq!(stored(&runs).unwrap().1, state);
     assert_eq!(String::from_utf8_lossy(&output.stdout), report);
 
-    // All kernels are built by now. Ask for the patch that no longer boots; one that does not build
-    // is no answer.
-    fs::remove_dir_all(dir.path().join("history")).unwrap();
-    let panics = self::series(dir.path(), &[1, 4, 5, 6]);
-    let runs = dir.path().join("boot");
-    let arguments =
-        ["--series", panics.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "boot", "--unconfined"];
+    // All kernels are built by now.
+    finds_the_patch_that_panics(dir.path());
+    finds_nothing_where_no_image_changes(dir.path());
+}
+
+/// A bisection rejects another compiler and another configuration when it continues.
+fn rejects_other_means(runs: &Path, arguments: &[&str], folder: &Path, before: &State) {
+    type Change = fn(&mut Means);
+    let changes: [(&str, Change); 2] = [
+        ("another toolchain (gcc 1; ld 1, now gcc", |means| means.toolchain = "gcc 1; ld 1".to_owned()),
+        ("another kernel configuration", |means| means.config_sha256 = "0".repeat(64)),
+    ];
+    for (words, change) in changes {
+        let mut other = before.clone();
+        change(other.means.as_mut().unwrap());
+        other.save(folder).unwrap();
+        let output = bisect(runs, arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+        assert_eq!(stored(runs).unwrap().1, other);
+    }
+    before.save(folder).unwrap();
+}
+
+fn skips_broken_commits_and_measures_twins_once(state: &State) {
+    let by_subject =
+        |start: &str| state.steps.iter().find(|step| step.subject.starts_with(start)).expect("was tested");
+    // git went around both; neither was called bad.
+    for (start, why) in [("init: Panic", "panic"), ("bpf: Call what is not there", "does not build")] {
+        let step = by_subject(start);
+        assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
+    }
+    // A commit with the image of another one takes its verdict without a boot.
+    let twins: Vec<&Step> = state.steps.iter().filter(|step| step.same_as.is_some()).collect();
+    let is_as_measured = |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
+    assert!(!twins.is_empty() && twins.iter().all(is_as_measured), "{twins:?}");
+}
+
+/// A patch that does not build is no answer to the question which one does not boot.
+fn finds_the_patch_that_panics(dir: &Path) {
+    fs::remove_dir_all(dir.join("history")).unwrap();
+    let panics = series(dir, &[1, 4, 5, 6]);
+    let runs = dir.join("boot");
+    let arguments = [&arguments(&panics, "boot")[..], &["--unconfined"]].concat();
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(found(&stored(&runs).unwrap().1).subject, "init: Panic as soon as there is a console");
     assert!(said(&output).contains("this kernel is not to boot"), "{}", said(&output));
     // The command that reproduces it builds unconfined too.
     assert!(said(&output).contains("vm-test --accel tcg --unconfined"), "{}", said(&output));
+}
 
-    // No image changes, so there is nothing to search. Only the good end is booted.
-    fs::remove_dir_all(dir.path().join("history")).unwrap();
-    let same = self::series(dir.path(), &[1]);
-    let runs = dir.path().join("same");
-    let arguments =
-        ["--series", same.to_str().unwrap(), "--kernel", "6.12-source", "--metric", "lbr_waste.fexit.any"];
+/// There is nothing to search; only the good end is booted.
+fn finds_nothing_where_no_image_changes(dir: &Path) {
+    fs::remove_dir_all(dir.join("history")).unwrap();
+    let same = series(dir, &[1]);
+    let runs = dir.join("same");
+    let arguments = arguments(&same, "lbr_waste.fexit.any");
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("both ends give the same"), "{}", said(&output));

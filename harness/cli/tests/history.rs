@@ -56,9 +56,19 @@ fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
     place
 }
 
-/// The runs are not in the order of the commits; the tree is a real repository.
-#[test]
-fn sorts_commits_by_tree_and_names_the_step() {
+const PLAIN: &str = "6.12-source";
+const PATCHED: &str = "6.12-source+lbr-helpers.1";
+const METRIC: &str = "lbr_waste.fexit.any";
+
+/// Commits of a real repository, and runs of them in another order.
+struct Measured {
+    _dir: tempfile::TempDir,
+    tree: String,
+    runs: String,
+    commits: Vec<String>,
+}
+
+fn measured() -> Measured {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("linux");
     fs::create_dir(&tree).unwrap();
@@ -70,10 +80,9 @@ fn sorts_commits_by_tree_and_names_the_step() {
         })
         .collect();
     let runs = dir.path().join("runs");
-    let [plain, patched] = ["6.12-source", "6.12-source+lbr-helpers.1"];
     // Change 4 was measured first; 3 was not measured.
     for (number, commit, kernel) in
-        [(1, 4, patched), (2, 0, plain), (3, 1, plain), (4, 2, plain), (5, 5, patched)]
+        [(1, 4, PATCHED), (2, 0, PLAIN), (3, 1, PLAIN), (4, 2, PLAIN), (5, 5, PATCHED)]
     {
         store(&runs, number, kernel, &commits[commit]);
     }
@@ -82,11 +91,15 @@ fn sorts_commits_by_tree_and_names_the_step() {
     fs::write(runs.join("old/run.json"), r#"{"schema": 99}"#).unwrap();
     fs::create_dir_all(runs.join("cut")).unwrap();
     fs::write(runs.join("cut/run.json"), r#"{"schema": 4, "id"#).unwrap();
-    let [runs, tree] = [&runs, &tree].map(|path| path.to_str().unwrap());
-    let metric = "lbr_waste.fexit.any";
-    let asked = ["history", "--runs", runs, "--metric", metric];
+    let [runs, tree] = [&runs, &tree].map(|path| path.to_str().unwrap().to_owned());
+    Measured { _dir: dir, tree, runs, commits }
+}
 
-    let output = tramplab(&[&asked[..], &["--tree", tree, "--fail-on-step"]].concat());
+#[test]
+fn sorts_commits_by_tree_and_names_the_step() {
+    let Measured { _dir, tree, runs, commits } = measured();
+    let asked = ["history", "--runs", &runs, "--metric", METRIC];
+    let output = tramplab(&[&asked[..], &["--tree", &tree, "--fail-on-step"]].concat());
     let (said, warned) = (text(&output.stdout), text(&output.stderr));
     // The newest commit measures the same as the one before it.
     assert_eq!(output.status.code(), Some(0), "{said}{warned}");
@@ -99,13 +112,32 @@ fn sorts_commits_by_tree_and_names_the_step() {
     let [old, new] = [&commits[2], &commits[4]];
     let bisect = format!(
         "worse at {}: 9 -> 10; 2 commits since {}: cargo xtask bisect --tree {tree} \
-         --good {old} --bad {new} --arch x86_64 --metric {metric}",
+         --good {old} --bad {new} --arch x86_64 --metric {METRIC}",
         &new[..12],
         &old[..12]
     );
     assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
     assert!(warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"), "{warned}");
 
+    // A commit on a side branch is no ancestor, so there is no range to bisect.
+    let folder = Path::new(&tree);
+    git(folder, &["checkout", "-q", "-b", "side", &commits[1]]);
+    git(folder, &["commit", "-q", "--allow-empty", "-m", "bpf: Aside"]);
+    store(Path::new(&runs), 6, PLAIN, &git(folder, &["rev-parse", "HEAD"]));
+    let said = text(&tramplab(&[&asked[..], &["--tree", &tree, "--format", "markdown"]].concat()).stdout);
+    assert!(
+        said.contains(&format!("not on one line with {}, which has 4 commits", &commits[5][..12])),
+        "{said}"
+    );
+    // Without a metric: one line for each metric that changed.
+    let said = text(&tramplab(&["history", "--runs", &runs]).stdout);
+    assert!(said.contains(METRIC) && said.contains("did not change"), "{said}");
+}
+
+#[test]
+fn sorts_commits_by_time_without_a_tree() {
+    let Measured { _dir, runs, commits, .. } = measured();
+    let asked = ["history", "--runs", &runs, "--metric", METRIC];
     // By time, change 5 comes last and is worse than the run before it.
     let output = tramplab(&[&asked[..], &["--fail-on-step", "--format", "json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -117,19 +149,6 @@ fn sorts_commits_by_tree_and_names_the_step() {
     assert_eq!(rows.iter().map(shape).collect::<Vec<_>>(), expected);
     assert_eq!((&rows[4]["step"]["worse"], &rows[4]["change"]), (&json!(true), &json!(1.0)));
     assert_eq!(found["left_out"].as_array().unwrap().len(), 2);
-
-    // A commit on a side branch is no ancestor, so there is no range to bisect.
-    git(Path::new(tree), &["checkout", "-q", "-b", "side", &commits[1]]);
-    git(Path::new(tree), &["commit", "-q", "--allow-empty", "-m", "bpf: Aside"]);
-    store(Path::new(runs), 6, plain, &git(Path::new(tree), &["rev-parse", "HEAD"]));
-    let said = text(&tramplab(&[&asked[..], &["--tree", tree, "--format", "markdown"]].concat()).stdout);
-    assert!(
-        said.contains(&format!("not on one line with {}, which has 4 commits", &commits[5][..12])),
-        "{said}"
-    );
-    // Without a metric: one line for each metric that changed.
-    let said = text(&tramplab(&["history", "--runs", runs]).stdout);
-    assert!(said.contains(metric) && said.contains("did not change"), "{said}");
 }
 
 #[test]

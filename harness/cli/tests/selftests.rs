@@ -13,7 +13,7 @@ use std::{
     path::Path,
     process::{Command, Output},
 };
-use tramplab_analysis::compare::{self, Difference, Metric, Verdict};
+use tramplab_analysis::compare::{self, Comparison, Difference, Metric, Verdict};
 use tramplab_model::{
     run::{Cell, ErrorKind, Measurement, Outcome, Run},
     selftests::{End, Subtest},
@@ -60,30 +60,10 @@ fn tree_tests_judge_a_series_with_its_new_tests() {
     let run = stored(&dir.path().join("runs"));
     let (base, head) = (&run.series[0].base().kernel, &run.series[0].head().kernel);
 
-    // Tests that the series does not touch pass on both kernels, with their subtests.
     for kernel in [base, head] {
-        let fentry = cell(&run, kernel, "test_progs/fentry_test");
-        assert_eq!(fentry.outcome, Outcome::Pass, "{said}");
-        assert!(!subtests(fentry).is_empty() && subtests(fentry).iter().all(|test| test.end == End::Ok));
-        // One is denied by the suite, one by the tree's own list.
-        for (test, by) in [("fexit_test", "the suite"), ("varlen", "DENYLIST:")] {
-            let denied = &cell(&run, kernel, &format!("test_progs/{test}")).outcome;
-            assert!(matches!(denied, Outcome::Skip { reason } if reason.contains(by)), "{denied:?}");
-        }
+        untouched_tests_pass(&run, kernel, &said);
     }
-
-    // The test that the series breaks fails on the head only. Its reasons name the subtests and
-    // their messages; denied subtests did not run.
-    let multi = "test_progs/kprobe_multi_test";
-    let passed = cell(&run, base, multi);
-    assert_eq!(passed.outcome, Outcome::Pass, "{said}");
-    let failed = cell(&run, head, multi);
-    let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}", failed.outcome) };
-    assert!(reasons[0].contains("skel_api") && reasons[0].contains("link_api_addrs"), "{reasons:?}");
-    assert!(reasons[1].contains("kprobe_multi_test_run:FAIL:kprobe_test1_result"), "{reasons:?}");
-    let ended = |cell, name: &str| subtests(cell).iter().find(|test| test.name == name).map(|test| test.end);
-    assert_eq!((ended(passed, "skel_api"), ended(failed, "skel_api")), (Some(End::Ok), Some(End::Fail)));
-    assert_eq!((ended(passed, "attach_api_pattern"), ended(failed, "attach_api_addrs")), (None, None));
+    broken_test_fails_on_the_head(&run, &said);
     let comparison = compare::whole(&run, &run.series[0], None);
     let verdict = |test: &str| {
         let metric: Metric = format!("test_progs.{test}.result").parse().unwrap();
@@ -96,20 +76,52 @@ fn tree_tests_judge_a_series_with_its_new_tests() {
     assert_eq!(verdict("kprobe_multi_test"), Some(Verdict::Worse), "{said}");
     assert_eq!(verdict("fentry_test"), Some(Verdict::Same(Difference::None)), "{said}");
 
-    // Added tests run on the head only.
-    let added = cell(&run, head, "test_progs/tramplab_added");
+    added_tests_run_on_the_head(&run, &comparison, &said);
+}
+
+/// Tests that the series does not touch pass with their subtests.
+fn untouched_tests_pass(run: &Run, kernel: &str, said: &str) {
+    let fentry = cell(run, kernel, "test_progs/fentry_test");
+    assert_eq!(fentry.outcome, Outcome::Pass, "{said}");
+    assert!(!subtests(fentry).is_empty() && subtests(fentry).iter().all(|test| test.end == End::Ok));
+    // One is denied by the suite, one by the tree's own list.
+    for (test, by) in [("fexit_test", "the suite"), ("varlen", "DENYLIST:")] {
+        let denied = &cell(run, kernel, &format!("test_progs/{test}")).outcome;
+        assert!(matches!(denied, Outcome::Skip { reason } if reason.contains(by)), "{denied:?}");
+    }
+}
+
+/// The test that the series breaks fails on the head only. Its reasons name the subtests and their
+/// messages; denied subtests did not run.
+fn broken_test_fails_on_the_head(run: &Run, said: &str) {
+    let (base, head) = (&run.series[0].base().kernel, &run.series[0].head().kernel);
+    let multi = "test_progs/kprobe_multi_test";
+    let passed = cell(run, base, multi);
+    assert_eq!(passed.outcome, Outcome::Pass, "{said}");
+    let failed = cell(run, head, multi);
+    let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}", failed.outcome) };
+    assert!(reasons[0].contains("skel_api") && reasons[0].contains("link_api_addrs"), "{reasons:?}");
+    assert!(reasons[1].contains("kprobe_multi_test_run:FAIL:kprobe_test1_result"), "{reasons:?}");
+    let ended = |cell, name: &str| subtests(cell).iter().find(|test| test.name == name).map(|test| test.end);
+    assert_eq!((ended(passed, "skel_api"), ended(failed, "skel_api")), (Some(End::Ok), Some(End::Fail)));
+    assert_eq!((ended(passed, "attach_api_pattern"), ended(failed, "attach_api_addrs")), (None, None));
+}
+
+fn added_tests_run_on_the_head(run: &Run, comparison: &Comparison, said: &str) {
+    let (base, head) = (&run.series[0].base().kernel, &run.series[0].head().kernel);
+    let added = cell(run, head, "test_progs/tramplab_added");
     assert_eq!(added.outcome, Outcome::Pass, "{said}");
     assert_eq!(subtests(added), [Subtest { name: "attached".to_owned(), end: End::Ok }]);
     assert!(comparison.unmatched.iter().any(|test| test.test == added.id.test && test.is_new), "{said}");
-    let absent = &cell(&run, base, "test_progs/tramplab_added").outcome;
+    let absent = &cell(run, base, "test_progs/tramplab_added").outcome;
     assert!(matches!(absent, Outcome::Skip { reason } if reason.contains("no test")), "{absent:?}");
-    let broken = &cell(&run, head, "test_progs/tramplab_broken").outcome;
+    let broken = &cell(run, head, "test_progs/tramplab_broken").outcome;
     let Outcome::Error { kind: ErrorKind::Build, message } = broken else { panic!("{broken:?}") };
     assert!(
         message.contains("prog_tests/tramplab_broken.c:6") && message.contains("nowhere_declared"),
         "{message}"
     );
-    let hangs = &cell(&run, head, "test_progs/tramplab_hangs").outcome;
+    let hangs = &cell(run, head, "test_progs/tramplab_hangs").outcome;
     let Outcome::Error { kind: ErrorKind::Timeout, message } = hangs else { panic!("{hangs:?}") };
     assert!(message.contains("did not end within 30 s"), "{message}");
 }

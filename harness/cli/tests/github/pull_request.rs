@@ -6,25 +6,31 @@ use std::{fs, path::Path};
 use tramplab_host::runs::RunDir;
 use tramplab_kernel::series::Range;
 
-#[test]
-fn measures_a_pull_request_as_a_series() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("job");
-    let tree = folder.join("tree");
-    fs::create_dir_all(&tree).unwrap();
-    git(&tree, &["init", "--quiet"]);
+/// Makes a repository of three commits; returns their ids.
+fn three_commits(tree: &Path) -> Vec<String> {
+    fs::create_dir_all(tree).unwrap();
+    git(tree, &["init", "--quiet"]);
     let mut commits = Vec::new();
     for (number, subject) in
         ["v1", "bpf: One `$(touch x)`", "bpf: Two; \"touch x\" %0A::error::"].iter().enumerate()
     {
         fs::write(tree.join("file.c"), format!("int value = {number};\n")).unwrap();
-        git(&tree, &["add", "file.c"]);
-        git(&tree, &["commit", "--quiet", "--message", subject]);
-        commits.push(git(&tree, &["rev-parse", "HEAD"]));
+        git(tree, &["add", "file.c"]);
+        git(tree, &["commit", "--quiet", "--message", subject]);
+        commits.push(git(tree, &["rev-parse", "HEAD"]));
     }
-    // The user's git configuration does not matter.
-    git(&tree, &["config", "diff.noprefix", "true"]);
-    git(&tree, &["config", "format.attach", "true"]);
+    // The user's git configuration must not matter.
+    git(tree, &["config", "diff.noprefix", "true"]);
+    git(tree, &["config", "format.attach", "true"]);
+    commits
+}
+
+#[test]
+fn measures_a_pull_request_as_a_series() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("job");
+    let tree = folder.join("tree");
+    let commits = three_commits(&tree);
     let base = |count: &str| {
         job(&folder, "build", &[("github.event.pull_request.commits", count), ("matrix.kernel", "tree")])
     };
@@ -60,6 +66,14 @@ fn measures_a_pull_request_as_a_series() {
     // A push has no series.
     let push = base("0");
     assert_eq!(push.outputs["base.base"], "");
+}
+
+#[test]
+fn rejects_a_range_that_is_no_series() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("job");
+    let tree = folder.join("tree");
+    let commits = three_commits(&tree);
     // A history with a merge is no series.
     git(&tree, &["checkout", "--quiet", "-b", "side", &commits[0]]);
     git(&tree, &["commit", "--quiet", "--allow-empty", "--message", "beside"]);
