@@ -37,7 +37,6 @@ fn read(file: &str) -> Value {
 
 const ACTION: &str = ".github/actions/measure/action.yml";
 const WORKFLOW: &str = ".github/workflows/measure.yml";
-const WORKFLOWS: [&str; 2] = [WORKFLOW, ".github/workflows/ci.yml"];
 
 fn text(value: &Value) -> String {
     match value {
