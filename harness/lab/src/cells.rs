@@ -191,11 +191,7 @@ impl Cells {
         let run_id = force_or_new_run_id();
         let double_spawn = DoubleSpawnInfo::try_enable();
         let target_runner = TargetRunner::empty();
-        let versions = VersionEnvVars {
-            current_version: semver::Version::new(0, 9, 0),
-            required_version: None,
-            recommended_version: None,
-        };
+        let versions = versions();
         let execute = TestExecuteContext {
             run_id,
             version_env_vars: &versions,
@@ -244,10 +240,8 @@ impl Cells {
             }
             Ok::<_, std::convert::Infallible>(())
         });
-        match outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))? {
-            RunOutcome::Cancelled { .. } => Ok(End::Interrupted),
-            _ => Ok(End::Done),
-        }
+        let outcome = outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))?;
+        Ok(if matches!(outcome, RunOutcome::Cancelled { .. }) { End::Interrupted } else { End::Done })
     }
 }
 
@@ -276,6 +270,15 @@ fn environment(plan: &Plan) -> Result<EnvironmentMap> {
     // A JSON string is a TOML string.
     let setting = format!("env.{PLAN_ENV}={}", serde_json::to_string(path)?);
     Ok(EnvironmentMap::new(&CargoConfigs::new([setting]).map_err(nextest)?))
+}
+
+/// nextest passes these to the tests; the cells do not read them.
+fn versions() -> VersionEnvVars {
+    VersionEnvVars {
+        current_version: semver::Version::new(0, 9, 0),
+        required_version: None,
+        recommended_version: None,
+    }
 }
 
 fn quiet() -> ListProgressOptions {
