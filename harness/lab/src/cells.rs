@@ -137,7 +137,10 @@ impl Cells {
             BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target().map_err(nextest)?);
         let mut build = Command::new(cargo());
         build
-            .args(["test", "--package", "tramplab-selftests", "--test", "cells", "--no-run"])
+            // With the package that `cargo xtask` builds, so that both have the same features: cargo would
+            // else build half of the dependencies twice.
+            .args(["test", "--package", "tramplab-selftests", "--package", "tramplab", "--test", "cells"])
+            .arg("--no-run")
             .args(["--message-format", "json-render-diagnostics"])
             .current_dir(repository());
         artifacts::run(build, tell, |line| builder.process_message_line(line).map_err(nextest))
