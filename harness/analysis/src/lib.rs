@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From traces, counts and stored cells to numbers and verdicts. Pure: no process, no network, no git.
+//! Analysis of traces, counts and stored cells. Pure: no process, no network, no git.
 //!
-//! [`branch`] counts wasted branch records and the cost of a trigger in a trace; [`profile`] says where the instructions of an
-//! attach went; [`compare`] judges head against base; [`history`] follows a metric over many runs.
+//! - [`branch`] counts wasted branch records and the cost of a trigger in a trace.
+//! - [`profile`] shows where the instructions of an attach went.
+//! - [`compare`] judges head against base.
+//! - [`history`] follows a metric over many runs.
 
 pub mod branch;
 pub mod compare;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Median and extremes of what was measured several times.
+//! Median, minimum and maximum of repeated measurements.
 
 use statrs::statistics::{Data, Median};
 use std::fmt;
 
-/// Of an even number, the mean of the middle two; NaN of nothing.
+/// Returns the median: the mean of the middle two for an even count, NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     Data::new(values.to_vec()).median()
 }
@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// Returns `None` for no values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let values: Vec<f64> = values.into_iter().collect();
         let min = values.iter().copied().reduce(f64::min)?;
@@ -26,13 +26,13 @@ impl Spread {
         Some(Spread { median: median(&values), min, max, n: values.len() })
     }
 
-    /// Milliseconds, of nanoseconds.
+    /// Converts nanoseconds to milliseconds.
     pub fn of_ns(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
         Spread::of(values.into_iter().map(|ns| ns as f64 / 1e6))
     }
 }
 
-/// `median (min..max)`, with two decimals unless told otherwise; one value has no spread.
+/// Prints `median (min..max)`, or only the median of a single value. The default is two decimals.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Spread { median, min, max, n } = *self;
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_and_extremes() {
+    fn prints_median_and_extremes() {
         let table: [(&[u64], &str); 4] = [
             (&[1_234_567], "1.23"),
             (&[3_000_000, 1_000_000, 2_000_000], "2.00 (1.00..3.00)"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Branch records that the plugin handed to the guest's program, held against the trace: what the program says it was given must be what
-//! the modelled CPU makes of the records before its last snapshot.
+//! Checks the branch records that the plugin delivered to the guest's program. They must be those
+//! that the modelled CPU keeps of the trace before the program's last snapshot.
 
 use super::{Filter, Model, Symbols, capture::snapshots};
 use tramplab_model::run::{Delivered, NamedRecord, Place};
@@ -9,33 +9,36 @@ use tramplab_protocol::{
     trace::{Kind, Record, Trace, VcpuTrace},
 };
 
-/// What a program is asked to show has room for so many.
+/// Records that the program can report at most.
 const ROOM: u32 = 64;
-/// Of `struct perf_branch_entry`.
+/// Size of `struct perf_branch_entry`.
 const ENTRY_BYTES: i64 = 24;
-/// `ENOENT`: what the helper returns while there is no driver.
+/// `-ENOENT`, the helper's result without a driver.
 const NO_DRIVER: i64 = -2;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
-    /// Becomes a skip.
+    /// The caller skips the cell.
     #[error(
-        "nothing can be delivered: without a driver this kernel makes no call for a snapshot (before 6.10 its place is patched)"
+        "cannot deliver records: without a driver, this kernel makes no call for a snapshot \
+         (kernels before 6.10 patch the call out)"
     )]
     NoCall,
-    #[error("no program called the snapshot function, so nothing was delivered")]
+    #[error("no program called the snapshot function, so the plugin delivered nothing")]
     NoSnapshot,
     #[error(
-        "the program was to be given {expected} branch records, and its helper returned {result} (-2: nothing was delivered)"
+        "expected {expected} branch records for the program, but its helper returned {result} \
+         (-2: nothing was delivered)"
     )]
     Result { expected: usize, result: i64 },
     #[error(
-        "record {index} that the program was given is {from:#x} -> {to:#x}; by the trace it is {trace_from:#x} -> {trace_to:#x}"
+        "the program received {from:#x} -> {to:#x} as record {index}; in the trace it is \
+         {trace_from:#x} -> {trace_to:#x}"
     )]
     Differs { index: usize, from: u64, to: u64, trace_from: u64, trace_to: u64 },
 }
 
-/// Compares what the program got at its last run with the trace.
+/// Compares the records of the program's last run with the trace.
 pub fn delivered(
     model: Model,
     filter: Filter,
@@ -62,7 +65,7 @@ pub fn delivered(
         .take(ROOM as usize)
         .collect();
     let records = expected.len() as u32;
-    // The driver hands over as many as there are slots, whatever it dropped of them.
+    // The driver returns as many entries as there are slots, even if it dropped records.
     expected.resize(depth.min(ROOM) as usize, (0, 0));
     let result = reply.snapshot_result;
     if result != expected.len() as i64 * ENTRY_BYTES || reply.snapshot.len() != expected.len() {
@@ -77,7 +80,8 @@ pub fn delivered(
     }
 }
 
-/// The newest record when the function begins that is called at `call`: the call itself, or the return of an interrupt that came between.
+/// Finds the newest record at the time when the function called at `call` begins: the call itself,
+/// or the return from an interrupt behind it.
 fn last_before(records: &[Record], call: usize) -> usize {
     let function = records[call].to;
     let mut last = call;
@@ -116,7 +120,7 @@ mod tests {
         symbols.into_iter().collect()
     }
 
-    /// Two hits, of which the second is compared; what follows it is not.
+    /// Two hits. The comparison takes the second, without the records behind its snapshot.
     fn trace(called: u64) -> Trace {
         let r = |from, to, kind| Record { from, to, kind, instructions: 1 };
         let hit = [
@@ -157,16 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn what_equals_the_trace_was_delivered() {
+    fn accepts_the_records_of_the_trace() {
         assert_eq!(compare(3, &reply(&NEWEST)).unwrap().records, 3);
-        // The interrupt has no class: it took a slot, and what it leaves is 0. Behind it is the hit before.
+        // The interrupt has no class: its slot becomes a zero entry. Older records are of the
+        // first hit.
         let older = [(PROGRAM + 40, KERNEL + 9), (STAND_IN + 6, PROGRAM + 29)];
         let all = [&NEWEST[..], &older, &[(0, 0)]].concat();
         assert_eq!(compare(6, &reply(&all)).unwrap().records, 5);
     }
 
     #[test]
-    fn an_interrupt_before_the_function_begins_is_delivered_too() {
+    fn accepts_an_interrupt_before_the_function_begins() {
         let mut trace = trace(STAND_IN);
         let records = &mut trace.vcpus[0].records;
         let call = records.iter().rposition(|r| r.to == STAND_IN).unwrap();
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_record_is_seen() {
+    fn rejects_any_other_record() {
         for index in 0..NEWEST.len() {
             for change in [|r: &mut (u64, u64)| r.0 += 1, |r: &mut (u64, u64)| r.1 = 0] {
                 let mut wrong = NEWEST;
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_too_many_and_none_are_seen() {
+    fn rejects_too_few_too_many_and_no_records() {
         for length in [0, 2] {
             let error = compare(3, &reply(&NEWEST[..length])).unwrap_err();
             assert!(matches!(error, DeliveryError::Result { expected: 3, .. }), "{error}");
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_a_call_is_told_apart_from_one_that_got_nothing() {
+    fn distinguishes_no_call_from_no_delivery() {
         let any = Filter::of(Branch::Any);
         let nothing = LbrWasteReply { snapshot_result: NO_DRIVER, ..reply(&[]) };
         let helper = trace(KERNEL + 0x200);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From what the CPU's own branch records held at each hit to the same numbers as a trace gives. First of all: whether they are the
-//! CPU's at all.
+//! Counts waste in the CPU's own branch records, in the form that a trace gives.
+//!
+//! [`depth`] and [`hardware_waste`] first check that the records are the CPU's own.
 
 use super::{
     Branch, Filter, Model, Symbols,
@@ -18,13 +19,13 @@ use tramplab_protocol::{
     trace::{Kind, Record},
 };
 
-/// The CPU whose records KVM passes on: it does so for no other.
+/// The only model whose records KVM passes on to a guest.
 pub const PASSED_ON: Model = Model::IntelLbr;
 
-/// `PERF_SAMPLE_BRANCH_KERNEL`, and `PERF_SAMPLE_BRANCH_TYPE_SAVE`: each record comes with its kind.
+/// `PERF_SAMPLE_BRANCH_KERNEL` and `PERF_SAMPLE_BRANCH_TYPE_SAVE`, which adds each record's kind.
 const KERNEL_WITH_TYPES: u64 = 1 << 1 | 1 << 16;
 
-/// The CPU that a waste is of: the modelled one that is asked for, but the CPU's own records are of no other.
+/// Returns the model of a waste: `asked` for a trace, [`PASSED_ON`] for hardware records.
 pub fn model(waste: &LbrWaste, asked: Model) -> Model {
     match waste.source {
         BranchSource::Hardware => PASSED_ON,
@@ -37,34 +38,38 @@ pub enum HardwareError {
     #[error("the guest has no LBR: its kernel refuses an event with a branch stack ({0})")]
     Refused(String),
     #[error(
-        "the guest has no LBR: no PMU in /sys/bus/event_source/devices says how many records it keeps (caps/branches)"
+        "the guest has no LBR: no PMU in /sys/bus/event_source/devices has caps/branches, the \
+         number of records it keeps"
     )]
     NoDepth,
     #[error(
-        "the guest's helper returned {result} under an event with a branch stack (-2: no driver; 0: nothing recorded)"
+        "the guest's helper returned {result} under an event with a branch stack (-2: no driver; \
+         0: nothing recorded)"
     )]
     Result { result: i64 },
     #[error("the guest's helper returned {entries} records, and its CPU keeps {depth}")]
     Entries { entries: usize, depth: u32 },
     #[error(
-        "the guest's records do not lead from its program into a PMU driver's snapshot function: they are of something else"
+        "the guest's records do not lead from its program into a PMU driver's snapshot function: \
+         they are of other code"
     )]
     Elsewhere,
     #[error(
-        "all {0} hits of filter {1} left no record: somebody else has the LBR (look for `fail to passthrough LBR` in the host's log)"
+        "all {0} hits of filter {1} left no record: another user has the LBR (look for `fail to \
+         passthrough LBR` in the host's log)"
     )]
     Empty(usize, Filter),
-    #[error("the guest's answer has {found} snapshots of filter {filter}, expected {expected}")]
+    #[error("the guest's reply has {found} snapshots of filter {filter}, expected {expected}")]
     Count { filter: Filter, found: usize, expected: usize },
 }
 
-/// What to ask the guest for: an event for each filter, in the order of [`Branch::ALL`].
+/// Returns the `branch_sample_type` of each filter's event, in the order of [`Branch::ALL`].
 pub fn events() -> Vec<u64> {
     Branch::ALL.iter().map(|branch| branch.perf_bit() | KERNEL_WITH_TYPES).collect()
 }
 
-/// Whether a guest's records are the CPU's, by what its kernel says; how many it keeps. The name of the function that took them is looked at in
-/// [`hardware_waste`].
+/// Checks that the guest's kernel knows a branch stack and returned records from it; returns how
+/// many records the CPU keeps. [`hardware_waste`] checks the function that took them.
 pub fn depth(reply: &LbrWasteReply) -> Result<u32, HardwareError> {
     if let Some(refused) = &reply.pmu.refused {
         return Err(HardwareError::Refused(refused.clone()));
@@ -80,7 +85,7 @@ pub fn depth(reply: &LbrWasteReply) -> Result<u32, HardwareError> {
     Ok(depth)
 }
 
-/// Every kernel address in the guest's answer, once, ascending: what to ask the agent to resolve.
+/// Returns the kernel addresses in the reply, for the agent to resolve: ascending, each once.
 pub fn addresses(reply: &LbrWasteReply) -> Vec<u64> {
     let entries = reply.hardware.iter().flat_map(|one| &one.snapshots).flat_map(|snapshot| &snapshot.entries);
     let addresses: BTreeSet<u64> =
@@ -88,7 +93,9 @@ pub fn addresses(reply: &LbrWasteReply) -> Vec<u64> {
     addresses.into_iter().collect()
 }
 
-/// Counts what the CPU's own records wasted. Of the hits of each filter the most frequent form counts, as of a trace's.
+/// Counts the waste in the CPU's own records.
+///
+/// For each filter, the most frequent form of its hits counts, as for a trace.
 pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWaste, HardwareError> {
     let depth = depth(reply)?;
     let mut points: Vec<CapturePoint> = Vec::new();
@@ -98,7 +105,7 @@ pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWas
         let hits = hits(reply, event, filter, depth, symbols)?;
         let clean: Vec<&Hit> = hits.iter().filter(|hit| !hit.interrupted).collect();
         let form = |hit: &Hit| hit.points.iter().map(|records| digest(records)).collect::<Vec<_>>();
-        // Where an interrupt fell into each, its records are among the others.
+        // If interrupts fell into all hits, count them with the interrupts' records.
         let looked_at = if clean.is_empty() { hits.iter().collect() } else { clean.clone() };
         let canonical = hit::most_frequent(&looked_at, form);
         let Some(first) = canonical.first() else {
@@ -148,14 +155,15 @@ pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWas
     })
 }
 
-/// The newest records, which the driver itself left before it stopped the ring: those newer than the transfer into it.
+/// Counts the records that the driver itself left before it stopped the ring: those newer than
+/// the transfer into the driver.
 pub fn of_the_driver(records: &[NamedRecord]) -> Option<usize> {
     let is_entry =
         |to: &Place| to.offset == 0 && to.module.is_none() && to.symbol.as_deref().is_some_and(is_driver);
     records.iter().position(|record| is_entry(&record.to))
 }
 
-/// A hit's records, point by point, newest first.
+/// One hit: the records of each point, newest first.
 struct Hit {
     points: Vec<Vec<NamedRecord>>,
     interrupted: bool,
@@ -180,7 +188,7 @@ fn hits(
     if let Some(snapshot) = found.snapshots.iter().find(|snapshot| snapshot.entries.len() > depth as usize) {
         return Err(HardwareError::Entries { entries: snapshot.entries.len(), depth });
     }
-    // A filter may select nothing: none of a hit's branches need be an indirect jump. Of all branches some always are.
+    // A filter may select nothing, as a hit need not have an indirect jump. `any` always selects.
     if filter == Filter::of(Branch::Any)
         && found.snapshots.iter().all(|snapshot| records(&snapshot.entries).is_empty())
     {
@@ -203,7 +211,8 @@ fn hits(
     Ok(found.snapshots.chunks_exact(reply.points.len()).map(hit).collect())
 }
 
-/// The program's call went into a driver, not into its stand-in: a plugin hands over records as well. Before 6.10 the helper is between them.
+/// Checks that the program called a driver and not the stand-in: the plugin delivers records too.
+/// Before 6.10 the helper stands between program and driver.
 fn leads_into_driver(records: &[NamedRecord]) -> bool {
     let of_program = |from: &Place| {
         let is_program = |name: &str| name.starts_with(PROGRAM);
@@ -212,8 +221,8 @@ fn leads_into_driver(records: &[NamedRecord]) -> bool {
     of_the_driver(records).is_some_and(|entry| records[entry..].iter().any(|record| of_program(&record.from)))
 }
 
-/// The entries that are records. The driver drops by moving up what follows, and returns as many as there are slots: so what is dropped leaves
-/// zeroes, or copies of the last record, at the end.
+/// Returns the entries that are records. To drop one, the driver moves up those behind it, but it
+/// returns as many entries as there are slots: zeroes, or copies of the last record, fill the end.
 fn records(entries: &[(u64, u64, u64)]) -> Vec<Record> {
     let kept = entries.iter().take_while(|(from, ..)| *from != 0);
     let mut records: Vec<Record> =
@@ -226,8 +235,9 @@ fn records(entries: &[(u64, u64, u64)]) -> Vec<Record> {
     records
 }
 
-/// `type`, four bits of the flags behind `mispred`, `predicted`, `in_tx`, `abort` and `cycles` (K `include/uapi/linux/perf_event.h`). The
-/// kernel has no type for `int`, and for nothing else that it hands over (K `arch/x86/events/utils.c`).
+/// Decodes `type`: four bits of the flags, behind `mispred`, `predicted`, `in_tx`, `abort` and
+/// `cycles` (K `include/uapi/linux/perf_event.h`). Among the records that the kernel hands over,
+/// only `int` has no type (K `arch/x86/events/utils.c`).
 fn kind(flags: u64) -> Kind {
     match flags >> 20 & 0xf {
         1 => Kind::Cond,

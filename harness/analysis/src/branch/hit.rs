@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the hits of an armed window have in common, whatever is measured of them.
+//! Rules for the hits of an armed window that waste and trigger cost share.
 
 use super::Symbols;
 use std::{cmp::Reverse, collections::BTreeMap};
@@ -8,14 +8,15 @@ use tramplab_protocol::{
     trace::{Kind, Record},
 };
 
-/// What to do where no hit is of use.
+/// The message for a window in which every hit was interrupted.
 pub fn all_interrupted(hits: u32) -> String {
     format!(
-        "interrupts fell into all {hits} hits: ask for more (the first are slow, as the emulator translates anew), or measure on a quieter host"
+        "interrupts fell into all {hits} hits: ask for more hits (the first are slow, because the \
+         emulator translates their code), or measure on a quieter host"
     )
 }
 
-/// The hits of the most frequent form; of equally frequent ones that seen first. Empty of nothing.
+/// Returns the hits of the most frequent form; of a tie, the form seen first. Empty for no hits.
 pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -> Vec<&'a H> {
     let mut groups: BTreeMap<F, Vec<usize>> = BTreeMap::new();
     for (number, hit) in hits.iter().enumerate() {
@@ -25,17 +26,18 @@ pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -
     largest.into_iter().flatten().map(|number| hits[number]).collect()
 }
 
-/// Whether an interrupt or an exception came over the flow, which is then not the hit's alone: only `int` (arm64: `brk`) and system
-/// calls lead to its entries otherwise.
+/// Tells if a record enters an interrupt or exception, whose branches are not the hit's own. Among
+/// the hit's own, only `int` (arm64: `brk`) and system calls lead to the same entries.
 pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
     record.kind == Kind::Interrupt
         || !matches!(record.kind, Kind::Int | Kind::Syscall) && leads_to_entry(record, symbols)
 }
 
-/// Where QEMU does not report interrupts (before 10.2) the recorder takes one right behind a return or another indirect transfer
-/// for that transfer's target.
+/// Tells if the target of a transfer is really that of an interrupt. QEMU before 10.2 does not
+/// report interrupts. The recorder then takes one right behind a return, or another indirect
+/// transfer, for the target of that transfer.
 fn is_astray(record: &Record, symbols: &Symbols) -> bool {
-    // What jumps to an entry is the stub before it.
+    // A direct jump to an entry comes from the stub before it.
     let is_indirect =
         matches!(record.kind, Kind::Ret | Kind::IndCall | Kind::IndJump | Kind::Iret | Kind::Sysret);
     is_indirect && leads_to_entry(record, symbols)
@@ -46,13 +48,13 @@ fn leads_to_entry(record: &Record, symbols: &Symbols) -> bool {
     symbols.find(record.to).is_some_and(is_entry)
 }
 
-/// Gives transfers that an interrupt was taken for the target of their own back, which is where the handler returns to: else
-/// a program that was interrupted at its first instruction would seem never to have been entered.
+/// Restores the targets of transfers that went astray: the addresses to which the handlers return.
+/// Otherwise a program interrupted at its first instruction would seem never entered.
 pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     let astray: Vec<bool> = records.iter().map(|record| is_astray(record, symbols)).collect();
     let mut targets: Vec<u64> = records.iter().map(|record| record.to).collect();
     let ends = ends_of_handlers(records, &astray);
-    // From the end: what a handler returns to may be astray too.
+    // Go from the end: a handler's return may have gone astray too.
     for (index, end) in ends.into_iter().enumerate().rev() {
         if let Some(back) = end {
             targets[index] = targets[back];
@@ -68,11 +70,11 @@ pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     whole
 }
 
-/// By the record that went astray into a handler: the one by which that returns. Once through the trace, as a guest can have an
-/// interrupt behind every record.
+/// Finds, for each record that went astray into a handler, the record by which the handler returns.
+/// Goes through the trace once, as a guest can have an interrupt behind every record.
 fn ends_of_handlers(records: &[Record], astray: &[bool]) -> Vec<Option<usize>> {
     let mut ends = vec![None; records.len()];
-    // What was entered and not left, with the record that went astray, if one did.
+    // Handlers entered and not left, with the record that went astray into each, if one did.
     let mut open: Vec<Option<usize>> = Vec::new();
     for (index, record) in records.iter().enumerate() {
         match record.kind {
@@ -91,8 +93,8 @@ fn ends_of_handlers(records: &[Record], astray: &[bool]) -> Vec<Option<usize>> {
     ends
 }
 
-/// Whether an interrupt, which comes over whatever runs, enters at an address of a symbol, or its handler goes on there: an
-/// exception is the work of what raises it.
+/// Tells if `address` in `symbol` is the entry of an interrupt or code of its handler. Exceptions
+/// do not count: they are work of the code that raises them.
 pub fn is_asynchronous(symbol: &Symbol, address: u64) -> bool {
     let name = symbol.name.as_str();
     let is_exception = name.starts_with("asm_exc_") && !name.starts_with("asm_exc_nmi");
@@ -107,7 +109,7 @@ fn is_x86_entry(symbol: &Symbol, address: u64) -> bool {
     symbol.start == address && has_x86_name(&symbol.name) || X86_STUBS.contains(&symbol.name.as_str())
 }
 
-/// A stub for each vector of a device, all of them under one name (K `arch/x86/include/asm/idtentry.h`).
+/// The stubs of all device vectors, under one name (K `arch/x86/include/asm/idtentry.h`).
 const X86_STUBS: [&str; 2] = ["irq_entries_start", "spurious_entries_start"];
 
 fn has_x86_name(name: &str) -> bool {
@@ -123,21 +125,21 @@ fn has_x86_name(name: &str) -> bool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// Of an exception that an instruction raised.
+    /// An instruction raised the exception.
     Synchronous,
     Asynchronous,
 }
 
-/// The tables that arm64 enters the kernel by, one entry after the other; the second is of CPUs whose branch history needs
-/// hiding, and holds several of the first.
+/// The vector tables by which arm64 enters the kernel. The second is for CPUs whose branch history
+/// needs hiding; it holds several tables like the first.
 const ARM64_VECTORS: [&str; 2] = ["vectors", "__bp_harden_el1_vectors"];
-/// Bytes of an entry, by the architecture. They come in fours: synchronous, IRQ, FIQ, error.
+/// Bytes of a vector table's entry. Entries come in fours: synchronous, IRQ, FIQ, error.
 const ARM64_ENTRY: u64 = 0x80;
-/// Where the entries jump to: what a sampled stack shows, as the entries themselves call nothing.
+/// The functions to which the entries jump. Sampled stacks show these: the entries call nothing.
 const ARM64_INTERRUPTS: [&str; 6] =
     ["el1h_64_irq", "el1h_64_fiq", "el1h_64_error", "el0t_64_irq", "el0t_64_fiq", "el0t_64_error"];
 
-/// Which entry of the vectors begins at an address.
+/// Returns the kind of the vector table's entry that begins at `address`.
 fn arm64_entry(symbol: &Symbol, address: u64) -> Option<Entry> {
     let offset = address.checked_sub(symbol.start)?;
     let is_start = ARM64_VECTORS.contains(&symbol.name.as_str()) && offset.is_multiple_of(ARM64_ENTRY);
@@ -151,9 +153,9 @@ mod tests {
 
     const START: u64 = 0xffff_8000_8001_0800;
 
-    /// Looked at pair by pair, as many as a trace holds take days.
+    /// Comparing the records pair by pair would take days.
     #[test]
-    fn a_guest_may_have_an_interrupt_behind_every_record() {
+    fn handles_an_interrupt_behind_every_record() {
         let symbols: Symbols = [symbol("asm_sysvec_apic_timer_interrupt")].into_iter().collect();
         let record = Record { from: 8, to: START, kind: Kind::Ret, instructions: 1 };
         let back = Record { from: START, to: 16, kind: Kind::Iret, instructions: 1 };
@@ -162,7 +164,7 @@ mod tests {
         records.push(back);
         let whole = with_targets(&records, &symbols);
         assert_eq!(whole.len(), 2 * open + 1);
-        // The last one only came back.
+        // Only the last one returned.
         assert_eq!((whole[2 * open - 2].to, whole[2 * open - 4].to), (16, START));
     }
 
@@ -170,31 +172,30 @@ mod tests {
         Symbol { name: name.to_owned(), module: None, start: START, end: START + 0x1000 }
     }
 
-    /// By name and offset: whether a return there is an interrupt gone astray, and whether what goes on there came over
-    /// what ran.
+    /// Name and offset; is a return there a transfer gone astray; is the code there asynchronous.
     #[test]
-    fn entries_are_known_by_name_and_place() {
+    fn finds_entries_by_name_and_offset() {
         for (name, offset, entry, asynchronous) in [
             ("asm_sysvec_apic_timer_interrupt", 0, true, true),
             ("asm_sysvec_apic_timer_interrupt", 0xf, false, true),
             ("asm_exc_page_fault", 0, true, false),
             ("asm_exc_nmi", 0, true, true),
-            // Of whichever vector.
+            // Any vector.
             ("irq_entries_start", 0, true, true),
             ("irq_entries_start", 0x110, true, true),
             ("spurious_entries_start", 0x10, true, true),
-            // The kernel's own: synchronous, IRQ, FIQ, error; then those of user space.
+            // From the kernel: synchronous, IRQ, FIQ, error; then from user space.
             ("vectors", 0x200, true, false),
             ("vectors", 0x280, true, true),
             ("vectors", 0x300, true, true),
             ("vectors", 0x380, true, true),
             ("vectors", 0x400, true, false),
             ("vectors", 0x480, true, true),
-            // Within an entry, as every one branches.
+            // Within an entry: each one branches.
             ("vectors", 0x40c, false, false),
             ("vectors", 0x298, false, false),
             ("__bp_harden_el1_vectors", 0x800 + 0x280, true, true),
-            // Reached by a branch of the entry.
+            // Functions that the entries reach by a branch.
             ("el1h_64_irq", 0, false, true),
             ("el1h_64_irq", 0x6c, false, true),
             ("el1h_64_sync", 0, false, false),
@@ -206,7 +207,7 @@ mod tests {
             let symbols: Symbols = [symbol(name)].into_iter().collect();
             let of = |kind| is_interrupt(&Record { from: 0, to, kind, instructions: 1 }, &symbols);
             assert_eq!(of(Kind::Ret), entry, "{name}+{offset:#x}");
-            // What raises it says so, where the CPU is made to.
+            // These kinds of record decide by themselves.
             assert_eq!(
                 (of(Kind::Interrupt), of(Kind::Int), of(Kind::Syscall)),
                 (true, false, false),
@@ -216,9 +217,9 @@ mod tests {
         }
     }
 
-    /// A device's interrupt enters x86-64 by a stub that jumps on.
+    /// On x86-64 a device's interrupt enters by a stub, which jumps to the common entry.
     #[test]
-    fn a_stub_before_an_entry_is_no_transfer_gone_astray() {
+    fn does_not_take_a_stub_for_a_transfer_gone_astray() {
         let common = Symbol { start: START + 0x1000, end: START + 0x2000, ..symbol("asm_common_interrupt") };
         let symbols: Symbols = [symbol("irq_entries_start"), common].into_iter().collect();
         let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupt_was_taken_for_gets_its_target_back() {
+    fn restores_the_target_of_a_transfer_gone_astray() {
         let vector = START + 0x280;
         let symbols: Symbols = [symbol("vectors")].into_iter().collect();
         let record = |kind, from, to| Record { from, to, kind, instructions: 1 };

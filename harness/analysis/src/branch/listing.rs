@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Branch listings, laid out as retsnoop does it.
+//! Branch listings in retsnoop's layout.
 
 use super::{Filter, Model, model::Seen, waste};
 use tramplab_model::{
@@ -11,18 +11,18 @@ use tramplab_protocol::message::Symbol;
 /// One record of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// 0 is the newest: the transfer into the snapshot, or the one that comes back from the tracer.
+    /// 0 is the newest: the transfer into the snapshot, or back from the tracer.
     pub index: usize,
     /// `symbol+0x4`.
     pub from: String,
     pub to: String,
     /// Added by rule, not observed.
     pub modelled: bool,
-    /// Run since the record before, where that is counted.
+    /// Instructions since the record before, if counted.
     pub instructions: Option<u32>,
 }
 
-/// Newest first, up to the newest record that touches the function; if none does, everything that was recorded.
+/// Lists records newest first, up to the newest that touches the function, or all if none does.
 pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> Vec<Line> {
     let seen: Vec<Seen> = waste::seen(point, model, filter);
     let shown =
@@ -37,22 +37,21 @@ pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filt
     seen[..shown].iter().enumerate().map(line).collect()
 }
 
-/// Oldest first, from the newest record that touches the function to the transfer into the snapshot, `[#00]`.
-/// If none does, everything that was recorded.
+/// Prints [`lines`] oldest first. The last is `[#00]`, the transfer into the snapshot.
 pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> String {
     let lines = lines(point, function, model, filter);
     let mut out = String::new();
     if waste::count_at(model, filter, point, function).wasted.is_none() {
         let what = match lines.len() {
-            0 => "nor was any other recorded".to_owned(),
-            all => format!("all {all} that were recorded follow"),
+            0 => "no other was recorded".to_owned(),
+            all => format!("all {all} records follow"),
         };
-        out += &format!("No {filter} record touches {}, {what}.\n", function.name);
+        out += &format!("No {filter} record touches {}; {what}.\n", function.name);
     }
     out + &rows(&lines)
 }
 
-/// What a hit runs outside of the function, newest first.
+/// Lists the branches of a hit outside the function, newest first.
 pub fn trigger_lines(part: &TriggerPart) -> Vec<Line> {
     let line = |(index, record): (usize, &TriggerRecord)| Line {
         index,
@@ -64,13 +63,13 @@ pub fn trigger_lines(part: &TriggerPart) -> Vec<Line> {
     part.records.iter().rev().enumerate().map(line).collect()
 }
 
-/// Oldest first, from the record that leaves the function to the one that comes back, each behind the number of instructions that
-/// were run since the one before.
+/// Prints [`trigger_lines`] oldest first, from the record that leaves the function to the one that
+/// comes back, each with the number of instructions since the one before.
 pub fn trigger_listing(part: &TriggerPart) -> String {
     rows(&trigger_lines(part))
 }
 
-/// Oldest first.
+/// Prints lines oldest first.
 fn rows(lines: &[Line]) -> String {
     let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
     let (left, right) = (widest(|line| line.from.len()), widest(|line| line.to.len()));
@@ -85,13 +84,13 @@ fn rows(lines: &[Line]) -> String {
     out
 }
 
-/// Symbols of BPF and ftrace tell by their names where they are from; those of modules do not.
+/// Names a place. The module is left out for BPF and ftrace, whose symbols show it by their names.
 fn place(place: Option<&Place>) -> String {
     let Some(place) = place else { return "0x0".to_owned() };
     let Some(symbol) = &place.symbol else { return format!("{:#x}", place.address) };
     let module = place.module.as_deref().filter(|m| *m != "bpf" && !m.starts_with("__builtin__"));
     let module = module.map(|m| format!(" [{m}]")).unwrap_or_default();
-    // Here, and not where it is written: it has a width, and no end of a line makes two records of one.
+    // Clean the text before its width is taken, and so that no line break makes two records of one.
     text::line(&format!("{symbol}+{:#x}{module}", place.offset))
 }
 
@@ -106,7 +105,7 @@ mod tests {
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
 
     fn place(symbol: &str, module: Option<&str>, offset: u64) -> Place {
-        // One page per symbol is enough for `traced` to have its own addresses.
+        // `traced` needs addresses of its own. One page per symbol is enough.
         let page = if symbol == "traced" { 0x1000 } else { 0x2000 };
         Place {
             address: KERNEL + page + offset,
@@ -157,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_selects_nothing_says_so() {
+    fn says_that_a_filter_selects_nothing() {
         let text = listing(&point(), &traced(), Model::AmdLbrV2, Branch::Cond.into());
-        assert_eq!(text, "No cond record touches traced, nor was any other recorded.\n");
+        assert_eq!(text, "No cond record touches traced; no other was recorded.\n");
     }
 }

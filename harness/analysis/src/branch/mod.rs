@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a trace to numbers: pure functions. The rules, with their sources: `docs/branch-records.md`.
+//! Counts wasted branch records and trigger cost in a trace. Pure functions.
+//! `docs/branch-records.md` has the rules and their sources.
 //!
-//! [`capture`] finds the capture points in a trace and names their records; [`model`] says which of them a modelled
-//! CPU keeps for a [`filter`]; [`waste`] counts and [`listing`] prints what is left. [`trigger`] finds what a hit runs
-//! between the traced function and the program, and counts its instructions.
+//! [`capture`] finds the capture points of a trace and names their records. [`model`] decides which
+//! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records and [`listing`]
+//! prints them. [`trigger`] finds the code that a hit runs between the traced function and the
+//! program, and counts its instructions.
 
 pub mod capture;
 pub mod delivered;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The modelled CPUs: which branches enter the ring, and which of those the kernel's driver hands over.
+//! The modelled CPUs: which branches enter the ring, and which of them the driver hands over.
 
 use super::{Branch, Filter, symbols::is_kernel};
 use std::{fmt, str::FromStr};
@@ -9,8 +9,8 @@ use tramplab_protocol::{
     trace::Kind,
 };
 
-/// A CPU's branch record together with the driver that reads it, asked for kernel branches only
-/// (`PERF_SAMPLE_BRANCH_KERNEL`), which is what tracers of the kernel ask for.
+/// A CPU's branch record and the driver that reads it, restricted to kernel branches
+/// (`PERF_SAMPLE_BRANCH_KERNEL`) as kernel tracers do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Model {
     /// Haswell to Ice Lake: LBR_SELECT.
@@ -23,16 +23,16 @@ pub enum Model {
     Brbe,
 }
 
-/// Everything that the hardware files under "far" (Intel legacy, AMD) or "other" (Arch LBR): it cannot be asked
-/// for less of it.
+/// The kinds that the hardware calls "far" (Intel legacy, AMD) or "other" (Arch LBR). It selects
+/// all of them or none.
 const X86_FAR: Kinds = Kinds::of(&[Kind::Syscall, Kind::Sysret, Kind::Iret, Kind::Int, Kind::Interrupt]);
 const CALLS: Kinds = Kinds::of(&[Kind::Call, Kind::IndCall]);
 const NEAR: Kinds = Kinds::of(&[Kind::Cond, Kind::Jump, Kind::IndJump, Kind::Call, Kind::IndCall, Kind::Ret]);
-/// What BRBE calls exceptions; `svc` is one. arm64 has no separate `int` and `sysret`.
+/// Exceptions in BRBE's sense, which include `svc`. arm64 has no separate `int` and `sysret`.
 const ARM_EXCEPTION: Kinds = Kinds::of(&[Kind::Syscall, Kind::Int, Kind::Interrupt]);
 const ARM_ERET: Kinds = Kinds::of(&[Kind::Iret, Kind::Sysret]);
 
-/// What LBR_SELECT, LBR_CTL and LbrExtV2 alike let into the ring.
+/// Kinds that enter the ring. LBR_SELECT, LBR_CTL and LbrExtV2 agree.
 const fn x86_hardware(branch: Branch) -> Kinds {
     match branch {
         Branch::Any => NEAR.and(X86_FAR),
@@ -45,7 +45,7 @@ const fn x86_hardware(branch: Branch) -> Kinds {
     }
 }
 
-/// What the kernel then keeps, by its own `X86_BR_*` class; `Interrupt` stands for `X86_BR_IRQ`.
+/// Kinds that the kernel then keeps, by its `X86_BR_*` class. `Interrupt` is `X86_BR_IRQ`.
 const fn x86_software(branch: Branch) -> Kinds {
     match branch {
         Branch::Any => NEAR.and(X86_FAR),
@@ -55,13 +55,14 @@ const fn x86_software(branch: Branch) -> Kinds {
     }
 }
 
-/// With PARAVIRT_XXL every access to an MSR is a call (patched to a direct one) and a return. Legacy LBR and LbrExtV2:
-/// disable the counters, read the MSR that controls the ring, write it. The ring stops within the last call.
+/// The driver's own branches with PARAVIRT_XXL, where each MSR access is a call (patched to a
+/// direct one) and a return. The drivers of legacy LBR and LbrExtV2 disable the counters, read the
+/// MSR that controls the ring, and write it. The ring stops within the last call.
 const LEGACY_DRIVER: &[Kind] = &[Kind::Call, Kind::Ret, Kind::Call, Kind::Ret, Kind::Call];
-/// The same, without the read: LBR_CTL is set to 0.
+/// The same for Arch LBR, whose driver sets LBR_CTL to 0 without reading it.
 const ARCH_LBR_DRIVER: &[Kind] = &[Kind::Call, Kind::Ret, Kind::Call];
 
-/// BRBE selects exactly; the driver drops nothing more of a lone event.
+/// BRBE selects exactly. For a single event, the driver drops nothing more.
 const fn brbe_hardware(branch: Branch) -> Kinds {
     match branch {
         Branch::Any => NEAR.and(ARM_EXCEPTION).and(ARM_ERET),
@@ -74,7 +75,7 @@ const fn brbe_hardware(branch: Branch) -> Kinds {
     }
 }
 
-/// A record as the program that asked for it gets to see it. A half is unknown where the CPU hides it.
+/// A record as the tracing program sees it. An end is `None` where the CPU hides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen<'a> {
     pub from: Option<&'a Place>,
@@ -83,7 +84,7 @@ pub struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// Nothing is hidden.
+    /// Shows both ends.
     pub fn whole(record: &'a NamedRecord) -> Seen<'a> {
         Seen { from: Some(&record.from), to: Some(&record.to), record }
     }
@@ -108,18 +109,18 @@ impl Model {
         }
     }
 
-    /// The models of an architecture, the one to show first.
+    /// Returns the models of an architecture, the default first.
     pub fn of(arch: Arch) -> impl Iterator<Item = Model> {
         Model::ALL.into_iter().filter(move |model| model.arch() == arch)
     }
 
-    /// The one that is asked for, if it is of the architecture; else the architecture's first.
+    /// Returns `asked` if it fits the architecture, else the architecture's default.
     pub fn choose(asked: Option<Model>, arch: Arch) -> Model {
         let fitting = asked.filter(|model| model.arch() == arch);
         fitting.or_else(|| Model::of(arch).next()).expect("every architecture has a model")
     }
 
-    /// The depths its CPUs come with; the last is the usual one of those that tracers meet.
+    /// Returns the depths that its CPUs have, in records. The last is the most common.
     pub fn depths(self) -> &'static [u32] {
         match self {
             Model::IntelLbr => &[16, 32],
@@ -129,12 +130,13 @@ impl Model {
         }
     }
 
+    /// Returns the most common depth, in records.
     pub fn depth(self) -> u32 {
         *self.depths().last().expect("every model has a depth")
     }
 
-    /// The model of the vendor whose CPU has this name in `/proc/cpuinfo`. The name does not tell whether that CPU
-    /// has branch records: an AMD before Zen 4 has none of this kind.
+    /// Finds the vendor's model by a CPU's name in `/proc/cpuinfo`. The CPU itself may lack branch
+    /// records: AMD before Zen 4 has none of this kind.
     pub fn of_cpu(name: &str) -> Option<Model> {
         let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
         words.find_map(|word| match word {
@@ -144,8 +146,9 @@ impl Model {
         })
     }
 
-    /// How many records the driver itself leaves in the ring, newer than `#00`, before it stops the ring. Unknown
-    /// where no kernel has a driver that takes snapshots. `paravirt_xxl`: the kernel's option of that name.
+    /// Counts the records that the driver itself leaves in the ring, newer than `#00`, before it
+    /// stops the ring. `None` if no kernel has a driver that takes snapshots. `paravirt_xxl` is
+    /// the kernel's option of that name.
     pub fn of_the_driver(self, branch: Branch, paravirt_xxl: bool) -> Option<usize> {
         let left = match (self, paravirt_xxl) {
             (Model::Brbe, _) => return None,
@@ -156,8 +159,8 @@ impl Model {
         Some(left.iter().filter(|&&kind| x86_hardware(branch).contains(kind)).count())
     }
 
-    /// For the plugin, which is to do the same as [`Model::snapshot`] in the guest. What is told by an address it does by the guest's
-    /// architecture.
+    /// Returns tables for the plugin, which does in the guest what [`Model::snapshot`] does here.
+    /// The plugin takes the rules about addresses from the guest's architecture.
     pub fn delivered(self, filter: Filter, depth: u32) -> delivery::Cpu {
         type Table = fn(Branch) -> Kinds;
         let (hardware, software): (Table, Table) = match self {
@@ -168,8 +171,10 @@ impl Model {
         delivery::Cpu { depth, ring: union(hardware), kept: union(software) }
     }
 
-    /// What a snapshot returns of `records` (newest first), newest first. The ring first, then the driver: what the
-    /// driver drops has used a slot of the `depth` all the same. Without a depth the ring never overwrites.
+    /// Returns the records that a snapshot of `records` hands over. Both are newest first.
+    ///
+    /// The ring selects first, then the driver: a record that the driver drops still uses one of
+    /// the `depth` slots. Without a depth the ring never overwrites.
     pub fn snapshot<'a>(
         self,
         filter: Filter,
@@ -189,7 +194,7 @@ impl Model {
         let (from, to) = privilege(record);
         let table = match self {
             Model::IntelLbr | Model::ArchLbr | Model::AmdLbrV2 => {
-                // x86 judges the privilege by where the branch goes.
+                // x86 filters privilege by the branch's target.
                 if !to {
                     return false;
                 }
@@ -209,8 +214,8 @@ impl Model {
         match self {
             Model::IntelLbr | Model::ArchLbr | Model::AmdLbrV2 => {
                 let (from, _) = privilege(record);
-                // The kernel decodes the instruction at `from`. Within the kernel the interrupted one is no branch, so
-                // it finds no class for the record.
+                // The kernel decodes the instruction at `from`. An interrupted kernel instruction
+                // is no branch, so the record has no class.
                 let classless = record.kind == Kind::Interrupt && from;
                 !classless && filter.branches().any(|branch| x86_software(branch).contains(record.kind))
             }
@@ -221,14 +226,15 @@ impl Model {
     fn seen(self, record: &NamedRecord) -> Seen<'_> {
         let (from, to) = match self {
             Model::IntelLbr | Model::ArchLbr | Model::AmdLbrV2 => (true, true),
-            // The half in user space is zeroed.
+            // BRBE zeroes the end in user space.
             Model::Brbe => privilege(record),
         };
         Seen { from: from.then_some(&record.from), to: to.then_some(&record.to), record }
     }
 }
 
-/// Whether `from` and `to` lie in the kernel. A modelled record has no target address, but is the kernel's.
+/// Tells if `from` and `to` are in the kernel. Both ends of a modelled record are, although it has
+/// no target address.
 fn privilege(record: &NamedRecord) -> (bool, bool) {
     (record.modelled || is_kernel(record.from.address), record.modelled || is_kernel(record.to.address))
 }
@@ -240,7 +246,10 @@ impl fmt::Display for Model {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown CPU model `{0}`, expected one of: {names}", names = Model::ALL.map(Model::name).join(", "))]
+#[error(
+    "unknown CPU model `{0}`, expected one of: {names}",
+    names = Model::ALL.map(Model::name).join(", ")
+)]
 pub struct UnknownModel(pub String);
 
 impl FromStr for Model {
@@ -286,7 +295,7 @@ pub(super) mod tests {
         proptest::sample::select(&Model::ALL[..])
     }
 
-    /// Distinct `from`s, so that a record says where in the trace it was.
+    /// Gives every record a `from` of its own, which identifies its position.
     pub fn traces() -> impl Strategy<Value = Vec<NamedRecord>> {
         let one = (any::<bool>(), any::<bool>(), proptest::sample::select(&KINDS[..]));
         proptest::collection::vec(one, 0..80).prop_map(|records| {
@@ -304,8 +313,8 @@ pub(super) mod tests {
         model.snapshot(filter, depth, records).map(|seen| seen.record.from.address).collect()
     }
 
-    /// For each kind, kernel to kernel: which filters hand it over, and which merely spend a slot on it.
-    /// Written out from the kernel's tables, so that a slip in the sets above is seen.
+    /// For each kind, kernel to kernel: the filters that hand it over, and those that only use a
+    /// slot for it. Copied from the kernel's tables, to check the sets above.
     #[test]
     fn kernel_records_pass_as_the_drivers_tables_say() {
         use Kind::*;
@@ -352,9 +361,9 @@ pub(super) mod tests {
         }
     }
 
-    /// The code of these drivers in Debian's 6.12.117, where a call of an MSR's accessor is one of `pv_ops`.
+    /// Counted in Debian's 6.12.117, where MSR accessors are calls of `pv_ops`.
     #[test]
-    fn a_driver_leaves_as_many_records_as_its_code_has_branches() {
+    fn counts_the_branches_of_the_drivers_code() {
         let of = |model: Model, xxl| Branch::ALL.map(|branch| model.of_the_driver(branch, xxl));
         // any, any_call, any_return, ind_call, ind_jump, cond, call
         let legacy = [5, 3, 2, 0, 0, 0, 3].map(Some);
@@ -370,7 +379,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_cpus_name_tells_its_vendor() {
+    fn finds_the_vendor_in_a_cpus_name() {
         let table = [
             ("AMD EPYC 9654 96-Core Processor", Some(Model::AmdLbrV2)),
             ("AMD Ryzen 9 7950X 16-Core Processor", Some(Model::AmdLbrV2)),
@@ -386,7 +395,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn privilege_is_judged_by_the_target_on_x86_and_by_either_end_on_brbe() {
+    fn filters_privilege_by_target_on_x86_and_by_either_end_on_brbe() {
         let any = Filter::of(Branch::Any);
         // from, to, kind, kept on x86, (from known, to known) on BRBE
         let table = [
@@ -409,7 +418,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_driver_drops_has_used_a_slot() {
+    fn dropped_records_use_a_slot() {
         // Newest first: two system calls fill a ring of two although any_return hands over neither.
         let records = [
             record(USER, KERNEL, Kind::Syscall),
@@ -423,7 +432,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_modelled_record_is_the_kernels() {
+    fn keeps_modelled_records() {
         let mut modelled = record(KERNEL, 0, Kind::Call);
         modelled.modelled = true;
         for model in Model::ALL {
@@ -435,7 +444,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn names_parse_back() {
+    fn parses_its_own_names() {
         for model in Model::ALL {
             assert_eq!(model.name().parse::<Model>().unwrap(), model);
             assert!(model.depths().contains(&model.depth()));
@@ -446,7 +455,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Why the host's CPU has no say in the default: on x86 only the depth differs.
+        /// The default may therefore ignore the host's CPU: on x86 only the depth differs.
         #[test]
         fn x86_models_hand_over_the_same_records(filter in filters(), records in traces()) {
             let of = |model| froms(model, filter, None, &records);
@@ -456,7 +465,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn a_union_hands_over_what_either_does_in_order(
+        fn a_union_hands_over_the_records_of_both_in_order(
             model in models(), a in filters(), b in filters(), records in traces(),
         ) {
             let (one, two) = (froms(model, a, None, &records), froms(model, b, None, &records));
@@ -469,7 +478,9 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn a_ring_keeps_the_newest(model in models(), filter in filters(), depth in 0u32..70, records in traces()) {
+        fn a_ring_keeps_the_newest_records(
+            model in models(), filter in filters(), depth in 0u32..70, records in traces(),
+        ) {
             let all = froms(model, filter, None, &records);
             let kept = froms(model, filter, Some(depth), &records);
             prop_assert!(kept.len() <= depth as usize);

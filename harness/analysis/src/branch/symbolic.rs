@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records in a form that is the same at every boot.
+//! A form of records that is the same at every boot.
 
 use super::symbols::is_kernel;
 use sha2::{Digest, Sha256};
@@ -7,8 +7,8 @@ use std::{borrow::Cow, fmt};
 use tramplab_model::run::{NamedRecord, Place};
 use tramplab_protocol::trace::Kind;
 
-/// SHA-256 over the records in a form that is the same at every boot: symbols and offsets instead of addresses,
-/// numbers that the kernel counts up left out of BPF names, user space without its address.
+/// Hashes records with SHA-256 in a form that is the same at every boot: symbols and offsets
+/// instead of addresses, BPF names without their ids, user space without its address.
 pub fn digest(records: &[NamedRecord]) -> String {
     digest_lines(records.iter().map(|record| line(record.kind, &record.from, &record.to)))
 }
@@ -18,7 +18,7 @@ pub(super) fn line(kind: Kind, from: &Place, to: &Place) -> String {
     format!("{kind} {} {}", Symbolic(from), Symbolic(to))
 }
 
-/// SHA-256, hexadecimal.
+/// Hashes lines with SHA-256; returns it in hexadecimal.
 pub(super) fn digest_lines(lines: impl Iterator<Item = String>) -> String {
     let mut hash = Sha256::new();
     for line in lines {
@@ -41,8 +41,10 @@ impl fmt::Display for Symbolic<'_> {
     }
 }
 
-/// `bpf_trampoline_6442508829` holds BTF ids, which change with every build; `bpf_prog_6deef7357e7b4530_name` the
-/// program's tag, a hash over instructions that may hold such ids.
+/// Removes the parts of a BPF name that change with every build.
+///
+/// `bpf_trampoline_6442508829` holds BTF ids. `bpf_prog_6deef7357e7b4530_name` holds the program's
+/// tag, a hash of instructions that may hold such ids.
 pub fn stable_name(symbol: &str) -> Cow<'_, str> {
     if let Some(id) = symbol.strip_prefix("bpf_trampoline_")
         && id.bytes().all(|b| b.is_ascii_digit() || b == b'_')

@@ -9,15 +9,16 @@ pub fn is_kernel(address: u64) -> bool {
     address >> 63 == 1
 }
 
-/// How the kernel names JITed programs.
+/// Prefix of the kernel's names for JITed programs.
 pub const PROGRAM: &str = "bpf_prog_";
 
-/// JITed program text. Trampolines and dispatchers are of module `bpf` as well; they call programs, not the snapshot.
+/// Matches JITed programs. Module `bpf` also has trampolines and dispatchers, which call programs
+/// but not the snapshot.
 pub fn is_program(symbol: &Symbol) -> bool {
     symbol.module.as_deref() == Some("bpf") && symbol.name.starts_with(PROGRAM)
 }
 
-/// Every kernel address of the trace, once, ascending: what to ask the agent to resolve.
+/// Returns the kernel addresses of the trace, for the agent to resolve: ascending, each once.
 pub fn addresses(trace: &Trace) -> Vec<u64> {
     trace.addresses().into_iter().filter(|&address| is_kernel(address)).collect()
 }
@@ -30,7 +31,7 @@ impl FromIterator<Symbol> for Symbols {
     fn from_iter<I: IntoIterator<Item = Symbol>>(symbols: I) -> Symbols {
         let mut sorted = Vec::from_iter(symbols);
         sorted.sort_by_key(|symbol| symbol.start);
-        // Of two the last: what was said later holds.
+        // The later of two symbols at one address wins.
         sorted.dedup_by(|later, kept| {
             let is_same = later.start == kept.start;
             if is_same {
@@ -48,9 +49,9 @@ impl Symbols {
         self.0[..behind].last().filter(|symbol| address < symbol.end)
     }
 
-    /// Where those functions start that are meant, ascending.
-    pub fn starts(&self, is_meant: impl Fn(&Symbol) -> bool) -> Vec<u64> {
-        self.0.iter().filter(|symbol| is_meant(symbol)).map(|symbol| symbol.start).collect()
+    /// Returns the start addresses of the matching functions, ascending.
+    pub fn starts(&self, matches: impl Fn(&Symbol) -> bool) -> Vec<u64> {
+        self.0.iter().filter(|symbol| matches(symbol)).map(|symbol| symbol.start).collect()
     }
 
     pub fn place(&self, address: u64) -> Place {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_belongs_to_the_symbol_around_it() {
+    fn finds_the_symbol_around_an_address() {
         let symbols: Symbols = [
             symbol("old", BASE, BASE + 8),
             symbol("b", BASE + 0x40, BASE + 0x50),
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kernel_addresses_are_asked_for_and_only_once() {
+    fn lists_each_kernel_address_once() {
         let record = |from, to| Record { from, to, kind: Kind::Jump, instructions: 1 };
         let vcpu = |records| VcpuTrace { index: 0, total: 2, records };
         let trace = Trace {

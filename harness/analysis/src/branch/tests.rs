@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces of real kernels (Debian's cloud images under QEMU 10.0, two hits each, armed by the agent), and what was
-//! counted by hand in their listings. If nothing else is said they were recorded by a throw-away recorder that shares
-//! nothing with the plugin; those of arm64 by the plugin.
-//! `__softirqentry_text_end` in 6.12's is the retpoline thunk, by a name that stands at the same address.
+//! Traces of real kernels, and counts made by hand in their listings.
+//!
+//! The kernels are Debian's cloud images under QEMU 10.0. Each trace has two hits, armed by the
+//! agent. The plugin recorded those of arm64. A throw-away recorder that shares nothing with the
+//! plugin recorded the others, unless a comment says otherwise. `__softirqentry_text_end` in 6.12's
+//! is the retpoline thunk: both names have one address.
 
 use super::{
     Branch, CaptureError, Filter, HardwareError, Model, Symbols, hardware, hardware_waste, lbr_waste, listing,
@@ -49,7 +51,7 @@ impl Recorded {
 
 type Counts = [(&'static str, Option<u32>); 4];
 
-/// File, and per point what is wasted by filter.
+/// File; for each point the wasted records by filter.
 const COUNTED: [(&str, &[Counts]); 12] = [
     ("6.1-fexit", &[[("any", Some(11)), ("any_call", Some(7)), ("any_return", Some(4)), ("cond", None)]]),
     ("6.12-fentry", &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", None), ("cond", None)]]),
@@ -62,7 +64,7 @@ const COUNTED: [(&str, &[Counts]); 12] = [
         "6.12-kretprobe.multi",
         &[[("any", Some(22)), ("any_call", Some(15)), ("any_return", Some(5)), ("call", Some(15))]],
     ),
-    // Without retpolines three of the calls are indirect ones, of one record each.
+    // Without retpolines, three of the calls are indirect, with one record each.
     (
         "6.12-mitigations-off-kretprobe.multi",
         &[[("any", Some(16)), ("any_call", Some(12)), ("any_return", Some(2)), ("call", Some(9))]],
@@ -75,7 +77,7 @@ const COUNTED: [(&str, &[Counts]); 12] = [
             [("any", Some(6)), ("any_call", Some(4)), ("any_return", Some(2)), ("call", Some(4))],
         ],
     ),
-    // Of arm64, recorded by the plugin; what ran between the hits is cut out. `ftrace_caller` is always on the way.
+    // From here on arm64, without the records between the hits. All pass through `ftrace_caller`.
     (
         "7.2-arm64-fentry",
         &[[("any", Some(7)), ("any_call", Some(3)), ("any_return", None), ("call", Some(1))]],
@@ -84,25 +86,25 @@ const COUNTED: [(&str, &[Counts]); 12] = [
         "6.12-arm64-fexit",
         &[[("any", Some(6)), ("any_call", Some(5)), ("any_return", Some(2)), ("call", Some(2))]],
     ),
-    // By a breakpoint, which is an exception and counts as one.
+    // The breakpoint is an exception and counts as one.
     (
         "7.2-arm64-kprobe",
         &[[("any", Some(27)), ("any_call", Some(12)), ("any_return", None), ("call", Some(9))]],
     ),
-    // The helper is a function that returns at once on arm64. Not counted by hand: what the analysis says.
+    // The helper returns at once on arm64. The analysis counted these, nobody by hand.
     (
         "6.1-arm64-kprobe",
         &[[("any", Some(34)), ("any_call", Some(17)), ("any_return", None), ("call", Some(11))]],
     ),
 ];
 
-/// By the file's name.
+/// Takes the architecture from the file's name.
 fn arch(name: &str) -> Arch {
     if name.contains("-arm64-") { Arch::Arm64 } else { Arch::X86_64 }
 }
 
 #[test]
-fn counts_are_those_made_by_hand() {
+fn agrees_with_counts_made_by_hand() {
     for (name, points) in COUNTED {
         let waste = Recorded::read(name).measure().unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 2), "{name}");
@@ -122,7 +124,7 @@ fn counts_are_those_made_by_hand() {
 }
 
 #[test]
-fn the_listings_that_were_counted() {
+fn prints_the_listings_counted_by_hand() {
     let mut text = String::new();
     for (name, _) in COUNTED {
         let recorded = Recorded::read(name);
@@ -137,16 +139,16 @@ fn the_listings_that_were_counted() {
     insta::assert_snapshot!(text);
 }
 
-/// Recorded by the plugin: the timer's interrupt fell into the second `prctl`, before the traced function.
+/// The plugin recorded it. The timer interrupted the second `prctl`, before the traced function.
 #[test]
-fn an_interrupted_hit_is_set_aside() {
+fn skips_an_interrupted_hit() {
     let mut recorded = Recorded::read("6.1-raw_tp-interrupted");
     let interrupted = |r: &Recorded| {
         let waste = r.measure().unwrap();
         (waste.interrupted_hits, waste.agreeing_hits, waste.points[0].wasted["intel-lbr"]["any"].wasted)
     };
     assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
-    // As a QEMU that reports no interrupts may make it look: known by where it leads.
+    // A QEMU that reports no interrupts may record a return instead. Its target shows what it is.
     for record in &mut recorded.records {
         if record.2 == Kind::Interrupt {
             record.2 = Kind::Ret;
@@ -155,7 +157,7 @@ fn an_interrupted_hit_is_set_aside() {
     assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
 }
 
-/// 7.2 is 6.12 with other code between the function and the program; 6.12 with and without mitigations likewise.
+/// 6.12, 7.2, and 6.12 without mitigations differ in the code between the function and the program.
 #[test]
 fn digests_differ_where_the_code_does() {
     let digest = |name: &str| Recorded::read(name).measure().unwrap().points[0].digest.clone();
@@ -166,7 +168,7 @@ fn digests_differ_where_the_code_does() {
 }
 
 #[test]
-fn a_lost_record_is_noticed() {
+fn notices_a_lost_record() {
     for (name, _) in COUNTED {
         let mut recorded = Recorded::read(name);
         let is_call_of_program = |from: u64, to: u64, symbols: &[Symbol]| {
@@ -186,7 +188,7 @@ fn a_lost_record_is_noticed() {
     }
 }
 
-/// The same records somewhere else, as KASLR puts them at the next boot.
+/// KASLR moves the same records at the next boot.
 #[test]
 fn a_moved_kernel_gives_the_same_digest() {
     for (name, _) in COUNTED {
@@ -215,14 +217,14 @@ fn a_moved_kernel_gives_the_same_digest() {
 
 const DEPTH: u32 = 32;
 
-/// What is behind the records that the driver kept: copies of the last that it moved up, or nothing.
+/// The entries behind the records that the driver kept: copies of the last moved record, or zeroes.
 #[derive(Clone, Copy, Debug)]
 enum Tail {
     Copies,
     Zeroes,
 }
 
-/// `type` of `struct perf_branch_entry` as x86 fills it in, behind a prediction and some cycles.
+/// The flags of `struct perf_branch_entry` as x86 fills them in: prediction, cycles, `type`.
 fn flags(kind: Kind) -> u64 {
     let perf_type = match kind {
         Kind::Int => 0,
@@ -240,7 +242,7 @@ fn flags(kind: Kind) -> u64 {
     0b10 | 0x123 << 4 | perf_type << 20
 }
 
-/// The trace as a CPU with a ring of `DEPTH` and its driver would have handed it to the guest's program, hit by hit.
+/// Turns a trace into the reply of a guest whose CPU has a ring of `DEPTH` records.
 fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply, Symbols) {
     let waste = recorded.measure().unwrap();
     let hardware = Branch::ALL.into_iter().zip(hardware::events()).map(|(branch, branch_sample_type)| {
@@ -272,7 +274,7 @@ fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply
         hardware,
         ..recorded.reply.clone()
     };
-    // A driver instead of what stands in for it.
+    // Replace the stand-in by a driver.
     let driver = |symbol: &Symbol| match symbol.name.as_str() {
         "__static_call_return0" => {
             Symbol { name: "intel_pmu_snapshot_branch_stack".to_owned(), ..symbol.clone() }
@@ -282,12 +284,12 @@ fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply
     (waste, reply, recorded.symbols.iter().map(driver).collect())
 }
 
-/// Those with a call for a snapshot: before 6.10 there is none without a driver.
+/// Traces with a call for a snapshot. Without a driver, kernels before 6.10 have none.
 const OF_A_DRIVER: [&str; 6] =
     ["6.12-fentry", "6.12-fexit", "6.12-kprobe.multi", "6.12-kretprobe.multi", "7.2-fexit", "7.2-fsession"];
 
 #[test]
-fn what_a_cpu_hands_over_counts_as_its_trace_does_as_far_as_the_ring_goes() {
+fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
     for name in OF_A_DRIVER {
         for tail in [Tail::Copies, Tail::Zeroes] {
             let recorded = Recorded::read(name);
@@ -324,9 +326,8 @@ fn what_a_cpu_hands_over_counts_as_its_trace_does_as_far_as_the_ring_goes() {
     }
 }
 
-/// Whatever makes a guest's records not the CPU's is seen before one is counted.
 #[test]
-fn records_that_are_not_the_cpus_are_refused() {
+fn rejects_records_that_are_not_the_cpus() {
     let (_, good, symbols) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Copies);
     assert!(hardware_waste(&good, &symbols).is_ok());
     type Change = fn(&mut LbrWasteReply);
@@ -370,7 +371,7 @@ fn records_that_are_not_the_cpus_are_refused() {
             HardwareError::Result { result: -22 },
         ),
         (
-            "somebody else has the LBR",
+            "another user has the LBR",
             |reply| reply.hardware[0].snapshots.iter_mut().for_each(|snapshot| snapshot.entries.clear()),
             HardwareError::Empty(2, any),
         ),
@@ -380,19 +381,19 @@ fn records_that_are_not_the_cpus_are_refused() {
         change(&mut reply);
         assert_eq!(hardware_waste(&reply, &symbols).unwrap_err(), error, "{what}");
     }
-    // The stand-in was called: whoever made the records, it was no driver.
+    // The program called the stand-in, so no driver made the records.
     let symbols: Symbols = Recorded::read("6.12-fexit").symbols.into_iter().collect();
     assert_eq!(hardware_waste(&good, &symbols).unwrap_err(), HardwareError::Elsewhere);
 }
 
 #[test]
-fn the_most_frequent_form_of_the_cpus_hits_counts() {
+fn counts_the_most_frequent_form_of_hardware_hits() {
     let (_, mut reply, symbols) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Copies);
     let usual = hardware_waste(&reply, &symbols).unwrap();
     reply.hits = 3;
     for one in &mut reply.hardware {
         let mut odd = one.snapshots[0].clone();
-        // Something else ran in between.
+        // Other code ran in between.
         odd.entries.insert(1, (odd.entries[0].0, odd.entries[0].0, flags(Kind::Cond)));
         odd.entries.truncate(32);
         one.snapshots.insert(0, odd);
@@ -400,7 +401,7 @@ fn the_most_frequent_form_of_the_cpus_hits_counts() {
     let found = hardware_waste(&reply, &symbols).unwrap();
     assert_eq!((found.hits, found.agreeing_hits), (3, 2));
     assert_eq!(found.points, usual.points);
-    // One that an interrupt from user space fell into is set aside.
+    // A hit with an interrupt from user space is skipped.
     let vector = Symbol {
         name: "asm_sysvec_apic_timer_interrupt".to_owned(),
         module: None,
@@ -427,7 +428,7 @@ fn the_most_frequent_form_of_the_cpus_hits_counts() {
 }
 
 #[test]
-fn what_is_resolved_is_every_kernel_address_once() {
+fn lists_each_kernel_address_of_hardware_records_once() {
     let (_, reply, _) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Zeroes);
     let addresses = hardware::addresses(&reply);
     assert!(addresses.is_sorted_by(|a, b| a < b) && addresses.iter().all(|address| address >> 63 == 1));

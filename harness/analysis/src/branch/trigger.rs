@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a hit runs between the traced function and the program, and back. The rules: `docs/branch-records.md`.
+//! Counts the instructions of a hit between the traced function and the program, and back.
+//! `docs/branch-records.md` has the rules.
 
 use super::{Symbols, hit, symbolic};
 use std::ops::RangeInclusive;
@@ -10,9 +11,9 @@ use tramplab_protocol::{
     trace::{Kind, Record, Trace},
 };
 
-/// No instruction is longer, on any architecture.
+/// Bytes of the longest instruction of any architecture.
 const LONGEST: u64 = 15;
-/// The site that tracers patch is among the first instructions of a function.
+/// Bytes at the start of a function among which is the site that tracers patch.
 const SITE: u64 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +21,8 @@ pub enum TriggerError {
     #[error("the guest asked for no hits or names no point at which the program runs")]
     Empty,
     #[error(
-        "{program} at {start:#x} was entered {found} times in the trace, expected {expected} ({hits} hits x {points} points){hint}"
+        "{program} at {start:#x} was entered {found} times in the trace, expected {expected} \
+         ({hits} hits x {points} points){hint}"
     )]
     Runs {
         program: String,
@@ -32,7 +34,8 @@ pub enum TriggerError {
         hint: &'static str,
     },
     #[error(
-        "the program ran on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to one CPU"
+        "the program ran on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to \
+         one CPU"
     )]
     Vcpus { first: u32, second: u32 },
     #[error("{function} was called {found} times in the trace, expected {hits}")]
@@ -42,15 +45,15 @@ pub enum TriggerError {
     #[error("hit {hit}: the program was entered {found} times at {point}, expected {expected}")]
     Misplaced { hit: usize, point: Point, found: usize, expected: usize },
     #[error(
-        "hit {hit}: {total} instructions from the function's call to its return, {inside} of them in the function, but {cost} \
-         between it and the program"
+        "hit {hit}: {total} instructions from the function's call to its return, {inside} of them \
+         in the function, but {cost} between it and the program"
     )]
     Unaccounted { hit: usize, total: u32, inside: u32, cost: u32 },
     #[error("{}", hit::all_interrupted(*hits))]
     Interrupted { hits: u32 },
 }
 
-/// Counts what one armed window of a guest cost per hit.
+/// Counts the instructions and branches per hit of one armed window of a guest.
 pub fn trigger_cost(
     trace: &Trace,
     symbols: &Symbols,
@@ -61,11 +64,11 @@ pub fn trigger_cost(
         true => tracepoint_hits(records, reply)?,
         false => function_hits(records, reply)?,
     };
-    // Wherever it fell: a handler may hide what the hit's shape is known by.
+    // Check the whole hit: a handler may hide the branches that give the hit its shape.
     let interrupted = |window: &RangeInclusive<usize>| {
         records[window.clone()].iter().any(|r| hit::is_interrupt(r, symbols))
     };
-    // Beyond 32 bits the recorder stops counting, and no hit has a millionth of it.
+    // The recorder stops counting at 32 bits. No real hit runs a millionth of that.
     for (hit, window) in windows.iter().enumerate() {
         let run =
             records[window.clone()].iter().fold(0_u64, |sum, record| sum + u64::from(record.instructions));
@@ -96,7 +99,7 @@ struct Part {
     point: Point,
     /// From the record that leaves the function to the one that comes back.
     records: RangeInclusive<usize>,
-    /// One between them that leaves it again, from behind where an earlier tracer came back.
+    /// A record between them that leaves the function again, after an earlier tracer came back.
     again: Option<usize>,
 }
 
@@ -105,7 +108,8 @@ impl Part {
         self.records.clone().map(|index| self.before(index, records)).sum()
     }
 
-    /// Instructions run since the record before one: what leads to a record that leaves the function is its own.
+    /// Counts the instructions since the record before `index`. The function's own, before a
+    /// record that leaves it, do not count.
     fn before(&self, index: usize, records: &[Record]) -> u32 {
         let own = index == *self.records.start() || Some(index) == self.again;
         if own { 0 } else { records[index].instructions }
@@ -116,17 +120,17 @@ fn is_in(symbol: &Symbol, address: u64) -> bool {
     (symbol.start..symbol.end).contains(&address)
 }
 
-/// Whether `address` is that of the instruction behind the one at `branch`.
+/// Tells if `address` is that of the instruction behind `branch`.
 fn is_behind(branch: u64, address: u64) -> bool {
     (1..=LONGEST).contains(&address.wrapping_sub(branch))
 }
 
-/// By a call, or what a mitigation makes of one; not back from an interrupt.
+/// Matches a call of `symbol`, and what a mitigation makes of one, but no return from an interrupt.
 fn enters(symbol: &Symbol, record: &Record) -> bool {
     record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
 }
 
-/// What the one vCPU did on which the program ran, as often as it was to.
+/// Returns the records of the one vCPU that ran the program, if it ran as often as expected.
 fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Result<Vec<Record>, TriggerError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
@@ -151,7 +155,7 @@ fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Resul
     Ok(records)
 }
 
-/// From each call of the function to its return.
+/// Finds the hits: from each call of the function to its return.
 fn function_hits(
     records: &[Record],
     reply: &TriggerReply,
@@ -171,6 +175,7 @@ fn function_hits(
     calls.into_iter().enumerate().map(window).collect()
 }
 
+/// Splits a hit into its entry and its exit, and checks that the program ran only where expected.
 fn function_parts(
     records: &[Record],
     reply: &TriggerReply,
@@ -193,7 +198,8 @@ fn function_parts(
             .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))
     };
     let first = comes_back(site)?;
-    // A kprobe's breakpoint before the site of ftrace, or some instructions before that: where arm64 has both, both are the entry's.
+    // On arm64 a kprobe's breakpoint may stand before ftrace's site, some instructions apart. If
+    // the function has both, both belong to the entry.
     let next = &records[first + 1];
     let is_second = records[site].kind == Kind::Int
         && next.kind == Kind::Call
@@ -217,7 +223,8 @@ fn function_parts(
             return Err(TriggerError::Misplaced { hit, point, found: runs, expected });
         }
     }
-    // What the function calls itself is not told from the tracer by its address; but then only its `ret` leaves it.
+    // Addresses do not tell the function's own calls from the tracer. A leaf function makes none:
+    // only its `ret` leaves it.
     let is_leaf = (body + 1..=back).find(|&i| leaves(&records[i])) == Some(ret);
     if is_leaf {
         account(records, function, hit, window.clone(), &parts)?;
@@ -225,7 +232,7 @@ fn function_parts(
     Ok(parts)
 }
 
-/// Everything from the call to the return runs in the function or is counted.
+/// Checks that every instruction from the call to the return is in the function or counted.
 fn account(
     records: &[Record],
     function: &Symbol,
@@ -247,7 +254,7 @@ fn account(
     }
 }
 
-/// Around each run of the program: from the function that holds the tracepoint, and back into it.
+/// Finds the hits around each run of the program: from the tracepoint's function and back into it.
 fn tracepoint_hits(
     records: &[Record],
     reply: &TriggerReply,
@@ -280,7 +287,7 @@ fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
         kind: record.kind,
         instructions: part.before(index, records),
     };
-    // The entry's first branch stands where the function has a no-op; the exit's is its own `ret`.
+    // The entry's first branch replaces a no-op of the function. The exit's is its own `ret`.
     let own = usize::from(part.point == Point::Exit);
     TriggerPart {
         point: part.point,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two hits each of the empty program, recorded by the plugin on Debian's cloud kernels under QEMU 10.0, and what was counted by
-//! hand in the disassembly and in the listings; of arm64 what the analysis says, whose sum it checks.
+//! Traces of real kernels, and counts made by hand in the disassembly and in the listings.
+//!
+//! The plugin recorded two hits each of the empty program on Debian's cloud kernels under QEMU
+//! 10.0. The counts of arm64 are those of the analysis, which checks their sum.
 
 use super::{Symbols, TriggerError, trigger_cost, trigger_listing};
 use serde::Deserialize;
@@ -16,7 +18,7 @@ struct Recorded {
     kernel: String,
     reply: TriggerReply,
     symbols: Vec<Symbol>,
-    /// Oldest first, with their instructions.
+    /// Oldest first; the last field counts instructions.
     records: Vec<(u64, u64, Kind, u32)>,
 }
 
@@ -40,13 +42,13 @@ impl Recorded {
         trigger_cost(&self.trace(), &symbols, &self.reply)
     }
 
-    /// The records that run the program, or enter the function.
+    /// Finds the records that enter `symbol`.
     fn entries(&self, symbol: &Symbol) -> Vec<usize> {
         (0..self.records.len()).filter(|&i| self.records[i].1 == symbol.start).collect()
     }
 }
 
-/// File; per part instructions and branches; hits that an interrupt fell into, and of the others those that agree.
+/// File; for each part its instructions and branches; interrupted hits; hits that agree.
 type Counted = (&'static str, &'static [(Point, u32, u32)], u32, u32);
 const COUNTED: &[Counted] = &[
     ("6.12-trigger-fentry", &[(Point::Entry, 129, 19)], 1, 1),
@@ -58,17 +60,17 @@ const COUNTED: &[Counted] = &[
     ("7.2-trigger-fentry.multi", &[(Point::Entry, 107, 12)], 0, 2),
     ("7.2-trigger-fexit", &[(Point::Entry, 35, 7), (Point::Exit, 127, 16)], 0, 2),
     ("7.2-trigger-kprobe.multi", &[(Point::Entry, 247, 21)], 0, 2),
-    // The interrupt came behind the return to the caller: over none of the hits.
+    // The interrupt came behind the return to the caller, outside of the hits.
     ("7.2-trigger-kretprobe.multi", &[(Point::Entry, 341, 20), (Point::Exit, 356, 29)], 0, 2),
-    // What ran between the hits is cut out.
+    // The records between the hits are cut out.
     ("7.2-arm64-trigger-fentry", &[(Point::Entry, 151, 12)], 0, 2),
     ("7.2-arm64-trigger-kprobe", &[(Point::Entry, 749, 82)], 0, 2),
-    // The breakpoint, and the call behind it: 749 and 151.
+    // The breakpoint has 749 instructions, the call behind it 151.
     ("7.2-arm64-trigger-fentry+kprobe", &[(Point::Entry, 900, 94)], 0, 2),
 ];
 
 #[test]
-fn counts_are_those_made_by_hand() {
+fn agrees_with_counts_made_by_hand() {
     for &(name, parts, interrupted, agreeing) in COUNTED {
         let cost = Recorded::read(name).measure().unwrap_or_else(|e| panic!("{name}: {e}"));
         let found: Vec<_> = cost.parts.iter().map(|p| (p.point, p.instructions, p.branches)).collect();
@@ -82,7 +84,7 @@ fn counts_are_those_made_by_hand() {
 }
 
 #[test]
-fn the_listings_that_were_counted() {
+fn prints_the_listings_counted_by_hand() {
     let mut text = String::new();
     for (name, ..) in COUNTED {
         let recorded = Recorded::read(name);
@@ -93,9 +95,9 @@ fn the_listings_that_were_counted() {
     insta::assert_snapshot!(text);
 }
 
-/// The same records somewhere else, as KASLR puts them at the next boot; and digests know the code.
+/// KASLR moves the same records at the next boot.
 #[test]
-fn digests_know_the_code_and_not_the_boot() {
+fn digests_depend_on_the_code_and_not_on_the_boot() {
     let mut digests = Vec::new();
     for (name, ..) in COUNTED {
         let here = Recorded::read(name).measure().unwrap();
@@ -121,13 +123,13 @@ fn digests_know_the_code_and_not_the_boot() {
     }
     digests.sort();
     digests.dedup();
-    // On 7.2 a hit of fentry.multi runs what one of fentry does.
+    // On 7.2 a hit of fentry.multi runs the same code as one of fentry.
     assert_eq!(digests.len(), COUNTED.len() - 1);
 }
 
-/// Whatever is lost, invented or counted otherwise in one of the hits: it is an error, or the hits no longer agree.
+/// A record or count that is lost, added or changed in one hit is an error, or the hits disagree.
 #[test]
-fn breakage_is_noticed() {
+fn notices_damage_to_a_hit() {
     type Break = (&'static str, fn(&mut Recorded));
     let breaks: [Break; 6] = [
         ("an instruction more on the way to the program", |recorded| {
@@ -155,7 +157,7 @@ fn breakage_is_noticed() {
             recorded.records.truncate(call + 4);
         }),
     ];
-    // Of those in which both hits agree; a tracepoint's hit has no call of the function.
+    // Take the traces whose hits agree. A tracepoint's hit has no call of the function.
     for (name, ..) in COUNTED.iter().filter(|counted| counted.3 == 2 && !counted.0.ends_with("tp_btf")) {
         for (what, breaks) in breaks {
             let mut recorded = Recorded::read(name);
@@ -168,7 +170,7 @@ fn breakage_is_noticed() {
 }
 
 #[test]
-fn an_interrupt_anywhere_in_a_hit_sets_it_aside() {
+fn skips_a_hit_with_an_interrupt_anywhere_in_it() {
     let (name, ..) = COUNTED[1];
     let handler = Symbol {
         name: "asm_sysvec_apic_timer_interrupt".to_owned(),
@@ -192,7 +194,7 @@ fn an_interrupt_anywhere_in_a_hit_sets_it_aside() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn rejects_replies_that_do_not_fit_the_trace() {
     let (name, ..) = COUNTED[1];
     let measure = |change: fn(&mut Recorded)| {
         let mut recorded = Recorded::read(name);
@@ -209,7 +211,7 @@ fn what_does_not_fit_is_an_error() {
         measure(|r| r.reply.function = r.reply.program.clone()),
         TriggerError::Shape { hit: 0, .. }
     ));
-    // Another transfer into the function that comes from nowhere in the hit: it is left and entered unseen.
+    // A transfer into the function without one that left it before.
     assert!(matches!(
         measure(|r| {
             let run = r.entries(&r.reply.program)[0];

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How many records stand between a snapshot and the traced function.
+//! Counts the records between a snapshot and the traced function.
 
 use super::{Branch, Filter, Model, model::Seen};
 use std::collections::BTreeMap;
 use tramplab_model::run::{Arch, CapturePoint, NamedRecord, Place, WasteCount};
 use tramplab_protocol::message::Symbol;
 
-/// Counts in the whole recorded trace, newest first: a small ring may hold less than is wasted.
+/// Counts in a whole trace, newest first: more records may be wasted than a ring holds.
 pub fn count(model: Model, filter: Filter, records: &[NamedRecord], function: &Symbol) -> WasteCount {
     count_of(&model.snapshot(filter, None, records).collect::<Vec<_>>(), function)
 }
 
-/// The same of a capture point: where the CPU itself was asked, in what it returned.
+/// Counts at a capture point: in the CPU's own records where the guest asked the CPU.
 pub fn count_at(model: Model, filter: Filter, point: &CapturePoint, function: &Symbol) -> WasteCount {
     count_of(&seen(point, model, filter), function)
 }
 
-/// What a snapshot at a capture point returned, newest first: the CPU's own answer, or what the model makes of the trace. Of several filters at
-/// once the CPU was not asked: they are computed, from its records of `any`.
+/// Returns the records of a snapshot, newest first: those of the CPU, or those that the model keeps
+/// of the trace. The guest asks the CPU for single filters only; a union of filters is computed
+/// from the records of `any`.
 pub(super) fn seen(point: &CapturePoint, model: Model, filter: Filter) -> Vec<Seen<'_>> {
     match point.by_filter.get(&filter.to_string()) {
         Some(records) => records.iter().map(Seen::whole).collect(),
@@ -33,7 +34,7 @@ pub(super) fn count_of(snapshot: &[Seen], function: &Symbol) -> WasteCount {
     WasteCount { wasted: index_of(touches), wasted_selftest: index_of(is_within) }
 }
 
-/// Every model of the architecture by every filter, as a run stores it.
+/// Counts for every model of the architecture and every filter, by their names.
 pub fn table(
     arch: Arch,
     records: &[NamedRecord],
@@ -47,17 +48,17 @@ pub fn table(
     Model::of(arch).map(|model| (model.name().to_owned(), counts(model))).collect()
 }
 
-/// The records of a ring that are left for the traced function and what led to it.
+/// Counts the records of a ring that remain for the traced function and the path to it.
 pub fn useful(depth: u32, wasted: u32) -> u32 {
     depth.saturating_sub(wasted)
 }
 
-/// retsnoop's rule.
+/// retsnoop's rule: one end is in the function.
 pub(super) fn touches(seen: &Seen, function: &Symbol) -> bool {
     seen.from.is_some_and(|p| contains(function, p)) || seen.to.is_some_and(|p| contains(function, p))
 }
 
-/// The rule of the kernel's selftest `get_branch_snapshot`.
+/// The rule of the kernel's selftest `get_branch_snapshot`: both ends are in the function.
 fn is_within(seen: &Seen, function: &Symbol) -> bool {
     seen.from.is_some_and(|p| contains(function, p)) && seen.to.is_some_and(|p| contains(function, p))
 }
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_touching_record_counts_by_either_end() {
+    fn counts_to_the_newest_record_with_an_end_in_the_function() {
         let other = || record(KERNEL, KERNEL + 0x200, Kind::Call);
         let into = record(KERNEL + 8, KERNEL + 0x100, Kind::Call);
         let out = record(KERNEL + 0x13f, KERNEL + 8, Kind::Ret);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_ring_holds_can_be_wasted_but_useful_stops_at_none() {
+    fn counts_more_waste_than_the_ring_holds_but_no_negative_use() {
         let mut records = vec![record(KERNEL, KERNEL + 0x200, Kind::Call); 40];
         records.push(record(KERNEL, KERNEL + 0x100, Kind::Call));
         let counted = count(Model::AmdLbrV2, Branch::AnyCall.into(), &records, &function());
@@ -110,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_half_touches_nothing() {
-        // As if the function lay in user space: BRBE zeroes that half.
+    fn ignores_ends_that_the_cpu_hides() {
+        // The function is in user space, and BRBE zeroes such ends.
         let traced = Symbol { name: "user".to_owned(), module: None, start: 0x1000, end: 0x2000 };
         let records = [record(0x1004, KERNEL, Kind::Syscall)];
         let wasted = |model| count(model, Branch::Any.into(), &records, &traced).wasted;
@@ -130,19 +131,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_filter_wastes_no_more_than_any_if_both_see_the_same_record(records in traces(), at in 0usize..80) {
+        fn a_filter_wastes_no_more_than_any_if_both_see_the_same_record(
+            records in traces(), at in 0usize..80,
+        ) {
             let Some(target) = records.get(at) else { return Ok(()) };
-            let function =
-                Symbol { name: "f".to_owned(), module: None, start: target.from.address, end: target.from.address + 1 };
+            let start = target.from.address;
+            let function = Symbol { name: "f".to_owned(), module: None, start, end: start + 1 };
             for model in Model::ALL {
                 let any = count(model, Branch::Any.into(), &records, &function);
                 for branch in Branch::ALL {
                     let counted = count(model, branch.into(), &records, &function);
-                    // Only one record touches: whoever sees it, `any` does, with no fewer before it.
+                    // Only one record touches. `any` sees it too, with no fewer before it.
                     prop_assert!(counted.wasted.is_none() || counted.wasted <= any.wasted);
                     prop_assert!(any.wasted.is_none_or(|wasted| wasted as usize <= at));
                     // The stricter rule never finds a newer one.
-                    prop_assert!(counted.wasted_selftest.is_none() || counted.wasted <= counted.wasted_selftest);
+                    let stricter = counted.wasted_selftest;
+                    prop_assert!(stricter.is_none() || counted.wasted <= stricter);
                 }
             }
         }
