@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of commits. Asking git for it is the caller's.
+//! The order of commits. The caller asks git for it.
 
 use std::collections::BTreeMap;
 
-/// Commits, the older first: none stands before one of its ancestors.
+/// Commits in order: none comes before one of its ancestors.
 #[derive(Clone, Debug, Default)]
 pub struct Ancestry {
-    /// Position and subject.
+    /// Position and subject by commit id.
     commits: BTreeMap<String, (usize, String)>,
 }
 
-/// How many commits two have for themselves.
+/// The numbers of commits that two commits have apart from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Between {
-    /// Only of the older one: 0 where it is an ancestor.
+    /// Ancestors of the older commit only; 0 if it is an ancestor of the newer.
     pub older: u64,
+    /// Ancestors of the newer commit only.
     pub newer: u64,
 }
 
 impl Ancestry {
-    /// Ids and subjects of commits, in their order.
+    /// Takes ids and subjects of commits, in order.
     pub fn new(commits: impl IntoIterator<Item = (String, String)>) -> Ancestry {
         let placed = commits.into_iter().enumerate().map(|(at, (id, title))| (id, (at, title)));
         Ancestry { commits: placed.collect() }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A metric over many stored runs: commit by commit where kernels are commits, else run by run, and where it steps.
+//! Histories: a metric over many stored runs, and its steps. Rows are commits if the kernels are
+//! commits, else runs.
 //!
-//! [`ancestry`] has the order of commits, [`step`] finds the steps; [`of`] is a pure function of runs and that order.
+//! [`ancestry`] has the order of commits, [`step`] finds the steps. [`of`] is a pure function of
+//! the runs and that order.
 
 pub mod ancestry;
 mod step;
@@ -22,69 +24,69 @@ use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::name::{is_commit_id, is_name_char};
 use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test};
 
-/// Which histories are wanted.
+/// A selection of histories.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
-    /// All when there are none.
+    /// Empty for all metrics.
     pub metrics: Vec<Metric>,
-    /// A kernel's name, or what kernels of one repository share of it.
+    /// A kernel's name, or the part of it that kernels of one repository share.
     pub kernel: Option<String>,
     pub arch: Option<Arch>,
-    /// The CPU whose waste it is; where it does not fit the architecture, that one's first.
+    /// The CPU model of waste. If it does not fit the architecture, its default is used.
     pub model: Option<Model>,
 }
 
-/// One metric of one line of kernels, measured in one way.
+/// One metric of one line of kernels.
 #[derive(Clone, Debug)]
 pub struct History {
     pub metric: Metric,
     pub line: Line,
     /// Oldest first.
     pub rows: Vec<Row>,
-    /// Where the step stands that the newest row brought to light.
+    /// The row of the step that the newest row revealed.
     newest: Option<usize>,
 }
 
-/// What a number is compared along: kernels that follow each other, in guests that are alike.
+/// The kernels whose numbers one history compares: they follow each other, in equal guests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
-    /// The kernel's name; of commits of a repository, without the commit.
+    /// The kernel's name, without the commit of a repository's commits.
     pub kernel: String,
     pub arch: Arch,
     pub accel: Accel,
     pub suite: String,
-    /// The guests' machine: `1 CPUs, 1024 MiB`, what is added to the command line, the CPU.
+    /// The guests' machine: `1 CPUs, 1024 MiB, -cpu max`, and additions to the command line.
     pub guest: String,
 }
 
 impl History {
-    /// The step that the newest run brought to light: exact ones show at once, times only when as many rows follow as their scatter
-    /// takes.
+    /// Returns the step that the newest run revealed. An exact step shows at once. A step of times
+    /// shows only after as many rows as their scatter requires.
     pub fn newest_step(&self) -> Option<&Step> {
         self.rows[self.newest?].step.as_ref()
     }
 }
 
-/// One state of the kernel, and the runs that measured the same of it, one after the other.
+/// One state of the kernel, and the consecutive runs that measured the same of it.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub kernel: State,
     /// Ids of the runs.
     pub runs: Vec<String>,
-    /// When the first of them began.
+    /// Start of the first run.
     pub started: String,
     pub value: Measurement,
-    /// Against the last number before, in the metric's unit.
+    /// Difference to the last number before, in the metric's unit.
     pub change: Option<f64>,
     pub step: Option<Step>,
-    /// What was done otherwise than in the row before, each a sentence: what may have made the number another one.
+    /// Differences to the row before that may have changed the number; each is a sentence.
     pub otherwise: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measurement {
     Value(Value),
-    /// How the cell, or the build of its kernel, ended instead.
+    /// How the cell, or the build of its kernel, ended instead of measuring.
     None(String),
 }
 
@@ -97,19 +99,19 @@ impl Row {
     }
 }
 
-/// What was measured.
+/// The measured kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     pub commit: Option<String>,
-    /// The commit's subject, where the tree is known.
+    /// The commit's subject, if the tree is known.
     pub title: Option<String>,
-    /// What `uname -r` says, else where it came from.
+    /// The output of `uname -r`, else the kernel's source.
     pub release: String,
     pub image_sha256: Option<String>,
 }
 
 impl State {
-    /// The same sources, or the same image.
+    /// Tells if both have the same sources or the same image.
     fn is(&self, other: &State) -> bool {
         match (&self.commit, &other.commit) {
             (Some(a), Some(b)) => a == b,
@@ -118,35 +120,35 @@ impl State {
         }
     }
 
-    /// The commit, shortened, or the release.
+    /// Returns the shortened commit, else the release.
     pub fn label(&self) -> &str {
         self.commit.as_deref().map_or(&self.release, |commit| commit.get(..12).unwrap_or(commit))
     }
 }
 
-/// What was found, and what could not be used.
+/// The histories found, and the kernels that could not be used.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub histories: Vec<History>,
-    /// Each a sentence.
+    /// Each is a sentence.
     pub left_out: Vec<String>,
 }
 
-/// One cell, or a kernel that failed to build, where it stands in the order.
+/// One cell, or a kernel that failed to build.
 #[derive(Clone, Copy)]
 struct Sample<'a> {
     run: &'a Run,
     kernel: &'a Kernel,
-    /// None of a kernel that was not built.
+    /// `None` if the kernel was not built.
     cell: Option<&'a Cell>,
 }
 
-/// Those that kernels of the runs are.
+/// Returns the commits that kernels of the runs are.
 pub fn commits(runs: &[Run]) -> BTreeSet<String> {
     runs.iter().flat_map(|run| &run.kernels).filter_map(commit).map(str::to_owned).collect()
 }
 
-/// Every history in the runs that the query wants.
+/// Makes every history of the runs that the query selects.
 pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
     let mut left_out = BTreeSet::new();
     let mut kernels: Vec<(&Run, &Kernel)> =
@@ -166,7 +168,7 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
         });
     }
     let position = |kernel: &Kernel| ancestry.and_then(|known| known.position(commit(kernel)?));
-    // Sorting keeps the runs of one commit in their order.
+    // The sort is stable: runs of one commit stay in their order.
     kernels.sort_by(|(a, _), (b, _)| a.started.cmp(&b.started));
     kernels.sort_by_key(|(_, kernel)| position(kernel));
 
@@ -189,7 +191,7 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
     Found { histories, left_out: left_out.into_iter().collect() }
 }
 
-/// Kernels that failed to build have no cells: they are rows all the same.
+/// Adds the line's kernels that failed to build. They have no cells but get rows.
 fn with_failed_builds<'a>(
     samples: Vec<Sample<'a>>,
     line: &Line,
@@ -210,7 +212,7 @@ fn build_error<'a>(run: &'a Run, kernel: &Kernel) -> Option<&'a Outcome> {
     run.cells_of(kernel.arch, &kernel.name).find(is_error).map(|cell| &cell.outcome)
 }
 
-/// The histories of all metrics of one test.
+/// Makes the histories of all metrics of one test.
 fn of_group(
     line: &Line,
     test: &Test,
@@ -236,7 +238,7 @@ fn of_group(
         let mut before: Option<&Sample> = None;
         for (sample, values) in samples.iter().zip(&values) {
             let found = values.iter().find(|(other, _)| *other == metric).map(|(_, value)| value.clone());
-            // Measured, but not this: the suite asked for something else then.
+            // The cell measured other metrics: the suite had other parameters then.
             if found.is_none() && sample.cell.is_some_and(|cell| cell.measurement.is_some()) {
                 continue;
             }
@@ -271,7 +273,8 @@ fn of_group(
     metrics.into_iter().map(history).collect()
 }
 
-/// Two runs of one kernel as one row: if they measured the same, or times, of which there are more then.
+/// Merges two runs of one kernel into a row, if they measured the same value, or times, which are
+/// then joined.
 fn merge(a: &Measurement, b: &Measurement) -> Option<Measurement> {
     match (a, b) {
         (Measurement::Value(Value::Times(a)), Measurement::Value(Value::Times(b))) => {
@@ -286,6 +289,7 @@ fn merge(a: &Measurement, b: &Measurement) -> Option<Measurement> {
     }
 }
 
+/// Tells why a sample has no number.
 fn ending(sample: &Sample) -> String {
     let outcome = match sample.cell {
         Some(cell) => Some(&cell.outcome),
@@ -299,7 +303,8 @@ fn ending(sample: &Sample) -> String {
     }
 }
 
-/// What was done otherwise: the lists `compare` refuses by, and for times also the host.
+/// Lists differences between two samples: those for which `compare` refuses, and for times also
+/// the host.
 fn otherwise(before: &Sample, now: &Sample, metric: Metric) -> Vec<String> {
     if std::ptr::eq(before.run, now.run) {
         return Vec::new();
@@ -317,14 +322,14 @@ fn otherwise(before: &Sample, now: &Sample, metric: Metric) -> Vec<String> {
     found
 }
 
-/// Of times: what a clock source takes to read is in each.
+/// Tells if times come from different clock sources: each time includes reading one.
 fn other_clocks(before: &Sample, now: &Sample, metric: Metric) -> Option<String> {
     let [a, b] = [before, now].map(|sample| sample.cell.and_then(Cell::clock_source));
     let (a, b) = a.zip(b).filter(|(a, b)| metric.is_by_hosts_clock() && a != b)?;
     Some(format!("their guests had different clock sources: {a} and {b}"))
 }
 
-/// That configurations differ is told by their hashes; which options, `compare` says.
+/// Without the configuration: hashes show that configurations differ, `compare` shows the options.
 fn measured<'a>(sample: &Sample<'a>) -> Measured<'a> {
     Measured { run: sample.run, kernel: sample.kernel, config: None }
 }
@@ -341,7 +346,7 @@ fn state(sample: &Sample, ancestry: Option<&Ancestry>) -> State {
     }
 }
 
-/// Older files have a full commit in the text at most.
+/// Returns the kernel's commit. Older files have it only in the text of the source, if at all.
 fn commit(kernel: &Kernel) -> Option<&str> {
     let told = || kernel.source.strip_prefix("git ")?.rsplit(' ').next();
     kernel.commit.as_deref().or_else(|| told().filter(|word| is_commit_id(word)))
@@ -357,12 +362,13 @@ fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
         arch: kernel.arch,
         accel,
         suite: run.suite.name.clone(),
-        // Of a run of schema 1.
+        // Runs of schema 1 have no machine.
         guest: run.machine(kernel.arch).map_or_else(|| "machine not recorded".to_owned(), guest),
     }
 }
 
-/// `linux` of `linux-v6.12` and `linux-0123456789ab`, which `--kernel git:../linux#…` names so.
+/// Returns `linux` for `linux-v6.12` and `linux-0123456789ab`, names that `--kernel git:../linux#…`
+/// makes.
 fn line_of(kernel: &Kernel) -> String {
     let name = &kernel.name;
     let Some(commit) = commit(kernel) else { return name.clone() };

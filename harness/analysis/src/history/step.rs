@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a metric steps.
+//! Finds the steps of a metric.
 //!
-//! What is exact steps where it differs from the level before: the number since the last step, so that what creeps is seen as well.
-//! A time steps where the rows before and after differ by more than they scatter.
+//! An exact metric steps where it differs from the level, the number at the last step. A slow drift
+//! is therefore found too. A time steps where the rows before and after differ by more than their
+//! scatter.
 
 use super::Row;
 use crate::compare::{Ratio, Value, Verdict, exact, levels};
 use tramplab_model::run::{Accel, Tolerance};
 
-/// Between a row and the last one before it that has a number.
+/// A step from the last row with a number to this row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub worse: bool,
-    /// The row before.
+    /// Index of the row before the step.
     pub since: usize,
-    /// Of times: after over before.
+    /// Only for times: after divided by before.
     pub ratio: Option<Ratio>,
 }
 
-/// Fewer rows on a side say nothing of how times scatter.
+/// Rows needed on each side to estimate the scatter of times.
 pub const FEWEST: usize = 4;
 
-/// Chance of a step in a stretch of times that has none. It is divided among the places where one could be.
+/// The chance of a false step in a stretch of times, divided among all places where one could be.
 const ALPHA: f64 = 0.05;
 
-/// Puts changes and steps into rows, oldest first. `layout` is how far the metric moves with the layout of the code alone. The row of the step that the newest row brought to light, if it did: of several
-/// one to the worse.
+/// Puts changes and steps into rows, which are oldest first. Returns the row of the step that the
+/// newest row revealed, if any; of several, a worse one. `layout` is how far the metric moves with
+/// the layout of the code alone.
 pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize> {
     let measured: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].value().is_some()).collect();
     for pair in measured.windows(2) {
@@ -48,7 +50,7 @@ pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize
     if times.last().is_none_or(|(last, _)| *last != newest) {
         return rows[newest].step.is_some().then_some(newest);
     }
-    // Near the limit a step may come and go with a row more: it is new when it is first seen.
+    // Near the limit, a step may come and go with each row. It is new when it first appears.
     let was_known = |step: &(usize, Ratio)| {
         let mut before = (step.0 + 1..times.len()).rev();
         before.any(|rows| steps(&times[..rows]).iter().any(|known| is_the_same(known, step)))
@@ -57,7 +59,7 @@ pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize
     new.max_by_key(|(_, ratio)| ratio.mean > 1.0).map(|(at, _)| times[*at].0)
 }
 
-/// Another row may move a step's place a little. Two steps have [`FEWEST`] rows between them.
+/// Another row may move a step a little. Two different steps have [`FEWEST`] rows between them.
 fn is_the_same((a, of_a): &(usize, Ratio), (b, of_b): &(usize, Ratio)) -> bool {
     a.abs_diff(*b) < FEWEST && (of_a.mean > 1.0) == (of_b.mean > 1.0)
 }
@@ -65,7 +67,7 @@ fn is_the_same((a, of_a): &(usize, Ratio), (b, of_b): &(usize, Ratio)) -> bool {
 fn time(value: &Value) -> Option<f64> {
     let time = match value {
         Value::Times(_) | Value::PerHit(_) => value.number()?,
-        // What a hit takes. Under TCG it would be the emulator's.
+        // The time of a hit. Under TCG it would be the emulator's.
         Value::Rates(_, Accel::Kvm) => value.number()?.recip(),
         _ => return None,
     };
@@ -94,7 +96,7 @@ enum Compared {
     Differs {
         worse: bool,
     },
-    /// They are not numbers of the same thing, or not exact.
+    /// The values do not measure the same thing, or are not exact.
     Not,
 }
 
@@ -105,7 +107,7 @@ fn differs(level: &Value, value: &Value, tolerance: Tolerance, layout: u64) -> C
     };
     match (level, value) {
         (Value::Records(a), Value::Records(b)) if a == b => Compared::Same,
-        // A trace that lost the function is worse than any number.
+        // A trace without the function is worse than any number.
         (Value::Records(a), Value::Records(b)) => {
             Compared::Differs { worse: b.is_none_or(|b| a.is_some_and(|a| b > a)) }
         }
@@ -122,12 +124,12 @@ fn differs(level: &Value, value: &Value, tolerance: Tolerance, layout: u64) -> C
     }
 }
 
-/// The places where a new level begins, with the ratio of the levels before and after.
+/// Finds the places where a new level begins, with the ratio of the levels after and before.
 fn steps_of_times(times: &[f64], tolerated_percent: f64) -> Vec<(usize, Ratio)> {
     let logs: Vec<f64> = times.iter().map(|time| time.ln()).collect();
     let mut places = Vec::new();
     places_in(&logs, 0, tolerated_percent, &mut places);
-    // A place was found in a stretch that may hold others, which drew it aside: once more, between its neighbours.
+    // Other steps in its stretch may have moved a place. Search again between its neighbours.
     let bounds = [vec![0], places, vec![logs.len()]].concat();
     let again = |three: &[usize]| {
         let (at, ratio) = likeliest(&logs[three[0]..three[2]], tolerated_percent)?;
@@ -136,7 +138,7 @@ fn steps_of_times(times: &[f64], tolerated_percent: f64) -> Vec<(usize, Ratio)> 
     bounds.windows(3).filter_map(again).collect()
 }
 
-/// In order; `from` is where the stretch begins.
+/// Adds the places in order; the stretch begins at `from`.
 fn places_in(logs: &[f64], from: usize, tolerated_percent: f64, places: &mut Vec<usize>) {
     let Some((at, _)) = likeliest(logs, tolerated_percent) else { return };
     places_in(&logs[..at], from, tolerated_percent, places);
@@ -144,7 +146,7 @@ fn places_in(logs: &[f64], from: usize, tolerated_percent: f64, places: &mut Vec
     places_in(&logs[at..], from + at, tolerated_percent, places);
 }
 
-/// The likeliest place of one step in a stretch, if that is a step.
+/// Finds the likeliest place of one step in a stretch, if that is a step.
 fn likeliest(logs: &[f64], tolerated_percent: f64) -> Option<(usize, Ratio)> {
     let places = FEWEST..(logs.len() + 1).saturating_sub(FEWEST);
     let alpha = ALPHA / places.len().max(1) as f64;
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_steps_where_it_rises_and_falls_and_nowhere_else() {
+    fn finds_rises_and_falls_of_a_time_only() {
         let mut noisy = noise(0x2545_f491_4f6c_dd1d);
         let mut level = |times: usize, of: f64| (0..times).map(|_| of * noisy()).collect::<Vec<_>>();
         let table = [
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_time_seldom_steps() {
+    fn seldom_finds_a_step_in_a_level_time() {
         let mut noisy = noise(0x9e37_79b9_7f4a_7c15);
         let stretches = 400;
         let false_alarms = (0..stretches)

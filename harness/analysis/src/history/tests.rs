@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories made of a recorded series, as if its three kernels were commits: each state is one that was measured.
+//! Histories of a recorded series whose three kernels are taken for commits.
 
 use super::*;
 use crate::compare::tests::recorded;
@@ -12,7 +12,7 @@ fn commit_of(number: usize) -> String {
     format!("{number:08x}{:032x}", 0xc0ffee)
 }
 
-/// The run of one commit, which is one of the recorded kernels.
+/// The run of commit `number`, whose kernel is the recorded one `state`.
 fn run(number: usize, state: usize) -> Run {
     let mut run = recorded();
     run.series.clear();
@@ -40,7 +40,7 @@ fn found(runs: &[Run], metric: &str) -> History {
     found.histories.remove(0)
 }
 
-/// Of each row the value, and what stands in the step column.
+/// Each row's value and step.
 fn shape(history: &History) -> Vec<String> {
     let step = |row: &Row| row.step.as_ref().map_or("", |step| if step.worse { " worse" } else { " better" });
     let value = |row: &Row| match &row.value {
@@ -51,20 +51,20 @@ fn shape(history: &History) -> Vec<String> {
 }
 
 #[test]
-fn an_exact_metric_steps_wherever_it_changes() {
+fn an_exact_metric_steps_at_every_change() {
     let runs = runs(&[0, 0, 1, 2, 2, 1]);
     let history = found(&runs, "lbr_waste.fexit.any");
     assert_eq!(shape(&history), ["12", "12", "10 better", "9 better", "9", "10 worse"]);
     assert_eq!(history.line.kernel, "linux");
     assert_eq!(history.newest_step().map(|step| (step.worse, step.since)), Some((true, 4)));
     assert_eq!(found(&runs[..5], "lbr_waste.fexit.any").newest_step(), None);
-    // No record of conditional branches touches it in any.
+    // No kernel has a record of a conditional branch that touches the function.
     assert_eq!(shape(&found(&runs, "lbr_waste.fexit.cond")), ["-"; 6]);
 }
 
-/// By less than is tolerated from one to the next, but further and further: seen where it is too far from where it began.
+/// Each change is within the tolerance, but their sum is not.
 #[test]
-fn what_creeps_is_seen() {
+fn finds_a_slow_drift() {
     let mut runs = runs(&[2; 7]);
     for (number, run) in runs.iter_mut().enumerate() {
         for cell in &mut run.cells {
@@ -80,10 +80,10 @@ fn what_creeps_is_seen() {
 }
 
 #[test]
-fn runs_of_one_commit_that_agree_are_one_row_and_others_are_told_apart() {
+fn merges_runs_of_one_commit_only_if_they_agree() {
     let mut all = runs(&[2, 2, 2, 2]);
     for (number, run) in all.iter_mut().enumerate() {
-        // The same commit, built and measured again; the last time it came out otherwise.
+        // The same commit, built and measured again. The last result differs.
         *run = Run {
             id: run.id.clone(),
             started: run.started.clone(),
@@ -95,9 +95,10 @@ fn runs_of_one_commit_that_agree_are_one_row_and_others_are_told_apart() {
     assert_eq!(history.rows[0].runs, ["run-0", "run-1", "run-2"]);
 }
 
-/// Another QEMU, another plugin: told at the row, as the step may be theirs. Another machine is another history.
+/// The row names another QEMU or plugin, which may cause the step. Another machine is another
+/// history.
 #[test]
-fn what_was_measured_otherwise_is_told() {
+fn names_differences_in_how_rows_were_measured() {
     let mut all = runs(&[0, 0, 1, 1]);
     all[2].machines[0].qemu = "QEMU emulator version 10.1.0".to_owned();
     all[2].machines[0].plugin_sha256 = Some("ab".repeat(32));
@@ -123,7 +124,7 @@ fn what_was_measured_otherwise_is_told() {
 }
 
 #[test]
-fn what_was_not_measured_is_a_row_and_no_level() {
+fn shows_failures_as_rows_without_a_level() {
     let mut all = runs(&[0, 1, 2, 0]);
     let cell = all[1].cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fexit").unwrap();
     cell.outcome = Outcome::Error { kind: ErrorKind::Panic, message: "oh".to_owned() };
@@ -134,9 +135,9 @@ fn what_was_not_measured_is_a_row_and_no_level() {
     assert_eq!(shape(&history), ["12", "error: panic", "does not build", "12"]);
 }
 
-/// Boots of real runs, scaled: rows scatter as they did, and from the ninth on all take half as long again.
+/// Scaled boots of real runs, with their scatter. From row 9 on, all take half as long again.
 #[test]
-fn a_time_steps_only_where_its_scatter_allows() {
+fn a_time_steps_only_beyond_its_scatter() {
     let mut all = runs(&[2; 16]);
     let mut slower = all.clone();
     for (number, run) in slower.iter_mut().enumerate().skip(9) {
@@ -150,7 +151,7 @@ fn a_time_steps_only_where_its_scatter_allows() {
         for (number, run) in all.iter_mut().enumerate() {
             for cell in &mut run.cells {
                 let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
-                // A few of the boots each, so that medians differ as boots do.
+                // Two of the boots each, so that medians differ like boots.
                 let boots = attach.boots.clone();
                 attach.boots =
                     (0..2).map(|boot| boots[(number * 5 + boot * 3) % boots.len()].clone()).collect();
@@ -167,15 +168,16 @@ fn a_time_steps_only_where_its_scatter_allows() {
     let steps: Vec<usize> = (0..16).filter(|&row| history.rows[row].step.is_some()).collect();
     assert_eq!(steps, [9], "{:?}", shape(&history));
     assert!(history.rows[9].step.as_ref().unwrap().worse);
-    // Brought to light by the fourth row after it, and by none before.
+    // The fourth row of the new level reveals the step.
     assert_eq!(found(&slower[..12], metric).rows.iter().filter(|row| row.step.is_some()).count(), 0);
     assert!(found(&slower[..13], metric).newest_step().is_some());
     assert_eq!(found(&slower[..14], metric).newest_step(), None);
 }
 
-/// A sixth slower, and rows that scatter by a twentieth: four rows after it do not show it, some more do, and it is new once.
+/// With an eighth more time and a scatter of a twentieth, four rows do not show the step. It is
+/// new only once.
 #[test]
-fn a_step_that_takes_many_rows_to_show_is_new_when_it_shows() {
+fn reports_a_late_step_once() {
     let scatter = [1.04, 0.95, 1.05, 0.97, 1.02, 0.96, 1.01, 1.04, 0.95, 1.03];
     let mut all = runs(&[2; 20]);
     for (number, run) in all.iter_mut().enumerate() {
@@ -197,10 +199,10 @@ fn a_step_that_takes_many_rows_to_show_is_new_when_it_shows() {
 }
 
 #[test]
-fn kernels_are_lined_up_by_name_or_by_repository() {
+fn groups_kernels_by_name_or_repository() {
     let mut all = runs(&[0, 1, 2]);
     let kernel = &mut all[1].kernels[0];
-    // By a tag, as an older file has it: without a commit of its own it is told by its name.
+    // An older file has a tag and a short commit. Without a commit, the name is the line.
     kernel.source = "git /src/linux v6.12-rc1 0123456789ab".to_owned();
     kernel.name = "linux-v6.12-rc1".to_owned();
     all[1].cells.iter_mut().for_each(|cell| cell.id.kernel = "linux-v6.12-rc1".to_owned());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From what was counted, by address, to a profile, by function.
+//! Turns counts by address into a profile by function.
 
 use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Unit, Waited};
 use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
@@ -64,7 +64,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// The node of a function called from `parent`.
+    /// Returns the node of a function called from `parent`.
     fn child(&mut self, parent: Option<u32>, thread: u32, function: u32, interrupt: bool) -> u32 {
         let nodes = &mut self.profile.nodes;
         *self.children.entry((parent, thread, function, interrupt)).or_insert_with(|| {
@@ -77,7 +77,7 @@ impl<'a> Tree<'a> {
         &mut self.profile.nodes[index as usize]
     }
 
-    /// Adds to a whole stack, innermost address first.
+    /// Adds an amount to a stack, whose innermost address comes first.
     fn add(&mut self, thread: u32, stack: &[u64], amount: u64) {
         let stack: &[u64] = if stack.is_empty() { &[0] } else { stack };
         let mut parent = None;
@@ -103,19 +103,20 @@ fn function(symbol: Option<&Symbol>, address: u64) -> Function {
     }
 }
 
-/// Every address that must be named, ascending.
+/// Returns the kernel addresses to resolve, ascending, each once.
 pub fn addresses(counts: &Counts) -> Vec<u64> {
     let paths = counts.vcpus.iter().flat_map(|vcpu| &vcpu.paths).flat_map(|path| [path.from, path.to]);
     let blocks = counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.start);
     kernel_addresses(paths.chain(blocks))
 }
 
-/// The same of stacks.
+/// Returns the kernel addresses of stacks to resolve, ascending, each once.
 pub fn stack_addresses<'a>(stacks: impl Iterator<Item = &'a Vec<u64>>) -> Vec<u64> {
     kernel_addresses(stacks.flat_map(|stack| called_from(stack)))
 }
 
-/// A stack holds where calls return to, which may be behind the end of a function that calls last; the call is before that.
+/// Returns the addresses of the calls on a stack. The stack has return addresses, which may lie
+/// behind the end of a function whose last instruction is a call.
 fn called_from(stack: &[u64]) -> impl DoubleEndedIterator<Item = u64> + '_ {
     stack.iter().enumerate().map(|(depth, &address)| address.saturating_sub(u64::from(depth > 0)))
 }
@@ -127,7 +128,7 @@ fn kernel_addresses(addresses: impl Iterator<Item = u64>) -> Vec<u64> {
     addresses
 }
 
-/// What the plugin counted.
+/// Makes a profile of the plugin's counts.
 pub fn of_counts(cell: &str, phase: Phase, counts: &Counts, symbols: &Symbols) -> Profile {
     let mut tree = Tree::new(cell, phase, Unit::Instructions, None, symbols);
     for vcpu in &counts.vcpus {
@@ -141,13 +142,13 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         .threads
         .iter()
         .map(|counts::Thread { command, pid, measured }| match (command.as_str(), measured) {
-            // Its name is read where threads are switched; it went on all the time.
+            // The plugin reads names at thread switches. This thread ran all the time.
             ("", true) => tree.thread(Thread::agent()),
             ("", false) => tree.thread(Thread { command: "unknown".to_owned(), pid: *pid, measured: false }),
             (command, &measured) => tree.thread(Thread { command: line(command), pid: *pid, measured }),
         })
         .collect();
-    // Per path its node; none for what has no known caller.
+    // The node of each path; `None` without a known caller.
     let mut nodes: Vec<Option<u32>> = Vec::with_capacity(vcpu.paths.len());
     let mut interrupts: Vec<bool> = Vec::with_capacity(vcpu.paths.len());
     for path in &vcpu.paths {
@@ -159,7 +160,7 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         };
         let above = interrupts[parent as usize];
         let interrupt = above || interrupts_thread(path, tree.symbols);
-        // A call from behind a jump, which left no path of its own: its caller is the function that the call is in.
+        // A jump has no path of its own. The caller is therefore the function that the call is in.
         let caller = match nodes[parent as usize] {
             caller if !is_kernel(path.from) => caller,
             caller => Some(within(tree, caller, thread, above, path.from)),
@@ -177,7 +178,7 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         let node = within(tree, nodes[path], thread, interrupts[path], block.start);
         let node_of = tree.node(node);
         node_of.own = node_of.own.saturating_add(block.instructions);
-        // Reached by a jump: a call in all but the way back.
+        // A function reached by a jump counts as called.
         let begun = tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);
         if begun && nodes[path] != Some(node) {
             let node_of = tree.node(node);
@@ -186,13 +187,14 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
     }
 }
 
-/// Whether a path begins an interrupt that came over the thread: exceptions are work of its own.
+/// Tells if a path begins an interrupt of the thread. Exceptions are the thread's own work.
 fn interrupts_thread(path: &CallPath, symbols: &Symbols) -> bool {
     path.kind == Entered::Interrupt
         && symbols.find(path.to).is_none_or(|symbol| is_asynchronous(symbol, path.to))
 }
 
-/// The node of the function at an address that was reached from `node` without a call, which is mostly that function itself.
+/// Returns the node of the function at `address`, reached from `node` without a call. Mostly it is
+/// `node` itself.
 fn within(tree: &mut Tree, node: Option<u32>, thread: u32, interrupt: bool, address: u64) -> u32 {
     let function = tree.function(address);
     match node {
@@ -201,7 +203,7 @@ fn within(tree: &mut Tree, node: Option<u32>, thread: u32, interrupt: bool, addr
     }
 }
 
-/// What the guest's clock sampled.
+/// Makes a profile of the samples of the guest's clock.
 pub fn of_samples(cell: &str, phase: Phase, samples: &Samples, symbols: &Symbols) -> Profile {
     let Samples { event, period, lost, stacks } = samples;
     let sampling = Sampling { event: event.clone(), period: *period, lost: *lost };
@@ -214,7 +216,7 @@ pub fn of_samples(cell: &str, phase: Phase, samples: &Samples, symbols: &Symbols
     tree.profile
 }
 
-/// Where the attaching thread waited.
+/// Makes a profile of the attaching thread's waits.
 pub fn of_waits(cell: &str, phase: Phase, waits: &[Wait], thread: Thread, symbols: &Symbols) -> Profile {
     let mut tree = Tree::new(cell, phase, Unit::Nanoseconds, None, symbols);
     let thread = tree.thread(thread);
@@ -224,7 +226,7 @@ pub fn of_waits(cell: &str, phase: Phase, waits: &[Wait], thread: Thread, symbol
     tree.profile
 }
 
-/// The same for `run.json`: stacks of the same names put together, longest first.
+/// Sums waits for `run.json` by the names on their stacks, the longest first.
 pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
     let mut by_stack: HashMap<Vec<String>, (u64, u64)> = HashMap::new();
     for wait in waits {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Base against head: which functions changed most.
+//! Compares base and head: which functions changed most.
 
 use super::{Function, How, Space, Subject, Tree, Unit, tree::add};
 use std::{cmp::Reverse, collections::BTreeMap};
 use tramplab_model::table::Table;
 
-/// As many as fit a screen.
+/// Rows that fit a screen.
 const ROWS: usize = 30;
 
-/// What was spent in a function itself.
+/// The change of a function's own amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub function: Function,
     pub interrupt: bool,
-    /// Of samples: scaled as [`Scale`] says.
+    /// Scaled by [`Scale`].
     pub base: u64,
     pub head: u64,
 }
@@ -24,8 +24,9 @@ impl Change {
     }
 }
 
-/// By what the base's counts are multiplied. Instructions and times are compared as they are. How many samples there are
-/// says how long the phase took on that machine, on that day: of them it is the shares that are compared.
+/// The factor for the base's counts. Instructions and times are compared as they are. The number of
+/// samples only shows how long the phase took on that machine on that day, so their shares are
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale(Option<f64>);
 
@@ -39,13 +40,13 @@ impl Scale {
         self.0.map_or(count, |factor| (count as f64 * factor).round() as u64)
     }
 
-    /// None where nothing is scaled.
+    /// Returns `None` if counts are not scaled.
     pub fn factor(self) -> Option<f64> {
         self.0
     }
 }
 
-/// Functions whose own part changed, most first, then by name.
+/// Lists functions whose own amount changed: the largest change first, then by name.
 pub fn changes(tree: &Tree<2>, scale: Scale) -> Vec<Change> {
     let mut sums: BTreeMap<(&Function, bool), [u64; 2]> = BTreeMap::new();
     for place in &tree.places {
@@ -60,12 +61,12 @@ pub fn changes(tree: &Tree<2>, scale: Scale) -> Vec<Change> {
     };
     let mut changes: Vec<Change> = sums.into_iter().map(change).collect();
     changes.retain(|change| change.difference() != 0);
-    // Stable: equal ones stay by name.
+    // The sort is stable: equal changes stay ordered by name.
     changes.sort_by_key(|change| Reverse(change.difference().unsigned_abs()));
     changes
 }
 
-/// How much of each side was spent in call paths that the other side does not have, in per cent of that side.
+/// Returns the percentage of each side that was spent in call paths that the other side lacks.
 pub fn unmatched(tree: &Tree<2>) -> [f64; 2] {
     let mut alone = [0_u64; 2];
     for (place, totals) in tree.places.iter().zip(tree.totals()) {
@@ -81,12 +82,12 @@ pub fn unmatched(tree: &Tree<2>) -> [f64; 2] {
     })
 }
 
-/// In per cent of all that the base spent; none of a base that spent nothing.
+/// Formats a difference in percent of the base's total; `None` if that is 0.
 pub fn of_base(difference: i128, total: u64) -> Option<String> {
     (total > 0).then(|| format!("{:+.2} %", difference as f64 * 100.0 / total as f64))
 }
 
-/// The table of [`changes`].
+/// Makes the table of [`changes`].
 pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     let scale = Scale::new(head.unit, tree);
     let changes = changes(tree, scale);
@@ -131,7 +132,7 @@ fn interrupt_mark(interrupt: bool) -> &'static str {
     if interrupt { "_[i]" } else { "" }
 }
 
-/// A function of one name in two modules is two.
+/// Names a function with its module: two modules may have functions of one name.
 pub fn name(function: &Function, mark: &str) -> String {
     match &function.space {
         Space::Kernel => format!("{}{mark}", function.name),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Profiles as files: their names, and reading them without believing them.
+//! Files of profiles: their names, and how to read them without trust.
 
 use super::{Phase, Profile, SCHEMA};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use std::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    #[error("there is no profile at {0}: the run's folder must be whole")]
+    #[error("no profile at {0}: the run's folder is incomplete")]
     NotFound(PathBuf),
     #[error("failed to read {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
@@ -22,27 +22,27 @@ pub enum ProfileError {
     Damaged { path: PathBuf, wrong: Wrong },
 }
 
-/// What does not fit together in a profile.
+/// A contradiction in a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    #[error("node {node} is of thread {thread}, and there are {threads}")]
+    #[error("node {node} names thread {thread}, but there are {threads}")]
     Thread { node: usize, thread: u32, threads: usize },
-    #[error("node {node} is of function {function}, and there are {functions}")]
+    #[error("node {node} names function {function}, but there are {functions}")]
     Function { node: usize, function: u32, functions: usize },
-    #[error("node {node} stands before its parent {parent}")]
+    #[error("node {node} comes before its parent {parent}")]
     Order { node: usize, parent: u32 },
-    #[error("node {node} is of another thread than its parent {parent}")]
+    #[error("node {node} has another thread than its parent {parent}")]
     OtherThread { node: usize, parent: u32 },
-    #[error("its nodes add up to more than 64 bits hold")]
+    #[error("the sum of its nodes exceeds 64 bits")]
     Overflow,
 }
 
-/// What a profile was made by.
+/// How a profile was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Instructions, counted by the plugin.
     Exact,
-    /// The guest's sampling clock.
+    /// Samples of the guest's clock.
     Sampled,
     /// Time off the CPU.
     Waiting,
@@ -57,13 +57,14 @@ impl How {
         }
     }
 
-    /// In the cell's folder.
+    /// Returns the file's name in the cell's folder.
     pub fn file(self, phase: Phase) -> String {
         format!("profile-{}-{}.json", phase.name(), self.name())
     }
 }
 
 impl Profile {
+    /// Reads and checks a profile.
     pub fn load(path: &Path) -> Result<Profile, ProfileError> {
         let bytes = fs::read(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ProfileError::NotFound(path.to_owned()),
@@ -72,7 +73,7 @@ impl Profile {
         let refused = |found| ProfileError::Schema { path: path.to_owned(), found };
         let profile: Profile = match serde_json::from_slice(&bytes) {
             Ok(profile) => profile,
-            // A file of another schema need not have this one's fields.
+            // A file of another schema may lack fields of this one.
             Err(source) => match serde_json::from_slice(&bytes) {
                 Ok(Version { schema }) if schema != u64::from(SCHEMA) => return Err(refused(schema)),
                 _ => return Err(ProfileError::Format { path: path.to_owned(), source }),
@@ -85,7 +86,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Whether it is what the rest of this module takes for granted.
+    /// Checks everything that the rest of this module takes for granted.
     pub fn check(&self) -> Result<(), Wrong> {
         let (threads, functions) = (self.threads.len(), self.functions.len());
         let mut sum: u64 = 0;

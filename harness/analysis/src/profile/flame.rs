@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Flame graphs and differential ones, as SVG. Drawn by `inferno`, which is behind the feature `flamegraph`.
+//! Flame graphs and differential flame graphs, as SVG. `inferno` draws them; it is behind the
+//! feature `flamegraph`.
 
 use super::{
     Frame, Function, Space, Subject, Tree,
@@ -13,33 +14,33 @@ use std::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum FlameError {
-    #[error("there is nothing to draw: the profile has nothing of {0}")]
+    #[error("nothing to draw: the profile has nothing of {0}")]
     Empty(&'static str),
     #[cfg(not(feature = "flamegraph"))]
-    #[error("this tramplab was built without flame graphs: build it with `--features flamegraph`")]
+    #[error("this tramplab has no flame graphs: build it with `--features flamegraph`")]
     NotBuilt,
     #[error("failed to draw the flame graph: {0}")]
     Draw(#[from] io::Error),
 }
 
-/// Red, green and blue.
+/// Red, green, blue.
 type Colour = [u8; 3];
 
 const UNCHANGED: Colour = [250; 3];
 const INTERRUPT: Colour = [90, 190, 200];
 const BPF: Colour = [110, 200, 90];
 
-/// All that is drawn beside the tree's shape.
+/// Everything to draw besides the tree's shape.
 #[cfg_attr(not(feature = "flamegraph"), expect(dead_code, reason = "nothing is drawn"))]
 struct Picture {
     title: String,
     subtitle: String,
     unit: &'static str,
-    /// Each frame's name and colour; without one it is drawn in a shade that its name chooses.
+    /// Each frame's name and colour. Without a colour, the name chooses a shade.
     frames: Vec<(String, Option<Colour>)>,
-    /// The colour of what is no function: threads, and all of them.
+    /// The colour of threads and of the root.
     threads: Option<Colour>,
-    /// The side that is as wide as it spent.
+    /// The side that sets the widths.
     side: usize,
 }
 
@@ -63,9 +64,9 @@ pub fn render(subject: &Subject, tree: &Tree<1>, out: &mut impl Write) -> Result
     draw(tree, picture, out)
 }
 
-/// As wide as in the head. A frame is named and coloured by how much its function changed over all its call paths, as the
-/// table says: a function whose caller was renamed or inlined would look new by its path. A picture of what is not
-/// `comparable` says so.
+/// Draws the head's widths. Name and colour of a frame show how much its function changed over all
+/// its call paths, as in the table: by its path, a function whose caller was renamed or inlined
+/// would look new. The subtitle says if the profiles are not `comparable`.
 pub fn render_difference(
     base: &Subject,
     head: &Subject,
@@ -83,7 +84,7 @@ pub fn render_difference(
     let differences: HashMap<(&Function, bool), i128> =
         changes.iter().map(|change| ((&change.function, change.interrupt), change.difference())).collect();
     let frame = |frame: &Frame| {
-        // inferno drops a mark that ends a name.
+        // inferno drops the mark `_[i]` at the end of a name.
         let name = diff::name(&frame.function, if frame.interrupt { " [i]" } else { "" });
         let Some(&difference) = differences.get(&(&frame.function, frame.interrupt)) else {
             return (name, Some(UNCHANGED));
@@ -111,7 +112,7 @@ pub fn render_difference(
     draw(tree, picture, out)
 }
 
-/// inferno's own scale: red is more, blue is less; the largest change is the darkest.
+/// Uses inferno's scale: red is more, blue is less, and the largest change is the darkest.
 fn shade(difference: i128, largest: u128) -> Colour {
     let left = largest - difference.unsigned_abs();
     let pale = 100 + u8::try_from(left.saturating_mul(150) / largest.max(1)).unwrap_or(150);
@@ -141,7 +142,7 @@ mod inferno_draw {
     use std::io::Write;
     use tramplab_model::text::line;
 
-    /// Of the whole: what is narrower is no pixel wide, and only makes the file large.
+    /// A fraction of the whole. Narrower frames have no pixel and only make the file larger.
     const NARROWEST: f64 = 0.0001;
 
     pub fn draw<const SIDES: usize>(
@@ -172,12 +173,13 @@ mod inferno_draw {
         options.subtitle = Some(line(&picture.subtitle));
         options.count_name = picture.unit.to_owned();
         options.palette_map = Some(&mut palette);
-        // The front of a kernel function's name tells what it is.
+        // Cut names at the end: the front of a kernel function's name tells more.
         options.text_truncate_direction = TextTruncateDirection::Right;
-        // The same profile gives the same picture.
+        // Draw the same picture for the same profile.
         options.deterministic = true;
         options.min_width = NARROWEST * 100.0;
-        // Takes the lines in the order given, from the last: sorted as text, `f2` would come between `f` and `f;g`.
+        // Keep the order of the lines, the last first. Sorted as text, `f2` would come between `f`
+        // and `f;g`.
         options.flame_chart = true;
         inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str).rev(), out)?;
         Ok(())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Folded stacks: a line per stack, `command;outermost;…;innermost count`, for flame graphs and other tools. Of two
-//! sides there are two counts, the base's first.
+//! Folded stacks for flame graphs and other tools: a line per stack, as
+//! `command;outermost;…;innermost count`. With two sides, a line has two counts, the base's first.
 
 use super::{Frame, Tree};
 use std::io::{self, Write};
 
-/// Lines are sorted by their frames, callers before what they call.
+/// Writes a line per stack, sorted by frames; callers come before the functions they call.
 pub fn write<const SIDES: usize>(tree: &Tree<SIDES>, out: &mut impl Write) -> io::Result<()> {
     let labels: Vec<String> = tree.frames.iter().map(Frame::label).collect();
     stacks(tree, &labels, |stack, own| {
@@ -20,8 +20,8 @@ pub fn write<const SIDES: usize>(tree: &Tree<SIDES>, out: &mut impl Write) -> io
     })
 }
 
-/// Hands out every stack, in the order of [`write`], with what was spent in its innermost function. `labels` are the
-/// frames' names.
+/// Calls `each` for every stack, in the order of [`write`], with the amount spent in its innermost
+/// function. `labels` are the frames' names.
 pub fn stacks<const SIDES: usize>(
     tree: &Tree<SIDES>,
     labels: &[String],

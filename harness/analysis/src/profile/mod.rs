@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Call-path profiles: where the instructions, samples or nanoseconds of a phase went. Pure.
+//! Call-path profiles: where the instructions, samples or nanoseconds of a phase went.
 //!
-//! Whatever counted, a profile is one tree: per thread the functions on the kernel's stack, outermost first, each with
-//! what was spent in itself.
+//! A profile is one tree, whatever was counted. Per thread it has the functions on the kernel's
+//! stack, outermost first, each with the amount spent in itself.
 //!
-//! [`Profile::load`] reads one; [`Tree`] lays several over each other, as far as they are to be seen ([`Of`]); [`text`],
-//! [`folded`], [`flame`] and [`diff`] render that.
+//! [`Profile::load`] reads a profile. [`Tree`] merges the parts of several that are to be shown
+//! ([`Of`]). [`text`], [`folded`], [`flame`] and [`diff`] render a tree.
 
 pub mod count;
 pub mod diff;
@@ -27,10 +27,10 @@ pub use tramplab_model::profile::{Cost, Function, Phase, Space, Summary, Totals,
 use serde::{Deserialize, Serialize};
 use tramplab_protocol::message::{AGENT_NAME, AGENT_PID};
 
-/// Raised when a field of the file changes its meaning.
+/// The file's version. It increases when a field changes its meaning.
 pub const SCHEMA: u32 = 1;
 
-/// One phase of one cell; the file `profile-PHASE-HOW.json` in the cell's folder.
+/// The profile of one phase of one cell: the file `profile-PHASE-HOW.json` in the cell's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -39,7 +39,7 @@ pub struct Profile {
     pub cell: String,
     pub phase: Phase,
     pub unit: Unit,
-    /// Of sampled profiles: the event, its period, and samples that were lost.
+    /// Only in sampled profiles.
     pub sampling: Option<Sampling>,
     pub threads: Vec<Thread>,
     pub functions: Vec<Function>,
@@ -51,7 +51,9 @@ pub struct Profile {
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
     pub event: String,
+    /// Events from one sample to the next.
     pub period: u64,
+    /// Samples lost.
     pub lost: u64,
 }
 
@@ -59,32 +61,32 @@ pub struct Sampling {
 #[serde(deny_unknown_fields)]
 pub struct Thread {
     pub command: String,
-    /// 0: idle, or not known.
+    /// 0 for an idle or unknown thread.
     pub pid: u32,
     /// The thread that attaches.
     pub measured: bool,
 }
 
-/// A function in its place on a stack.
+/// A function at its place on a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Index of the caller; none at the bottom of a stack.
+    /// Index of the caller; `None` at the bottom of a stack.
     pub parent: Option<u32>,
     /// Index into `threads`; the same as the parent's.
     pub thread: u32,
     /// Index into `functions`.
     pub function: u32,
-    /// In an interrupt that came over the thread, and not work of its own.
+    /// The function ran in an interrupt of the thread and is not its own work.
     pub interrupt: bool,
-    /// Spent in the function itself, in the profile's unit.
+    /// Amount spent in the function itself, in the profile's unit.
     pub own: u64,
-    /// How often it was called; 0 where that is not known.
+    /// Calls of the function; 0 if unknown.
     pub calls: u64,
 }
 
 impl Thread {
-    /// The guest's first process, which attaches.
+    /// Returns the guest's first process, which attaches.
     pub fn agent() -> Thread {
         Thread { command: AGENT_NAME.to_owned(), pid: AGENT_PID, measured: true }
     }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A profile as `perf report --stdio` prints one. First functions with all they called, most first, as by `--children`;
-//! then by what was spent in themselves, and below each the ways it was called, callee first, as by `--no-children`.
+//! Prints a profile as `perf report --stdio` does.
+//!
+//! The first table has functions with everything they called, as with `--children`. The second has
+//! functions by the amount spent in themselves and, below each, its callers, as with
+//! `--no-children`. Both are sorted, the largest amount first.
 
 use super::{Frame, How, Of, Space, Spent, Subject, Tree};
 use std::{
@@ -10,7 +13,7 @@ use std::{
 };
 use tramplab_model::text::line;
 
-/// What one place of the tree, and what is above it, has of a row.
+/// A place of the tree, and its amount of a row.
 type Part = (u32, u64);
 
 struct Row {
@@ -19,7 +22,8 @@ struct Row {
     parts: Vec<Part>,
 }
 
-/// Functions and ways below `limit` per cent are left out; how many functions, the last line says.
+/// Prints a profile without functions and ways below `limit` percent. The last line counts the
+/// functions left out.
 pub fn render(subject: &Subject, tree: &Tree<1>, limit: f64, out: &mut impl Write) -> io::Result<()> {
     let total = tree.total(0);
     heading(subject, out)?;
@@ -74,7 +78,7 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "#")
 }
 
-/// Functions with all they called, most first, then as their frames are sorted.
+/// Prints functions with everything they called: the largest amount first, then by frame.
 fn inclusive(tree: &Tree<1>, total: u64, least: f64, out: &mut impl Write) -> io::Result<()> {
     let spent = tree.frames.iter().zip(tree.spent());
     let mut shown: Vec<(&Frame, Spent)> =
@@ -91,7 +95,7 @@ fn inclusive(tree: &Tree<1>, total: u64, least: f64, out: &mut impl Write) -> io
     writeln!(out, "\n#")
 }
 
-/// How wide the columns are that say which function it is.
+/// The widths of the columns that identify a function.
 struct Columns {
     command: usize,
     object: usize,
@@ -111,7 +115,7 @@ impl Columns {
         }
     }
 
-    /// `shares` name the columns of percentages.
+    /// Prints the header; `shares` name the columns of percentages.
     fn header(&self, shares: &[&str], out: &mut impl Write) -> io::Result<()> {
         let &Columns { command, object, symbol } = self;
         let titles: String = shares.iter().map(|title| format!("{title:>8}  ")).collect();
@@ -146,7 +150,7 @@ fn percent(part: u64, total: u64) -> f64 {
     if total == 0 { 0.0 } else { part as f64 * 100.0 / total as f64 }
 }
 
-/// Functions in which something was spent, most first, then by name.
+/// Returns functions with an amount of their own: the largest first, then by name.
 fn rows(tree: &Tree<1>) -> Vec<Row> {
     let mut rows: HashMap<u32, Row> = HashMap::new();
     for (place, at) in (0..).zip(&tree.places) {
@@ -162,26 +166,26 @@ fn rows(tree: &Tree<1>) -> Vec<Row> {
     rows
 }
 
-/// A caller, and all that came through it.
+/// A caller, and the amount that came through it.
 struct Way {
     frame: u32,
     weight: u64,
     parts: Vec<Part>,
 }
 
-/// A way still to be printed, and where.
+/// A way still to be printed, and its place.
 struct Branch {
     way: Way,
     indent: String,
     last: bool,
 }
 
-/// The ways to a row's function. Where all of it came from one caller, that is on the next line; else there is a branch
-/// for each.
+/// Prints the ways to a row's function. A single caller is on the next line; several callers have a
+/// branch each.
 fn ways(tree: &Tree<1>, row: &Row, total: u64, least: f64, out: &mut impl Write) -> io::Result<()> {
     let name = |frame: u32| tree.frames[frame as usize].label();
     writeln!(out, "{:12}|\n{:12}---{}", "", "", name(row.frame))?;
-    // Not recursion: how deep a stack is, the file says.
+    // No recursion, because the file sets the depth of a stack.
     let mut to_do: Vec<Branch> = Vec::new();
     let start = Way { frame: row.frame, weight: row.own, parts: row.parts.clone() };
     follow(tree, start, " ".repeat(15), least, &mut to_do, out)?;
@@ -194,7 +198,7 @@ fn ways(tree: &Tree<1>, row: &Row, total: u64, least: f64, out: &mut impl Write)
     Ok(())
 }
 
-/// Prints callers up to where the way branches, or begins.
+/// Prints callers until the way branches or begins.
 fn follow(
     tree: &Tree<1>,
     mut way: Way,
@@ -224,13 +228,13 @@ fn follow(
     }
 }
 
-/// Heaviest first, then by name.
+/// Returns the callers of a way: the largest amount first, then by name.
 fn callers(tree: &Tree<1>, way: &Way) -> Vec<Way> {
     let parent = |&(place, weight): &Part| Some((tree.places[place as usize].parent?, weight));
     let mut parents: Vec<Part> = way.parts.iter().filter_map(parent).collect();
     let frame = |place: u32| tree.places[place as usize].frame;
     parents.sort_unstable_by_key(|&(place, _)| (frame(place), place));
-    // Further up, ways meet.
+    // Ways meet further up.
     parents.dedup_by(|later, earlier| {
         let same = later.0 == earlier.0;
         if same {

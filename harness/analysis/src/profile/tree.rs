@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Profiles laid over each other: equal stacks become one, with a count for each side.
+//! Merges profiles: equal stacks become one, with a count for each side.
 
 use super::{Cost, Function, Of, Profile, Space, Totals};
 use crate::branch::stable_name;
 use std::{cmp::Reverse, collections::HashMap};
 use tramplab_model::text::plain;
 
-/// One side to look at; two to compare, the base first.
+/// A tree of stacks. One side shows a profile; two sides compare profiles, the base first.
 #[derive(Clone, Debug)]
 pub struct Tree<const SIDES: usize> {
     names: Names,
@@ -14,19 +14,19 @@ pub struct Tree<const SIDES: usize> {
     /// Parents before their children; no two with the same parent and frame.
     pub places: Vec<Place<SIDES>>,
     ids: HashMap<Frame, u32>,
-    /// By parent (none: 0, else one more than its index) and frame.
+    /// Places by parent and frame. The parent is its index plus one; 0 is none.
     index: HashMap<(u32, u32), u32>,
 }
 
-/// Which names BPF programs and trampolines get.
+/// How to name BPF programs and trampolines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
     AsTheyWere,
-    /// Without what changes with every build.
+    /// Without the parts that change with every build.
     Stable,
 }
 
-/// A function as work of somebody's.
+/// A function, with the thread or interrupt that ran it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frame {
     pub command: String,
@@ -42,17 +42,17 @@ pub struct Place<const SIDES: usize> {
     pub own: [u64; SIDES],
 }
 
-/// What a function cost.
+/// The amounts of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// In itself.
+    /// Spent in the function itself.
     pub own: u64,
-    /// With all it called; a function that calls itself is counted once.
+    /// Spent in it and in everything it called. A function that calls itself counts once.
     pub total: u64,
 }
 
 impl Frame {
-    /// The function's name, with the mark of interrupts.
+    /// Returns the function's name, marked if it ran in an interrupt.
     pub fn label(&self) -> String {
         format!("{}{}", self.function.name, if self.interrupt { "_[i]" } else { "" })
     }
@@ -63,10 +63,11 @@ impl<const SIDES: usize> Tree<SIDES> {
         Tree { names, frames: Vec::new(), places: Vec::new(), ids: HashMap::new(), index: HashMap::new() }
     }
 
-    /// Adds what `of` holds. Of a stack that it holds in part, that part: an interrupt's begins at its entry.
+    /// Adds the nodes that `of` selects. A stack may be selected in part: an interrupt's begins at
+    /// its entry.
     pub fn add(&mut self, profile: &Profile, of: Of, side: usize) {
         let mut frames: HashMap<(u32, u32, bool), u32> = HashMap::new();
-        // Where each node is here; of one that is left out, where the nearest above it is.
+        // The place of each node. A node left out has the place of the nearest node above it.
         let mut places: Vec<Option<u32>> = Vec::with_capacity(profile.nodes.len());
         for node in &profile.nodes {
             let above = node.parent.and_then(|parent| places[parent as usize]);
@@ -106,7 +107,7 @@ impl<const SIDES: usize> Tree<SIDES> {
         self.places.iter().fold(0, |sum, place| sum.saturating_add(place.own[side]))
     }
 
-    /// By place: what was spent there and in all it called.
+    /// Returns for each place the amount spent there and in everything it called.
     pub fn totals(&self) -> Vec<[u64; SIDES]> {
         let mut totals: Vec<[u64; SIDES]> = self.places.iter().map(|place| place.own).collect();
         for (at, place) in self.places.iter().enumerate().rev() {
@@ -118,7 +119,7 @@ impl<const SIDES: usize> Tree<SIDES> {
         totals
     }
 
-    /// Every place with its depth, each followed by those below it; siblings by name.
+    /// Yields every place with its depth, followed by those below it; siblings are sorted by name.
     pub fn walk(&self) -> impl Iterator<Item = (usize, u32)> {
         let mut by_name: Vec<u32> = (0..index(self.frames.len())).collect();
         by_name.sort_unstable_by_key(|&frame| &self.frames[frame as usize]);
@@ -128,7 +129,7 @@ impl<const SIDES: usize> Tree<SIDES> {
         }
         let mut places: Vec<u32> = (0..index(self.places.len())).collect();
         places.sort_unstable_by_key(|&place| Reverse(rank[self.places[place as usize].frame as usize]));
-        // Lists threaded through two vectors; the last that is put in front is the first by name.
+        // Linked lists in two vectors. The last place put in front is the first by name.
         let (mut roots, mut first) = (None, vec![None; self.places.len()]);
         let mut next = vec![None; self.places.len()];
         for place in places {
@@ -147,8 +148,8 @@ impl<const SIDES: usize> Tree<SIDES> {
         })
     }
 
-    /// The same without the places that are less than `share` of the total on every side: what was spent in them is then
-    /// their caller's own. Roots stay.
+    /// Removes places below `share` of the total on every side and adds their amounts to their
+    /// callers' own. Roots stay.
     pub fn pruned(&self, share: f64) -> Tree<SIDES> {
         let least: [f64; SIDES] = std::array::from_fn(|side| self.total(side) as f64 * share);
         let totals = self.totals();
@@ -173,11 +174,11 @@ impl<const SIDES: usize> Tree<SIDES> {
 }
 
 impl Tree<1> {
-    /// By frame, over all its places.
+    /// Returns the amounts of each frame over all its places.
     pub fn spent(&self) -> Vec<Spent> {
         let totals = self.totals();
         let mut spent = vec![Spent::default(); self.frames.len()];
-        // The stack that leads to the place, and how often each function is on it.
+        // The stack that leads to the place, and how often each frame is on it.
         let mut stack: Vec<usize> = Vec::new();
         let mut on_stack = vec![0_u32; spent.len()];
         for (depth, place) in self.walk() {
@@ -211,7 +212,8 @@ impl Profile {
         totals
     }
 
-    /// What each function cost the attaching thread, its interrupts left out; by `own`, most first, then by name.
+    /// Returns what each function cost the attaching thread, without interrupts: the largest `own`
+    /// first, then by name.
     pub fn costs(&self) -> Vec<Cost> {
         let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
         tree.add(self, Of::Task, 0);
@@ -226,12 +228,13 @@ impl Profile {
     }
 }
 
-/// Side by side. One profile's sum fits ([`Profile::check`]), that of several may not: then it is the most there is.
+/// Adds the sides. The sum of one profile fits ([`Profile::check`]); that of several may not and
+/// then stays at the maximum.
 pub fn add<const SIDES: usize>(sum: &mut [u64; SIDES], more: [u64; SIDES]) {
     sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
 }
 
-/// One word that is fit to print, and that no form of output takes for a separator.
+/// Makes a name one printable word without separators of any output format.
 fn name_of(name: &str) -> String {
     plain(name).replace(';', ":").split_whitespace().collect::<Vec<_>>().join("_")
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of a profile is looked at, and how headings name it.
+//! The part of a profile that is shown, and how headings name it.
 
 use super::{How, Node, Phase, Profile, Sampling, Thread, Totals, Unit};
 
-/// Whose work.
+/// Whose work to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// The attaching thread's own.
     Task,
-    /// Interrupts', whomever they came over.
+    /// Interrupts' work, on any thread.
     Interrupts,
-    /// Other threads' own, the idle ones' included.
+    /// Other threads' own, including idle threads.
     Others,
     All,
 }
@@ -25,7 +25,7 @@ impl Of {
         }
     }
 
-    /// As headings say it.
+    /// Returns its name in headings.
     pub fn name(self) -> &'static str {
         match self {
             Of::Task => "the attaching thread",
@@ -35,7 +35,7 @@ impl Of {
         }
     }
 
-    /// Its part of the totals.
+    /// Returns its part of the totals.
     pub fn part(self, totals: Totals) -> u64 {
         match self {
             Of::Task => totals.task,
@@ -47,7 +47,8 @@ impl Of {
 }
 
 impl How {
-    /// For where both an exact and a sampled profile are to be seen. Only emulated guests have both: the plugin is TCG's.
+    /// Tells what the profile is reliable for, where both an exact and a sampled one exist. Only
+    /// emulated guests have both, as the plugin needs TCG.
     pub fn believed_for(self) -> &'static str {
         match self {
             How::Exact => "exact for the work done and what a change adds: it counts every instruction",
@@ -57,22 +58,22 @@ impl How {
     }
 }
 
-/// What a heading says of the profiles shown as one: those of a cell's phases.
+/// The heading of profiles shown as one: those of a cell's phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     pub cell: String,
     pub phases: Vec<Phase>,
     pub unit: Unit,
-    /// Equal ones as one, with all that was lost.
+    /// Equal ones are merged and their lost samples added.
     pub sampling: Vec<Sampling>,
     pub totals: Totals,
     pub of: Of,
-    /// How else the same was profiled, exactly or by samples: the two disagree.
+    /// The other profile of the same phases, exact or sampled: the two disagree.
     pub beside: Option<How>,
 }
 
 impl Subject {
-    /// Of at least one profile; all count in one unit.
+    /// Describes one or more profiles, which must have one unit.
     pub fn new(profiles: &[Profile], of: Of) -> Subject {
         let (cell, unit) = (profiles[0].cell.clone(), profiles[0].unit);
         let mut sampling: Vec<Sampling> = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts and stacks that can be followed by hand.
+//! Counts and stacks that are small enough to follow by hand.
 
 use super::*;
 use tramplab_protocol::{
@@ -7,7 +7,7 @@ use tramplab_protocol::{
     message::Sample,
 };
 
-/// The kernel's half, in which the tests' short addresses lie.
+/// Added to the tests' short addresses, to make them kernel addresses.
 const K: u64 = 1 << 63;
 
 /// Functions of 0x100 bytes.
@@ -21,7 +21,7 @@ fn symbols() -> Symbols {
         ("asm_exc_page_fault", None, 0x600),
         ("bpf_prog_6deef7357e7b4530_capture", Some("bpf"), 0x700),
         ("vfs_read", None, 0x800),
-        // Ends in a call that does not return.
+        // Its last instruction is a call that does not return.
         ("do_exit", None, 0x900),
     ];
     let symbol = |(name, module, start): (&str, Option<&str>, u64)| Symbol {
@@ -37,7 +37,7 @@ fn thread(command: &str, pid: u32, measured: bool) -> counts::Thread {
     counts::Thread { command: command.to_owned(), pid, measured }
 }
 
-/// A thread as such.
+/// The path that stands for a thread.
 fn root(thread: u32) -> CallPath {
     CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 }
 }
@@ -61,7 +61,7 @@ fn vcpu(
     VcpuCounts { index, threads, paths, blocks, cut: 0 }
 }
 
-/// A line per node: command, functions from the outermost (`!` an interrupt's), own and calls.
+/// A line per node: command, functions from the outermost (`!` marks an interrupt's), own, calls.
 fn shown(profile: &Profile) -> Vec<String> {
     let mut stacks: Vec<String> = Vec::new();
     let mut lines = Vec::new();
@@ -93,11 +93,12 @@ fn of(vcpus: Vec<VcpuCounts>) -> Profile {
     )
 }
 
-#[test]
-fn counts_become_functions() {
+/// Name, paths, blocks, and the profile's nodes.
+type Case = (&'static str, Vec<CallPath>, Vec<BlockCount>, &'static [&'static str]);
+
+fn cases() -> Vec<Case> {
     use Entered::{Call, Interrupt, Syscall};
-    type Case = (&'static str, Vec<CallPath>, Vec<BlockCount>, &'static [&'static str]);
-    let cases: Vec<Case> = vec![
+    vec![
         (
             "blocks of a function are one, paths of two calls of one function are one",
             vec![
@@ -116,7 +117,7 @@ fn counts_become_functions() {
             &["a;[user] 7 *0", "a;entry_SYSCALL_64 14 *2", "a;entry_SYSCALL_64;__x64_sys_bpf 50 *5"],
         ),
         (
-            "a function that was jumped to is called by the one that jumps, and calls from there",
+            "a function entered by a jump is called by the one that jumps, and calls from there",
             vec![root(0), path(0, 0, 0x200, Syscall, 3), path(1, 0x310, 0x400, Call, 6)],
             vec![
                 block(1, 0x200, 3, 9),
@@ -131,7 +132,7 @@ fn counts_become_functions() {
             ],
         ),
         (
-            "what goes on without a known caller was not called",
+            "code without a known caller was not called",
             vec![root(0), path(0, 0x310, 0x400, Call, 1)],
             vec![block(0, 0x340, 1, 5), block(1, 0x400, 1, 6)],
             &["a;__sys_bpf 5 *0", "a;__sys_bpf;ktime_get 6 *1"],
@@ -162,11 +163,12 @@ fn counts_become_functions() {
                 "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt;!ktime_get 4 *2",
                 "a;__x64_sys_bpf;asm_exc_page_fault 8 *1",
                 "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get 16 *1",
-                "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get;!asm_sysvec_apic_timer_interrupt 32 *1",
+                "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get;!asm_sysvec_apic_timer_interrupt \
+                 32 *1",
             ],
         ),
         (
-            "an interrupt right behind a transfer stands below who made it; one from user space at the bottom",
+            "an interrupt behind a transfer is below its source; from user space, at the bottom",
             vec![
                 root(0),
                 path(0, 0, 0x500, Interrupt, 1),
@@ -181,7 +183,7 @@ fn counts_become_functions() {
             ],
         ),
         (
-            "programs are of their module; what has no name is its address",
+            "programs have their module; code without a name has its address",
             vec![
                 root(0),
                 path(0, 0, 0x200, Syscall, 1),
@@ -195,8 +197,12 @@ fn counts_become_functions() {
                 "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf];0x8000000000000f00 4 *1",
             ],
         ),
-    ];
-    for (name, paths, blocks, expected) in cases {
+    ]
+}
+
+#[test]
+fn turns_counts_into_functions() {
+    for (name, paths, blocks, expected) in cases() {
         let total: u64 = blocks.iter().map(|block| block.instructions).sum();
         let profile = of(vec![vcpu(0, vec![thread("a", 1, true)], paths, blocks)]);
         assert_eq!(shown(&profile), expected, "{name}");
@@ -205,7 +211,7 @@ fn counts_become_functions() {
 }
 
 #[test]
-fn threads_of_all_cpus_are_put_together() {
+fn merges_threads_of_all_cpus() {
     let paths = vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), root(1)];
     let blocks = vec![block(1, 0x200, 1, 3), block(2, 0x400, 1, 5)];
     let of_cpu = |index, first, second| vcpu(index, vec![first, second], paths.clone(), blocks.clone());
@@ -224,14 +230,14 @@ fn threads_of_all_cpus_are_put_together() {
 }
 
 #[test]
-fn the_thread_that_attaches_has_a_name_where_no_switch_told_it() {
+fn names_the_attaching_thread_without_a_switch() {
     let blocks = vec![block(0, 0x400, 1, 1)];
     let profile = of(vec![vcpu(0, vec![thread("", 0, true)], vec![root(0)], blocks)]);
     assert_eq!(profile.threads, [Thread::agent()]);
 }
 
 #[test]
-fn addresses_are_the_kernels_once() {
+fn lists_each_kernel_address_once() {
     let paths =
         vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), path(1, 0x210, 0x400, Entered::Call, 1)];
     let blocks = vec![block(0, 0, 1, 1), block(2, 0x400, 1, 1), block(2, 0x420, 1, 1)];
@@ -245,8 +251,8 @@ fn addresses_are_the_kernels_once() {
 }
 
 #[test]
-fn stacks_become_functions() {
-    // The outer call of each is the last instruction of its function, and returns behind it.
+fn turns_stacks_into_functions() {
+    // The outer call of each is the last instruction of its function: it returns behind it.
     let stack = |addresses: &[u64]| addresses.iter().map(|address| K + address).collect::<Vec<u64>>();
     let within_exit = stack(&[0x400, 0xa00]);
     assert_eq!(stack_addresses([&within_exit].into_iter()), [K + 0x400, K + 0x9ff]);
