@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a comparison says, before it is laid out.
+//! The content of a comparison, before it is laid out.
 
 use super::content::Listing;
 use std::collections::BTreeMap;
@@ -22,13 +22,13 @@ pub struct Verdicts {
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
     pub summary: String,
-    /// What speaks against comparing the two: attach tests of other functions, guests with other clock sources, and what was overlooked on
-    /// demand.
+    /// Reasons against the comparison: attach tests of other functions, guests with other clock
+    /// sources, and differences that the user told to overlook.
     pub overlooked: Vec<String>,
     pub tables: Vec<Table>,
-    /// Base and head side by side, where they differ.
+    /// Base and head side by side, if they differ.
     pub listings: Vec<Listing>,
-    /// The same as a diff, which is narrow enough for a mail.
+    /// The same as diffs, which are narrow enough for a mail.
     pub records: Vec<Listing>,
 }
 
@@ -61,12 +61,13 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
 
 fn other_functions(test: &Test) -> String {
     format!(
-        "{} attached to other functions on the base than on the head: see functions.txt of both cells",
+        "{} attached to other functions on the base than on the head: see functions.txt of both \
+         cells",
         test.name()
     )
 }
 
-/// A sentence for each pair of clock sources: one bad guest that was kept shows in every test.
+/// Makes a sentence for each pair of clock sources. One snapshot of a bad guest affects every test.
 fn other_clocks(comparison: &Comparison) -> Vec<String> {
     let mut tests: BTreeMap<&[String; 2], Vec<String>> = BTreeMap::new();
     for (test, clocks) in &comparison.other_clocks {
@@ -77,13 +78,14 @@ fn other_clocks(comparison: &Comparison) -> Vec<String> {
         let and = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
         let named = named.join(", ");
         format!(
-            "the clock source was {base} on the base and {head} on the head, so times are not judged: {named}{and}"
+            "the clock source was {base} on the base and {head} on the head, so times are not \
+             judged: {named}{and}"
         )
     };
     tests.into_iter().map(sentence).collect()
 }
 
-/// So many tests are named where there may be many.
+/// Tests named in a list that may be long.
 const NAMED: usize = 3;
 
 fn summary(comparison: &Comparison) -> String {
@@ -122,13 +124,13 @@ fn same(comparison: &Comparison) -> String {
     if but.is_empty() { format!("{all} same") } else { format!("{all} same ({but})") }
 }
 
-/// Whatever is measured then, the patches are not why.
+/// With one image, no difference comes from the patches.
 pub const SAME_IMAGE: &str = "the patches change nothing: both kernels are the same image, byte for byte";
 
-/// The caption of the table that says it all, if anything did.
+/// The caption of the table of changes.
 pub const WHAT_CHANGED: &str = "What changed";
 
-/// Only what is better or worse.
+/// Makes the table of metrics that are better or worse.
 fn changes(comparison: &Comparison) -> Option<Table> {
     let changed = |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
     let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(judged).collect();
@@ -272,7 +274,8 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
 }
 
-/// `-` marks a record that only the base has, `+` one that only the head has, `~` one with another end.
+/// Lays listings side by side. `-` marks a record of the base only, `+` one of the head only, `~`
+/// one with another end.
 fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
     let rows: Vec<(&str, String, String)> = listings
         .rows
@@ -302,7 +305,7 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
     Listing { caption: caption(listings, comparison, &marks), text: out }
 }
 
-/// The head's records, with those of the base that are others in front.
+/// Lays the head's records out as a diff, with different records of the base before them.
 fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
     let mut out = String::new();
     for row in &listings.rows {
@@ -330,7 +333,7 @@ fn caption(listings: &Listings, comparison: &Comparison, marks: &str) -> String 
     }
 }
 
-/// Patch by patch: did it build, boot and pass; and every metric that changed somewhere.
+/// Makes the tables of a walk: how each patch fared, and every metric that changed at a patch.
 fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     let patch = |step: &Step| match &step.subject {
         Some(subject) => vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)],
@@ -353,7 +356,7 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
         tables[0].notes.push("No metric changed.".to_owned());
         return tables;
     }
-    // A step is the head of the comparison before it, and the base of the one after.
+    // A step is the head of one comparison and the base of the next.
     let value = |metric: &Metric, step: usize| {
         let find =
             |index: usize| comparisons.get(index)?.metrics.iter().find(|found| found.metric == *metric);
@@ -374,7 +377,8 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     tables
 }
 
-/// What keeps base and head from being compared whole, the base's first: the verdict means little without it.
+/// Finds what keeps base and head from being compared fully; the base's trouble comes first. A
+/// verdict without this means little.
 fn trouble(run: &Run, series: &Series) -> Option<String> {
     [series.base(), series.head()].into_iter().find_map(|step| {
         let errors =
@@ -387,7 +391,7 @@ fn trouble(run: &Run, series: &Series) -> Option<String> {
     })
 }
 
-/// How a step of the series fared, the worst first.
+/// Describes how a step of the series fared, by the worst of its outcomes.
 fn state(run: &Run, series: &Series, step: &Step) -> String {
     match step.built {
         Built::Failed { .. } => return "does not build".to_owned(),
@@ -416,11 +420,11 @@ fn state(run: &Run, series: &Series, step: &Step) -> String {
 pub struct OfSeries {
     /// Base against head.
     pub whole: Verdicts,
-    /// Patch by patch, where it was walked.
+    /// Patch by patch, if the run walked the series.
     pub walk: Vec<Table>,
 }
 
-/// The verdicts of a run that has a series.
+/// Makes the verdicts of a run's series.
 pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
     let one = |series: &Series| {
         let mut whole = verdicts(&compare::whole(run, series, asked));
@@ -440,7 +444,7 @@ pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
     run.series.iter().map(one).collect()
 }
 
-/// How a cell ended; the whole of it stands with the outcomes.
+/// Shortens how a cell ended to a line. The outcomes have the whole text.
 fn short(ending: &str) -> String {
     const WIDTH: usize = 72;
     let line = line(ending.trim().lines().next().unwrap_or_default());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Figures in `docs/` against the recorded runs that they are of.
+//! Checks figures in `docs/` against the recorded runs they come from.
 
 use crate::tests::series;
 use tramplab_analysis::branch::{Branch, Filter, Model, listing, waste};
@@ -24,7 +24,7 @@ fn only(measured: &LbrWaste) -> (&CapturePoint, &Symbol) {
     (point, &measured.function)
 }
 
-/// The cells of each row of the table that follows `heading`.
+/// Returns the cells of each row of the table that follows `heading`.
 fn table<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let at = page.find(heading).unwrap_or_else(|| panic!("no {heading:?}"));
     let lines = page[at..].lines().skip_while(|line| !line.starts_with('|'));
@@ -36,7 +36,7 @@ fn table<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 }
 
 #[test]
-fn wasted_records_of_lbr_helpers_are_those_of_the_recorded_run() {
+fn the_page_has_the_wasted_records_of_the_recorded_run() {
     let rows = table(SHIPPED, "\n## Measured\n");
     let is_ours = |row: &&Vec<&str>| row[0].contains("lbr-helpers");
     let from = rows.iter().position(|row| is_ours(&row)).expect("rows of lbr-helpers");
@@ -59,7 +59,8 @@ fn wasted_records_of_lbr_helpers_are_those_of_the_recorded_run() {
     assert_eq!(rows.len() - from, 4);
 }
 
-/// `bpf_trampoline_6442505049+0x31`, without what differs from build to build.
+/// Names the function of a place such as `bpf_trampoline_6442505049+0x31`, without the parts that
+/// change with every build.
 fn function(place: &str) -> &str {
     match place.split('+').next().unwrap() {
         name if name.starts_with("bpf_trampoline_") => "bpf_trampoline",
@@ -69,7 +70,7 @@ fn function(place: &str) -> &str {
 }
 
 #[test]
-fn rows_beside_the_letters_are_those_of_the_recorded_run() {
+fn the_page_has_the_listings_of_the_recorded_run() {
     for (heading, mechanism) in
         [("\nfexit, `any`:\n", Mechanism::Fexit), ("\nkretprobe.multi, `any`:\n", Mechanism::KretprobeMulti)]
     {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For GitHub's pages: annotations, consoles that fold, and a summary of the size it takes.
+//! The report for GitHub: annotations, folded consoles, and a summary of the size that it accepts.
 //!
-//! What a guest, a compiler or a series' author wrote is data: none of it becomes a command of the runner's.
+//! Text by a guest, a compiler or a series' author is data. None of it becomes a command of the
+//! runner.
 
 use super::{View, content::and_more, markdown};
 use tramplab_model::{
@@ -9,11 +10,11 @@ use tramplab_model::{
     text::{line, plain},
 };
 
-/// Of one kind and one step, GitHub shows so many.
+/// Annotations of one kind that GitHub shows per step.
 const SHOWN: usize = 10;
-/// What GitHub takes of a step's summary, in bytes; a larger one is dropped whole.
+/// Bytes that GitHub accepts as a step's summary. It drops a larger one whole.
 pub const SUMMARY: usize = 1 << 20;
-/// An annotation is a sentence; the rest is in the log.
+/// Lines of an annotation; the log has the rest.
 const LINES: usize = 6;
 
 #[derive(Clone, Copy)]
@@ -25,11 +26,11 @@ enum Level {
 struct Annotation {
     title: String,
     message: String,
-    /// A file of the tree, and its line.
+    /// A file of the tree and its line.
     place: Option<(String, u32)>,
 }
 
-/// Lines that the runner turns into annotations and folded parts of the log.
+/// Prints lines that the runner turns into annotations and folded parts of the log.
 pub fn annotations(run: &Run) -> String {
     let mut out = all(Level::Error, errors(run)) + &all(Level::Warning, warnings(run));
     for cell in run.cells.iter().filter(|cell| !cell.console_tail.is_empty()) {
@@ -62,7 +63,7 @@ fn errors(run: &Run) -> Vec<Annotation> {
     errors
 }
 
-/// One of each, whatever number of cells ended so: GitHub shows few.
+/// Makes one annotation for all cells that ended alike, because GitHub shows few.
 fn of_cells(cells: &[Cell]) -> Vec<Annotation> {
     let mut alike: Vec<(&Cell, Vec<String>)> = Vec::new();
     for cell in cells {
@@ -86,7 +87,7 @@ fn of_cell(cell: &Cell, names: &str) -> Option<Annotation> {
     Some(Annotation { title, message: cell.outcome.reason()?, place })
 }
 
-/// Where a compiler's error is: the first `kernel/bpf/trampoline.c:897:` of a message.
+/// Finds the place of a compiler's error: the first `kernel/bpf/trampoline.c:897:` of a message.
 fn place(message: &str) -> Option<(String, u32)> {
     message.split_whitespace().find_map(|word| {
         let mut parts = word.split(':');
@@ -96,7 +97,7 @@ fn place(message: &str) -> Option<(String, u32)> {
     })
 }
 
-/// Notes, and kernels that were built unconfined.
+/// Warns of notes and of kernels that were built unconfined.
 fn warnings(run: &Run) -> Vec<Annotation> {
     let mut warnings = Vec::new();
     if !run.notes.is_empty() {
@@ -116,14 +117,14 @@ fn warnings(run: &Run) -> Vec<Annotation> {
     for kernel in run.kernels.iter().filter(unconfined) {
         warnings.push(Annotation {
             title: format!("{} for {} was built unconfined", kernel.name, kernel.arch),
-            message: "What a patch puts into a Makefile ran with the rights of this job.".to_owned(),
+            message: "Commands that a patch adds to a Makefile ran with the rights of this job.".to_owned(),
             place: None,
         });
     }
     warnings
 }
 
-/// No more than are shown: the last says how many there are.
+/// Prints as many annotations as GitHub shows. The last counts the others.
 fn all(level: Level, annotations: Vec<Annotation>) -> String {
     let name = match level {
         Level::Error => "error",
@@ -145,23 +146,24 @@ fn all(level: Level, annotations: Vec<Annotation>) -> String {
     format!("{shown}::{name} title=tramplab::and {rest} more: the step's summary has them all\n")
 }
 
-/// As the runner takes a command's text.
+/// Escapes the text of a runner's command.
 fn data(text: &str) -> String {
     plain(text).replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// As it takes a command's property.
+/// Escapes the property of a runner's command.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// The runner looks for `::` where a line begins, and for `##[` anywhere in it.
+/// Makes a line of text harmless: the runner looks for `::` at its start and for `##[` anywhere.
 fn harmless(text: &str) -> String {
     let text = line(text).replace("##[", "## [");
     format!("| {text}").trim_end().to_owned()
 }
 
-/// The report as Markdown, of `limit` bytes at most; what is cut off is said, and where it is.
+/// Renders the report as Markdown of at most `limit` bytes. A note tells if it was cut, and where
+/// the whole report is.
 pub fn summary(run: &Run, view: &View, limit: usize) -> String {
     let whole = markdown::render(run, view);
     if whole.len() <= limit {
@@ -170,8 +172,8 @@ pub fn summary(run: &Run, view: &View, limit: usize) -> String {
     let kib = |bytes: usize| bytes.div_ceil(1024);
     let note = |shown: usize| {
         format!(
-            "\n**Cut off: {} of {} KiB are shown. The run's folder, which is uploaded with the job, has the whole in `report.md`, of a \
-             series in `details.md`.**\n",
+            "\n**Cut off: this is {} of {} KiB. The whole report is in the run's folder, which the \
+             job uploads: `report.md`, for a series `details.md`.**\n",
             kib(shown),
             kib(whole.len())
         )
@@ -181,7 +183,7 @@ pub fn summary(run: &Run, view: &View, limit: usize) -> String {
     shown.to_owned() + &note(shown.len())
 }
 
-/// The last place up to `room` where a block ends: not in a table's middle, not in what is folded away.
+/// Finds the last end of a block within `room` bytes, outside of tables and folded parts.
 fn last_break(text: &str, room: usize) -> usize {
     let (mut at, mut last, mut open) = (0, 0, 0usize);
     let mut fence: Option<&str> = None;
@@ -209,19 +211,15 @@ fn last_break(text: &str, room: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::series;
+    use crate::tests::{run as stored, series};
     use tramplab_analysis::compare;
-
-    fn stored() -> Run {
-        serde_json::from_str(include_str!("../../testdata/run.json")).unwrap()
-    }
 
     fn error(message: &str) -> Outcome {
         Outcome::Error { kind: ErrorKind::Build, message: message.to_owned() }
     }
 
     #[test]
-    fn what_failed_is_an_annotation_and_what_passed_is_none() {
+    fn annotates_failures_only() {
         let mut run = stored();
         run.cells.iter_mut().for_each(|cell| cell.outcome = Outcome::Pass);
         run.cells.iter_mut().for_each(|cell| cell.console_tail.clear());
@@ -241,10 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn a_compilers_error_stands_at_its_line() {
+    fn annotates_the_line_of_a_compilers_error() {
         let table = [
             (
-                "with patch 2 (bpf: X): failed to build a+b: kernel/bpf/trampoline.c:897:12: error: no\n    897 | x",
+                "with patch 2 (bpf: X): failed to build a+b: kernel/bpf/trampoline.c:897:12: \
+                 error: no\n    897 | x",
                 "::error file=kernel/bpf/trampoline.c,line=897,title=",
             ),
             ("failed to build a: /usr/include/x.h:3: error: no", "::error title="),
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_guest_says_is_a_command() {
+    fn text_of_a_guest_is_no_command() {
         let mut run = stored();
         let hostile =
             ["::add-mask::a", "  ::error::b", "x ##[error]c", "\u{1b}[1m::stop-commands::d", "e\n::f::"];
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_last_says_how_many() {
+    fn the_last_annotation_counts_the_others() {
         let mut run = stored();
         let cell = run.cells[0].clone();
         let failing = |count: usize, run: &mut Run| {
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_missing_and_a_build_unconfined_are_said() {
+    fn annotates_missing_shards_and_unconfined_builds() {
         let mut run = stored();
         run.joined = Some(tramplab_model::run::Joined { runs: vec!["a".to_owned()], expected: 2 });
         let build =
@@ -312,10 +311,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_tolerance_is_no_annotation() {
+    fn does_not_annotate_changes_within_the_tolerance() {
         let mut run = series();
         run.cells.iter_mut().for_each(|cell| cell.outcome = Outcome::Pass);
-        // The other way round, what got better got worse.
+        // The other way round, improvements are regressions.
         run.series.iter_mut().for_each(|series| series.steps.reverse());
         run.tolerance.wasted = 100;
         compare::judge(&mut run);
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_is_cut_between_blocks_and_says_so() {
+    fn cuts_a_summary_between_blocks() {
         let run = stored();
         let view = View { model: None, listings: vec!["any".parse().unwrap()] };
         let whole = markdown::render(&run, &view);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories as tables, and as JSON.
+//! Histories as tables and as JSON.
 
 #[cfg(test)]
 mod tests;
@@ -14,16 +14,16 @@ use tramplab_analysis::{
 use tramplab_model::table::Table;
 use tramplab_model::{run::Accel, text::line};
 
-/// What the tree says of the steps.
+/// Facts from the source tree about the steps.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// As the user named it.
+    /// The tree's path, as the user gave it.
     pub tree: Option<String>,
-    /// Between the commits of a step, the older first.
+    /// Counts of commits by the two commits of a step, the older first.
     pub between: BTreeMap<(String, String), Between>,
 }
 
-/// One history, a line for each row, and what is to be said of its steps.
+/// Makes the table of one history, with a line for each row and a note for each step.
 pub fn table(history: &History, told: &Told) -> Table {
     let History { metric, line, rows, .. } = history;
     let with_titles = rows.iter().any(|row| row.kernel.title.is_some());
@@ -79,9 +79,9 @@ pub fn table(history: &History, told: &Told) -> Table {
     }
 }
 
-/// All histories, one line each: those in which something changed.
+/// Makes a table of the histories that changed, with a line for each.
 pub fn overview(histories: &[History]) -> Table {
-    // A time is another one every time: only its steps are worth a line.
+    // A time changes with every run, so only its steps count.
     let changed = |history: &History| {
         let changed = |row: &Row| row.change.is_some_and(|change| change != 0.0);
         !history.metric.is_by_hosts_clock() && history.rows.iter().any(changed)
@@ -111,7 +111,10 @@ pub fn overview(histories: &[History]) -> Table {
         caption: "What changed from run to run".to_owned(),
         header: header.map(str::to_owned).to_vec(),
         rows: shown.iter().map(row).collect(),
-        notes: vec![format!("{still} of {} did not change. One in full: --metric NAME", histories.len())],
+        notes: vec![format!(
+            "{still} of {} did not change. --metric NAME shows one in full.",
+            histories.len()
+        )],
     }
 }
 
@@ -131,7 +134,7 @@ fn change(row: &Row) -> String {
     percent(before, row.change)
 }
 
-/// `+1`, `+3.1 %`: small numbers as they are.
+/// Formats a change as `+3.1 %`, or as `+1` for small whole numbers.
 fn percent(before: Option<f64>, change: Option<f64>) -> String {
     match (before, change) {
         (_, Some(0.0)) => "=".to_owned(),
@@ -149,7 +152,7 @@ fn step(row: &Row) -> String {
     row.step.as_ref().map_or(String::new(), |step| word(step).to_owned())
 }
 
-/// What happened, between which commits, and how to find the one.
+/// Describes a step: the values, the commits, and the command that finds the commit.
 fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, arch: &str) -> String {
     let (before, row) = (&rows[step.since], &rows[at]);
     let word = if step.worse { "worse" } else { "better" };
@@ -160,10 +163,10 @@ fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, 
     let mut out = format!("{word} at {}: {what}", row.kernel.label());
     match (&before.kernel.commit, &row.kernel.commit) {
         (Some(old), Some(new)) if old == new => {
-            out += "; it is the same commit as before: not the kernel's code"
+            out += "; it is the same commit as before, so the kernel's code is not the cause"
         }
         (Some(old), Some(new)) => match told.between.get(&(old.clone(), new.clone())) {
-            Some(Between { older: 0, newer: 1 }) => out += "; this commit did it",
+            Some(Between { older: 0, newer: 1 }) => out += "; this commit caused it",
             Some(Between { older: 0, newer }) => {
                 out += &format!("; {newer} commits since {}", before.kernel.label());
                 if let (true, Some(tree)) = (step.worse, &told.tree) {
@@ -185,7 +188,7 @@ fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, 
         _ if before.kernel.image_sha256.is_some()
             && before.kernel.image_sha256 == row.kernel.image_sha256 =>
         {
-            out += "; it is the same image as before: not the kernel";
+            out += "; it is the same image as before, so the kernel is not the cause";
         }
         _ => {}
     }
@@ -200,7 +203,7 @@ fn shortened(title: &str) -> String {
     }
 }
 
-/// `▁▁▃█`: lowest to highest.
+/// Draws numbers as `▁▁▃█`, from the lowest to the highest.
 fn course(numbers: &[f64]) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let numbers = &numbers[numbers.len().saturating_sub(24)..];
@@ -209,17 +212,20 @@ fn course(numbers: &[f64]) -> String {
     numbers.iter().map(|number| LEVELS[level(number)]).collect()
 }
 
-/// Everything, for programs.
+/// Returns everything as JSON, for programs.
 pub fn json(found: &Found, told: &Told) -> serde_json::Value {
     let row = |rows: &[Row], row: &Row| {
         let step = row.step.as_ref().map(|step| {
             let since = &rows[step.since];
             let commits = since.kernel.commit.clone().zip(row.kernel.commit.clone());
+            let between = commits.and_then(|pair| told.between.get(&pair));
             json!({
                 "worse": step.worse,
                 "since": since.kernel.commit.as_ref().unwrap_or(&since.kernel.release),
-                "ratio": step.ratio.map(|ratio| json!({"mean": ratio.mean, "low": ratio.low, "high": ratio.high})),
-                "commits": commits.and_then(|pair| told.between.get(&pair)).map(|between| between.newer),
+                "ratio": step.ratio.map(|ratio| {
+                    json!({"mean": ratio.mean, "low": ratio.low, "high": ratio.high})
+                }),
+                "commits": between.map(|between| between.newer),
             })
         });
         json!({

@@ -20,10 +20,10 @@ pub enum JunitError {
 pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     let started = OffsetDateTime::parse(&run.started, &Rfc3339)
         .map_err(|_| JunitError::Started(run.started.clone()))?;
-    // What a run did not come to must not look like one that passed.
+    // Cells that did not run must not look as if they had passed.
     let missing = run.missing_cells();
     let all = || run.cells.iter().chain(&missing);
-    // GitLab drops all but one of the cases that share a class and a name.
+    // GitLab keeps only one of the cases that share a class and a name.
     let accels: BTreeSet<Accel> = all().map(|cell| cell.id.accel).collect();
     let class = |cell: &Cell| {
         let id = &cell.id;
@@ -43,7 +43,7 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
         }
         report.add_testsuite(suite.build());
     }
-    // Nor what nobody can name.
+    // Missing shards get a case too, and missing cells whose names the run does not know.
     let unnamed = run.interruption().filter(|_| run.missing.is_empty()).into_iter().chain(run.shortage());
     let cases: Vec<TestCase> = unnamed
         .map(|said| {
@@ -65,8 +65,8 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     Ok(in_milliseconds(&xml).into_bytes())
 }
 
-/// The library writes seconds as a sum of two binary fractions: `1.9689999999999999`. Text of
-/// others is in CDATA, where nothing is changed; in attributes its quotes are escaped.
+/// Rounds times, which the library writes as `1.9689999999999999`. Foreign text is safe: CDATA is
+/// left alone, and in attributes its quotes are escaped.
 fn in_milliseconds(xml: &str) -> String {
     const TIME: &str = " time=\"";
     let mut out = String::with_capacity(xml.len());
@@ -85,13 +85,13 @@ fn in_milliseconds(xml: &str) -> String {
     out + rest
 }
 
-/// What else would be taken for the virtual ones of other runs.
+/// Marks hardware records, to tell them from the virtual ones of other runs.
 const HARDWARE: &str = "branch records: hardware (the CPU's own LBR)";
 
 fn case(cell: &Cell, class: &str) -> TestCase {
     let name = plain(&cell.id.test.name());
     let time = Duration::milliseconds(i64::try_from(cell.duration_ms).unwrap_or(i64::MAX));
-    // GitLab shows the element's content, others its message.
+    // GitLab shows the element's content, other tools its message.
     let mut case = match &cell.outcome {
         Outcome::Pass => TestCaseBuilder::success(&name, time),
         Outcome::Fail { reasons } => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run as KCIDB objects (schema 5.3), which is what KernelCI takes: a checkout for each kernel's sources, a build for each of its
-//! architectures, a test for each cell. What each becomes: `docs/kcidb.md`.
+//! A run as KCIDB objects (schema 5.3) for KernelCI: a checkout for each kernel's sources, a build
+//! for each of its architectures, a test for each cell. `docs/kcidb.md` describes the mapping.
 
 use serde::Serialize;
 use serde_json::{Map, json};
@@ -14,10 +14,10 @@ use tramplab_model::{
     text::{self, plain},
 };
 
-/// What the schema allows for an excerpt.
+/// Characters that the schema allows for an excerpt.
 const EXCERPT: usize = 16384;
 
-/// Who submits: the name that KernelCI has agreed on.
+/// The submitter's name, as agreed with KernelCI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(String);
 
@@ -28,7 +28,7 @@ impl Default for Origin {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no origin: expected lower-case letters, digits and `_`")]
+#[error("`{0}` is not an origin: expected lower-case letters, digits and `_`")]
 pub struct NotAnOrigin(String);
 
 impl FromStr for Origin {
@@ -71,7 +71,7 @@ struct Checkout {
     git_repository_url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     git_commit_hash: Option<String>,
-    /// Empty where there are no patches; of those that there are, the run does not have the hash.
+    /// Empty without patches; `None` with patches, as the run does not have their hash.
     #[serde(skip_serializing_if = "Option::is_none")]
     patchset_hash: Option<String>,
     comment: String,
@@ -91,7 +91,7 @@ struct Build {
     compiler: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration: Option<f64>,
-    /// None of a kernel that was built elsewhere.
+    /// `None` if the kernel was built elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +147,8 @@ pub fn render(run: &Run, origin: &Origin) -> serde_json::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One for all architectures where they have the same sources: another package is another checkout.
+/// Returns one id for all architectures that have the same sources. Another package is another
+/// checkout.
 fn checkout_id(run: &Run, kernel: &Kernel, origin: &Origin) -> String {
     let Kernel { name, arch, .. } = kernel;
     let sources = |kernel: &Kernel| (kernel.source.clone(), kernel.commit.clone());
@@ -163,7 +164,7 @@ fn build_id(run: &Run, kernel: &str, arch: Arch, origin: &Origin) -> String {
 }
 
 fn checkout(run: &Run, kernel: &Kernel, origin: &Origin) -> Checkout {
-    // A patched kernel is of no commit; what its patches went onto is one.
+    // A patched kernel is not a commit, but its base is.
     let on = run
         .kernels
         .iter()
@@ -187,7 +188,7 @@ fn checkout(run: &Run, kernel: &Kernel, origin: &Origin) -> Checkout {
     }
 }
 
-/// How many patches were put on the sources, or taken out, for a kernel of a series.
+/// Counts the patches added to, or removed from, the sources for a kernel of a series.
 fn patches(run: &Run, kernel: &Kernel) -> Option<usize> {
     run.series.iter().filter(|series| series.arch == kernel.arch).find_map(|series| {
         let step = series.steps.iter().find(|step| step.kernel == kernel.name)?;
@@ -208,7 +209,7 @@ fn is_of_one_series(run: &Run, a: &Kernel, b: &Kernel) -> bool {
 fn build(run: &Run, kernel: &Kernel, origin: &Origin) -> Build {
     let cell = run.cells_of(kernel.arch, &kernel.name).find(|cell| cell.id.test == Test::Build);
     let outcome = cell.map(|cell| match &cell.outcome {
-        // The sources do not compile: that is what was to be found out about them.
+        // Sources that do not compile are a finding about the sources.
         Outcome::Error { kind: ErrorKind::Build, message } => (Status::Fail, Some(excerpt(message))),
         outcome => (status(outcome), None),
     });
@@ -237,7 +238,7 @@ fn status(outcome: &Outcome) -> Status {
         Outcome::Pass => Status::Pass,
         Outcome::Fail { .. } => Status::Fail,
         Outcome::Skip { .. } => Status::Skip,
-        // It never came to run: the fault is the harness' or the host's.
+        // The test did not run, because of the harness or the host.
         Outcome::Error { kind: ErrorKind::Harness | ErrorKind::QemuStart, .. } => Status::Miss,
         Outcome::Error { .. } => Status::Error,
     }
@@ -246,7 +247,7 @@ fn status(outcome: &Outcome) -> Status {
 fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     let id = &cell.id;
     let model = match cell.branch_source() {
-        // Of the host's CPU, which the environment names.
+        // The records are those of the host's CPU, which the environment names.
         Some(source @ BranchSource::Hardware) => source.name(),
         _ => Model::choose(None, id.arch).name(),
     };
@@ -271,11 +272,11 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     }
 }
 
-/// Each number by the metric's name, and its unit.
+/// Returns each number with its unit, by the metric's name.
 fn metrics(cell: &Cell) -> Map<String, serde_json::Value> {
     let named = |(metric, value): (metric::Metric, Value)| {
         let number = value.number()?;
-        // Whole ones as such: a reader need not hold them as floating point.
+        // Write whole numbers as integers, so that readers need no floating point.
         let number = if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
         Some((metric.to_string(), json!({"value": number, "unit": metric.unit()})))
     };
@@ -297,7 +298,8 @@ fn environment(run: &Run, cell: &Cell) -> Environment {
     }
 }
 
-/// `tramplab.lbr_waste.kprobe_multi`: what stands between dots has letters, digits, `_` and `-`.
+/// Returns a path such as `tramplab.lbr_waste.kprobe_multi`. The parts between dots may have
+/// letters, digits, `_` and `-`.
 fn path(test: &Test) -> String {
     let part = |part: &str| -> String {
         part.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
@@ -307,7 +309,7 @@ fn path(test: &Test) -> String {
     parts.map(part).collect::<Vec<_>>().join(".")
 }
 
-/// The end of it, as far as the schema allows, which counts characters.
+/// Returns the end of a text, as many characters as the schema allows.
 fn excerpt(text: &str) -> String {
     let text = plain(text);
     let skipped = text.chars().count().saturating_sub(EXCERPT);

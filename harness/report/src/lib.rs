@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reports: pure functions of a [`tramplab_model::run::Run`], so that an old run renders again without a VM.
+//! Reports: pure functions of a [`tramplab_model::run::Run`]. An old run renders without a VM.
 //!
-//! [`content`] decides what is said; [`terminal`] and [`markdown`] only lay it out. [`junit`] is for CI systems, [`github`] for one
-//! of them, [`mail`] for a mailing list.
-//! The JSON report is `run.json` itself: `docs/run-json.md`.
+//! [`content`] decides what a report says; [`terminal`] and [`markdown`] lay it out. [`junit`] and
+//! [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI. The JSON
+//! report is `run.json` itself: `docs/run-json.md`.
 
 mod attach;
 pub mod comparison;

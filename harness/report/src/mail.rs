@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report as the text of a mail: plain, and no line of prose wider than a mailing list likes.
+//! The report as the text of a mail: plain, with lines short enough for a mailing list.
 
 use super::{
     comparison::{self, Verdicts},
@@ -10,11 +10,11 @@ use tramplab_model::{
     text::{line, plain},
 };
 
-/// As `git format-patch` and most mail programs have it.
-pub const WIDTH: usize = 75;
+/// Characters of a line, as in `git format-patch` and most mail programs.
+const WIDTH: usize = 75;
 
-/// What a series changed, what failed, and how to see it again; all else is in the other forms. Where the view has listings,
-/// those that differ stand there as a diff.
+/// Renders what a series changed, what failed, and how to reproduce it. If the view has listings,
+/// those that differ appear as a diff.
 pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
     let mut out = String::new();
@@ -52,7 +52,7 @@ pub fn render(run: &Run, view: &View) -> String {
     out
 }
 
-/// A comparison alone. A record is never broken over lines, however wide it is.
+/// Renders a comparison alone. A record always stays on one line.
 pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
     let mut out = paragraph(&verdicts.heading, "") + &paragraph(&verdicts.summary, "  ");
     out.extend(verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")));
@@ -66,7 +66,8 @@ pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
     out
 }
 
-/// `  better  lbr_waste.fexit.any   12 -> 9   -3`: a row of the table, as a line where it fits.
+/// Renders a row of the table as a line, or as two if it is too long:
+/// `  better  lbr_waste.fexit.any   12 -> 9   -3`.
 fn change(row: &[String]) -> String {
     let row: Vec<String> = row.iter().map(|cell| line(cell)).collect();
     let [metric, base, head, change, verdict] = &row[..] else { return paragraph(&row.join(" "), "  ") };
@@ -78,7 +79,7 @@ fn change(row: &[String]) -> String {
     }
 }
 
-/// Wrapped at spaces; a word that is wider than a line stands alone.
+/// Wraps text at spaces. A word that is wider than a line has a line of its own.
 fn paragraph(text: &str, indent: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in line(text).split_whitespace() {
@@ -87,7 +88,7 @@ fn paragraph(text: &str, indent: &str) -> String {
                 last.push(' ');
                 last.push_str(word);
             }
-            // A space is enough for what looks where lines begin.
+            // Programs look at the start of lines, so a space is enough.
             _ => {
                 let space = if indent.is_empty() && is_taken_for_more(word) { " " } else { indent };
                 lines.push(format!("{space}{word}"));
@@ -97,8 +98,9 @@ fn paragraph(text: &str, indent: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Whether a line that begins with this is more than text to what reads mails: the next mail of an mbox, a diff and what parts it from
-/// its message, a header, a signature, something quoted, or a trailer, which is somebody's word.
+/// Tells if programs that read mails take a line with this first word for more than text: the next
+/// mail of an mbox, a diff or the separator before it, a header, a signature, a quote, or a
+/// trailer, which would speak for a person.
 fn is_taken_for_more(word: &str) -> bool {
     let is_header = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -127,15 +129,15 @@ const HEADERS: [&str; 12] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::series;
+    use crate::tests::{run, series};
     use tramplab_model::run::{Cell, Outcome};
 
     #[test]
-    fn a_mail_says_what_changed_and_fits() {
+    fn mail_text_of_a_series() {
         let mail = render(&series(), &View::default());
         insta::assert_snapshot!(mail);
-        let stored: Run = serde_json::from_str(include_str!("../../testdata/run.json")).unwrap();
-        // `ARCH/KERNEL/ACCEL/TEST` of a kernel with a long name.
+        let stored = run();
+        // A kernel with a long name makes `ARCH/KERNEL/ACCEL/TEST` long.
         let mut long = stored.clone();
         for cell in &mut long.cells {
             cell.id.kernel =
@@ -145,7 +147,7 @@ mod tests {
         assert!(long.cells.iter().filter(failed).any(|cell| cell.id.name().len() > WIDTH - 6));
         for mail in [mail, render(&stored, &View::default()), render(&long, &View::default())] {
             for line in mail.lines() {
-                // Nothing that could be broken is wider.
+                // Wider lines have no space at which to break.
                 assert!(line.chars().count() <= WIDTH || !line.trim().contains(' '), "{line}");
                 assert!(!line.contains('\u{1b}') && line.trim_end() == line, "{line:?}");
             }
@@ -153,14 +155,15 @@ mod tests {
     }
 
     #[test]
-    fn listings_stand_in_a_mail_as_a_diff() {
+    fn shows_listings_as_a_diff() {
         let run = series();
         let view = View { listings: vec!["any".parse().unwrap()], ..View::default() };
         let mail = render(&run, &view);
         let kretprobe = mail.split("kretprobe.multi, any (intel-lbr): - base, + head").nth(1).expect(&mail);
         let records: Vec<&str> = kretprobe.lines().skip(1).take_while(|line| line.contains("[#")).collect();
         let count = |mark: char| records.iter().filter(|line| line.starts_with(mark)).count();
-        // 16 wasted and the record before them; three went, and those that are called from elsewhere stand there twice.
+        // 16 wasted records and the one before them. The series removes three. Records called from
+        // another place appear twice.
         assert_eq!(records.len() - count('+'), 17, "{kretprobe}");
         assert_eq!(records.len() - count('-'), 14, "{kretprobe}");
         assert!(!render(&run, &View::default()).contains("[#"));

@@ -39,10 +39,11 @@ pub fn render(run: &Run, view: &View) -> String {
     out
 }
 
-/// As many lines as somebody reads.
+/// Lines of a brief report.
 const BRIEF: usize = 150;
 
-/// The report of a series for whoever opens one file: the verdict, what changed, what failed. `rest` names the file that has all of it.
+/// Renders a short report of a series: the verdict, the changes, the failures. `rest` names the
+/// file with the whole report.
 pub fn brief(run: &Run, view: &View, rest: &str) -> String {
     let document = Document::new(run, view);
     let mut brief = Brief { text: String::new(), room: BRIEF - 4, left_out: 0 };
@@ -73,7 +74,7 @@ pub fn brief(run: &Run, view: &View, rest: &str) -> String {
     format!("{text}\n{left_out} tables and listings: `{rest}`.\n")
 }
 
-/// A text of at most so many lines.
+/// A text with a limit of lines.
 struct Brief {
     text: String,
     room: usize,
@@ -81,7 +82,7 @@ struct Brief {
 }
 
 impl Brief {
-    /// Whole or not at all.
+    /// Adds a part whole or not at all.
     fn add(&mut self, part: String) {
         let lines = part.lines().count();
         if lines > self.room {
@@ -93,7 +94,7 @@ impl Brief {
     }
 }
 
-/// As much of a table as leaves room for what else is told.
+/// Cuts a table to leave room for other parts.
 fn cut(whole: &Table) -> String {
     const ROWS: usize = 50;
     let mut shown = whole.clone();
@@ -115,7 +116,7 @@ fn verdict(verdicts: &Verdicts) -> String {
     out
 }
 
-/// A comparison alone: what a cover letter needs.
+/// Renders a comparison alone, for a cover letter.
 pub fn render_verdicts(verdicts: &Verdicts) -> String {
     let mut out = verdict(verdicts);
     for table in &verdicts.tables {
@@ -131,7 +132,7 @@ fn pairs(pairs: &[(&'static str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("- {name}: {}\n", text(value))).collect()
 }
 
-/// A table alone.
+/// Renders a table alone.
 pub fn table(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("### {}\n\n", text(&table.caption));
@@ -155,7 +156,7 @@ fn counts(outcomes: &Outcomes) -> String {
     out
 }
 
-/// How cells ended that did not pass.
+/// Lists the cells that did not pass.
 fn endings(outcomes: &Outcomes) -> String {
     let mut out = String::new();
     for (cell, reasons) in &outcomes.failures {
@@ -170,7 +171,7 @@ fn endings(outcomes: &Outcomes) -> String {
             out += &format!("\n{}", details(&format!("The {} more", rest.len()), &rest.join("\n")));
         }
         if !failed.console.is_empty() {
-            out += &format!("\n{}", details("What it said last", &failed.console.join("\n")));
+            out += &format!("\n{}", details("Last lines of the console", &failed.console.join("\n")));
         }
     }
     for (reason, cells) in &outcomes.skips {
@@ -184,13 +185,13 @@ fn cell_name(cell: &str) -> String {
     code(&line(cell))
 }
 
-/// Folded away.
+/// Renders a folded part.
 fn details(caption: &str, body: &str) -> String {
     let caption = words(&line(caption), html, |word| format!("<code>{}</code>", html(word)));
     format!("<details><summary>{caption}</summary>\n\n{}\n</details>\n", fenced(body.trim_end()))
 }
 
-/// A block of code. Its fence is longer than any the text holds.
+/// Renders a block of code. Its fence is longer than any in the text.
 pub fn fenced(body: &str) -> String {
     let body = plain(body);
     let fence = "`".repeat(3.max(longest_run(&body) + 1));
@@ -198,24 +199,25 @@ pub fn fenced(body: &str) -> String {
     format!("{fence}\n{body}{end}{fence}\n")
 }
 
-/// How many backticks stand together in it.
+/// Returns the length of the longest run of backticks.
 fn longest_run(text: &str) -> usize {
     text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }
 
-/// Nothing in `text` is taken for mark-up, in a line and in a table's cell.
+/// Escapes text for a line or a table's cell, so that no part of it is mark-up.
 ///
-/// GitHub looks for mentions, issues, URLs, emoji and formulas in what is left when Markdown has been read, where a backslash or an
-/// entity has done its work already; a mention is a mail to whoever is mentioned. Of code alone it keeps its hands: a word with one of
-/// these is written as code. Hashes of commits stay as they are: a link to a commit harms nobody.
+/// GitHub looks for mentions, issues, URLs, emoji and formulas after it has read the Markdown, when
+/// backslashes and entities no longer protect the text. A mention sends a mail to a person. GitHub
+/// only leaves code alone, so a word with one of these is written as code. Hashes of commits stay:
+/// a link to a commit is harmless.
 pub fn text(text: &str) -> String {
     words(&line(text), escaped, code)
 }
 
-/// The same where a block begins: it is none but a paragraph.
+/// Escapes text at the start of a block, so that the block is a paragraph.
 fn paragraph(text: &str) -> String {
     let text = self::text(text.trim_start());
-    // A list's mark, or the line under a heading or a table's header.
+    // The mark of a list, or the line under a heading or a table's header.
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let mark = |c: char| matches!(c, '-' | '+' | '=' | ':' | ' ');
     let is_line = text.starts_with(['-', '=', ':', '+']) && text.chars().all(mark);
@@ -230,7 +232,8 @@ fn paragraph(text: &str) -> String {
     }
 }
 
-/// Each word as it is written there, or as code. A bar parts words as well: in a table it ends a cell even in code.
+/// Escapes each word, or writes it as code. Bars separate words too: in a table a bar ends a cell
+/// even in code.
 fn words(line: &str, written: fn(&str) -> String, code: fn(&str) -> String) -> String {
     let parts = line.split_inclusive([' ', '|']).map(|part| {
         let word = part.trim_end_matches([' ', '|']);
@@ -240,14 +243,14 @@ fn words(line: &str, written: fn(&str) -> String, code: fn(&str) -> String) -> S
     parts.collect()
 }
 
-/// Whether GitHub makes more of a word than it says.
+/// Tells if GitHub turns a word into a link, emoji or formula.
 fn is_linked(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     let number = |mark: &str| {
         let mut after = word.match_indices(mark).map(|(at, _)| &word[at + mark.len()..]);
         after.any(|rest| rest.starts_with(|c: char| c.is_ascii_digit() && c != '0'))
     };
-    // Times and places in files are no emoji; of figures alone there are two.
+    // Times and places in files are not emoji. Only two emoji have names made of digits.
     let is_emoji = |part: &str| {
         let of_emoji = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-');
         let is_number = part.chars().all(|c| c.is_ascii_digit());
@@ -264,7 +267,8 @@ fn is_linked(word: &str) -> bool {
         || between.into_iter().any(is_emoji)
 }
 
-/// A word as code. What begins or ends with a backtick stands off from the fence by a space, which is not shown.
+/// Writes a word as code. A space, which is not shown, separates a backtick at either end from the
+/// fence.
 fn code(word: &str) -> String {
     let fence = "`".repeat(longest_run(word) + 1);
     let space = if word.starts_with('`') || word.ends_with('`') { " " } else { "" };
@@ -275,7 +279,8 @@ fn html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// An underscore inside a word is no mark-up. Nor is `!`: without a bracket behind it, it makes no image.
+/// Escapes mark-up in a word. An underscore inside a word is not mark-up, nor is `!` before an
+/// escaped bracket.
 fn escaped(word: &str) -> String {
     let word = html(word);
     let inside = |at: usize| {

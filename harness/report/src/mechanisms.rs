@@ -11,29 +11,34 @@ use tramplab_model::{
     text::line,
 };
 
-/// What the page says before the numbers.
+/// The page's text before the numbers.
 const HEAD: &str = "\
 # Mechanisms by kernel and architecture
 
-What every mechanism costs on every kernel that is shipped, on both architectures: branch records wasted, instructions and taken
-branches of a hit of the empty program, time and instructions to attach to 1,000 functions (a link each, or one for all). All of it
-is exact and repeats; the times, and the counts of hits, are those of the clock
-that counts instructions. What the words mean:
-[definitions.md](definitions.md), [branch-records.md](branch-records.md), [attach.md](attach.md).
+`cargo xtask mechanisms` writes this page. It runs the suite `mechanisms`, which takes hours on two
+cores under TCG.
 
-This page is written by `cargo xtask mechanisms`, which runs the suite `mechanisms` and takes hours on two cores under TCG.
+The tables show the cost of every mechanism on every shipped kernel, on both architectures:
+
+- branch records wasted,
+- instructions and taken branches of one hit of the empty program,
+- time and instructions to attach to 1,000 functions (one link each, or one link for all).
+
+All numbers are exact and repeat. The times and the counts of hits use the clock that counts
+instructions. [definitions.md](definitions.md), [branch-records.md](branch-records.md) and
+[attach.md](attach.md) explain the terms.
 ";
 
-/// What a page of this run would lack.
+/// Describes what a page of this run would lack; `None` if it is complete.
 pub fn gap(run: &Run) -> Option<String> {
     let failed = run.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Error { .. })).count();
     let per_kernel = |kernel: &Kernel| run.cells_of(kernel.arch, &kernel.name).count();
-    // Whatever kept it from that: an interrupt, a selection.
+    // An interrupt or a selection of cells may be the cause.
     let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
     let gaps = [
         (failed > 0).then(|| format!("{failed} cells could not be measured")),
-        (cells.len() > 1).then(|| "not every kernel was measured by every test".to_owned()),
-        (run.kernels.len() < 2).then(|| "it is of one kernel".to_owned()),
+        (cells.len() > 1).then(|| "not every test ran on every kernel".to_owned()),
+        (run.kernels.len() < 2).then(|| "the run has fewer than two kernels".to_owned()),
     ];
     let gaps: Vec<String> = gaps.into_iter().flatten().collect();
     (!gaps.is_empty()).then(|| gaps.join(", and "))
@@ -44,7 +49,7 @@ pub fn render(run: &Run) -> String {
     let mut out = HEAD.to_owned();
     out += &format!("\nMeasured {}, {}.\n", markdown::text(&run.started), markdown::text(&machines(run)));
     if let Some(gap) = gap(run) {
-        out += &format!("\n**Not complete: {gap}; what was not measured is left blank.**\n");
+        out += &format!("\n**Incomplete: {gap}. Numbers that were not measured are left blank.**\n");
     }
     out += "\n";
     for kernel in &run.kernels {
@@ -72,7 +77,8 @@ fn machines(run: &Run) -> String {
     run.machines.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Why cells have no number: by reason and kernel the mechanisms, or, of what went wrong, the tests.
+/// Groups cells without a number by reason and kernel: the mechanisms skipped, and the tests that
+/// failed.
 fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     let mut reasons: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for cell in &run.cells {
@@ -95,16 +101,13 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::two_architectures as whole;
     use tramplab_model::run::{Arch, ErrorKind, join};
 
-    fn whole() -> Run {
-        serde_json::from_str(include_str!("../../testdata/two-architectures.json")).unwrap()
-    }
-
-    /// What is said, and what a run must be for that.
+    /// The gap's text, and a change that causes it.
     type Case = (&'static str, fn(&mut Run));
 
-    /// The same run, made on each architecture by itself.
+    /// The same run, split into one per architecture.
     fn parts() -> [Run; 2] {
         Arch::ALL.map(|arch| {
             let mut run = whole();
@@ -117,9 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_different_cells_are_one_page() {
+    fn joins_runs_of_different_cells_into_a_page() {
         let [first, mut second] = parts();
-        // The same again is the same.
+        // A cell that both runs have appears once.
         second.cells.push(first.cells[0].clone());
         let all = join(vec![first, second], 2).unwrap().unwrap();
         assert_eq!((all.machines.len(), all.kernels.len(), all.cells.len()), (2, 2, 6));
@@ -130,28 +133,28 @@ mod tests {
         {
             assert!(page.contains(words), "{words} is missing in: {page}");
         }
-        let reason =
-            "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: 7.2 arm64 (fexit.multi)";
-        assert!(page.contains(reason) && !page.contains("Not complete"), "{page}");
+        let reason = "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: \
+                      7.2 arm64 (fexit.multi)";
+        assert!(page.contains(reason) && !page.contains("Incomplete"), "{page}");
     }
 
     #[test]
-    fn a_page_says_what_it_lacks() {
+    fn tells_what_a_page_lacks() {
         let cases: [Case; 3] = [
             ("1 cells could not be measured", |run| {
                 let message = String::new();
                 run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Panic, message };
             }),
-            ("not every kernel was measured by every test", |run| {
+            ("not every test ran on every kernel", |run| {
                 run.cells.pop();
             }),
-            ("it is of one kernel", |run| *run = parts()[0].clone()),
+            ("the run has fewer than two kernels", |run| *run = parts()[0].clone()),
         ];
         for (words, change) in cases {
             let mut run = whole();
             change(&mut run);
             assert_eq!(gap(&run).as_deref(), Some(words));
-            assert!(render(&run).contains(&format!("**Not complete: {words}")));
+            assert!(render(&run).contains(&format!("**Incomplete: {words}")));
         }
     }
 }

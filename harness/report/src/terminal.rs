@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report for a terminal, or for a file: plain text. All that others chose is cleaned here, as it is laid out.
+//! The report as plain text for a terminal or a file. The layout also cleans foreign text.
 
 use super::{
     comparison::Verdicts,
@@ -14,18 +14,18 @@ use tramplab_model::{
     text::{line, plain},
 };
 
-/// One line per row: twenty mechanisms fit a screen.
+/// One line per row, so that twenty mechanisms fit a screen.
 const GRID: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none().junction('|'))
     .header_separator(LineStyle::none().fill('-').junction('+'))
     .content_lines(ContentLineStyle::none().junction('|'));
 
-/// What the terminal is like; the caller knows. The default is none: a file, or a pipe.
+/// Properties of the terminal. The default fits a file or a pipe.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// Headings and verdicts carry ANSI escapes.
     pub colour: bool,
-    /// Columns. Cells of wider tables are broken over lines.
+    /// Columns. Wider tables have their cells broken over lines.
     pub width: Option<u16>,
 }
 
@@ -37,7 +37,7 @@ pub fn render(run: &Run, view: &View, style: Style) -> String {
         for table in &series.walk {
             out += &format!("\n{}", styled(table, style));
         }
-        out += &format!("\n{}", verdicts(&series.whole, style));
+        out += &format!("\n{}", render_verdicts(&series.whole, style));
     }
     for section in &document.sections {
         out += &format!("\n{}\n", style.bold(&line(&section.heading)));
@@ -54,21 +54,17 @@ pub fn render(run: &Run, view: &View, style: Style) -> String {
         out += &format!("\n{}", styled(table, style));
     }
     out += &format!("\n{}", outcomes(&document.outcomes, style));
-    // What is read first stands last: the rest has scrolled away.
+    // Print the verdict again at the end, because the first one has scrolled away.
     out.extend(document.series.iter().map(|series| verdict(&series.whole, style)));
     out
-}
-
-/// A comparison alone.
-pub fn render_verdicts(verdicts: &Verdicts, style: Style) -> String {
-    self::verdicts(verdicts, style)
 }
 
 fn verdict(verdicts: &Verdicts, style: Style) -> String {
     format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary))
 }
 
-fn verdicts(verdicts: &Verdicts, style: Style) -> String {
+/// Renders a comparison alone.
+pub fn render_verdicts(verdicts: &Verdicts, style: Style) -> String {
     let mut out = verdict(verdicts, style);
     let although = style.yellow("compared although");
     out.extend(verdicts.overlooked.iter().map(|why| format!("  {although} {}\n", line(why))));
@@ -88,14 +84,14 @@ fn pairs(pairs: &[(&'static str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value))).collect()
 }
 
-/// A table alone, for a file or a pipe.
+/// Renders a table alone, for a file or a pipe.
 pub fn table(table: &Table) -> String {
     styled(table, Style::default())
 }
 
 fn styled(table: &Table, style: Style) -> String {
     let mut grid = comfy_table::Table::new();
-    // What the terminal is, the caller says: the same report is the same text everywhere.
+    // The caller describes the terminal, so that a report is the same text everywhere.
     grid.force_no_tty().load_style(GRID);
     grid.set_content_arrangement(ContentArrangement::Disabled);
     let row = |cells: &Vec<String>| cells.iter().map(|cell| line(cell)).collect::<Vec<_>>();
@@ -113,8 +109,9 @@ fn styled(table: &Table, style: Style) -> String {
     format!("{}\n{rows}{notes}", line(&table.caption))
 }
 
-/// Makes a table as narrow as its values allow: without padding, cells and headers broken over lines. A value is broken at spaces
-/// only, since half a number is none; a table of long ones stays wider than the terminal.
+/// Makes a table as narrow as its values allow: removes padding, and breaks cells and headers over
+/// lines. Values break only at spaces, to keep numbers whole. A table of long values therefore
+/// stays wider than the terminal.
 fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
     grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     for (index, column) in grid.column_iter_mut().enumerate() {
@@ -127,10 +124,10 @@ fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
     }
 }
 
-/// Columns of a header that is broken over lines.
+/// Minimum width of a column, for headers broken over lines.
 const NARROWEST: usize = 4;
 
-/// Of the last console lines, how many fit a terminal; `run.json` and the console's own log have more.
+/// Console lines that fit a terminal. `run.json` and the console's log have more.
 const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
@@ -174,7 +171,7 @@ impl Style {
         self.wrap("33", text)
     }
 
-    /// A row of a table, with colour where a cell says how something ended.
+    /// Colours the cells of a row that are outcomes or verdicts.
     fn verdicts(self, row: &str) -> String {
         let cell = |cell: &str| {
             let coloured = match cell.trim() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages of histories made of a recorded series, as if its three kernels were commits.
+//! Pages of histories of a recorded series whose three kernels are taken for commits.
 
 use super::*;
 use crate::{terminal, tests::series};
@@ -12,7 +12,7 @@ fn commit_of(number: usize) -> String {
     format!("{number:08x}{:032x}", 0xc0ffee)
 }
 
-/// The run of one commit, which is one of the recorded kernels.
+/// The run of commit `number`, whose kernel is the recorded one `state`.
 fn run(number: usize, state: usize) -> Run {
     let mut run = series();
     run.series.clear();
@@ -43,20 +43,23 @@ fn page(runs: &[Run]) -> String {
 }
 
 #[test]
-fn the_page_of_a_history() {
+fn tables_of_histories() {
     let all = runs(&[0, 0, 1, 2, 2, 1]);
     insta::assert_snapshot!(terminal::table(&overview(&of(&all, None, &Query::default()).histories)));
     insta::assert_snapshot!("one_history", page(&all));
 }
 
 #[test]
-fn tells_a_change_without_a_new_commit_apart() {
+fn tells_a_change_without_a_new_commit() {
     let all = [2, 2, 1].map(|state| run(7, state));
     let text = page(&all.map(|run| Run { id: format!("run-{}", run.cells.len()), ..run }));
-    assert!(text.contains("it is the same commit as before: not the kernel's code"), "{text}");
+    assert!(
+        text.contains("it is the same commit as before, so the kernel's code is not the cause"),
+        "{text}"
+    );
 }
 
-/// Another QEMU and another plugin: told at the row, as the step may be theirs.
+/// The row names another QEMU or plugin, which may cause the step.
 #[test]
 fn tells_which_tools_changed() {
     let mut all = runs(&[0, 0, 1, 1]);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! As much of JSON Schema as KCIDB's uses; a word it does not know is an error, and so nothing is passed over.
+//! The part of JSON Schema that KCIDB's schema uses. An unknown keyword is an error, so that
+//! nothing is skipped.
 //!
-//! A library for all of JSON Schema would have the tests build most of the dependencies a second time, with other features.
+//! A library for JSON Schema would make the tests build most dependencies again, with other
+//! features.
 
 use regex::RegexBuilder;
 use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// What of a value is not as the schema says, each with its place.
+/// Lists the violations of the schema in a value, each with its place.
 pub fn errors(root: &Value, value: &Value) -> Vec<String> {
     let mut errors = Vec::new();
     check(root, root, value, "", &mut errors);
@@ -43,7 +45,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
                 value.as_str().is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap())
             }
             "pattern" => {
-                // `\0` is theirs for a zero byte.
+                // The schema writes a zero byte as `\0`.
                 let pattern = RegexBuilder::new(rule.as_str().unwrap()).octal(true).build().unwrap();
                 value.as_str().is_none_or(|text| pattern.is_match(text))
             }

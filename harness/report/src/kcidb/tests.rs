@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Against KCIDB's own schema, over every stored run.
+//! Checks every stored run against KCIDB's own schema.
 
 use super::*;
-use crate::tests::run as stored;
-use crate::tests::series;
+use crate::tests::{run as stored, series, two_architectures};
 use tramplab_model::run::Built;
 
 const SCHEMA: &str = include_str!("../testdata/kcidb-v5.3.schema.json");
@@ -16,11 +15,7 @@ fn rendered(run: &Run, origin: &str) -> serde_json::Value {
     serde_json::from_slice(&render(run, &origin.parse().unwrap()).unwrap()).unwrap()
 }
 
-fn two_architectures() -> Run {
-    serde_json::from_str(include_str!("../../../testdata/two-architectures.json")).unwrap()
-}
-
-/// As CI has it: a kernel that is a commit, by URL.
+/// A run as in CI, where a kernel is a commit with a URL.
 fn of_a_commit() -> Run {
     let mut run = series();
     let kernel = run.kernels.iter_mut().find(|kernel| kernel.name == "6.12-source").unwrap();
@@ -30,13 +25,13 @@ fn of_a_commit() -> Run {
 }
 
 #[test]
-fn every_stored_run_is_as_the_schema_says() {
+fn every_stored_run_follows_the_schema() {
     for run in [stored(), series(), two_architectures(), of_a_commit()] {
         let report = rendered(&run, "ci_7");
         assert_eq!(errors(&report), Vec::<String>::new(), "{}", run.id);
         let tests = report["tests"].as_array().unwrap();
         assert_eq!(tests.len(), run.cells.iter().filter(|cell| cell.id.test != Test::Build).count());
-        // What refers to something refers to what is there, and every id is one thing.
+        // References lead to existing objects, and ids are unique.
         for (kind, other, key) in [("tests", "builds", "build_id"), ("builds", "checkouts", "checkout_id")] {
             let ids: BTreeSet<&str> =
                 report[other].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
@@ -51,9 +46,9 @@ fn every_stored_run_is_as_the_schema_says() {
     }
 }
 
-/// The schema is read, and heard: what breaks a rule of it is refused.
+/// The checker notices violations.
 #[test]
-fn the_schema_refuses_what_is_none_of_it() {
+fn rejects_what_breaks_a_rule_of_the_schema() {
     for (place, key, value) in [
         ("tests", "status", json!("SKIPPED")),
         ("tests", "path", json!("tramplab/lbr_waste")),
@@ -70,8 +65,8 @@ fn the_schema_refuses_what_is_none_of_it() {
 }
 
 #[test]
-fn a_run_as_kcidb_has_it() {
-    // Of each way to end one.
+fn kcidb_json() {
+    // Keep one cell of each outcome.
     let mut run = stored();
     let mut seen = BTreeSet::new();
     run.cells.retain(|cell| seen.insert(cell.outcome.name()));
@@ -80,7 +75,7 @@ fn a_run_as_kcidb_has_it() {
 }
 
 #[test]
-fn how_a_cell_ended_is_told_in_their_words() {
+fn maps_outcomes_to_statuses() {
     let error = |kind| Outcome::Error { kind, message: String::new() };
     for (outcome, expected) in [
         (Outcome::Pass, Status::Pass),
@@ -96,18 +91,18 @@ fn how_a_cell_ended_is_told_in_their_words() {
 }
 
 #[test]
-fn a_patched_kernel_is_told_by_what_its_patches_are_on() {
+fn describes_a_patched_kernel_by_its_base() {
     let mut run = of_a_commit();
     let report = rendered(&run, "tramplab");
     let checkouts = report["checkouts"].as_array().unwrap();
     for checkout in checkouts {
         assert_eq!(checkout["git_commit_hash"], "0123456789abcdef0123456789abcdef01234567");
         assert_eq!(checkout["git_repository_url"], "https://example.org/linux.git");
-        // With them taken out it is not that commit.
+        // With the patches removed it is not that commit.
         let is_plain = checkout["misc"]["tramplab"]["kernel"] == "6.12-source";
         assert_eq!(checkout.get("patchset_hash"), is_plain.then_some(&json!("")));
     }
-    // What does not compile is the sources' fault.
+    // Sources that do not compile fail the build.
     run.series[0].steps[0].built = Built::Failed { message: "no".to_owned() };
     let cell = run.cells.iter_mut().find(|cell| cell.id.test == Test::Build).unwrap();
     cell.outcome =
@@ -121,9 +116,9 @@ fn a_patched_kernel_is_told_by_what_its_patches_are_on() {
     assert_eq!(errors(&report), Vec::<String>::new());
 }
 
-/// Debian's kernel of one name is another package on each architecture; a commit is the same.
+/// A Debian kernel of one name is another package on each architecture; a commit is the same.
 #[test]
-fn a_build_is_of_the_checkout_of_its_own_sources() {
+fn a_build_has_the_checkout_of_its_own_sources() {
     let mut run = two_architectures();
     for checkouts in [2, 1] {
         let report = rendered(&run, "tramplab");
@@ -140,7 +135,7 @@ fn a_build_is_of_the_checkout_of_its_own_sources() {
 }
 
 #[test]
-fn what_a_guest_says_fits_the_schema_whatever_it_is() {
+fn any_text_of_a_guest_fits_the_schema() {
     let mut run = stored();
     for cell in &mut run.cells {
         cell.console_tail = vec!["\0\u{1b}[1mü".repeat(9000), "the end".to_owned()];
@@ -153,7 +148,7 @@ fn what_a_guest_says_fits_the_schema_whatever_it_is() {
 }
 
 #[test]
-fn an_origin_is_what_the_schema_takes() {
+fn accepts_origins_that_the_schema_accepts() {
     for name in ["", "Me", "my-ci", "a b", "a:b"] {
         assert!(name.parse::<Origin>().is_err(), "{name}");
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs in which every text that somebody else could choose is an attack, in every form of the report.
+//! Every form of the report, of runs in which every text that others can choose is an attack.
 
-use super::*;
-use super::{base_profile, series};
+use super::{profiles::base as base_profile, *};
 use crate::{comparison, history as histories, mechanisms};
 use comrak::{
     Arena, Options,
     nodes::{AstNode, NodeValue},
     parse_document,
 };
+use proptest::prelude::*;
 use regex::Regex;
 use serde_json::Value;
-use std::sync::LazyLock;
+use std::{collections::BTreeSet, sync::LazyLock};
 use tramplab_analysis::{
     compare,
     history::{self, Query},
@@ -23,15 +23,16 @@ use tramplab_model::text;
 const ATTACKS: [&str; 7] = [
     "\u{1b}[31m\u{1b}]0;title\u{7}\u{9b}2J\r\u{8}\u{7f}\0",
     "\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{61c}\u{2028}\u{e0041}\u{ad}\u{3164}",
-    "a\n::error::x\n##[error]y\nFrom me\n---\ndiff --git a b\nAcked-by: you\n[#00] vfs_read+0x0  ->  x+0x0\n| a | b |\tc",
-    "![x](http://e.org) [y](http://e.org) <img src=x> <b>z</b> <!-- --> &#64;octocat @octocat a@b.org https://e.org \
-     http://e.org www.e.org #123 GH-7 org/repo#1 :smile: $x$ $$y$$",
+    "a\n::error::x\n##[error]y\nFrom me\n---\ndiff --git a b\nAcked-by: you\n\
+     [#00] vfs_read+0x0  ->  x+0x0\n| a | b |\tc",
+    "![x](http://e.org) [y](http://e.org) <img src=x> <b>z</b> <!-- --> &#64;octocat @octocat \
+     a@b.org https://e.org http://e.org www.e.org #123 GH-7 org/repo#1 :smile: $x$ $$y$$",
     "` `` ``` ````` ~~~~ *a* **b** _c_ __d__ ~~e~~ \\ \\\\ \\| \\` [^1]: [ ] ^f^ ==g==",
     "|\\|\\\\|`|`\\`@a|b`@`c|@d\\|e@f\\",
     "]]></failure><system-out>&\"'%0A::stop-commands::x",
 ];
 
-/// A run, and the places in it where any text may stand. Which those are, the types say: what is read again as a run is one.
+/// A run, and the places in it that may have any text: the types still accept the run with it.
 struct Stored {
     run: Value,
     places: BTreeSet<String>,
@@ -46,14 +47,14 @@ impl Stored {
         places.retain(|place| {
             let mut tried = run.clone();
             poison(&mut tried, "", place, "any text");
-            // JUnit is refused a start that is no time.
+            // JUnit rejects a start that is not a time.
             !place.ends_with("/started") && serde_json::from_value::<Run>(tried).is_ok()
         });
         assert!(places.len() > 20, "{} of {all}", places.len());
         Stored { run, places }
     }
 
-    /// With the attack in each of the places.
+    /// Puts the attack in all places.
     fn poisoned(&self, attack: &str) -> Run {
         let mut value = self.run.clone();
         self.places.iter().for_each(|place| poison(&mut value, "", place, attack));
@@ -65,7 +66,7 @@ impl Stored {
     }
 }
 
-/// The places of strings: those in one array are one place.
+/// Collects the places of strings. All strings of an array are one place.
 fn collect(value: &Value, place: &str, places: &mut BTreeSet<String>) {
     match value {
         Value::String(_) => drop(places.insert(place.to_owned())),
@@ -79,7 +80,7 @@ fn collect(value: &Value, place: &str, places: &mut BTreeSet<String>) {
 
 fn poison(value: &mut Value, here: &str, place: &str, attack: &str) {
     match value {
-        // What was different stays so, and what was the same.
+        // Different texts stay different, and equal texts equal.
         Value::String(text) if here == place => *text = format!("{attack}{text} {attack}"),
         Value::Array(values) => {
             values.iter_mut().for_each(|value| poison(value, &format!("{here}/*"), place, attack));
@@ -93,7 +94,7 @@ fn poison(value: &mut Value, here: &str, place: &str, attack: &str) {
     }
 }
 
-/// The stored runs, with something of each kind that a cell may end with.
+/// The stored runs, with cells of every outcome.
 static STORED: LazyLock<[Stored; 4]> = LazyLock::new(|| {
     let mut stored = run();
     for (cell, outcome) in stored.cells.iter_mut().zip([
@@ -107,9 +108,8 @@ static STORED: LazyLock<[Stored; 4]> = LazyLock::new(|| {
     let skipped = stored.cells.last_mut().unwrap();
     skipped.outcome = Outcome::Skip { reason: "no such".to_owned() };
     skipped.measurement = None;
-    let two = serde_json::from_str(include_str!("../../../testdata/two-architectures.json")).unwrap();
-    [stored, two, series(), hardware()].map(|mut run| {
-        // Of each kernel a cell of a kind says what all of them do.
+    [stored, two_architectures(), series(), hardware()].map(|mut run| {
+        // One cell of each kind is enough for a kernel.
         let mut seen = BTreeSet::new();
         run.cells.retain(|cell| {
             let kind = cell.id.test.name().split('/').next().map(str::to_owned);
@@ -144,7 +144,7 @@ fn strings(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn no_text_of_a_stored_run_moves_a_cursor_or_hides() {
+fn no_text_moves_a_cursor_or_hides() {
     for attack in ATTACKS {
         for run in runs(attack) {
             let view = with_listings();
@@ -187,7 +187,7 @@ fn no_text_of_a_stored_run_moves_a_cursor_or_hides() {
 }
 
 #[test]
-fn no_text_of_a_stored_run_begins_a_line_that_is_more() {
+fn no_text_begins_a_line_with_a_meaning() {
     let starts = ["From ", "---", "+++", "diff --git", "@@", "-- ", ">", "Acked-by:"];
     for attack in ATTACKS {
         for run in runs(attack) {
@@ -201,7 +201,7 @@ fn no_text_of_a_stored_run_begins_a_line_that_is_more() {
                 assert!(known.iter().any(|start| line.starts_with(start)), "{line:?}");
             }
             assert!(!commands.lines().any(|line| line.starts_with("| ") && line.contains("##[")));
-            // Each listed record is one of the run's: the attack has one of its own.
+            // Listings have only the run's records, although the attack contains one.
             let listed = terminal::render(&run, &with_listings(), terminal::Style::default());
             assert!(!listed.lines().any(|line| line.starts_with("[#00] vfs_read+0x0")), "{listed}");
             let cells = run.cells.iter().map(cell_line).collect::<Vec<_>>();
@@ -226,8 +226,8 @@ fn options() -> Options<'static> {
     options
 }
 
-/// Asserts that a page is headings, lists, tables, code, and what folds: all of it ours. Of text outside of code GitHub makes nothing
-/// more.
+/// Asserts that a page has only our headings, lists, tables, code and folds, and that GitHub links
+/// no text outside of code.
 fn assert_harmless(page: &str) {
     let arena = Arena::new();
     for node in parse_document(&arena, page, &options()).descendants() {
@@ -244,7 +244,7 @@ fn assert_harmless(page: &str) {
 }
 
 static CODE: LazyLock<Regex> = LazyLock::new(|| Regex::new("<code>[^<>]*</code>").unwrap());
-/// Text that GitHub links, or draws as a picture.
+/// Text that GitHub links or draws as a picture.
 static LINKED: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?i)@\w|#[1-9]|gh-[1-9]|://|www\.|:[a-z+][a-z0-9_+-]*:").unwrap());
 
@@ -265,7 +265,8 @@ fn assert_unlinked(text: &str) {
     assert!(!LINKED.is_match(text), "{text}");
 }
 
-/// Every row of a table has as many cells as its header. Bars are counted here, as the parser fills rows up and cuts them off.
+/// Asserts that every row of a table has as many cells as its header. It counts bars, because the
+/// parser fills up and cuts off rows.
 fn assert_columns(page: &str) {
     let mut columns = None;
     let mut fence: Option<&str> = None;
@@ -304,7 +305,7 @@ fn markdown_of_a_hostile_run_links_mentions_and_draws_nothing() {
             }
         }
     }
-    // The oracle sees what it is to see.
+    // The check notices links and mark-up.
     for linked in
         ["![x](y)", "[x](y)", "www.e.org", "<b>", "a *b*", "@me", "see #1", "| a | b |\n| --- | --- |\n| a |"]
     {
@@ -313,7 +314,7 @@ fn markdown_of_a_hostile_run_links_mentions_and_draws_nothing() {
     }
 }
 
-/// The text that is read when GitHub has read the Markdown.
+/// The text that a reader sees after GitHub has read the Markdown.
 fn shown<'a>(node: &'a AstNode<'a>) -> String {
     let text = |node: &'a AstNode<'a>| match &node.data.borrow().value {
         NodeValue::Text(text) => text.to_string(),
@@ -324,8 +325,8 @@ fn shown<'a>(node: &'a AstNode<'a>) -> String {
     node.descendants().map(text).collect()
 }
 
-/// A table of these texts, as Markdown, read again.
-fn read_again(texts: &[String]) -> (Vec<String>, String) {
+/// Writes a table of these texts as Markdown and reads it back.
+fn read_back(texts: &[String]) -> (Vec<String>, String) {
     let table = Table {
         caption: texts[0].clone(),
         header: texts.to_vec(),
@@ -346,37 +347,38 @@ fn read_again(texts: &[String]) -> (Vec<String>, String) {
     (cells.into_iter().map(shown).collect(), notes.last().map_or(String::new(), |note| shown(note)))
 }
 
-fn assert_reads_as_it_is(texts: &[String]) {
+fn assert_shows_as_it_is(texts: &[String]) {
     let expected: Vec<String> = texts.iter().map(|text| text::line(text).trim().to_owned()).collect();
-    let (cells, note) = read_again(texts);
+    let (cells, note) = read_back(texts);
     assert_eq!(cells, [expected.clone(), expected.clone()].concat());
     assert_eq!(note, expected[0]);
 }
 
 #[test]
-fn markdown_reads_as_the_text_that_it_was_made_of() {
+fn markdown_shows_the_text_it_is_made_of() {
     for attack in ATTACKS {
-        assert_reads_as_it_is(&[attack.to_owned(), "x".to_owned(), format!("{attack} {attack}")]);
+        assert_shows_as_it_is(&[attack.to_owned(), "x".to_owned(), format!("{attack} {attack}")]);
     }
     for start in [
         "- a", "+ a", "* a", "1. a", "12) a", "-", "---", "===", ":-:", "-:", "# a", "> a", "~~~", "```",
         "    a", "1)",
     ] {
-        assert_reads_as_it_is(&[start.to_owned(), start.to_owned()]);
+        assert_shows_as_it_is(&[start.to_owned(), start.to_owned()]);
     }
 }
 
+/// Short texts made of characters that mean something to Markdown.
+const MARKS: &str = "[-a1 .:#@`|\\\\_*!\\[\\]()<>&;~$+=/\u{202e}\u{e9}]{0,24}";
+
 proptest! {
     #[test]
-    fn any_text_in_markdown_reads_as_it_is(
-        texts in proptest::collection::vec("[-a1 .:#@`|\\\\_*!\\[\\]()<>&;~$+=/\u{202e}\u{e9}]{0,24}", 2..4),
-    ) {
-        assert_reads_as_it_is(&texts);
+    fn markdown_shows_any_text_as_it_is(texts in proptest::collection::vec(MARKS, 2..4)) {
+        assert_shows_as_it_is(&texts);
     }
 }
 
 #[test]
-fn profiles_of_hostile_names_are_fit_to_print() {
+fn prints_profiles_with_hostile_names() {
     for attack in ATTACKS {
         let mut value = serde_json::to_value(base_profile()).unwrap();
         let mut places = BTreeSet::new();
@@ -406,15 +408,12 @@ fn profiles_of_hostile_names_are_fit_to_print() {
         let table = diff::table(&subject, &subject, &sides);
         assert_seen("table", &terminal::table(&table));
         assert_harmless(&markdown::table(&table));
-        {
-            let mut svg = Vec::new();
-            profile::flame::render(&subject, &tree, &mut svg).unwrap();
-            let mut both = Vec::new();
-            profile::flame::render_difference(&subject, &subject, &sides, true, &mut both).unwrap();
-            for svg in [svg, both] {
-                parse(&svg);
-                assert_seen("SVG", &String::from_utf8(svg).unwrap().replace(['\r', '\t'], " "));
-            }
+        let (mut one, mut both) = (Vec::new(), Vec::new());
+        profile::flame::render(&subject, &tree, &mut one).unwrap();
+        profile::flame::render_difference(&subject, &subject, &sides, true, &mut both).unwrap();
+        for svg in [one, both] {
+            parse(&svg);
+            assert_seen("SVG", &String::from_utf8(svg).unwrap().replace(['\r', '\t'], " "));
         }
     }
 }

@@ -28,7 +28,7 @@ fn table_of_changes() {
     insta::assert_snapshot!(format!("{}\n{}", terminal::table(&table), markdown::table(&table)));
 }
 
-/// 900 samples against 520: the base's are scaled, and what changed least there is a real change of shares.
+/// 900 samples against 520: the base's are scaled, so that only changes of shares remain.
 #[test]
 fn table_of_changes_in_samples() {
     let ([base, head], tree) = pair(Unit::Samples);
