@@ -263,12 +263,7 @@ fn named(
             break;
         }
         touched |= touches(record);
-        named.push(NamedRecord {
-            from: symbols.place(record.from),
-            to: symbols.place(record.to),
-            kind: record.kind,
-            modelled: false,
-        });
+        named.push(symbols.named(record));
     }
     named
 }

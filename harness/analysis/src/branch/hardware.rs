@@ -197,16 +197,8 @@ fn hits(
     let hit = |snapshots: &[Snapshot]| {
         let points: Vec<Vec<Record>> = snapshots.iter().map(|s| records(&s.entries)).collect();
         let interrupted = points.iter().flatten().any(|record| hit::is_interrupt(record, symbols));
-        let named = |r: &Record| NamedRecord {
-            from: symbols.place(r.from),
-            to: symbols.place(r.to),
-            kind: r.kind,
-            modelled: false,
-        };
-        Hit {
-            points: points.iter().map(|records| records.iter().map(named).collect()).collect(),
-            interrupted,
-        }
+        let named = |records: &Vec<Record>| records.iter().map(|r| symbols.named(r)).collect();
+        Hit { points: points.iter().map(named).collect(), interrupted }
     };
     Ok(found.snapshots.chunks_exact(reply.points.len()).map(hit).collect())
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names for the guest's kernel addresses.
 
-use tramplab_model::run::Place;
-use tramplab_protocol::{message::Symbol, trace::Trace};
+use tramplab_model::run::{NamedRecord, Place};
+use tramplab_protocol::{
+    message::Symbol,
+    trace::{Record, Trace},
+};
 
 /// Both x86-64 and arm64 keep the kernel in the upper half.
 pub fn is_kernel(address: u64) -> bool {
@@ -54,6 +57,12 @@ impl Symbols {
         self.0.iter().filter(|symbol| matches(symbol)).map(|symbol| symbol.start).collect()
     }
 
+    /// Names both ends of a record.
+    pub fn named(&self, record: &Record) -> NamedRecord {
+        let Record { from, to, kind, .. } = *record;
+        NamedRecord { from: self.place(from), to: self.place(to), kind, modelled: false }
+    }
+
     pub fn place(&self, address: u64) -> Place {
         match self.find(address) {
             Some(symbol) => Place {
@@ -70,7 +79,7 @@ impl Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
+    use tramplab_protocol::trace::{Kind, VcpuTrace};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 

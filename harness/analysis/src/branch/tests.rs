@@ -9,7 +9,7 @@
 use super::{
     Branch, CaptureError, Filter, HardwareError, Model, Symbols, hardware, hardware_waste, lbr_waste, listing,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use tramplab_model::run::{Arch, BranchSource, LbrWaste, NamedRecord};
 use tramplab_protocol::{
     message::{CpuRecords, LbrWasteReply, Pmu, Snapshot, Symbol},
@@ -31,12 +31,23 @@ fn x86_64() -> Arch {
     Arch::X86_64
 }
 
+/// Reads a recorded trace.
+pub fn read<R: DeserializeOwned>(name: &str) -> R {
+    let path = format!("{}/src/branch/testdata/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Moves an address of the kernel, as KASLR does at the next boot.
+pub fn shift(address: &mut u64) {
+    if super::symbols::is_kernel(*address) {
+        *address -= 0x40_0000;
+    }
+}
+
 impl Recorded {
     fn read(name: &str) -> Recorded {
-        let path = format!("{}/src/branch/testdata/{name}.json", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-        let recorded: Recorded = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"));
-        Recorded { arch: arch(name), ..recorded }
+        Recorded { arch: arch(name), ..read(name) }
     }
 
     fn measure(&self) -> Result<LbrWaste, CaptureError> {
@@ -188,17 +199,12 @@ fn notices_a_lost_record() {
     }
 }
 
-/// KASLR moves the same records at the next boot.
 #[test]
 fn a_moved_kernel_gives_the_same_digest() {
     for (name, _) in COUNTED {
         let recorded = Recorded::read(name);
         let mut moved = Recorded::read(name);
-        let shift = |address: &mut u64| {
-            if super::symbols::is_kernel(*address) {
-                *address -= 0x40_0000;
-            }
-        };
+
         for symbol in moved.symbols.iter_mut().chain([&mut moved.reply.function]) {
             shift(&mut symbol.start);
             shift(&mut symbol.end);

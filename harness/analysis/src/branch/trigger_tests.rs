@@ -4,7 +4,11 @@
 //! The plugin recorded two hits each of the empty program on Debian's cloud kernels under QEMU
 //! 10.0. The counts of arm64 are those of the analysis, which checks their sum.
 
-use super::{Symbols, TriggerError, trigger_cost, trigger_listing};
+use super::{
+    Symbols, TriggerError,
+    tests::{read, shift},
+    trigger_cost, trigger_listing,
+};
 use serde::Deserialize;
 use tramplab_model::run::TriggerCost;
 use tramplab_protocol::{
@@ -24,9 +28,7 @@ struct Recorded {
 
 impl Recorded {
     fn read(name: &str) -> Recorded {
-        let path = format!("{}/src/branch/testdata/{name}.json", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+        read(name)
     }
 
     fn trace(&self) -> Trace {
@@ -95,18 +97,13 @@ fn prints_the_listings_counted_by_hand() {
     insta::assert_snapshot!(text);
 }
 
-/// KASLR moves the same records at the next boot.
 #[test]
 fn digests_depend_on_the_code_and_not_on_the_boot() {
     let mut digests = Vec::new();
     for (name, ..) in COUNTED {
         let here = Recorded::read(name).measure().unwrap();
         let mut moved = Recorded::read(name);
-        let shift = |address: &mut u64| {
-            if super::symbols::is_kernel(*address) {
-                *address -= 0x40_0000;
-            }
-        };
+
         let TriggerReply { function, program, .. } = &mut moved.reply;
         for symbol in moved.symbols.iter_mut().chain([function, program]) {
             shift(&mut symbol.start);

@@ -2,8 +2,8 @@
 //! Histories: a metric over many stored runs, and its steps. Rows are commits if the kernels are
 //! commits, else runs.
 //!
-//! [`ancestry`] has the order of commits, [`step`] finds the steps. [`of`] is a pure function of
-//! the runs and that order.
+//! [`ancestry`] has the order of commits, `step` finds the steps. [`of`] is a pure function of the
+//! runs and that order.
 
 pub mod ancestry;
 mod step;

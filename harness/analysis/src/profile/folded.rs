@@ -20,8 +20,8 @@ pub fn write<const SIDES: usize>(tree: &Tree<SIDES>, out: &mut impl Write) -> io
     })
 }
 
-/// Calls `each` for every stack, in the order of [`write`], with the amount spent in its innermost
-/// function. `labels` are the frames' names.
+/// Calls `each` for every stack, in the order of [`write()`], with the amount spent in its
+/// innermost function. `labels` are the frames' names.
 pub fn stacks<const SIDES: usize>(
     tree: &Tree<SIDES>,
     labels: &[String],
