@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! cargo-fuzz, for `cargo xtask fuzz`: a private copy, built from crates.io, always the same version.
+//! A private copy of cargo-fuzz in a pinned version, built from crates.io, for `cargo xtask fuzz`.
 
 use super::{
     cache::{Cache, CacheError},
@@ -15,14 +15,14 @@ use std::{
 
 const KIND: &str = "cargo-fuzz";
 const PINNED: &str = "0.13.2";
-/// Of two cores, a minute.
+/// It takes a minute on two cores.
 const INSTALL_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FuzzerError {
-    #[error("failed to find cargo-fuzz {PINNED}: the cache holds none; run `cargo xtask fuzz --setup`")]
+    #[error("failed to find cargo-fuzz {PINNED} in the cache; run `cargo xtask fuzz --setup`")]
     NotFound,
-    #[error("failed to find a C++ compiler, which libFuzzer is built with; run `apt install g++`")]
+    #[error("failed to find a C++ compiler for libFuzzer; run `apt install g++`")]
     NoCompiler,
     #[error("failed to install cargo-fuzz {PINNED} from crates.io: {0}")]
     Install(#[from] ChildError),
@@ -32,15 +32,15 @@ pub enum FuzzerError {
     Cache(#[from] CacheError),
 }
 
-/// The program; nothing is fetched.
+/// Finds the program. Fetches nothing.
 pub fn find(cache: &Cache) -> Result<PathBuf, FuzzerError> {
     if in_path("c++").is_none() {
         return Err(FuzzerError::NoCompiler);
     }
-    cache.get(KIND, PINNED).map(program).ok_or(FuzzerError::NotFound)
+    cache.get(KIND, PINNED).map(|entry| entry.join("bin/cargo-fuzz")).ok_or(FuzzerError::NotFound)
 }
 
-/// The program, built if it is not there. `cargo` is the one to use.
+/// Finds the program, or builds it with `cargo`.
 pub fn provision(cache: &Cache, cargo: &str, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, FuzzerError> {
     cache.entry(KIND, PINNED, |folder| {
         progress(&format!("building cargo-fuzz {PINNED}"));
@@ -64,8 +64,4 @@ fn install(cargo: &str, folder: &Path) -> Result<(), FuzzerError> {
     install.arg(folder).arg("--target-dir").arg(&build);
     child::run(&mut install, INSTALL_LIMIT)?;
     fs::remove_dir_all(&build).map_err(|source| FuzzerError::Io { path: build, source })
-}
-
-fn program(entry: PathBuf) -> PathBuf {
-    entry.join("bin/cargo-fuzz")
 }

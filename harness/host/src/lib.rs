@@ -19,6 +19,7 @@ pub mod virtme;
 
 pub use cache::{Cache, CacheError};
 pub use child::ChildError;
+pub use private::PrivateError;
 pub use qemu::{Purpose, Qemu, QemuError, QemuProgram};
 pub use rust::Rustc;
 pub use virtme::{VirtmeError, VirtmeNg, Vng};

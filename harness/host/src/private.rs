@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of Debian's that are private to the cache: unpacked with all the libraries they need, and run by their own
-//! dynamic loader. No root, nothing installed, the same program on every host.
+//! Private copies of Debian programs, unpacked into the cache with all the libraries they need and
+//! run by their own dynamic loader. A copy needs no root, installs nothing, and is the same program
+//! on every host.
 
 use super::{
     apt::{self, Apt, AptError, Package},
@@ -14,15 +15,17 @@ use std::{
 };
 use tramplab_model::name::hex;
 
-/// Newer than what most hosts have, and it does not move.
+/// Newer than the programs of most hosts, and stable.
 pub const SUITE: &str = "trixie";
-/// The script that runs such a program as one.
+/// The script in a copy that runs its program.
 pub const WRAPPER: &str = "run";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
-    #[error("none is known for hosts of architecture {0}")]
+    #[error("there are no private copies for hosts of architecture {0}")]
     Host(&'static str),
+    #[error("failed to use the fetched {package}: {why}")]
+    Broken { package: &'static str, why: String },
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -32,7 +35,7 @@ pub enum PrivateError {
 }
 
 impl PrivateError {
-    pub fn apt(&self) -> Option<&AptError> {
+    fn apt(&self) -> Option<&AptError> {
         match self {
             PrivateError::Apt(error) => Some(error),
             _ => None,
@@ -43,7 +46,7 @@ impl PrivateError {
 /// Where Debian puts a program's parts on the host's architecture.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// In Debian's words.
+    /// Debian's name of it.
     pub architecture: &'static str,
     triplet: &'static str,
     loader: &'static str,
@@ -75,8 +78,111 @@ impl Layout {
     }
 }
 
-/// Of all versions: a library's security update makes another copy.
-pub fn digest(packages: &[Package]) -> String {
+/// How to make and find one kind of private copy. Its cache key is `NAME=VERSION-DIGEST`.
+pub struct Recipe {
+    /// The cache's kind.
+    pub kind: &'static str,
+    pub name: &'static str,
+    /// The package whose version is in the key.
+    pub package: &'static str,
+    pub suite: &'static str,
+    /// None for a static program.
+    pub wrapper: Option<Wrapper>,
+}
+
+/// The contents of the script [`WRAPPER`]. In all but `program`, `$here` is the copy's folder and
+/// `$lib` its folder of libraries.
+pub struct Wrapper {
+    /// Path below the copy's folder.
+    pub program: String,
+    /// Shell commands, each with its line end.
+    pub environment: &'static str,
+    /// Come before the caller's arguments.
+    pub arguments: String,
+}
+
+impl Recipe {
+    /// The newest complete copy, marked as used.
+    pub fn newest(&self, cache: &Cache) -> Option<PathBuf> {
+        let prefix = format!("{}=", self.name);
+        let is_ours =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
+        let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
+        cache.list(self.kind).into_iter().filter(is_ours).max_by_key(made).map(used)
+    }
+
+    /// Fetches the package with its dependencies, for the host's architecture. `check` rejects a
+    /// copy that does not run.
+    pub fn fetch(
+        &self,
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+        check: &dyn Fn(&Path) -> Result<(), String>,
+    ) -> Result<PathBuf, PrivateError> {
+        let apt = Apt::open(cache, Layout::of_host()?.architecture, progress)?;
+        let plan = || Ok(vec![apt.closure(self.suite, self.package)?]);
+        self.fetch_planned(cache, &[&apt], progress, check, &plan)
+    }
+
+    /// Fetches the packages that `plan` lists, for each of the `registries` in its order.
+    pub fn fetch_planned(
+        &self,
+        cache: &Cache,
+        registries: &[&Apt],
+        progress: &mut dyn FnMut(&str),
+        check: &dyn Fn(&Path) -> Result<(), String>,
+        plan: &dyn Fn() -> Result<Vec<Vec<Package>>, AptError>,
+    ) -> Result<PathBuf, PrivateError> {
+        let package = self.package;
+        apt::attempt(registries, progress, PrivateError::apt, |progress| {
+            let parts = plan()?;
+            let all = parts.concat();
+            let Some(main) = all.iter().find(|found| found.name == package) else {
+                return Err(registries[0].not_found(package).into());
+            };
+            let version = &main.version;
+            let key = format!("{}={version}-{}", self.name, digest(&all));
+            cache.entry(self.kind, &key, |folder| {
+                progress(&format!("fetching {package} {version} ({} packages)", all.len()));
+                for (apt, packages) in registries.iter().zip(&parts) {
+                    unpack(apt, packages, folder)?;
+                }
+                if let Some(wrapper) = &self.wrapper {
+                    wrapper.write(folder)?;
+                }
+                check(folder).map_err(|why| PrivateError::Broken { package, why })
+            })
+        })
+    }
+}
+
+impl Wrapper {
+    /// The script finds the program beside itself: the cache renames a copy's folder.
+    fn write(&self, folder: &Path) -> Result<(), PrivateError> {
+        let Layout { triplet, loader, .. } = Layout::of_host()?;
+        let Wrapper { program, environment, arguments } = self;
+        let name = program.rsplit('/').next().expect("a path");
+        let script = format!(
+            "#!/bin/sh\n\
+             here=$(cd \"$(dirname \"$(readlink -f \"$0\")\")\" && pwd) || exit 127\n\
+             lib=$here/usr/lib/{triplet}\n\
+             {environment}\
+             exec \"$lib/{loader}\" --library-path \"$lib\" --argv0 {name} \
+             \"$here/{program}\" {arguments} \"$@\"\n"
+        );
+        let path = folder.join(WRAPPER);
+        write_script(&path, &script).map_err(|source| PrivateError::Io { action: "write", path, source })
+    }
+}
+
+/// Writes an executable file.
+pub fn write_script(path: &Path, script: &str) -> io::Result<()> {
+    fs::write(path, script)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// Covers all packages: the update of a library makes another copy.
+fn digest(packages: &[Package]) -> String {
     let mut hash = Sha256::new();
     for package in packages {
         hash.update(format!("{} {}\n", package.name, package.sha256));
@@ -84,54 +190,15 @@ pub fn digest(packages: &[Package]) -> String {
     hex(&hash.finalize())[..12].to_owned()
 }
 
-/// The complete copies of a kind whose key begins so, the newest last.
-pub fn copies(cache: &Cache, kind: &str, prefix: &str) -> Vec<PathBuf> {
-    let mut copies = cache.list(kind);
-    copies.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)));
-    let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
-    copies.sort_by_key(made);
-    copies
-}
-
-/// The newest of them, to be used.
-pub fn newest(cache: &Cache, kind: &str, prefix: &str) -> Option<PathBuf> {
-    copies(cache, kind, prefix).pop().map(used)
-}
-
 /// Fetches packages and unpacks their files into a folder.
-pub fn unpack(apt: &Apt, packages: &[Package], folder: &Path) -> Result<(), PrivateError> {
+fn unpack(apt: &Apt, packages: &[Package], folder: &Path) -> Result<(), PrivateError> {
     for file in apt.download(packages, folder)? {
         apt::unpack(&file, folder)?;
         fs::remove_file(&file).map_err(|source| PrivateError::Io { action: "remove", path: file, source })?;
     }
-    // Nothing reads it.
+    // No program reads it.
     for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
         let _ = fs::remove_dir_all(folder.join(documentation));
     }
     Ok(())
-}
-
-/// Writes the script that runs `program`, a path below the folder, as one program. It finds the parts beside itself, since a copy is written in one
-/// folder and then renamed into its place: `$here` and `$lib` in the lines of `environment` and in `arguments` are those.
-pub fn write_wrapper(
-    folder: &Path,
-    layout: &Layout,
-    program: &str,
-    environment: &[&str],
-    arguments: &str,
-) -> Result<(), PrivateError> {
-    let Layout { triplet, loader, .. } = layout;
-    let name = program.rsplit('/').next().expect("a path");
-    let exports: String = environment.iter().map(|line| format!("export {line}\n")).collect();
-    let script = format!(
-        "#!/bin/sh\n\
-         here=$(cd \"$(dirname \"$(readlink -f \"$0\")\")\" && pwd) || exit 127\n\
-         lib=$here/usr/lib/{triplet}\n\
-         {exports}\
-         exec \"$lib/{loader}\" --library-path \"$lib\" --argv0 {name} \"$here/{program}\" {arguments} \"$@\"\n"
-    );
-    let path = folder.join(WRAPPER);
-    fs::write(&path, script)
-        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
-        .map_err(|source| PrivateError::Io { action: "write", path, source })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of the host, by their names.
+//! Finds the host's programs by name.
 
 use std::{
     env, io,
@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a program is that can be run by its name.
+/// The path of an executable in `PATH`.
 pub fn in_path(name: &str) -> Option<PathBuf> {
     find_program(name, &env::var_os("PATH")?)
 }
 
-/// The same on another path.
+/// The path of an executable in `path`, a list of folders like `PATH`.
 pub fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
     let runs = |path: &Path| -> io::Result<bool> {
         let file = path.metadata()?;
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_a_file_that_can_be_run() {
+    fn finds_only_files_that_can_be_run() {
         let folder = tempfile::tempdir().unwrap();
         let path = env::join_paths([Path::new("/no/such/folder"), folder.path()]).unwrap();
         let program = folder.path().join("tool");

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding a QEMU whose plugins tramplab can use: one that is named, the system's, or a private copy.
+//! Finds a QEMU whose plugins tramplab can use: one named in the environment, the system's, or a
+//! private copy.
 //!
-//! The private copy is Debian trixie's, see [`super::private`]; where the plugin is to write to the guest, it is that of Debian's next
-//! release, since trixie's cannot.
+//! The private copy is Debian trixie's (see [`super::private`]). Its plugins cannot write to the
+//! guest; where they must, the copy is that of Debian's next release.
 
 use super::{
-    apt::{self, Apt, AptError},
-    cache::{Cache, CacheError},
+    apt,
+    cache::Cache,
     child::{self, ChildError},
-    private::{self, Layout, PrivateError, WRAPPER},
+    private::{self, Layout, PrivateError, Recipe, WRAPPER, Wrapper},
     program::in_path,
 };
 use semver::Version;
@@ -23,18 +24,18 @@ use std::{
 };
 use tramplab_model::run::Arch;
 
-/// The plugin speaks the plugin interface of these; those after are untried.
+/// The plugin is built for the plugin interface of these versions. Later ones are untested.
 const OLDEST: Version = Version::new(9, 2, 0);
 const TOO_NEW: Version = Version::new(11, 2, 0);
-/// The first that lets a plugin write to the guest.
+/// The first version whose plugins can write to the guest.
 const WRITING: Version = Version::new(10, 1, 0);
 
-/// What guests are run for.
+/// Why a command runs guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// What is measured and documented is of this one.
+    /// Measurements. The documentation's numbers come from this QEMU.
     Measuring,
-    /// The plugin hands branch records to the guest: an experiment.
+    /// An experiment: the plugin hands branch records to the guest.
     Delivering,
 }
 
@@ -46,7 +47,7 @@ impl Purpose {
         }
     }
 
-    /// Of which of Debian's suites a private copy is.
+    /// The Debian suite of a private copy.
     fn suite(self) -> &'static str {
         match self {
             Purpose::Measuring => private::SUITE,
@@ -54,7 +55,7 @@ impl Purpose {
         }
     }
 
-    /// Private copies in the cache.
+    /// The cache's kind of the private copies.
     fn kind(self) -> &'static str {
         match self {
             Purpose::Measuring => "qemu",
@@ -62,7 +63,7 @@ impl Purpose {
         }
     }
 
-    /// What asks `--setup` for it.
+    /// The option that makes `--setup` fetch it.
     fn option(self) -> &'static str {
         match self {
             Purpose::Measuring => "",
@@ -76,8 +77,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     #[error(
-        "failed to find a QEMU for {arch} guests: {why}, and no private copy is in the cache, where --no-cache does not look; run `cargo xtask vm-test \
-         --setup --arch {arch}{option}`, or name one in {variable}",
+        "failed to find a QEMU for {arch} guests: {why}, and the cache has no private copy \
+         (--no-cache ignores it); run `cargo xtask vm-test --setup --arch {arch}{option}`, or name \
+         one in {variable}",
         option = .purpose.option(),
         variable = variable(*.arch)
     )]
@@ -87,29 +89,16 @@ pub enum QemuError {
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },
     #[error(
-        "failed to make a private QEMU: {0}; one of the host's can be named in TRAMPLAB_QEMU_X86_64 and _ARM64"
+        "failed to fetch a private QEMU: {0}; or name one of the host's in TRAMPLAB_QEMU_X86_64 \
+         and _ARM64"
     )]
     Private(#[from] PrivateError),
-    #[error(transparent)]
-    Apt(#[from] AptError),
-    #[error(transparent)]
-    Cache(#[from] CacheError),
 }
 
-impl QemuError {
-    fn apt(&self) -> Option<&AptError> {
-        match self {
-            QemuError::Apt(error) => Some(error),
-            QemuError::Private(error) => error.apt(),
-            _ => None,
-        }
-    }
-}
-
-/// Why a QEMU that is there does not do.
+/// Why a QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    #[error("it is QEMU {0}, and a plugin can write to the guest from {WRITING} on")]
+    #[error("it is QEMU {0}, expected at least {WRITING}: plugins of older ones cannot write to the guest")]
     Reading(Version),
     #[error("it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface differs")]
     Version(Version),
@@ -117,7 +106,7 @@ pub enum Unfit {
     NoPlugins,
     #[error("it runs no {arch} guests (it has no machine {machine})")]
     Guests { arch: Arch, machine: &'static str },
-    #[error("it does not answer like QEMU: `{0}`")]
+    #[error("expected QEMU, it answers `{0}`")]
     NotQemu(String),
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -143,30 +132,31 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A QEMU that was asked for its version and its plugins.
-/// How to run QEMU: the private copy goes through its own loader.
+/// How to run QEMU. A private copy runs through its own loader, not through a script: the process
+/// is QEMU itself and dies when killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QemuProgram {
     pub program: PathBuf,
-    /// Before all others.
+    /// Come before all other arguments.
     pub arguments: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
 }
 
+/// A QEMU that answered with its version, its plugins and its machines.
 #[derive(Clone, Debug)]
 pub struct Qemu {
-    /// A private copy's loader and not a script, so that the process is QEMU itself and dies when killed.
     pub program: QemuProgram,
     pub number: Version,
     /// The first line of `--version`.
     pub version: String,
     pub origin: Origin,
-    /// The same as one program.
+    /// The same QEMU as one program.
     wrapper: PathBuf,
 }
 
 impl Qemu {
-    /// What it is, whatever its name: its version, and a checksum of the program (and, of a private copy, of its loader).
+    /// Identifies QEMU by its contents, not by its path: its version, and the checksums of its
+    /// program and of a private copy's loader.
     pub fn digest(&self) -> io::Result<String> {
         let program = std::iter::once(&self.program.program);
         let files = self.program.arguments.iter().map(Path::new).filter(|file| file.is_file());
@@ -178,7 +168,7 @@ impl Qemu {
         Ok(digest)
     }
 
-    /// The QEMU to use; nothing is fetched. One that is named is taken for every purpose.
+    /// Finds the QEMU to use. Fetches nothing. One named in the environment serves every purpose.
     pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
         if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {
             let program = PathBuf::from(program);
@@ -197,16 +187,16 @@ impl Qemu {
             None => format!("{name} is not in PATH"),
             Some(program) => match system(program.clone()) {
                 Ok(qemu) => return Ok(qemu),
-                Err(why) => format!("the system's {} does not do ({why})", program.display()),
+                Err(why) => format!("the system's {} cannot be used ({why})", program.display()),
             },
         };
-        match private::newest(cache, purpose.kind(), &prefix(arch)) {
+        match recipe(arch, purpose).newest(cache) {
             Some(entry) => found(&entry, arch),
             None => Err(QemuError::NotFound { arch, purpose, why }),
         }
     }
 
-    /// The QEMU to use; a private copy is fetched if there is none.
+    /// Finds the QEMU to use, or fetches a private copy.
     pub fn provision(
         cache: &Cache,
         arch: Arch,
@@ -214,27 +204,30 @@ impl Qemu {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Qemu, QemuError> {
         match Qemu::find(cache, arch, purpose) {
-            Err(QemuError::NotFound { .. }) => found(&fetch(cache, arch, purpose, progress)?, arch),
+            Err(QemuError::NotFound { .. }) => {
+                let check = |folder: &Path| found(folder, arch).map(drop).map_err(|error| error.to_string());
+                found(&recipe(arch, purpose).fetch(cache, progress, &check)?, arch)
+            }
             result => result,
         }
     }
 
-    /// Why branch records cannot be handed to its guests, if they cannot.
+    /// Why it cannot hand branch records to its guests, if it cannot.
     pub fn undeliverable(&self) -> Option<String> {
         (self.number < WRITING).then(|| {
             format!(
-                "branch records are handed to a guest by a plugin that writes to it, which QEMU allows from {WRITING} on; this is {}",
+                "a plugin can hand branch records to a guest from QEMU {WRITING} on; this is {}",
                 self.number
             )
         })
     }
 
-    /// One path that is this QEMU, for the environment; it execs, so it too dies when killed.
+    /// One path that runs this QEMU, for the environment. A script execs, so it too dies when killed.
     pub fn single_program(&self) -> &Path {
         &self.wrapper
     }
 
-    /// Asks it what it is.
+    /// Asks QEMU for its version, its plugins and its machines.
     fn examined(arch: Arch, program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
         let ask = |arguments: &[&str]| -> Result<String, ChildError> {
             let mut command = Command::new(&program.program);
@@ -243,7 +236,7 @@ impl Qemu {
         };
         let version = ask(&["--version"])?.lines().next().unwrap_or_default().to_owned();
         let number = parse_version(&version).ok_or_else(|| Unfit::NotQemu(version.clone()))?;
-        // The suite that a private copy is of may move on: then it is tried, and refuses a plugin whose interface it has not.
+        // A private copy's suite may move on. Try its QEMU: it rejects a plugin of another interface.
         if number < OLDEST || number >= TOO_NEW && origin != Origin::Private {
             return Err(Unfit::Version(number));
         }
@@ -258,7 +251,7 @@ impl Qemu {
     }
 }
 
-/// The variable that names one.
+/// The environment variable that names a QEMU.
 pub fn variable(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "TRAMPLAB_QEMU_X86_64",
@@ -266,7 +259,7 @@ pub fn variable(arch: Arch) -> &'static str {
     }
 }
 
-/// Guests', which QEMU has for their architecture only.
+/// The guests' machine, which only the QEMU of their architecture has.
 fn machine(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "q35",
@@ -316,60 +309,32 @@ fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
         .map_err(|why| QemuError::PrivateUnfit { entry: entry.to_owned(), why })
 }
 
-/// Firmware, in the order in which it is looked for.
+fn recipe(arch: Arch, purpose: Purpose) -> Recipe {
+    let package = package_name(arch);
+    let data: Vec<String> = DATA.iter().map(|data| format!("-L \"$here/{data}\"")).collect();
+    Recipe {
+        kind: purpose.kind(),
+        name: package,
+        package,
+        suite: purpose.suite(),
+        wrapper: Some(Wrapper {
+            program: format!("usr/bin/{}", program_name(arch)),
+            environment: "export QEMU_MODULE_DIR=\"$lib/qemu\"\n",
+            arguments: data.join(" "),
+        }),
+    }
+}
+
+/// Folders of firmware, in the order of QEMU's search.
 const DATA: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
-/// Fetches Debian's QEMU and what it depends on.
-fn fetch(
-    cache: &Cache,
-    arch: Arch,
-    purpose: Purpose,
-    progress: &mut dyn FnMut(&str),
-) -> Result<PathBuf, QemuError> {
-    let layout = Layout::of_host()?;
-    let apt = Apt::open(cache, layout.architecture, progress)?;
-    apt.attempt(progress, QemuError::apt, |progress| {
-        let package = package_name(arch);
-        let packages = apt.closure(purpose.suite(), package)?;
-        let qemu = packages.iter().find(|found| found.name == package).expect("in its own closure");
-        let key = format!("{package}={}-{}", qemu.version, private::digest(&packages));
-        cache.entry(purpose.kind(), &key, |folder| {
-            progress(&format!(
-                "fetching {package} {} and its libraries ({} packages)",
-                qemu.version,
-                packages.len()
-            ));
-            private::unpack(&apt, &packages, folder)?;
-            write_wrapper(folder, &layout, arch)?;
-            // A copy that does not run is none.
-            found(folder, arch).map(|_| ())
-        })
-    })
-}
-
-fn write_wrapper(folder: &Path, layout: &Layout, arch: Arch) -> Result<(), PrivateError> {
-    let data: Vec<String> = DATA.iter().map(|data| format!("-L \"$here/{data}\"")).collect();
-    let environment = ["QEMU_MODULE_DIR=\"$lib/qemu\""];
-    private::write_wrapper(
-        folder,
-        layout,
-        &format!("usr/bin/{}", program_name(arch)),
-        &environment,
-        &data.join(" "),
-    )
-}
-
-fn prefix(arch: Arch) -> String {
-    format!("{}=", package_name(arch))
-}
-
-/// Of `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`, 10.0.13.
+/// Reads 10.0.13 from `QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)`.
 fn parse_version(line: &str) -> Option<Version> {
     let version = line.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
     Version::parse(version).ok()
 }
 
-/// Built without plugins, QEMU leaves the option out of its help.
+/// A QEMU that was built without plugins does not list the option.
 fn has_plugins(help: &str) -> bool {
     help.lines().any(|line| line.starts_with("-plugin "))
 }
@@ -380,7 +345,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn versions_are_read_from_the_first_line() {
+    fn reads_versions_from_the_first_line() {
         for (line, expected) in [
             ("QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)", Some(Version::new(10, 0, 13))),
             ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", Some(Version::new(7, 2, 22))),
@@ -393,18 +358,20 @@ mod tests {
         }
     }
 
-    /// A program that answers `--version` and `-help` as some QEMU did.
+    /// A program that answers `--version`, `-help` and `-machine help` like a QEMU.
     fn answering(version: &str, help: &str) -> QemuProgram {
         let script = format!(
-            "case $1 in --version) echo '{version}';; -help) echo '{help}';; -machine) echo 'q35   Standard PC';; esac"
+            "case $1 in --version) echo '{version}';; -help) echo '{help}';; \
+             -machine) echo 'q35   Standard PC';; esac"
         );
         let arguments = ["-c", &script, "qemu"].map(OsString::from).to_vec();
         QemuProgram { program: "/bin/sh".into(), arguments, environment: Vec::new() }
     }
 
     #[test]
-    fn a_qemu_must_be_in_the_range_and_have_plugins() {
-        const PLUGINS: &str = "-enable-sync-profile\n-plugin [file=]<file>[,<argname>=<argvalue>]\n                load a plugin\n";
+    fn accepts_only_a_qemu_in_range_with_plugins() {
+        const PLUGINS: &str = "-enable-sync-profile\n-plugin [file=]<file>[,<argname>=<argvalue>]\n                \
+             load a plugin\n";
         const NONE: &str = "-enable-sync-profile\n--run-with [async-teardown=on|off]\n";
         let first = |version: &str| format!("QEMU emulator version {version}");
         for (version, help, expected) in [
@@ -425,7 +392,7 @@ mod tests {
                 ),
             ),
             (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),
-            ("bochs 2.7".to_owned(), PLUGINS, Some("it does not answer like QEMU: `bochs 2.7`")),
+            ("bochs 2.7".to_owned(), PLUGINS, Some("expected QEMU, it answers `bochs 2.7`")),
         ] {
             let result =
                 Qemu::examined(Arch::X86_64, answering(&version, help), Origin::Named, PathBuf::new());
@@ -439,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_private_copy_of_the_right_guest_is_taken() {
+    fn takes_the_newest_private_copy_for_the_guest_and_purpose() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path(), true);
         for (age, kind, key) in [
@@ -453,10 +420,11 @@ mod tests {
             file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
         }
         fs::create_dir_all(folder.path().join("qemu/qemu-system-x86=incomplete")).unwrap();
-        let copies = private::copies(&cache, Purpose::Measuring.kind(), &prefix(Arch::X86_64));
-        assert_eq!(copies.last(), Some(&cache.path("qemu", "qemu-system-x86=10.0.13-b")));
-        assert_eq!(copies.len(), 2);
-        let copies = private::copies(&cache, Purpose::Delivering.kind(), &prefix(Arch::X86_64));
-        assert_eq!(copies, [cache.path("qemu-writing", "qemu-system-x86=11.1.2-d")]);
+        for (purpose, kind, key) in [
+            (Purpose::Measuring, "qemu", "qemu-system-x86=10.0.13-b"),
+            (Purpose::Delivering, "qemu-writing", "qemu-system-x86=11.1.2-d"),
+        ] {
+            assert_eq!(recipe(Arch::X86_64, purpose).newest(&cache), Some(cache.path(kind, key)));
+        }
     }
 }

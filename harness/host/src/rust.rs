@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rust for the guest agent of another architecture than the host's: the host's own rustc where it has that target's standard
-//! library (rustup's target), else a private copy of Debian's rustc with it. A standard library goes with the rustc it was
-//! built by, and with no other: so both come from there.
+//! Rust for guest agents of another architecture than the host's. The host's own rustc serves if it
+//! has that target's standard library (from rustup). Otherwise this fetches a private copy of
+//! Debian's rustc with the library: a standard library works only with the rustc that built it.
 
-use super::apt::debian_architecture;
 use super::{
-    apt::{Apt, AptError},
-    cache::{Cache, CacheError},
+    apt::{Apt, AptError, Package, debian_architecture},
+    cache::Cache,
     child,
-    private::{self, Layout, PrivateError, SUITE, WRAPPER},
+    private::{Layout, PrivateError, Recipe, SUITE, WRAPPER, Wrapper},
 };
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +17,7 @@ use std::{
 use tramplab_model::run::Arch;
 
 const KIND: &str = "rust";
-/// Debian's rustc for building browsers: newer than a release's own.
+/// Debian's rustc for building browsers: newer than the release's own rustc.
 const RUSTC: &str = "rustc-web";
 const STD: &str = "libstd-rust-web-dev";
 const LIMIT: Duration = Duration::from_secs(20);
@@ -26,22 +25,19 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum RustError {
     #[error(
-        "failed to find Rust for {arch} guests: rustc has no target {target}, and no private copy is in the cache, where --no-cache does not look; run \
-         `cargo xtask vm-test --setup --arch {arch}`, or `rustup target add {target}`"
+        "failed to find Rust for {arch} guests: rustc has no target {target}, and the cache has no \
+         private copy (--no-cache ignores it); run `cargo xtask vm-test --setup --arch {arch}`, or \
+         `rustup target add {target}`"
     )]
     NotFound { arch: Arch, target: String },
-    #[error("failed to make a private Rust for {arch} guests: {source}; `rustup target add {}` does as well", target(*.arch))]
-    Private { arch: Arch, source: PrivateError },
     #[error(
-        "failed to make a private Rust for {arch} guests: Debian's {RUSTC} is {rustc}, its {STD} for {arch} {std}; `rustup target \
-         add {}` does as well",
+        "failed to fetch Rust for {arch} guests: {source}; or run `rustup target add {}`",
         target(*.arch)
     )]
-    Apart { arch: Arch, rustc: String, std: String },
-    #[error(transparent)]
-    Cache(#[from] CacheError),
+    Private { arch: Arch, source: PrivateError },
     #[error(
-        "failed to use the private Rust in {entry} for {arch} guests: {why}; remove that folder and run with --setup"
+        "failed to use the private Rust in {entry} for {arch} guests: {why}; remove that folder \
+         and run with --setup"
     )]
     Unfit { arch: Arch, entry: PathBuf, why: String },
 }
@@ -49,18 +45,18 @@ pub enum RustError {
 /// A rustc that compiles for an architecture's guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rustc {
-    /// The host's own, as cargo finds it.
+    /// The host's own, found as cargo finds it.
     Host,
-    /// One program, for `RUSTC`.
+    /// The program to name in `RUSTC`.
     Private(PathBuf),
 }
 
-/// As rustc calls it; the agent is static, and needs nothing of the guest's.
+/// rustc's name of the target. The agent is static and uses no file of the guest.
 pub fn target(arch: Arch) -> String {
     format!("{}-unknown-linux-gnu", machine(arch))
 }
 
-/// The linker, and C compiler, of another architecture than the host's, as Debian calls it.
+/// Debian's name of the C compiler and linker for another architecture than the host's.
 pub fn cross_compiler(arch: Arch) -> String {
     format!("{}-linux-gnu-gcc", machine(arch))
 }
@@ -73,32 +69,49 @@ fn machine(arch: Arch) -> &'static str {
 }
 
 impl Rustc {
-    /// Nothing is fetched.
+    /// Finds a rustc. Fetches nothing.
     pub fn find(cache: &Cache, arch: Arch) -> Result<Rustc, RustError> {
         if Arch::host() == Some(arch) || has_target(&of_cargo(), arch) {
             return Ok(Rustc::Host);
         }
-        match private::newest(cache, KIND, &format!("{arch}=")) {
+        match recipe(arch).newest(cache) {
             Some(entry) => examined(&entry, arch),
             None => Err(RustError::NotFound { arch, target: target(arch) }),
         }
     }
 
-    /// A private copy is fetched if there is nothing else.
+    /// Finds a rustc, or fetches a private copy.
     pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Rustc, RustError> {
         match Rustc::find(cache, arch) {
-            Err(RustError::NotFound { .. }) => examined(&fetch(cache, arch, progress)?, arch),
+            Err(RustError::NotFound { .. }) => {
+                let fetched = fetch(cache, arch, progress);
+                examined(&fetched.map_err(|source| RustError::Private { arch, source })?, arch)
+            }
             result => result,
         }
     }
 }
 
-/// The one that cargo takes.
+fn recipe(arch: Arch) -> Recipe {
+    Recipe {
+        kind: KIND,
+        name: arch.name(),
+        package: STD,
+        suite: SUITE,
+        wrapper: Some(Wrapper {
+            program: "usr/bin/rustc".to_owned(),
+            environment: "",
+            arguments: "--sysroot \"$here/usr\"".to_owned(),
+        }),
+    }
+}
+
+/// The rustc that cargo uses.
 fn of_cargo() -> PathBuf {
     std::env::var_os("RUSTC").filter(|rustc| !rustc.is_empty()).map_or_else(|| "rustc".into(), PathBuf::from)
 }
 
-/// rustc names the folder whether it is there or not.
+/// rustc prints the folder even if it does not exist.
 fn has_target(rustc: &Path, arch: Arch) -> bool {
     let mut command = Command::new(rustc);
     command.args(["--print", "target-libdir", "--target", &target(arch)]);
@@ -115,51 +128,31 @@ fn examined(entry: &Path, arch: Arch) -> Result<Rustc, RustError> {
     Ok(Rustc::Private(wrapper))
 }
 
-fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, RustError> {
-    let private = |source: PrivateError| RustError::Private { arch, source };
-    let registry = |error: AptError| private(error.into());
-    let layout = Layout::of_host().map_err(private)?;
-    let own = Apt::open(cache, layout.architecture, progress).map_err(registry)?;
-    let other = Apt::open(cache, debian_architecture(arch), progress).map_err(registry)?;
-    let attempt = |progress: &mut dyn FnMut(&str)| -> Result<PathBuf, RustError> {
-        // Without what rustc would link with: the host has that.
-        let mut packages = own.closure(SUITE, STD).map_err(registry)?;
-        let std = packages.iter().find(|package| package.name == STD).expect("in its own closure").clone();
-        packages.push(own.exactly(RUSTC, &std.version).map_err(registry)?);
-        let others = other.closure(SUITE, STD).map_err(registry)?;
-        let others: Vec<_> = others.into_iter().filter(|package| package.name == STD).collect();
-        if others[0].version != std.version {
-            let [rustc, std] = [std.version, others[0].version.clone()];
-            return Err(RustError::Apart { arch, rustc, std });
+fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, PrivateError> {
+    let own = Apt::open(cache, Layout::of_host()?.architecture, progress)?;
+    let other = Apt::open(cache, debian_architecture(arch), progress)?;
+    let plan = || {
+        // The host has the linker: fetch the dependencies of the library, not those of rustc.
+        let mut packages = own.closure(SUITE, STD)?;
+        let version = version(&own, &packages)?;
+        packages.push(own.exactly(RUSTC, &version)?);
+        let mut others = other.closure(SUITE, STD)?;
+        others.retain(|package| package.name == STD);
+        let std = self::version(&other, &others)?;
+        if std != version {
+            let packages = format!("{RUSTC} and {STD} for {arch}");
+            return Err(AptError::Apart { packages, versions: format!("{version} and {std}") });
         }
-        let all = [&packages[..], &others].concat();
-        let key = format!("{}={}-{}", arch.name(), std.version, private::digest(&all));
-        let fill = |folder: &Path| -> Result<(), RustError> {
-            progress(&format!("fetching {RUSTC} {} with its standard library for {arch}", std.version));
-            private::unpack(&other, &others, folder).map_err(private)?;
-            private::unpack(&own, &packages, folder).map_err(private)?;
-            private::write_wrapper(folder, &layout, "usr/bin/rustc", &[], "--sysroot \"$here/usr\"")
-                .map_err(private)?;
-            // A copy that does not run is none.
-            examined(folder, arch).map(|_| ())
-        };
-        cache.entry(KIND, &key, fill)
+        Ok(vec![others, packages])
     };
-    match attempt(progress) {
-        // What old lists name may be gone from the registry.
-        Err(
-            RustError::Private {
-                source: PrivateError::Apt(AptError::NotFound { .. } | AptError::Child(_)),
-                ..
-            }
-            | RustError::Apart { .. },
-        ) if !(own.is_fresh() && other.is_fresh()) => {
-            own.refresh(progress).map_err(registry)?;
-            other.refresh(progress).map_err(registry)?;
-            attempt(progress)
-        }
-        result => result,
-    }
+    let check = |folder: &Path| examined(folder, arch).map(drop).map_err(|error| error.to_string());
+    recipe(arch).fetch_planned(cache, &[&other, &own], progress, &check, &plan)
+}
+
+/// The version of the standard library among the packages.
+fn version(apt: &Apt, packages: &[Package]) -> Result<String, AptError> {
+    let std = packages.iter().find(|package| package.name == STD);
+    std.map(|package| package.version.clone()).ok_or_else(|| apt.not_found(STD))
 }
 
 #[cfg(test)]
@@ -168,7 +161,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_private_copy_is_one_for_the_architecture_that_runs_and_has_the_target() {
+    fn accepts_only_a_private_copy_that_runs_and_has_the_target() {
         let Some(host) = Arch::host() else { return };
         let other = Arch::ALL.into_iter().find(|&arch| arch != host).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -193,7 +186,7 @@ mod tests {
         made(&format!("{host}=1-a"), "echo /").unwrap();
         assert!(
             matches!(Rustc::find(&cache, other), Err(RustError::NotFound { .. })),
-            "of another architecture"
+            "it is for another architecture"
         );
         made(&format!("{other}=1-a"), "exit 1").unwrap();
         let error = Rustc::find(&cache, other).unwrap_err().to_string();

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding a virtme-ng and the virtiofsd it needs: the system's, or private copies. virtme-ng's comes from PyPI, since the
-//! host's Python runs it and Debian's lacks the init that boots fast; virtiofsd's from Debian trixie, see [`super::private`].
+//! Finds virtme-ng and the virtiofsd it needs: the system's, or private copies. The copy of
+//! virtme-ng comes from PyPI: the host's Python runs it, and Debian's package lacks the init that
+//! boots fast. The copy of virtiofsd comes from Debian trixie, see [`super::private`].
 
 use super::{
-    apt::{Apt, AptError},
     cache::{Cache, CacheError},
     child::{self, ChildError},
-    private::{self, Layout, PrivateError, SUITE, WRAPPER},
+    private::{PrivateError, Recipe, SUITE, WRAPPER, Wrapper, write_script},
     program::in_path,
 };
 
 use serde::{Deserialize, Serialize};
 use std::{
     env, fs, io,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
-/// What a private copy is, and so what the tests run.
+/// The version of a private copy, which the tests run.
 const PINNED: &str = "1.42";
-/// Before it the guest's init runs no program but where the host's udev names its ports, and if that takes no longer than a boot may.
+/// Before it, the guest's init waits for the host's udev to name the ports, longer than a boot may
+/// take, and may run no program at all.
 const OLDEST: (u32, u32) = (1, 41);
 const TOO_NEW: (u32, u32) = (2, 0);
 
 const VNG: &str = "virtme-ng";
 const VIRTIOFSD: &str = "virtiofsd";
-/// Where distributions put it, out of the path.
+/// Where distributions put it, outside PATH.
 const VIRTIOFSD_PLACES: [&str; 4] = [
     "/usr/libexec/virtiofsd",
     "/usr/lib/virtiofsd/virtiofsd",
@@ -41,19 +41,18 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
 #[derive(Debug, thiserror::Error)]
 pub enum VirtmeError {
     #[error(
-        "failed to find {what}: {why}, and no private copy is in the cache, where --no-cache does not look; run `cargo xtask vm-test --setup --vm virtme-ng`"
+        "failed to find {what}: {why}, and the cache has no private copy (--no-cache ignores it); \
+         run `cargo xtask vm-test --setup --vm virtme-ng`"
     )]
     NotFound { what: &'static str, why: String },
     #[error("failed to use the private {what} in {}: {why}", .entry.display())]
     PrivateUnfit { what: &'static str, entry: PathBuf, why: Unfit },
-    #[error("failed to install virtme-ng {PINNED} from PyPI, which takes python3 and its pip: {0}")]
+    #[error("failed to install virtme-ng {PINNED} from PyPI (needs python3 with pip): {0}")]
     Install(#[from] ChildError),
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Private(#[from] PrivateError),
-    #[error(transparent)]
-    Apt(#[from] AptError),
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
@@ -67,14 +66,14 @@ pub struct Vng {
 }
 
 impl Vng {
-    /// virtme-ng with a home of its own: the user's defaults are for the user's guests.
+    /// Runs virtme-ng with its own home: the user's defaults do not apply to our guests.
     pub fn command(&self, home: &Path) -> Command {
         let mut command = Command::new(&self.program);
         let beside = self.program.parent().map(Path::to_owned);
         let path = env::var_os("PATH").unwrap_or_default();
         let folders = [home.join("bin")].into_iter().chain(beside).chain(env::split_paths(&path));
         command.env("PATH", env::join_paths(folders).unwrap_or(path));
-        // What was installed for this user stays to be found.
+        // Python must still find the packages that this user installed.
         if let (None, Some(user)) = (env::var_os("PYTHONUSERBASE"), env::var_os("HOME")) {
             command.env("PYTHONUSERBASE", Path::new(&user).join(".local"));
         }
@@ -83,17 +82,7 @@ impl Vng {
     }
 }
 
-impl VirtmeError {
-    fn apt(&self) -> Option<&AptError> {
-        match self {
-            VirtmeError::Apt(error) => Some(error),
-            VirtmeError::Private(error) => error.apt(),
-            _ => None,
-        }
-    }
-}
-
-/// Why one that is there does not do.
+/// Why a program that was found cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
     #[error(
@@ -101,26 +90,26 @@ pub enum Unfit {
         .0.0, .0.1, OLDEST.0, OLDEST.1, TOO_NEW.0, TOO_NEW.1
     )]
     Version((u32, u32)),
-    #[error("it does not answer like {expected}: `{said}`")]
+    #[error("expected {expected}, it answers `{said}`")]
     Other { expected: &'static str, said: String },
     #[error(transparent)]
     Child(#[from] ChildError),
 }
 
-/// Both programs, asked for their versions.
+/// Both programs. Each has answered with its version.
 #[derive(Clone, Debug)]
 pub struct VirtmeNg {
     pub vng: Vng,
-    /// virtme-ng's own.
+    /// virtme-ng's version.
     pub version: String,
 }
 
 impl VirtmeNg {
-    /// What is to be used; nothing is fetched.
+    /// Finds both programs. Fetches nothing.
     pub fn find(cache: &Cache) -> Result<VirtmeNg, VirtmeError> {
         let virtiofsd = match system_virtiofsd() {
             Ok(program) => program,
-            Err(why) => match private::newest(cache, VIRTIOFSD, "") {
+            Err(why) => match virtiofsd_recipe().newest(cache) {
                 Some(entry) => private_virtiofsd(&entry)?,
                 None => return Err(VirtmeError::NotFound { what: VIRTIOFSD, why }),
             },
@@ -135,10 +124,13 @@ impl VirtmeNg {
         Ok(VirtmeNg { vng: Vng { program, virtiofsd }, version })
     }
 
-    /// What is to be used; private copies are fetched of what there is not.
+    /// Finds both programs, and fetches private copies of those that are missing.
     pub fn provision(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<VirtmeNg, VirtmeError> {
-        if system_virtiofsd().is_err() && private::copies(cache, VIRTIOFSD, "").is_empty() {
-            fetch_virtiofsd(cache, progress)?;
+        let recipe = virtiofsd_recipe();
+        if system_virtiofsd().is_err() && recipe.newest(cache).is_none() {
+            let check =
+                |folder: &Path| private_virtiofsd(folder).map(drop).map_err(|error| error.to_string());
+            recipe.fetch(cache, progress, &check)?;
         }
         if system_vng().is_err() {
             install_vng(cache, progress)?;
@@ -154,7 +146,7 @@ pub fn has_system_vng() -> bool {
 fn system_vng() -> Result<(PathBuf, String), String> {
     let program = in_path("vng").ok_or("vng is not in PATH")?;
     let version = vng_version(&program)
-        .map_err(|why| format!("the system's {} does not do ({why})", program.display()))?;
+        .map_err(|why| format!("the system's {} cannot be used ({why})", program.display()))?;
     Ok((program, version))
 }
 
@@ -169,7 +161,7 @@ fn vng_version(program: &Path) -> Result<String, Unfit> {
     Ok(version.to_owned())
 }
 
-/// Of `1.42`, `1.41.1` or `1.42+3.gabcdef`, the first two numbers.
+/// The first two numbers of `1.42`, `1.41.1` or `1.42+3.gabcdef`.
 fn parse_version(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -177,17 +169,17 @@ fn parse_version(version: &str) -> Option<(u32, u32)> {
 
 fn system_virtiofsd() -> Result<PathBuf, String> {
     let places = VIRTIOFSD_PLACES.map(PathBuf::from).into_iter().filter(|place| place.is_file());
-    let mut why = "there is none of the system's".to_owned();
+    let mut why = "the system has none".to_owned();
     for program in in_path(VIRTIOFSD).into_iter().chain(places) {
         match is_virtiofsd(&program) {
             Ok(()) => return Ok(program),
-            Err(unfit) => why = format!("the system's {} does not do ({unfit})", program.display()),
+            Err(unfit) => why = format!("the system's {} cannot be used ({unfit})", program.display()),
         }
     }
     Err(why)
 }
 
-/// The one in Rust. QEMU's old one, in C, needs root and says `virtiofsd version`.
+/// Accepts the virtiofsd in Rust. QEMU's old one in C needs root and prints `virtiofsd version`.
 fn is_virtiofsd(program: &Path) -> Result<(), Unfit> {
     let said = first_line(program)?;
     let number = said.strip_prefix("virtiofsd ").and_then(parse_version);
@@ -219,28 +211,24 @@ fn private_virtiofsd(entry: &Path) -> Result<PathBuf, VirtmeError> {
     Ok(program)
 }
 
-fn fetch_virtiofsd(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
-    let layout = Layout::of_host().map_err(VirtmeError::Private)?;
-    let apt = Apt::open(cache, layout.architecture, progress)?;
-    apt.attempt(progress, VirtmeError::apt, |progress| {
-        let packages = apt.closure(SUITE, VIRTIOFSD)?;
-        let version = packages.iter().find(|found| found.name == VIRTIOFSD).expect("in its own closure");
-        let key = format!("{VIRTIOFSD}={}-{}", version.version, private::digest(&packages));
-        cache.entry(VIRTIOFSD, &key, |folder| {
-            progress(&format!("fetching {VIRTIOFSD} {} ({} packages)", version.version, packages.len()));
-            private::unpack(&apt, &packages, folder)?;
-            private::write_wrapper(folder, &layout, "usr/libexec/virtiofsd", &[], "")?;
-            // A copy that does not run is none.
-            private_virtiofsd(folder).map(drop)
-        })?;
-        Ok(())
-    })
+fn virtiofsd_recipe() -> Recipe {
+    Recipe {
+        kind: VIRTIOFSD,
+        name: VIRTIOFSD,
+        package: VIRTIOFSD,
+        suite: SUITE,
+        wrapper: Some(Wrapper {
+            program: "usr/libexec/virtiofsd".to_owned(),
+            environment: "",
+            arguments: String::new(),
+        }),
+    }
 }
 
-/// The module and function of each of its programs that runs a guest.
+/// virtme-ng's programs that run a guest, each with its module.
 const ENTRY_POINTS: [(&str, &str); 2] = [("vng", "virtme_ng.run"), ("virtme-run", "virtme.commands.run")];
 
-/// Into a folder of its own, where no other Python package can be in its way.
+/// Installs virtme-ng into its own folder, isolated from other Python packages.
 fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
     cache.entry(VNG, PINNED, |folder| {
         progress(&format!("installing virtme-ng {PINNED} from PyPI"));
@@ -265,23 +253,21 @@ fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), Virt
         fs::create_dir(&bin).map_err(io("make", &bin))?;
         for (name, module) in ENTRY_POINTS {
             let path = bin.join(name);
-            // As pip's own, but for finding its modules beside itself: the folder is renamed when it is complete.
+            // Like pip's script, but finds its modules beside itself: the cache renames the folder.
             let script = format!(
                 "#!/bin/sh\nhere=$(cd \"$(dirname \"$(readlink -f \"$0\")\")/..\" && pwd) || exit 127\n\
                  export PYTHONPATH=\"$here/python\"\n\
                  exec {} -c 'import sys; from {module} import main; sys.exit(main())' \"$@\"\n",
                 shell_words::quote(&python)
             );
-            fs::write(&path, script)
-                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
-                .map_err(io("write", &path))?;
+            write_script(&path, &script).map_err(io("write", &path))?;
         }
         private_vng(folder).map(drop)
     })?;
     Ok(())
 }
 
-/// The program behind whatever shim `python3` is: packages with compiled parts fit no other.
+/// The interpreter behind a `python3` shim: compiled packages work only with this one.
 fn python() -> Result<String, ChildError> {
     let mut ask = Command::new("python3");
     let output = child::run(ask.args(["-c", "import sys; print(sys.executable)"]), LIMIT)?;
@@ -292,16 +278,15 @@ fn python() -> Result<String, ChildError> {
 mod tests {
     use super::*;
 
-    /// A program that answers `--version` so.
+    /// A program that prints the line.
     fn answering(folder: &Path, line: &str) -> PathBuf {
         let path = folder.join("program");
-        fs::write(&path, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path, &format!("#!/bin/sh\necho '{line}'\n")).unwrap();
         path
     }
 
     #[test]
-    fn a_virtme_ng_must_be_in_the_range() {
+    fn accepts_only_a_virtme_ng_in_range() {
         let folder = tempfile::tempdir().unwrap();
         for (line, expected) in [
             ("virtme-ng 1.42", Ok("1.42")),
@@ -309,9 +294,9 @@ mod tests {
             ("virtme-ng 1.42+7.g0123abc", Ok("1.42+7.g0123abc")),
             ("virtme-ng 1.40", Err("it is virtme-ng 1.40, expected at least 1.41 and below 2.0")),
             ("virtme-ng 2.0", Err("it is virtme-ng 2.0, expected at least 1.41 and below 2.0")),
-            ("virtme-ng unknown", Err("it does not answer like virtme-ng: `virtme-ng unknown`")),
-            ("vng, the game", Err("it does not answer like virtme-ng: `vng, the game`")),
-            ("", Err("it does not answer like virtme-ng: ``")),
+            ("virtme-ng unknown", Err("expected virtme-ng, it answers `virtme-ng unknown`")),
+            ("vng, the game", Err("expected virtme-ng, it answers `vng, the game`")),
+            ("", Err("expected virtme-ng, it answers ``")),
         ] {
             let found = vng_version(&answering(folder.path(), line)).map_err(|why| why.to_string());
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{line}");
@@ -319,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_virtiofsd_of_old_qemus_is_none() {
+    fn rejects_the_virtiofsd_of_old_qemus() {
         let folder = tempfile::tempdir().unwrap();
         for (line, expected) in
             [("virtiofsd 1.13.2", true), ("virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", false)]

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tramplab_host::{
-    apt::{Apt, AptError},
+    apt::{self, Apt, AptError},
     cache::Cache,
 };
 
@@ -81,7 +81,7 @@ pub fn search<R>(
     mut attempt: impl FnMut(&Apt, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
 ) -> Result<R, KernelError> {
     let apt = Apt::open(cache, architecture, progress)?;
-    apt.attempt(progress, KernelError::apt, |progress| attempt(&apt, progress))
+    apt::attempt(&[&apt], progress, KernelError::apt, |progress| attempt(&apt, progress))
 }
 
 /// A text as the extended regular expression that matches it alone.

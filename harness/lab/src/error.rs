@@ -4,7 +4,7 @@
 use std::io;
 use tramplab_analysis::profile::ProfileError;
 use tramplab_host::{
-    CacheError, ChildError, QemuError, VirtmeError, busybox::BusyboxError, config::ConfigError,
+    CacheError, ChildError, PrivateError, QemuError, VirtmeError, config::ConfigError,
     lbr::NoHardware, runs::StoreError, rust::RustError,
 };
 use tramplab_kernel::{KernelError, compile::BuildError, series::SeriesError};
@@ -45,7 +45,7 @@ pub enum Error {
     #[error(transparent)]
     Virtme(#[from] VirtmeError),
     #[error(transparent)]
-    Busybox(#[from] BusyboxError),
+    Private(#[from] PrivateError),
     #[error(transparent)]
     Cache(#[from] CacheError),
     #[error(transparent)]
@@ -126,7 +126,7 @@ impl Error {
             Error::Failed(_)
             | Error::Io(_)
             | Error::Json(_)
-            | Error::Busybox(_)
+            | Error::Private(_)
             | Error::Child(_)
             | Error::Vm(_)
             | Error::Guest(_)

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads what apt prints.
+
+use super::{AptError, Package};
+use std::collections::BTreeSet;
+
+/// The suites that `apt-get update` fetched and those that it failed to fetch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answers {
+    pub answered: BTreeSet<String>,
+    pub failed: BTreeSet<String>,
+}
+
+/// Reads lines such as `Get:1 http://deb.debian.org/debian trixie InRelease [140 kB]` and
+/// `Err:6 http://deb.debian.org/debian sid/main amd64 Packages`. After an `Ign:` line apt tries
+/// something else.
+pub(super) fn answers(update: &str) -> Answers {
+    let suites = |tags: &[&str]| -> BTreeSet<String> {
+        let suite = |line: &str| {
+            let mut words = line.split(' ');
+            let tag = words.next()?.split_once(':')?.0;
+            let place = words.nth(1)?;
+            tags.contains(&tag).then(|| place.split('/').next().unwrap_or(place).to_owned())
+        };
+        update.lines().filter_map(suite).collect()
+    };
+    let failed = suites(&["Err"]);
+    Answers { answered: &suites(&["Hit", "Get"]) - &failed, failed }
+}
+
+/// Reads the packages of apt's plan: `Inst libc6 (2.41-12+deb13u4 Debian:13.7/stable [amd64])`
+/// gives `libc6=2.41-12+deb13u4`.
+pub(super) fn installed(plan: &str) -> Vec<String> {
+    let exact = |line: &str| -> Option<String> {
+        let mut words = line.strip_prefix("Inst ")?.split_whitespace();
+        let name = words.next()?;
+        let version = words.find_map(|word| word.strip_prefix('('))?;
+        Some(format!("{name}={version}"))
+    };
+    plan.lines().filter_map(exact).collect()
+}
+
+/// Reads what `apt-cache show` prints.
+pub(super) fn packages(text: &str) -> Result<Vec<Package>, AptError> {
+    let field = |stanza: &str, field: &'static str| {
+        let line = stanza.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+        let package = || stanza.lines().next().unwrap_or_default().to_owned();
+        line.map(|value| value.trim().to_owned())
+            .ok_or_else(|| AptError::Format { package: package(), field })
+    };
+    text.split("\n\n")
+        .map(str::trim)
+        .filter(|stanza| !stanza.is_empty())
+        .map(|stanza| {
+            let number =
+                |name| field(stanza, name).ok().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+            Ok(Package {
+                // Debian counts installed sizes in KiB.
+                room: number("Size") + number("Installed-Size") * 1024,
+                name: field(stanza, "Package")?,
+                version: field(stanza, "Version")?,
+                architecture: field(stanza, "Architecture")?,
+                sha256: field(stanza, "SHA256")?,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// apt 2.6 printed this for a suite that does not exist and for a host that does not. The
+    /// lines of bookworm and trixie are added: one that is up to date and one that failed.
+    #[test]
+    fn separates_suites_that_answer_from_those_that_fail() {
+        let update = "\
+Ign:1 http://no-such-host.invalid/debian sid InRelease
+Ign:2 http://deb.debian.org/debian nosuch InRelease
+Get:3 http://deb.debian.org/debian experimental InRelease [91.7 kB]
+Hit:7 http://deb.debian.org/debian bookworm InRelease
+Err:4 http://deb.debian.org/debian nosuch Release
+  404  Not Found [IP: 203.0.113.80 80]
+Get:5 http://deb.debian.org/debian experimental/main amd64 Packages [365 kB]
+Ign:1 http://no-such-host.invalid/debian sid InRelease
+Err:1 http://no-such-host.invalid/debian sid InRelease
+  Could not resolve 'no-such-host.invalid'
+Get:8 http://deb.debian.org/debian trixie InRelease [140 kB]
+Err:9 http://deb.debian.org/debian trixie/main amd64 Packages
+  404  Not Found [IP: 203.0.113.80 80]
+Fetched 9818 kB in 2s (4909 kB/s)
+Reading package lists...
+";
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let expected = Answers {
+            answered: set(&["bookworm", "experimental"]),
+            failed: set(&["nosuch", "sid", "trixie"]),
+        };
+        assert_eq!(answers(update), expected);
+        assert_eq!(answers(""), Answers { answered: set(&[]), failed: set(&[]) });
+    }
+
+    #[test]
+    fn reads_each_package_of_a_plan_with_its_version() {
+        let plan = "Inst gcc-14-base (14.2.0-19 Debian:13.7/stable [amd64]) []\n\
+                    Inst libc6 [2.36-9] (2.41-12+deb13u4 Debian:13.7/stable [amd64])\n\
+                    Inst libaio1t64 (0.3.113-8+b1 Debian:13.7/stable [amd64])\n\
+                    Conf libc6 (2.41-12+deb13u4 Debian:13.7/stable [amd64])\n";
+        assert_eq!(
+            installed(plan),
+            ["gcc-14-base=14.2.0-19", "libc6=2.41-12+deb13u4", "libaio1t64=0.3.113-8+b1"]
+        );
+    }
+
+    const SHOWN: &str = "\
+Package: linux-binary-7.3-cloud-amd64
+Source: linux-signed-amd64 (7.3~rc7+1~exp1)
+Version: 7.3~rc7-1~exp1
+Installed-Size: 13876
+Architecture: amd64
+Depends: linux-base-7.3-cloud-amd64 (= 7.3~rc7-1~exp1)
+Description: Linux 7.3-rc7 for x86-64 cloud (kernel image)
+ The Linux kernel 7.3-rc7 for use on cloud platforms.
+Filename: pool/main/l/linux-signed-amd64/linux-binary-7.3-cloud-amd64_7.3~rc7-1~exp1_amd64.deb
+Size: 13885624
+SHA256: f607118da820d8ba7f06826bff27e84a30b95dbd4a9bdb646f38d8481b1e4268
+
+Package: qemu-system-x86
+Version: 1:10.0.13+ds-0+deb13u1
+Architecture: amd64
+SHA256: 0000000000000000000000000000000000000000000000000000000000000000
+";
+
+    #[test]
+    fn reads_packages_with_checksums_and_file_names() {
+        let packages = packages(SHOWN).unwrap();
+        let files: Vec<_> = packages.iter().map(Package::file).collect();
+        assert_eq!(
+            files,
+            [
+                "linux-binary-7.3-cloud-amd64_7.3~rc7-1~exp1_amd64.deb",
+                "qemu-system-x86_1%3a10.0.13+ds-0+deb13u1_amd64.deb"
+            ]
+        );
+        assert!(packages[0].sha256.starts_with("f607118d"));
+        assert_eq!(packages[0].room, 13_885_624 + 13_876 * 1024);
+        let error = super::packages("Package: foo\nVersion: 1\n").unwrap_err().to_string();
+        assert_eq!(error, "failed to read apt's description of Package: foo: no Architecture");
+    }
+}
