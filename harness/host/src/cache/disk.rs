@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Disks that are full or fail: writes files atomically, and finds out about free space.
+
+use super::CacheError;
+use std::{error::Error, fs, io, path::Path};
+
+/// Writes a file atomically, also if the power fails. A replaced file keeps its permissions.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().expect("a file in a folder");
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    io::Write::write_all(&mut file, bytes)?;
+    if let Ok(before) = fs::metadata(path) {
+        file.as_file().set_permissions(before.permissions())?;
+    }
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Fails if a folder's disk has less than `bytes` free. Called before large downloads: apt has been
+/// seen to hang on a full disk.
+pub fn require_room(folder: &Path, bytes: u64) -> Result<(), CacheError> {
+    // If the free space is unknown, writing reports a full disk.
+    let Ok(disk) = nix::sys::statvfs::statvfs(folder) else { return Ok(()) };
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+    if free >= bytes {
+        return Ok(());
+    }
+    const MIB: u64 = 1 << 20;
+    Err(CacheError::NoRoom { folder: folder.to_owned(), needed: bytes.div_ceil(MIB), free: free / MIB })
+}
+
+/// Returns true if a full disk caused the error. A child's error is known only from its output.
+pub fn is_full(error: &(dyn Error + 'static)) -> bool {
+    const KINDS: [io::ErrorKind; 3] =
+        [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
+    const WORDS: [&str; 3] =
+        ["No space left on device", "Disk quota exceeded", "You don't have enough free space"];
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.downcast_ref::<io::Error>().is_some_and(|error| KINDS.contains(&error.kind())) {
+            return true;
+        }
+        let text = error.to_string();
+        if WORDS.iter().any(|words| text.contains(words)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
