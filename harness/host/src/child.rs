@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running a host program to its end, within a deadline.
+//! Runs host programs with a deadline, and kills those that exceed it.
 
 use nix::{
     sys::{
@@ -23,14 +23,10 @@ use std::{
 pub enum ChildError {
     #[error("failed to start `{command}`: {source}")]
     Start { command: String, source: io::Error },
-    #[error("`{command}` did not end within {}", seconds(.limit))]
+    #[error("`{command}` did not end within {:.0} s", .limit.as_secs_f64())]
     Deadline { command: String, limit: Duration },
     #[error("`{command}` failed ({status}){}", after(.stderr))]
     Failed { command: String, status: ExitStatus, stderr: String },
-}
-
-fn seconds(limit: &Duration) -> String {
-    format!("{:.0} s", limit.as_secs_f64())
 }
 
 fn after(stderr: &str) -> String {
@@ -38,12 +34,12 @@ fn after(stderr: &str) -> String {
     if text.is_empty() { String::new() } else { format!(":\n{text}") }
 }
 
-/// Has every descriptor but the first three closed when another program is started. The caller of
-/// this program may have left some open, and nothing that it starts is to have them.
+/// Marks every descriptor above standard error as close-on-exec. The caller of this program may
+/// have left some open, and our children must not inherit them.
 pub fn close_inherited() -> io::Result<()> {
     let above_standard_error = 3 as libc::c_uint;
-    // Not libc's own function, which is younger than some of the libraries in use.
-    // SAFETY: no memory is passed, and nothing is closed here.
+    // A raw system call: some libc versions in use lack `close_range`.
+    // SAFETY: the call takes no memory and closes nothing.
     let done = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -55,14 +51,14 @@ pub fn close_inherited() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What a program that ended well has written.
+/// A program's output. Bytes that are not UTF-8 are replaced.
 #[derive(Debug)]
 pub struct Output {
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Runs a program that is to end with status 0.
+/// Runs a program that must exit with status 0.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError> {
     let (status, output) = finish(command, limit)?;
     if status.success() {
@@ -72,11 +68,11 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError>
     }
 }
 
-/// Runs a program whose status the caller judges.
+/// Runs a program and returns its status.
 pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Output), ChildError> {
     let start_error = |command: &Command, source| ChildError::Start { command: shown(command), source };
-    // Files and not pipes: a grandchild that outlives its parent can hold a pipe open for ever. In memory: on a full disk the
-    // program's answer would be cut without a word.
+    // Use files, not pipes: a grandchild that outlives its parent can hold a pipe open forever.
+    // Keep them in memory: a full disk would silently truncate the output.
     let file = || Ok::<_, io::Error>(File::from(memfd_create(c"tramplab-output", MFdFlags::MFD_CLOEXEC)?));
     let (mut out, mut err) = match (file(), file()) {
         (Ok(out), Ok(err)) => (out, err),
@@ -92,20 +88,20 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Out
         file.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    // A write beyond it fails, in a program that may not look.
+    // A write beyond the limit fails, and the program may ignore that.
     let (limit_of_files, _) =
         getrlimit(Resource::RLIMIT_FSIZE).map_err(|errno| start_error(command, errno.into()))?;
     let is_cut = |file: &File| file.metadata().is_ok_and(|metadata| metadata.len() >= limit_of_files);
     if is_cut(&out) || is_cut(&err) {
         let cut =
-            io::Error::new(io::ErrorKind::FileTooLarge, "the limit of files (ulimit -f) cuts what it says");
+            io::Error::new(io::ErrorKind::FileTooLarge, "the file size limit (ulimit -f) cuts its output");
         return Err(start_error(command, cut));
     }
     let texts = read(&mut out).and_then(|stdout| Ok(Output { stdout, stderr: read(&mut err)? }));
     Ok((status, texts.map_err(|source| start_error(command, source))?))
 }
 
-/// Runs a program whose output goes where the caller has pointed it.
+/// Runs a program with the caller's choice of standard streams.
 pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildError> {
     let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
     // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
@@ -134,7 +130,7 @@ pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildE
     }
 }
 
-/// Killed and reaped; one that may not be killed (sudo's) is left after a moment, never waited for.
+/// Kills and reaps a child. Leaves one that may not be killed (sudo's) after two seconds.
 fn stop(child: &mut Child) {
     let _ = child.kill();
     for _ in 0..100 {
@@ -145,23 +141,25 @@ fn stop(child: &mut Child) {
     }
 }
 
-/// A program in a process group of its own, which is killed whole and reaped when it is dropped.
+/// A program in its own process group. Dropping it kills the group and reaps the program.
 pub struct Group {
     child: Child,
     ended: bool,
 }
 
-/// How long it may take to stop its children by itself, as make does.
+/// The time that a program like make gets to stop its children itself.
 const GRACE: Duration = Duration::from_secs(3);
 
 impl Group {
     pub fn spawn(command: &mut Command) -> io::Result<Group> {
         command.process_group(0);
         let parent = nix::unistd::getpid();
-        // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
+        // SAFETY: between fork and exec only prctl and getppid are called, which are
+        // async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                // SIGTERM and not SIGKILL: make takes its children with it. bubblewrap dies of it and kills all inside.
+                // SIGTERM, not SIGKILL: make then stops its children. bubblewrap dies of it and
+                // kills everything inside.
                 prctl::set_pdeathsig(Signal::SIGTERM)?;
                 if nix::unistd::getppid() != parent {
                     return Err(io::Error::other("the parent has died"));
@@ -189,7 +187,8 @@ impl Drop for Group {
                 thread::sleep(Duration::from_millis(10));
             }
         }
-        // Also after a good end: what it left in the background. The group's number is not given anew while any lives.
+        // Also after success: kill what it left in the background. The group's number stays taken
+        // while a member lives.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.child.wait();
     }
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn output_and_failure_are_told_apart() {
+    fn returns_output_or_failure() {
         let long = Duration::from_secs(60);
         let output = run(&mut sh("echo out; echo err >&2"), long).unwrap();
         assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("out\n", "err\n"));
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_does_not_end_is_killed_even_when_its_own_child_keeps_the_output_open() {
+    fn kills_a_child_at_the_deadline_even_if_a_grandchild_keeps_the_output_open() {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
         let script = format!("echo $$ > {}; sleep 600 & echo $! >&2; wait", pid.display());

@@ -1,42 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading YAML: the one place that knows the YAML library.
+//! Reads YAML. Only this module knows the YAML library.
 //!
-//! Unknown keys are errors where the type says `deny_unknown_fields`, which every type read here does.
+//! Every type read here denies unknown fields.
 
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 pub use serde_yaml::Spanned;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    #[error("failed to read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
+    #[error("{path}:{line}:{column}: {message}\n{}", .snippet.trim_end())]
     Invalid { path: PathBuf, line: u64, column: u64, message: String, snippet: String },
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::Read { path, source } => write!(f, "failed to read {}: {source}", path.display()),
-            ConfigError::Invalid { path, line, column, message, snippet } => {
-                let path = path.display();
-                write!(f, "{path}:{line}:{column}: {message}\n{}", snippet.trim_end())
-            }
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConfigError::Read { source, .. } => Some(source),
-            ConfigError::Invalid { .. } => None,
-        }
-    }
 }
 
 /// Reads a YAML file.
@@ -46,7 +27,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     parse(&text, path)
 }
 
-/// Parses YAML text; `path` is what errors name.
+/// Parses YAML text. Errors name `path`.
 pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
     // Only `true` and `false` are booleans: a kernel or key named `no` or `on` stays a string.
     let options = serde_yaml::options! { strict_booleans: true, with_snippet: false };
@@ -65,7 +46,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
         GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor())
             .render_report(&mut snippet, report.as_ref())
             .expect("writing to a string does not fail");
-        // The headline stands in `message` already.
+        // `message` already holds the headline.
         let source_lines = snippet.find('╭').map_or("", |start| &snippet[start..]);
         ConfigError::Invalid {
             path: path.to_owned(),
@@ -77,7 +58,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
     })
 }
 
-/// The library names a Rust type: what it stands for.
+/// Explains a Rust type that the library's message names.
 fn expected(message: &str) -> Option<String> {
     let whole = |most: u64| Some(format!("expected a whole number from 0 to {most}"));
     match message.strip_prefix("invalid ")? {
@@ -92,14 +73,14 @@ fn expected(message: &str) -> Option<String> {
     }
 }
 
-/// What [`parse`] reads as the same value again.
+/// Writes YAML that [`parse`] reads back as the same value.
 pub fn write<T: Serialize>(value: &T) -> String {
-    // In its compact form the library writes an empty list where no reader takes one.
+    // The library's compact form writes an empty list in a place where readers reject it.
     let options = serde_yaml::ser_options! { compact_list_indent: false };
     serde_yaml::to_string_with_options(value, options).expect("plain data has a form in YAML")
 }
 
-/// An error at a value that parsed but makes no sense.
+/// An error at the place of a value that parsed but is not valid.
 pub fn invalid<T>(path: &Path, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
     ConfigError::Invalid {
         path: path.to_owned(),
@@ -128,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_file_line_column_and_the_expected_keys() {
+    fn names_file_line_column_and_expected_keys() {
         for (text, position, words) in [
             ("name: a\ncuont: 3\n", "sample.yaml:2:1", vec!["cuont", "expected one of name, count"]),
             ("name: a\ncount: many\n", "sample.yaml:2:8", vec!["count: many"]),

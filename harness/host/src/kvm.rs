@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether KVM runs a guest: asked of a guest of four instructions. That `/dev/kvm` opens and makes a VM says nothing.
+//! Checks that KVM runs a guest, by running one of four instructions. `/dev/kvm` may open and make
+//! a VM and still run no guest.
 //!
-//! The guest is in long mode and adds in an SSE register, which takes a CPU: a KVM that only has its own instruction
-//! emulator (it exists: nested, in software) runs real mode well enough, and then fails every kernel.
+//! The guest runs in long mode and uses an SSE register. That needs a real CPU: some nested KVMs
+//! have only their software emulator, which runs real mode and then fails every kernel.
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(target_arch = "x86_64")]
 pub use x86::{offer, probe};
 
-/// What of branch records KVM says it gives to guests; whether it runs one is another question.
+/// The branch records that KVM offers to guests, even if it runs none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// `IA32_PERF_CAPABILITIES` (MSR 0x345), if it is among the MSRs by which KVM describes its guests' CPUs. Bits 0 to 5 are the format of the
-    /// LBR, 0 without one.
+    /// `IA32_PERF_CAPABILITIES` (MSR 0x345), if KVM lists it among its guests' MSRs. Bits 0 to 5
+    /// are the format of the LBR, 0 without one.
     pub perf_capabilities: Option<u64>,
-    /// Of the CPUID it supports: the version of the PMU (leaf 0xa; 0 without one), Arch LBR (leaf 7), and what is left of AMD's extended monitoring
-    /// (leaf 0x80000022, bit 1 is LbrExtV2).
+    /// The PMU's version in the supported CPUID (leaf 0xa), 0 without one.
     pub pmu_version: u8,
+    /// Arch LBR in the supported CPUID (leaf 7).
     pub arch_lbr: bool,
+    /// AMD's extended monitoring in the supported CPUID (leaf 0x80000022). Bit 1 is LbrExtV2.
     pub amd_extended: u32,
 }
 
@@ -30,8 +32,8 @@ pub enum KvmError {
     Denied,
     #[error("failed to {action}: {message}")]
     Failed { action: &'static str, message: String },
-    /// The guest of four instructions is x86-64's.
-    #[error("/dev/kvm opens; whether it runs a guest, vm-test tries with one")]
+    /// The guest of four instructions exists only for x86-64.
+    #[error("/dev/kvm opens; only vm-test finds out if it runs a guest")]
     Untried,
     #[error("/dev/kvm makes a VM, but a guest of four instructions ended with {0}")]
     Ended(String),
@@ -72,7 +74,8 @@ mod x86 {
     const CODE: [u8; 9] = [0x66, 0x0f, 0xfe, 0xc0, 0xb0, ANSWER, 0xe6, PORT as u8, 0xf4];
 
     const PAGE: usize = 4096;
-    /// The guest's memory starts at address 0: the code, then three levels of page tables that map 2 MiB one to one.
+    /// The guest's memory: the code at address 0, then three levels of page tables that map 2 MiB
+    /// one to one.
     const PAGES: usize = 4;
     const TABLES: u64 = PAGE as u64;
     const PRESENT_WRITABLE: u64 = 0b11;
@@ -84,10 +87,10 @@ mod x86 {
 
     const MSR_IA32_PERF_CAPABILITIES: u32 = 0x345;
 
-    /// KVM's API version, if a guest ran to its end.
+    /// Runs the guest. Returns KVM's API version.
     pub fn probe() -> Result<i32, KvmError> {
         let (send, receive) = mpsc::channel();
-        // A guest that hangs cannot be stopped from here; its thread ends with the process.
+        // Nothing here can stop a guest that hangs. Its thread ends with the process.
         thread::spawn(move || send.send(run()));
         receive.recv_timeout(LIMIT).unwrap_or(Err(KvmError::Hangs(LIMIT.as_secs())))
     }
@@ -106,7 +109,7 @@ mod x86 {
                 message: "it lacks KVM_CAP_USER_MEMORY".into(),
             });
         }
-        // Before the VM, so that it outlives it.
+        // Allocated before the VM, so that it outlives the VM.
         let memory = Memory::new()?;
         let vm = kvm.create_vm().map_err(failed("create a VM"))?;
         let region = kvm_userspace_memory_region {
@@ -164,7 +167,7 @@ mod x86 {
         special.efer = EFER_LME_LMA;
     }
 
-    /// None where KVM cannot be asked.
+    /// None if KVM cannot be opened or gives no CPUID.
     pub fn offer() -> Option<Offer> {
         let kvm = Kvm::new().ok()?;
         let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).ok()?;

@@ -1,46 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether guests can be given this machine's own branch records: what is known of the machine, and what follows from it.
+//! Decides if guests can use this machine's own branch records, from facts about the machine.
 //!
-//! The rules, with their sources in the kernel: `docs/hardware.md`.
+//! `docs/hardware.md` explains the rules, with their sources in the kernel.
 
 use super::kvm::{self, Offer};
 use serde::{Deserialize, Serialize};
 use std::{fmt, fs, path::PathBuf};
 use tramplab_model::run::Arch;
 
-/// What of a host decides, and what helps to understand a decision. `cargo xtask doctor --json` prints it.
+/// The facts that decide, and some that explain a decision. `cargo xtask doctor --json` prints
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// None of an architecture that guests cannot have.
+    /// None if guests cannot have the host's architecture.
     pub arch: Option<Arch>,
-    /// Of `/proc/cpuinfo`: `GenuineIntel`, the name, and `family/model/stepping`.
+    /// From `/proc/cpuinfo`: for example `GenuineIntel`.
     pub vendor: Option<String>,
     pub cpu: Option<String>,
+    /// `family/model/stepping`.
     pub model: Option<String>,
-    /// Its flags `hypervisor` and `arch_lbr`.
+    /// The CPU's flag `hypervisor`.
     pub is_guest: bool,
+    /// The CPU's flag `arch_lbr`.
     pub has_arch_lbr: bool,
     /// `uname -r`.
     pub kernel: String,
-    /// Records that perf keeps on the host.
+    /// The number of branch records that perf keeps on the host.
     pub depth: Option<u32>,
-    /// Why no guest runs under KVM, if none does.
+    /// Why KVM runs no guest, if it runs none.
     pub kvm_failure: Option<String>,
-    /// None where KVM cannot be asked.
+    /// None if KVM gives no answer.
     pub offer: Option<Offer>,
-    /// Parameters of the modules `kvm` and `kvm_intel`; none where the kernel has no such parameter.
+    /// Parameter of the module `kvm`. None if the kernel has no such parameter.
     pub enable_pmu: Option<bool>,
+    /// Parameter of the module `kvm_intel`. None if the kernel has no such parameter.
     pub enable_mediated_pmu: Option<bool>,
-    /// Decides nothing: KVM opens its events itself, and the agent is root in its guest.
+    /// Not used in the decision: KVM opens its own events, and the agent is root in its guest.
     pub perf_event_paranoid: Option<i32>,
 }
 
-/// The layout of a CPU's legacy LBR, as `IA32_PERF_CAPABILITIES` and QEMU's `lbr-fmt` have it.
+/// The layout of a CPU's legacy LBR: the number in `IA32_PERF_CAPABILITIES` and QEMU's `lbr-fmt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LbrFormat(u8);
 
 impl LbrFormat {
-    /// What Arch LBR calls itself there: it is described elsewhere.
+    /// Arch LBR has this number, and is described elsewhere.
     const ARCH: u8 = 0x3f;
 
     fn of(perf_capabilities: u64) -> LbrFormat {
@@ -54,37 +58,38 @@ impl fmt::Display for LbrFormat {
     }
 }
 
-/// Why guests have no branch records but virtual ones.
+/// Why guests have only virtual branch records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoHardware {
-    #[error("guests of {0} are emulated on this machine, and its own CPU has no branches of theirs")]
+    #[error("this machine emulates {0} guests, so its own CPU does not record their branches")]
     Emulated(Arch),
     #[error("KVM hides BRBE, arm64's branch records, from its guests")]
     Brbe,
     #[error("KVM gives its guests no LbrExtV2, AMD's branch records")]
     Amd,
-    #[error("no branch records of {0} CPUs reach KVM's guests, but Intel's legacy LBR")]
+    #[error("KVM passes only Intel's legacy LBR to its guests, and this CPU's vendor is {0}")]
     Vendor(String),
-    #[error("this CPU has Arch LBR (Alder Lake, Sapphire Rapids and later), which KVM gives to no guest")]
+    #[error("this CPU has Arch LBR (Alder Lake, Sapphire Rapids or later): KVM gives it to no guest")]
     ArchLbr,
     #[error("no guest runs under KVM here: {0}")]
     Kvm(String),
     #[error("KVM gives its guests no PMU: the module kvm was loaded with enable_pmu=N")]
     PmuOff,
-    #[error("KVM's mediated PMU is on, which has no LBR: load kvm_intel with enable_mediated_pmu=N")]
+    #[error("KVM's mediated PMU is on and has no LBR: load kvm_intel with enable_mediated_pmu=N")]
     Mediated,
-    #[error("this machine is a virtual one itself, and was given no LBR to pass on")]
+    #[error("this machine is itself virtual and was given no LBR to pass on")]
     Nested,
     #[error("perf finds no LBR on this machine (caps/branches of the PMU `cpu`)")]
     NoLbr,
     #[error(
-        "KVM offers its guests no LBR (format 0 in MSR 0x345, or no such MSR): before Haswell and on Atom it has no call-stack mode, \
-         which KVM wants, and before Linux 5.12 KVM passes on none"
+        "KVM offers its guests no LBR (format 0 in MSR 0x345, or no such MSR): KVM needs \
+         call-stack mode, which Atom and CPUs before Haswell lack, and Linux 5.12 or later"
     )]
     NotOffered,
 }
 
-/// The format of the LBR that guests of `arch` are given, or why they are given none. What can never be comes before what can be mended.
+/// The format of the LBR that guests of `arch` get, or why they get none. A permanent reason comes
+/// before one that the user can mend.
 pub fn decide(facts: &Facts, arch: Arch) -> Result<LbrFormat, NoHardware> {
     if facts.arch != Some(arch) {
         return Err(NoHardware::Emulated(arch));
@@ -103,7 +108,7 @@ pub fn decide(facts: &Facts, arch: Arch) -> Result<LbrFormat, NoHardware> {
     if let Some(failure) = &facts.kvm_failure {
         return Err(NoHardware::Kvm(failure.clone()));
     }
-    // KVM's word is decisive: the rest only says why it gives none.
+    // KVM's offer decides. The other facts only explain why it offers none.
     let offered = facts.offer.as_ref().and_then(|offer| offer.perf_capabilities).map(LbrFormat::of);
     match offered {
         Some(LbrFormat(LbrFormat::ARCH)) => Err(NoHardware::ArchLbr),
@@ -119,12 +124,12 @@ pub fn decide(facts: &Facts, arch: Arch) -> Result<LbrFormat, NoHardware> {
 }
 
 impl Facts {
-    /// Takes up to seconds: it runs a guest of four instructions.
+    /// Runs a guest of four instructions, which may take two seconds.
     pub fn probe() -> Facts {
         Facts::gather(kvm::probe().err().map(|error| error.to_string()))
     }
 
-    /// Where it is known whether KVM runs a guest.
+    /// Reads the facts. The caller knows why KVM runs no guest, if it runs none.
     pub fn gather(kvm_failure: Option<String>) -> Facts {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let fields = Fields::of(&cpuinfo);
@@ -147,7 +152,7 @@ impl Facts {
     }
 }
 
-/// Of the first CPU.
+/// The fields of the first CPU in `/proc/cpuinfo`.
 struct Fields<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Fields<'a> {
@@ -179,7 +184,7 @@ fn read(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// A module's parameter, as the kernel prints a truth.
+/// Reads a module's boolean parameter.
 fn switch(path: &str) -> Option<bool> {
     match read(path)?.as_str() {
         "Y" | "1" => Some(true),
@@ -188,7 +193,7 @@ fn switch(path: &str) -> Option<bool> {
     }
 }
 
-/// `cpu`, or `cpu_core` and `cpu_atom` where cores differ.
+/// The most records of any PMU: `cpu`, or `cpu_core` and `cpu_atom` on hybrid CPUs.
 fn depth() -> Option<u32> {
     let depth = |folder: PathBuf| fs::read_to_string(folder.join("caps/branches")).ok()?.trim().parse().ok();
     let devices = fs::read_dir("/sys/devices").ok()?.flatten();
@@ -202,7 +207,7 @@ mod tests {
 
     const CPU_CAPABILITIES: u64 = 0x32c0;
 
-    /// Ice Lake on Linux 6.12, with an LBR that KVM offers.
+    /// Ice Lake on Linux 6.12. KVM offers its LBR.
     fn able() -> Facts {
         Facts {
             arch: Some(Arch::X86_64),
@@ -239,30 +244,29 @@ mod tests {
         }
     }
 
-    /// As `doctor --json` printed it.
+    /// `doctor --json` printed this on the machine where this code was written.
     fn here() -> Facts {
-        let text = r#"{"arch": "x86_64", "vendor": "GenuineIntel", "cpu": "Intel(R) Xeon(R) Processor", "model": "6/207/2", "is_guest": true,
-            "has_arch_lbr": false, "kernel": "6.18.44", "depth": null, "kvm_failure": "it ended", "offer": {"perf_capabilities": 0,
-            "pmu_version": 0, "arch_lbr": false, "amd_extended": 0}, "enable_pmu": false, "enable_mediated_pmu": null, "perf_event_paranoid": 2}"#;
+        let text = r#"{"arch": "x86_64", "vendor": "GenuineIntel", "model": "6/207/2",
+            "cpu": "Intel(R) Xeon(R) Processor",
+            "is_guest": true, "has_arch_lbr": false, "kernel": "6.18.44",
+            "depth": null, "kvm_failure": "it ended", "offer": {"perf_capabilities": 0,
+            "pmu_version": 0, "arch_lbr": false, "amd_extended": 0}, "enable_pmu": false,
+            "enable_mediated_pmu": null, "perf_event_paranoid": 2}"#;
         serde_json::from_str(text).unwrap()
     }
 
-    /// Every row of `facts/branch-records.md`, section 4, and what else there is: all but the last reason is of hosts that cannot.
+    /// The hosts of `docs/hardware.md`, and those that fail for other reasons.
     #[test]
-    fn every_kind_of_host_is_decided_by_its_facts() {
+    fn decides_every_kind_of_host_by_its_facts() {
         use NoHardware::*;
         let table: Vec<(&str, Facts, Result<u8, NoHardware>)> = vec![
             ("Skylake to Ice Lake", able(), Ok(5)),
             ("Haswell and Broadwell", Facts { offer: offer(Some(CPU_CAPABILITIES | 4)), ..able() }, Ok(4)),
-            ("a format that is not in our tables", Facts { offer: offer(Some(0xffc7)), ..able() }, Ok(7)),
-            (
-                "the mediated PMU is there, and off",
-                Facts { enable_mediated_pmu: Some(false), ..able() },
-                Ok(5),
-            ),
-            ("perf is nobody's on the host", Facts { perf_event_paranoid: Some(4), ..able() }, Ok(5)),
+            ("an unknown format", Facts { offer: offer(Some(0xffc7)), ..able() }, Ok(7)),
+            ("the mediated PMU is off", Facts { enable_mediated_pmu: Some(false), ..able() }, Ok(5)),
+            ("perf is closed to users on the host", Facts { perf_event_paranoid: Some(4), ..able() }, Ok(5)),
             ("a guest that has an LBR and passes it on", Facts { is_guest: true, ..able() }, Ok(5)),
-            // Arch LBR: by the CPU's flag, and by its format where a hypervisor hides the flag.
+            // Arch LBR shows in the CPU's flag, or in the format if a hypervisor hides the flag.
             ("Sapphire Rapids", without(Facts { has_arch_lbr: true, ..able() }), Err(ArchLbr)),
             (
                 "Alder Lake, offered",
@@ -287,7 +291,7 @@ mod tests {
             ),
             ("an Atom", without(Facts { depth: Some(8), ..able() }), Err(NotOffered)),
             ("a KVM without the MSR", Facts { offer: offer(None), ..able() }, Err(NotOffered)),
-            ("a KVM that cannot be asked", Facts { offer: None, ..able() }, Err(NotOffered)),
+            ("a KVM that gives no answer", Facts { offer: None, ..able() }, Err(NotOffered)),
             ("a CPU without an LBR", without(Facts { depth: None, ..able() }), Err(NoLbr)),
             ("nested", without(Facts { is_guest: true, depth: None, ..able() }), Err(Nested)),
             (
@@ -319,7 +323,7 @@ mod tests {
         ];
         for (what, facts, expected) in table {
             assert_eq!(decide(&facts, Arch::X86_64).map(|format| format.0), expected, "{what}");
-            // Whatever the host can, its CPU has no branches of another architecture's guests.
+            // No host's CPU records the branches of another architecture's guests.
             assert_eq!(decide(&facts, Arch::Arm64), Err(Emulated(Arch::Arm64)), "{what}");
         }
         let arm64 = Facts { arch: Some(Arch::Arm64), vendor: None, offer: None, ..able() };
@@ -328,9 +332,9 @@ mod tests {
         assert_eq!(decide(&Facts { arch: None, ..able() }, Arch::X86_64), Err(Emulated(Arch::X86_64)));
     }
 
-    /// One sentence each, which stands after others.
+    /// Messages append a reason to another sentence.
     #[test]
-    fn a_reason_is_one_sentence() {
+    fn gives_each_reason_in_one_sentence() {
         use NoHardware::*;
         for reason in [
             Emulated(Arch::Arm64),
@@ -350,11 +354,12 @@ mod tests {
         }
     }
 
-    /// Of the machine that this was written on.
+    /// The text is from the machine where this code was written.
     #[test]
-    fn a_cpu_is_known_by_the_first_of_its_descriptions() {
+    fn reads_the_first_cpu() {
         let text = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\n\
-            model name\t: Intel(R) Xeon(R) Processor\nstepping\t: 2\nflags\t\t: fpu x2apic hypervisor lahf_lm arch_capabilities\n\
+            model name\t: Intel(R) Xeon(R) Processor\nstepping\t: 2\n\
+            flags\t\t: fpu x2apic hypervisor lahf_lm arch_capabilities\n\
             power management:\n\nprocessor\t: 1\nvendor_id\t: Another\nflags\t\t: arch_lbr\n";
         let fields = Fields::of(text);
         assert_eq!(fields.get("vendor_id").as_deref(), Some("GenuineIntel"));
@@ -366,9 +371,9 @@ mod tests {
         assert_eq!((arm64.get("vendor_id"), arm64.model(), arm64.has_flag("fp")), (None, None, false));
     }
 
-    /// What is sent to others is read back as the same.
+    /// The facts survive JSON: users send them to others.
     #[test]
-    fn this_machine_is_described_and_decided() {
+    fn describes_and_decides_this_machine() {
         let facts = Facts::gather(Some("not asked".to_owned()));
         assert_eq!(facts.arch, Arch::host());
         assert!(!facts.kernel.is_empty() && !facts.kernel.contains('\n'), "{facts:?}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the host has and what it lacks: the cache, Debian's registry without root, QEMU, and their check-up.
+//! The machine that tramplab runs on: its cache, child processes, Debian packages without root,
+//! QEMU and other private programs, KVM and LBR, and run folders.
 
 pub mod apt;
 pub mod busybox;

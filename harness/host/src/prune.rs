@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is in the cache, and what of it goes first. All of it can be made again.
+//! Lists the cache's contents and selects what to remove. Everything in the cache can be made
+//! again.
 
 use super::cache::{self, Cache, MARKER};
 use std::{
@@ -10,22 +11,22 @@ use std::{
 };
 use walkdir::WalkDir;
 
-/// Kinds whose parts belong together.
+/// Kinds that are removed only as a whole.
 const WHOLE: [&str; 2] = ["apt", "ccache"];
 
-/// What can be taken away by itself.
+/// A part of the cache that can be removed by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub kind: String,
     pub name: String,
     pub path: PathBuf,
-    /// What it takes on the disk.
+    /// Size on disk.
     pub bytes: u64,
-    /// When it was last of use, as far as that can be seen.
+    /// When it was last used, as far as known.
     pub used: SystemTime,
 }
 
-/// All of it, the least recently used first.
+/// All items, least recently used first.
 pub fn inventory(cache: &Cache) -> Vec<Item> {
     let kinds = folders(cache.root()).map(|(kind, _)| kind);
     let mut items: Vec<Item> = kinds.flat_map(|kind| of_kind(cache, &kind)).collect();
@@ -33,7 +34,7 @@ pub fn inventory(cache: &Cache) -> Vec<Item> {
     items
 }
 
-/// The same of one kind.
+/// The items of one kind, least recently used first.
 pub fn of_kind(cache: &Cache, kind: &str) -> Vec<Item> {
     let folder = cache.root().join(kind);
     let item = |(name, path): (String, PathBuf)| {
@@ -56,7 +57,7 @@ fn sort(items: &mut [Item]) {
     items.sort_by(|a, b| (a.used, &a.path).cmp(&(b.used, &b.path)));
 }
 
-/// What must go, of items in the order of their use, for the rest to take no more than `limit` bytes.
+/// The first of `items` that must be removed so that the rest takes at most `limit` bytes.
 pub fn excess(items: &[Item], limit: u64) -> &[Item] {
     let mut rest: u64 = items.iter().map(|item| item.bytes).sum();
     let gone = items.iter().take_while(|item| {
@@ -71,7 +72,7 @@ pub fn remove(item: &Item) -> std::io::Result<()> {
     cache::discard(&item.path)
 }
 
-/// The visible folders in one; hidden are locks and what is being made.
+/// The visible folders in a folder. Locks and unfinished entries are hidden.
 fn folders(path: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
     fs::read_dir(path).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
@@ -80,7 +81,8 @@ fn folders(path: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
     })
 }
 
-/// Entries are marked. Folders that change in place show it by what is in them.
+/// The time of an entry's marker. Folders that change in place have none: take the newest of their
+/// files.
 fn used(path: &Path) -> SystemTime {
     let modified = |path: &Path| fs::symlink_metadata(path).and_then(|data| data.modified());
     let inside = fs::read_dir(path).into_iter().flatten().flatten().filter_map(|e| modified(&e.path()).ok());
@@ -88,7 +90,7 @@ fn used(path: &Path) -> SystemTime {
         .unwrap_or_else(|_| inside.chain(modified(path)).max().unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
-/// Blocks, as `du` counts: snapshots are mostly holes, and a file with two names is there once.
+/// Bytes of allocated blocks, like `du`: snapshots are sparse, and a hard-linked file counts once.
 fn size(path: &Path) -> u64 {
     let mut seen = std::collections::HashSet::new();
     let files = WalkDir::new(path).into_iter().flatten().filter_map(|entry| entry.metadata().ok());
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Three entries and a folder that changes in place, used an hour apart.
+    /// Three entries, used an hour apart, and a folder that changes in place.
     fn filled() -> (tempfile::TempDir, Cache) {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::at(root.path(), true);
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first() {
+    fn removes_the_least_recently_used_first() {
         let (_root, cache) = filled();
         let items = inventory(&cache);
         assert_eq!(names(&items), ["kernel/old", "snapshot/one", "kernel/new", "kernel-build/tree"]);
@@ -130,13 +132,13 @@ mod tests {
         assert_eq!(names(excess(&items, 1 << 30)), [""; 0]);
         assert_eq!(names(excess(&items, 250_000)), ["kernel/old"]);
         assert_eq!(names(excess(&items, 0)), names(&items));
-        // Use makes it young.
+        // Using an entry makes it the newest.
         cache.get("kernel", "old").unwrap();
         assert_eq!(names(excess(&inventory(&cache), 250_000)), ["snapshot/one"]);
     }
 
     #[test]
-    fn what_is_gone_is_made_anew_and_what_is_being_made_stays() {
+    fn keeps_unfinished_entries_and_removed_ones_can_be_made_again() {
         let (root, cache) = filled();
         fs::create_dir(root.path().join("kernel/.next.unfinished")).unwrap();
         for item in inventory(&cache) {
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_take_no_room() {
+    fn counts_no_holes() {
         let (_root, cache) = filled();
         let fill = |folder: &Path| fs::File::create(folder.join("state"))?.set_len(1 << 30);
         cache.entry::<std::io::Error>("snapshot", "two", fill).unwrap();

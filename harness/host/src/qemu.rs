@@ -98,9 +98,12 @@ pub enum QemuError {
 /// Why a QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    #[error("it is QEMU {0}, expected at least {WRITING}: plugins of older ones cannot write to the guest")]
+    #[error("it is QEMU {0}, expected at least {WRITING}, whose plugins can write to the guest")]
     Reading(Version),
-    #[error("it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface differs")]
+    #[error(
+        "it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface \
+         differs"
+    )]
     Version(Version),
     #[error("it was built without TCG plugins (it has no option -plugin)")]
     NoPlugins,
@@ -222,7 +225,8 @@ impl Qemu {
         })
     }
 
-    /// One path that runs this QEMU, for the environment. A script execs, so it too dies when killed.
+    /// One path that runs this QEMU, for the environment. A script execs, so it too dies when
+    /// killed.
     pub fn single_program(&self) -> &Path {
         &self.wrapper
     }
@@ -236,7 +240,8 @@ impl Qemu {
         };
         let version = ask(&["--version"])?.lines().next().unwrap_or_default().to_owned();
         let number = parse_version(&version).ok_or_else(|| Unfit::NotQemu(version.clone()))?;
-        // A private copy's suite may move on. Try its QEMU: it rejects a plugin of another interface.
+        // A private copy's suite may move on. Try its QEMU: it rejects a plugin of another
+        // interface.
         if number < OLDEST || number >= TOO_NEW && origin != Origin::Private {
             return Err(Unfit::Version(number));
         }
@@ -370,8 +375,8 @@ mod tests {
 
     #[test]
     fn accepts_only_a_qemu_in_range_with_plugins() {
-        const PLUGINS: &str = "-enable-sync-profile\n-plugin [file=]<file>[,<argname>=<argvalue>]\n                \
-             load a plugin\n";
+        const PLUGINS: &str = "-enable-sync-profile\n\
+             -plugin [file=]<file>[,<argname>=<argvalue>]\n                load a plugin\n";
         const NONE: &str = "-enable-sync-profile\n--run-with [async-teardown=on|off]\n";
         let first = |version: &str| format!("QEMU emulator version {version}");
         for (version, help, expected) in [
@@ -381,14 +386,16 @@ mod tests {
                 first("7.2.22"),
                 PLUGINS,
                 Some(
-                    "it is QEMU 7.2.22, expected at least 9.2.0 and below 11.2.0: its plugin interface differs",
+                    "it is QEMU 7.2.22, expected at least 9.2.0 and below 11.2.0: its plugin \
+                     interface differs",
                 ),
             ),
             (
                 first("11.2.0"),
                 PLUGINS,
                 Some(
-                    "it is QEMU 11.2.0, expected at least 9.2.0 and below 11.2.0: its plugin interface differs",
+                    "it is QEMU 11.2.0, expected at least 9.2.0 and below 11.2.0: its plugin \
+                     interface differs",
                 ),
             ),
             (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),

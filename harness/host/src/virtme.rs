@@ -255,7 +255,8 @@ fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), Virt
             let path = bin.join(name);
             // Like pip's script, but finds its modules beside itself: the cache renames the folder.
             let script = format!(
-                "#!/bin/sh\nhere=$(cd \"$(dirname \"$(readlink -f \"$0\")\")/..\" && pwd) || exit 127\n\
+                "#!/bin/sh\n\
+                 here=$(cd \"$(dirname \"$(readlink -f \"$0\")\")/..\" && pwd) || exit 127\n\
                  export PYTHONPATH=\"$here/python\"\n\
                  exec {} -c 'import sys; from {module} import main; sys.exit(main())' \"$@\"\n",
                 shell_words::quote(&python)

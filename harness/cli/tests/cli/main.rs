@@ -289,5 +289,5 @@ fn lists_and_prunes_only_the_cache() {
     let file = dir.path().join("beside/mine/file");
     let output = tramplab().env("TRAMPLAB_CACHE", &file).args(["cache", "ls"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("no folder; set TRAMPLAB_CACHE"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not a folder; set TRAMPLAB_CACHE"), "{}", stderr(&output));
 }

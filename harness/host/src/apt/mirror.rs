@@ -92,7 +92,8 @@ mod tests {
                    Suites: bookworm bookworm-updates\nComponents: main contrib\n";
         let list = "# deb http://old.example.org/debian bookworm main\n\
                     deb-src http://src.example.org/debian bookworm main\n\
-                    deb [arch=amd64 signed-by=/k.gpg] http://list.example.org/debian bookworm main # ours\n";
+                    deb [arch=amd64 signed-by=/k.gpg] http://list.example.org/debian bookworm \
+                    main # ours\n";
         let both = format!("{security}\n{own}");
         let disabled = format!("Enabled: no\n{own}");
         let snapshot =

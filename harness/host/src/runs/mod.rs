@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A run's folder: `run.json`, the plan (`plan.json`, `jobs/N.json`), and per cell `cells/NAME/` with `cell.json` (`partial.json` until all its boots have ended), `console.log`, `qemu.log`, `trace-NNNN.bin`;
-//! `kernels/ARCH/NAME.config` and `kernels/ARCH/NAME.build.log`.
+//! A run's folder.
+//!
+//! ```text
+//! run.json                      the results
+//! plan.json, jobs/N.json        the plan
+//! cells/NAME/cell.json          the result of a cell
+//! cells/NAME/partial.json       the boots so far of a cell that needs several
+//! cells/NAME/console.log, qemu.log, trace-NNNN.bin
+//! kernels/ARCH/NAME.config, NAME.build.log
+//! ```
 
 pub mod running;
 #[cfg(test)]
@@ -22,7 +30,7 @@ use walkdir::WalkDir;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("no run at {0}: expected a folder with a run.json, or that file")]
+    #[error("no run at {0}: expected a run.json, or a folder with one")]
     NotFound(PathBuf),
     #[error("{path} is not a run: expected a run's folder, or its run.json ({source})")]
     NoRun { path: PathBuf, source: serde_json::Error },
@@ -33,17 +41,18 @@ pub enum StoreError {
     #[error("{path} is not a run of this version: {source}")]
     Format { path: PathBuf, source: serde_json::Error },
     #[error(
-        "{path} has schema {found}; this tramplab reads schemas {oldest} to {SCHEMA}: update it, or \
-         read the file with the tramplab that wrote it",
+        "{path} has schema {found}; this tramplab reads schemas {oldest} to {SCHEMA}: update \
+         tramplab, or read the file with the tramplab that wrote it",
         oldest = migrate::OLDEST
     )]
     Schema { path: PathBuf, found: u64 },
-    #[error("failed to use {path}: {what}; no run is stored so: the file was damaged or edited")]
+    #[error("failed to use {path}: {what}; the file was damaged or edited")]
     Contradiction { path: PathBuf, what: String },
 }
 
 impl StoreError {
-    /// Whether another command line would mend it. What cannot be written is this machine's fault: its disk is full, say.
+    /// Another command line mends it. A failure to write, for example to a full disk, is the
+    /// machine's.
     pub fn is_usage(&self) -> bool {
         !matches!(self, StoreError::Io { action: "write", .. })
     }
@@ -60,7 +69,7 @@ impl RunDir {
         RunDir(path.into())
     }
 
-    /// The run that a command line names: its folder, or its `run.json`.
+    /// The run of a path to its folder or to its `run.json`.
     pub fn at(path: &Path) -> RunDir {
         RunDir::new(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) })
     }
@@ -82,17 +91,17 @@ impl RunDir {
         self.0.join("cells").join(id.name())
     }
 
-    /// What is kept of the kernels.
+    /// The folder of the kernels' configurations and build logs.
     pub fn kernels(&self) -> PathBuf {
         self.0.join("kernels")
     }
 
-    /// A kernel's configuration, where it is known.
+    /// A kernel's configuration. Exists only if it is known.
     pub fn config(&self, arch: Arch, kernel: &str) -> PathBuf {
         self.kernels().join(arch.name()).join(format!("{kernel}.config"))
     }
 
-    /// What make said while the kernel was built.
+    /// make's output from building the kernel.
     pub fn build_log(&self, arch: Arch, kernel: &str) -> PathBuf {
         self.kernels().join(arch.name()).join(format!("{kernel}.build.log"))
     }
@@ -101,15 +110,15 @@ impl RunDir {
         write_json(&self.json(), run)
     }
 
-    /// A result, in place of what there was of it.
+    /// Saves a cell's result, and removes its partial result.
     pub fn save_cell(&self, cell: &Cell) -> Result<(), StoreError> {
         write_json(&self.cell(&cell.id).join("cell.json"), cell)?;
-        // What stays of it beside the result is in nobody's way.
+        // Ignore an error: readers prefer the result.
         let _ = fs::remove_file(self.partial(&cell.id));
         Ok(())
     }
 
-    /// What a cell has that takes several boots, after some of them: it is kept, and is no result.
+    /// Saves the boots so far of a cell that needs several. It is not a result.
     pub fn save_partial(&self, cell: &Cell) -> Result<(), StoreError> {
         write_json(&self.partial(&cell.id), cell)
     }
@@ -118,7 +127,7 @@ impl RunDir {
         self.cell(id).join("partial.json")
     }
 
-    /// `None` when the cell's process ended without leaving a result.
+    /// None if the cell's process ended without a result.
     pub fn load_cell(&self, id: &CellId) -> Result<Option<Cell>, StoreError> {
         let path = self.cell(id).join("cell.json");
         match fs::read(&path) {
@@ -130,7 +139,7 @@ impl RunDir {
         }
     }
 
-    /// Reads a stored run: a folder, or its `run.json`.
+    /// Reads a run from its folder or its `run.json`.
     pub fn load(path: &Path) -> Result<Run, StoreError> {
         let json = if path.is_dir() { path.join(JSON) } else { path.to_owned() };
         let bytes = match fs::read(&json) {
@@ -140,7 +149,7 @@ impl RunDir {
             }
             Err(source) => return Err(StoreError::Io { action: "read", path: json, source }),
         };
-        // The version first: a file of another schema does not have this one's fields.
+        // Check the version first: a file of another schema has other fields.
         let format = |source| StoreError::Format { path: json.clone(), source };
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|source| {
             match json.extension().is_some_and(|extension| extension == "json") {
@@ -163,12 +172,12 @@ impl RunDir {
     }
 }
 
-/// A run that goes on, or was killed, may have ended cells after its last saving. They left their own results.
+/// Adds the cells that ended after `run.json` was last saved, in a run that goes on or was killed.
 fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
     let files = WalkDir::new(folder.join("cells")).sort_by_file_name().into_iter().flatten();
     for file in files.filter(|entry| entry.file_name() == "cell.json") {
         let read = fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        // What is damaged is no result.
+        // Skip a damaged file.
         let cell = read.and_then(|cell| serde_json::from_value(migrate::cell(cell, schema)).ok());
         let Some(cell): Option<Cell> = cell else { continue };
         if run.cells.iter().all(|known| known.id != cell.id) {
@@ -178,39 +187,39 @@ fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
     }
 }
 
-/// What no run that was stored says of itself. A file that was damaged or edited is no verdict.
+/// Finds a contradiction that no run saves. A damaged or edited file must give no verdict.
 fn contradiction(run: &Run) -> Option<String> {
     let mut seen = HashSet::new();
     if let Some(twice) = run.cells.iter().find(|cell| !seen.insert(cell.id.name())) {
-        return Some(format!("the cell {} is there twice", twice.id.name()));
+        return Some(format!("the cell {} occurs twice", twice.id.name()));
     }
     if let Some(both) = run.missing.iter().find(|id| !seen.insert(id.name())) {
-        return Some(format!("the cell {} is there and missing", both.name()));
+        return Some(format!("the cell {} is both present and missing", both.name()));
     }
     if !run.interrupted && !run.missing.is_empty() {
-        return Some("cells are missing and it was not interrupted".to_owned());
+        return Some("cells are missing but the run was not interrupted".to_owned());
     }
-    // Of a build the outcome is all.
+    // A build has no measurement.
     let measured = |cell: &&Cell| {
         cell.id.test != Test::Build && matches!(cell.outcome, Outcome::Pass | Outcome::Fail { .. })
     };
     if let Some(cell) = run.cells.iter().filter(measured).find(|cell| cell.measurement.is_none()) {
-        return Some(format!("the cell {} was judged and has no measurement", cell.id.name()));
+        return Some(format!("the cell {} has a verdict but has no measurement", cell.id.name()));
     }
     (run.finished.is_none() && !run.interrupted)
-        .then(|| "it was not interrupted and has not finished".to_owned())
+        .then(|| "the run was not interrupted and has not finished".to_owned())
 }
 
-/// Written beside and renamed, so that a reader or a full disk never leaves half a file.
+/// Writes a temporary file and renames it: neither a reader nor a full disk ever sees half a file.
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
     let error = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
-    // At once: serde writes token by token.
+    // Serialize to memory first: serde writes token by token.
     let text = serde_json::to_vec_pretty(value).map_err(|e| error(e.into()))?;
     let mut text = text::json(&text).into_owned();
     text.push(b'\n');
     let folder = path.parent().expect("a file in the run's folder");
     fs::create_dir_all(folder).map_err(error)?;
-    // Readable as any other file of the run; temporary files are not by default.
+    // As readable as the run's other files. Temporary files are private by default.
     let readable = fs::Permissions::from_mode(0o644);
     let mut unnamed = tempfile::Builder::new();
     unnamed.prefix(running::UNNAMED).permissions(readable);
@@ -226,14 +235,14 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_killed_run_has_the_cells_that_ended_after_its_last_saving() {
+    fn adds_cells_that_ended_after_the_last_save_of_a_killed_run() {
         let mut stored: Value = serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let late = stored["cells"].as_array_mut().unwrap().pop().unwrap();
         let late: Cell = serde_json::from_value(late).unwrap();
         let known: Cell = serde_json::from_value(stored["cells"][0].clone()).unwrap();
         let dir = RunDir::new(folder.path());
-        // One that is known already counts once, and half a file is none.
+        // A known cell counts once. Half a file is ignored.
         for cell in [&late, &known] {
             dir.save_cell(cell).unwrap();
         }
@@ -252,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_no_run() {
+    fn rejects_a_run_that_contradicts_itself() {
         let stored: Value = serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let load = |run: &Value| {
@@ -263,13 +272,13 @@ mod tests {
         let passed = |cell: &Value| cell["outcome"] == "pass";
         type Damage = fn(&mut Value, usize);
         let damages: [(&str, Damage); 5] = [
-            ("is there and missing", |run, passed| run["missing"] = json!([run["cells"][passed]["id"]])),
+            ("present and missing", |run, passed| run["missing"] = json!([run["cells"][passed]["id"]])),
             ("was not interrupted", |run, passed| {
                 let cell = run["cells"].as_array_mut().unwrap().remove(passed);
                 run["missing"] = json!([cell["id"]]);
             }),
             ("has no measurement", |run, passed| run["cells"][passed]["measurement"] = Value::Null),
-            ("is there twice", |run, passed| {
+            ("occurs twice", |run, passed| {
                 let cell = run["cells"][passed].clone();
                 run["cells"].as_array_mut().unwrap().push(cell);
             }),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a run's harness lives, and what one that was killed has left in the run's folder.
+//! Tells live runs from killed ones, and tidies the folders of killed runs.
 
 use super::RunDir;
 use nix::{
@@ -12,13 +12,13 @@ use std::{
 };
 use walkdir::WalkDir;
 
-/// There while cells run, and locked by their harness: a lock ends with its holder.
+/// Exists while cells run. The harness holds a lock on it, which ends with the harness.
 const MARK: &str = ".running";
-/// The root of a guest with the exact clock, which holds nothing that is not kept elsewhere.
+/// The root of a guest with the exact clock. All its contents are also kept elsewhere.
 pub const OWN_ROOT: &str = "initramfs.cpio";
-/// A result before it has its name.
+/// Prefix of a result's temporary file.
 pub(super) const UNNAMED: &str = ".unnamed-";
-/// What the plugin has not finished writing.
+/// Suffix of a file that the plugin has not finished.
 const UNFINISHED: &str = ".part";
 
 /// Marks a run as running until it is dropped.
@@ -31,7 +31,8 @@ pub struct Running {
 
 impl Running {
     pub fn mark(run: &RunDir) -> io::Result<Running> {
-        // Locked before it has its name: a run that begins at the same moment must not take this one for dead.
+        // Lock the file before it gets its name: a run that starts now must not take this one for
+        // dead.
         let (mark, unnamed) = (run.path().join(MARK), run.path().join(format!("{UNNAMED}mark")));
         let file = fs::File::create(&unnamed)?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
@@ -42,19 +43,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // What stays is the mark of a run that is dead: the next run removes it.
+        // Ignore an error: the next run removes the mark as that of a dead run.
         let _ = fs::remove_file(&self.mark);
     }
 }
 
-/// Whether a run's harness lives, and its cells run.
+/// Returns true while a run's harness lives and runs its cells.
 pub fn is_going_on(run: &RunDir) -> bool {
     let Ok(file) = fs::File::open(run.path().join(MARK)) else { return false };
-    // Shared: two who ask at once are not taken for the harness.
+    // A shared lock: two processes that ask at once do not take each other for the harness.
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
-/// The runs in a folder whose harness was killed, each once: the mark of those that are returned is gone.
+/// The runs in a folder whose harness was killed. Removes their marks: each run is returned once.
 pub fn killed(runs: &Path) -> Vec<RunDir> {
     let folders = fs::read_dir(runs).into_iter().flatten().flatten();
     let real = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -66,13 +67,13 @@ pub fn killed(runs: &Path) -> Vec<RunDir> {
     real.map(|entry| RunDir::new(entry.path())).filter(is_dead).collect()
 }
 
-/// Removes what only a cell that runs has a use for; how many files that were. Results and logs stay.
+/// Removes files that only running cells need. Returns their number. Results and logs stay.
 pub fn tidy(run: &RunDir) -> usize {
     let files = WalkDir::new(run.path()).into_iter().flatten().filter(|entry| entry.file_type().is_file());
     let is_of_no_use =
         |name: &str| name == OWN_ROOT || name.starts_with(UNNAMED) || name.ends_with(UNFINISHED);
     let useless = files.filter(|entry| entry.file_name().to_str().is_some_and(is_of_no_use));
-    // What cannot be removed is in nobody's way.
+    // Ignore errors: such files do no harm.
     useless.filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_dead_are_tidied_and_once() {
+    fn tidies_only_killed_runs_and_only_once() {
         let dir = tempfile::tempdir().unwrap();
         let runs = ["alive", "dead", "ended"].map(|name| {
             let cell = dir.path().join(name).join("cells/a");
@@ -93,7 +94,7 @@ mod tests {
         });
         let [alive, dead, ended] = &runs;
         let _alive = Running::mark(alive).unwrap();
-        // As a kill leaves it.
+        // A killed run leaves its mark without a lock.
         fs::write(dead.path().join(MARK), "").unwrap();
         drop(Running::mark(ended).unwrap());
         assert_eq!([alive, dead, ended].map(is_going_on), [true, false, false]);

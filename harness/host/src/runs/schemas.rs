@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! On runs that were recorded with each schema, shortened to a cell of each kind.
+//! Tests on runs that were recorded with each schema, shortened to one cell of each kind.
 
 use super::{RunDir, StoreError};
 use serde_json::{Value, json};
@@ -60,21 +60,21 @@ fn reads_every_schema() {
     }
 }
 
-/// The same run was brought from schema 3 to 4 by hand, when schema 4 was made.
+/// The run with schema 4 was migrated by hand when schema 4 was made.
 #[test]
-fn brings_schema_3_to_what_schema_4_has() {
+fn migrates_schema_3_to_schema_4() {
     assert_eq!(migrate::run(stored(LAST_OF_3), 3), stored(FIRST_OF_4));
 }
 
 #[test]
-fn keeps_what_was_recorded_and_makes_up_nothing() {
+fn keeps_recorded_values_and_invents_none() {
     let first = loaded(0);
     let attach = attach_of(&first);
     assert_eq!(attach.boots.len(), 1);
     let times = &stored(0)["cells"][2]["measurement"]["attach"]["rounds"][0];
     assert_eq!(attach.boots[0].rounds[0].attach_ns, times["attach_ns"].as_u64().unwrap());
     assert_eq!(attach.boots[0].rounds[0].memory_kib, None);
-    // What ran the guests was not recorded, but for QEMU.
+    // Schema 1 recorded only QEMU of the guests' machines.
     assert_eq!(first.machines, []);
     let qemu = stored(0)["host"]["qemu"].as_str().unwrap().to_owned();
     assert!(matches!(&first.notes[..], [note] if note.contains(&qemu)), "{:?}", first.notes);
@@ -85,22 +85,22 @@ fn keeps_what_was_recorded_and_makes_up_nothing() {
     assert_eq!(loaded(FIRST_OF_3).tolerance.exact_percent, 0.5);
 }
 
-/// As `sha256sum` says of the names, each on its line.
+/// `sha256sum` gives this digest of the names, one per line.
 #[test]
-fn digests_the_names_of_functions() {
+fn digests_function_names() {
     let boots = attach_of(&loaded(SERIES_OF_2)).boots;
     let digest = "f680619c825bfb8bb26f072a1fd614c935e64e393863c091fba85defebfa0ad7";
     assert_eq!((boots.len(), boots[0].functions, boots[0].list_sha256.as_str()), (6, 10, digest));
 }
 
 #[test]
-fn leaves_out_a_profile_of_unknown_size_and_says_so() {
+fn drops_a_profile_of_unknown_size_with_a_note() {
     let [first, last] = [FIRST_OF_3, LAST_OF_3].map(|number| attach_of(&loaded(number)));
     assert!(first.explained.is_empty() && first.unexplained.len() == 1, "{:?}", first.unexplained);
     assert!(!last.explained.is_empty() && last.unexplained.is_empty());
 }
 
-/// Its cells that ended after the last saving have the run's schema, and no word of it.
+/// Cells that ended after the last save have the run's schema without naming it.
 #[test]
 fn reads_the_late_cells_of_a_killed_run_of_an_older_schema() {
     let mut before = stored(SERIES_OF_2);
@@ -118,7 +118,7 @@ fn reads_the_late_cells_of_a_killed_run_of_an_older_schema() {
 }
 
 #[test]
-fn refuses_a_schema_of_the_future_and_one_that_never_was() {
+fn rejects_future_and_unknown_schemas() {
     for found in [0, u64::from(SCHEMA) + 1, u64::MAX] {
         let mut run = stored(FIRST_OF_4);
         run["schema"] = found.into();
@@ -129,9 +129,9 @@ fn refuses_a_schema_of_the_future_and_one_that_never_was() {
     }
 }
 
-/// What is no run at all is refused by the reader, wherever the steps find it wanting.
+/// The migration must not panic: the reader rejects the result later.
 #[test]
-fn steps_take_whatever_they_are_given() {
+fn migrates_invalid_runs_without_panic() {
     for wrong in [json!(null), json!([]), json!({}), json!({"cells": [1, {"measurement": {"attach": 1}}]})] {
         for schema in OLDEST..=SCHEMA {
             let _ = migrate::run(wrong.clone(), schema.into());
