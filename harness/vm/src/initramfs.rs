@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's root: the agent as `/init`, a console for it, the folders it mounts on, and the modules without which
-//! it cannot speak.
+//! Writes the guest's root: the agent as `/init`, its console, mount points, and the modules that
+//! its link needs.
 
-use cpio::{
-    NewcBuilder,
-    newc::{self, ModeFileType},
-};
+use cpio::{NewcBuilder, newc};
 use std::{
     fs,
     io::{self, Write},
@@ -14,90 +11,100 @@ use std::{
 use tramplab_protocol::message::{Command, ORDERS};
 use walkdir::WalkDir;
 
-/// Writes a newc archive; the same files give the same bytes. `modules` are for the agent to load, in this order.
+// Modes: the type of a file, and its permissions.
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const FILE: u32 = 0o100_644;
+/// The only device in an archive.
+const CONSOLE: u32 = 0o020_600;
+
+/// Writes a newc archive. The same files give the same bytes. The agent loads `modules` in this
+/// order.
 pub fn build(agent: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
     pack(&read(agent)?, None, modules, out)
 }
 
-/// The root of a guest to look around in: `init` is a script for this busybox, which is static.
+/// Writes the root of an interactive guest: `init` is a script for the static busybox.
 pub fn build_shell(init: &str, busybox: &Path, modules: &[PathBuf], out: &Path) -> io::Result<()> {
     pack(init.as_bytes(), Some(&read(busybox)?), modules, out)
 }
 
 fn pack(init: &[u8], busybox: Option<&[u8]>, modules: &[PathBuf], out: &Path) -> io::Result<()> {
-    let mut archive = Vec::new();
-    let mut inode = 0;
-    let mut add = |name: &str, kind: ModeFileType, mode: u32, device: (u32, u32), bytes: &[u8]| {
-        inode += 1;
-        let entry = NewcBuilder::new(name)
-            .ino(inode)
-            .mode(mode)
-            .set_mode_file_type(kind)
-            .nlink(1)
-            .rdev_major(device.0)
-            .rdev_minor(device.1);
-        let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-        let mut entry = entry.write(&mut archive, size);
-        entry.write_all(bytes)?;
-        entry.finish().map(drop)
-    };
+    let mut archive = Archive::default();
     for folder in ["dev", "proc", "sys", "run", "tmp", "modules"] {
-        add(folder, ModeFileType::Directory, 0o755, (0, 0), &[])?;
+        archive.add(folder, DIRECTORY, &[])?;
     }
     // The kernel opens it for /init before anything is mounted.
-    add("dev/console", ModeFileType::Char, 0o600, (5, 1), &[])?;
-    add("init", ModeFileType::Regular, 0o755, (0, 0), init)?;
+    archive.add("dev/console", CONSOLE, &[])?;
+    archive.add("init", PROGRAM, init)?;
     if let Some(busybox) = busybox {
-        add("bin", ModeFileType::Directory, 0o755, (0, 0), &[])?;
-        add("bin/busybox", ModeFileType::Regular, 0o755, (0, 0), busybox)?;
+        archive.add("bin", DIRECTORY, &[])?;
+        archive.add("bin/busybox", PROGRAM, busybox)?;
     }
     for (index, module) in modules.iter().enumerate() {
         let file = module.file_name().unwrap_or_default().to_string_lossy();
-        // The agent loads them by name.
-        add(&format!("modules/{index:02}-{file}"), ModeFileType::Regular, 0o644, (0, 0), &read(module)?)?;
+        // The agent loads them in the order of their names.
+        archive.add(&format!("modules/{index:02}-{file}"), FILE, &read(module)?)?;
     }
-    newc::trailer(&mut archive)?;
-    fs::write(out, archive)
+    archive.write(out)
 }
 
-/// The same root with orders for the agent in a second archive behind it, which the kernel unpacks as well.
+/// Copies a root and appends a second archive with commands for the agent. The kernel unpacks both.
 pub fn with_orders(root: &Path, orders: &[Command], out: &Path) -> io::Result<()> {
-    let mut archive = read(root)?;
-    let bytes = serde_json::to_vec(orders)?;
+    let mut archive = Archive::after(root)?;
     let name = ORDERS.trim_start_matches('/');
-    let entry = NewcBuilder::new(name).ino(1).mode(0o644).set_mode_file_type(ModeFileType::Regular).nlink(1);
-    let mut entry = entry.write(&mut archive, u32::try_from(bytes.len()).map_err(io::Error::other)?);
-    entry.write_all(&bytes)?;
-    entry.finish()?;
-    newc::trailer(&mut archive)?;
-    fs::write(out, archive)
+    archive.add(name, FILE, &serde_json::to_vec(orders)?)?;
+    archive.write(out)
 }
 
-/// The same root with a folder's files in a second archive, at the paths that they have below it.
+/// Copies a root and appends a second archive with a folder's files, at their paths in the folder.
 pub fn with_folder(root: &Path, folder: &Path, out: &Path) -> io::Result<()> {
-    let mut archive = read(root)?;
-    let mut inode = 0;
+    let mut archive = Archive::after(root)?;
     for entry in WalkDir::new(folder).min_depth(1).sort_by_file_name() {
         let entry = entry?;
-        inode += 1;
         let name = entry.path().strip_prefix(folder).map_err(io::Error::other)?;
-        let name =
-            name.to_str().ok_or_else(|| io::Error::other(format!("{} is no UTF-8", name.display())))?;
-        let (kind, mode, bytes) = match entry.file_type() {
-            kind if kind.is_dir() => (ModeFileType::Directory, 0o755, Vec::new()),
-            kind if kind.is_file() => (ModeFileType::Regular, 0o755, read(entry.path())?),
-            _ => continue,
-        };
-        let header = NewcBuilder::new(name).ino(inode).mode(mode).set_mode_file_type(kind).nlink(1);
-        let mut file = header.write(&mut archive, u32::try_from(bytes.len()).map_err(io::Error::other)?);
-        file.write_all(&bytes)?;
-        file.finish()?;
+        let not_utf8 = || io::Error::other(format!("{} is not UTF-8", name.display()));
+        let name = name.to_str().ok_or_else(not_utf8)?;
+        match entry.file_type() {
+            kind if kind.is_dir() => archive.add(name, DIRECTORY, &[])?,
+            kind if kind.is_file() => archive.add(name, PROGRAM, &read(entry.path())?)?,
+            _ => {}
+        }
     }
-    newc::trailer(&mut archive)?;
-    fs::write(out, archive)
+    archive.write(out)
 }
 
-/// With the file's name in the error.
+/// A newc archive, perhaps behind others.
+#[derive(Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    inode: u32,
+}
+
+impl Archive {
+    /// An empty archive behind the archives of a file.
+    fn after(root: &Path) -> io::Result<Archive> {
+        Ok(Archive { bytes: read(root)?, inode: 0 })
+    }
+
+    fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
+        self.inode += 1;
+        let (major, minor) = if mode == CONSOLE { (5, 1) } else { (0, 0) };
+        let header = NewcBuilder::new(name).ino(self.inode).mode(mode).nlink(1);
+        let header = header.rdev_major(major).rdev_minor(minor);
+        let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let mut entry = header.write(&mut self.bytes, size);
+        entry.write_all(bytes)?;
+        entry.finish().map(drop)
+    }
+
+    fn write(mut self, out: &Path) -> io::Result<()> {
+        newc::trailer(&mut self.bytes)?;
+        fs::write(out, self.bytes)
+    }
+}
+
+/// Reads a file. The error names it.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
 }
@@ -134,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_the_agent_a_console_and_the_modules_in_their_order() {
+    fn packs_the_agent_a_console_and_the_modules_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, bytes: &[u8]| {
             let path = dir.path().join(name);
@@ -154,7 +161,7 @@ mod tests {
         // Loaded in the order of their names.
         assert_eq!(get("modules/00-z.ko").bytes, b"ring");
         assert_eq!(get("modules/01-a.ko").bytes, b"port");
-        // The kernel unpacks in order: a folder stands before what is in it.
+        // The kernel unpacks in order: a folder comes before its contents.
         for (index, Entry { name, .. }) in entries.iter().enumerate() {
             if let Some((folder, _)) = name.rsplit_once('/') {
                 let at = entries.iter().position(|entry| entry.name == folder).expect(folder);
@@ -166,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn names_a_missing_file() {
         let dir = tempfile::tempdir().unwrap();
         let error = build(&dir.path().join("no-agent"), &[], &dir.path().join("out")).unwrap_err();
         assert!(error.to_string().contains("no-agent"), "{error}");
