@@ -96,7 +96,7 @@ fn believes_and_awaits_no_lie() {
             ErrorKind::Timeout,
             "the answer to a request did not come",
         ),
-        ("has too many facts", None, ErrorKind::Protocol, "said what it is by"),
+        ("has too many facts", None, ErrorKind::Protocol, "described the guest in"),
     ];
     for (lie, then, kind, words) in table {
         let dir = tempfile::tempdir().unwrap();

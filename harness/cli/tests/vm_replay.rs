@@ -278,7 +278,7 @@ const CASES: &[Case] = &[
         name: "a frame without end",
         guest: "say ready; hear; say endless; exec sleep 1000",
         host: asked,
-        ends: Err((ErrorKind::Protocol, "no message")),
+        ends: Err((ErrorKind::Protocol, "an invalid message")),
     },
     Case {
         name: "half a frame, then QEMU aborts",

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ends guests, and finds out why they ended.
+
+use super::{Death, LAST_WORDS, Signal, TICK, Vm, VmError, brief::brief};
+use std::{
+    sync::mpsc::RecvTimeoutError,
+    thread,
+    time::{Duration, Instant},
+};
+use tramplab_model::run::ErrorKind;
+use tramplab_protocol::message::{Command, GAVE_UP};
+
+impl Vm {
+    /// Powers the guest off, and kills it at the deadline. Reads the console to its end: an error
+    /// can concern an earlier answer, given by a kernel that was dying.
+    pub fn power_off(mut self, within: Duration) -> Result<(), VmError> {
+        let deadline = Instant::now() + within;
+        self.request(Command::PowerOff, within)?
+            .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
+        while Instant::now() < deadline {
+            if let Some(status) = self.qemu.exited() {
+                return match self.death_on_the_way() {
+                    Some(death) => Err(self.died(death)),
+                    None if self.qemu.is_good_end(&status) => Ok(()),
+                    None => Err(self.qemu_exited(&status)),
+                };
+            }
+            thread::sleep(TICK / 50);
+        }
+        Err(self.dead(ErrorKind::Timeout, format!("the guest did not power off within {within:?}")))
+    }
+
+    /// The link failed. Reports the kernel's death or QEMU's end as the cause, else `kind` and
+    /// `message`.
+    pub(super) fn link_failed(&mut self, kind: ErrorKind, message: &str) -> VmError {
+        // virtme-ng exits later than QEMU.
+        let until = Instant::now() + if self.qemu.has_log() { LAST_WORDS } else { LAST_WORDS * 6 };
+        while Instant::now() < until {
+            match self.signals.recv_timeout(TICK) {
+                Ok(Signal::Death(death)) => return self.died(death),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                // QEMU closes its ends shortly before it exits.
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK / 5),
+            }
+            if let Some(status) = self.qemu.exited() {
+                return self.qemu_exited(&status);
+            }
+        }
+        self.dead(kind, message.to_owned())
+    }
+
+    /// After QEMU's end, reads the rest of the console for a death. Both threads then end.
+    pub(super) fn death_on_the_way(&mut self) -> Option<Death> {
+        while let Ok(signal) = self.signals.recv_timeout(LAST_WORDS) {
+            if let Signal::Death(death) = signal {
+                return Some(death);
+            }
+        }
+        None
+    }
+
+    pub(super) fn qemu_exited(&mut self, status: &std::process::ExitStatus) -> VmError {
+        if let Some(death) = self.death_on_the_way() {
+            return self.died(death);
+        }
+        let tail = self.console.tail();
+        // An agent that gives up powers the machine off.
+        let gave_up = || tail.iter().rev().find_map(|line| line.strip_prefix(GAVE_UP));
+        if let Some(why) = self.qemu.is_good_end(status).then(gave_up).flatten() {
+            return self.dead(ErrorKind::Guest, format!("the agent gave up: {why}"));
+        }
+        // With virtme-ng, the console also holds the output of virtme-ng, QEMU and virtiofsd.
+        let said = self.qemu.last_words().unwrap_or_else(|| {
+            tail.iter().rev().find(|line| !line.trim().is_empty()).cloned().unwrap_or_default()
+        });
+        let kernel_ran = tail.iter().any(|line| self.qemu.has_log() || line.starts_with('['));
+        let never_ran = self.boot_time.is_zero() && !kernel_ran && !status.success();
+        let kind = if never_ran { ErrorKind::QemuStart } else { ErrorKind::QemuExit };
+        let said = if said.is_empty() { "it said nothing".to_owned() } else { said };
+        self.dead(kind, format!("{} ended with {status}: {said}", self.qemu.name()))
+    }
+
+    /// Waits for the kernel's last lines, then ends the guest.
+    pub(super) fn died(&mut self, death: Death) -> VmError {
+        let until = Instant::now() + LAST_WORDS;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if let Err(RecvTimeoutError::Disconnected) = self.signals.recv_timeout(left.min(TICK)) {
+                break;
+            }
+        }
+        self.dead(death.kind, death.title)
+    }
+
+    pub(super) fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
+        self.qemu.kill();
+        // An agent with orders speaks on the console long before it opens its link.
+        let booted = !self.boot_time.is_zero() || self.console.is_up();
+        VmError { kind, message: brief(message), console_tail: self.console.tail(), booted }
+    }
+}
