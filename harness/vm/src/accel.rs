@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! KVM or TCG. `/dev/kvm` may open, answer its API version, create a VM, and still run no guest: only a guest that
-//! answered counts.
+//! Chooses KVM or TCG. `/dev/kvm` may open, create a VM and still run no guest: only a guest that
+//! answers proves that KVM works.
 
 use super::{Deadlines, Spec, VmError};
 use nix::unistd::{AccessFlags, access};
@@ -15,13 +15,13 @@ pub enum Request {
     Only(Accel),
 }
 
-/// What an answer holds for: another boot of the host (or its BIOS settings), another QEMU, or rights that were given
-/// since may all change it.
+/// The conditions under which a probe's result is valid. A reboot of the host (with other BIOS
+/// settings), another QEMU, or new access rights may change it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
     boot_id: String,
-    /// Whether this user may open `/dev/kvm`: loading the module or joining a group takes no reboot.
+    /// This user may open `/dev/kvm`. Loading the module or joining a group needs no reboot.
     accessible: bool,
     qemu: QemuProgram,
 }
@@ -36,19 +36,19 @@ impl Circumstances {
     }
 }
 
-/// What a probe found.
+/// A probe's result, stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Memory {
     circumstances: Circumstances,
-    /// None: a guest answered under KVM.
+    /// None if a guest answered under KVM.
     failure: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub accel: Accel,
-    /// Why not KVM, for the user to see.
+    /// Why KVM is not used, for the user.
     pub fallback: Option<String>,
 }
 
@@ -61,24 +61,25 @@ pub struct KvmRefused(pub String);
 pub enum NoAnswer {
     #[error("{0}")]
     Failed(String),
-    /// Nothing is known of KVM, and so nothing remembered.
-    #[error("not known: {0}")]
+    /// The probe failed for another reason than KVM. The result is not stored.
+    #[error("unknown: {0}")]
     Untried(String),
 }
 
 impl From<VmError> for NoAnswer {
     fn from(error: VmError) -> NoAnswer {
-        // A kernel that says that it dies did run, as did one in which the agent gave up; the next may live.
+        // A kernel that reported its death did run, as did an agent that gave up. The next may
+        // live.
         let ran = error.kind.is_kernel_death() || error.kind == ErrorKind::Guest;
         let is_of_kvm = !ran && error.kind != ErrorKind::Harness;
         if is_of_kvm { NoAnswer::Failed(error.to_string()) } else { NoAnswer::Untried(error.to_string()) }
     }
 }
 
-/// A guest under KVM answers within two seconds; one that hangs costs this much, and is then remembered.
+/// A guest under KVM answers within two seconds. A guest that hangs takes this long, once.
 pub const PROBE: Duration = Duration::from_secs(10);
 
-/// The guest of a probe: whatever the user's own guests have, the answer is to hold for all.
+/// The guest of a probe. It does not depend on the user's guests: the result is valid for all.
 pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: &Path) -> Spec {
     Spec {
         qemu: qemu.clone(),
@@ -99,8 +100,8 @@ pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: 
     }
 }
 
-/// Chooses, for guests whose architecture is `foreign` to the host or is not; `probe` boots a guest under KVM and is asked once
-/// while the circumstances stay as they are.
+/// Chooses for guests of the host's architecture, or of a `foreign` one. `probe` boots a guest
+/// under KVM. The file `memory` keeps its result while `circumstances` stay the same.
 pub fn choose(
     request: Request,
     foreign: bool,
@@ -127,7 +128,7 @@ pub fn choose(
             let failure = no_answer.as_ref().map(ToString::to_string);
             let now = Memory { circumstances: circumstances.clone(), failure: failure.clone() };
             if !matches!(no_answer, Some(NoAnswer::Untried(_))) {
-                // Not remembering only means probing again.
+                // Ignore an error: the next run then probes again.
                 let _ = fs::write(memory, serde_json::to_vec(&now).expect("plain data"));
             }
             failure
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_guest_that_answered_counts_and_is_asked_once() {
+    fn probes_once_and_trusts_only_a_guest_that_answered() {
         let dir = tempfile::tempdir().unwrap();
         let memory = dir.path().join("kvm.json");
         let fails = || Err(NoAnswer::Failed("it hung".to_owned()));
@@ -163,7 +164,7 @@ mod tests {
             |fallback: Option<&str>| Choice { accel: Accel::Tcg, fallback: fallback.map(str::to_owned) };
         let now = circumstances("a", true, "qemu");
 
-        // One that was interrupted, or whose kernel died, says nothing of the next.
+        // A guest that was interrupted, or whose kernel died, proves nothing.
         let ran = |kind, message: &str| VmError {
             kind,
             message: message.to_owned(),
@@ -178,29 +179,29 @@ mod tests {
             assert!(choose(Request::Only(Accel::Kvm), false, &memory, &now, untried).is_err());
             assert!(!memory.exists(), "{why}");
         }
-        // TCG asked for: no probe.
+        // --accel tcg: no probe.
         assert_eq!(choose(Request::Only(Accel::Tcg), false, &memory, &now, never).unwrap(), tcg(None));
-        // Guests of another architecture: no probe either.
+        // Guests of another architecture: no probe.
         assert_eq!(choose(Request::Auto, true, &memory, &now, never).unwrap(), tcg(None));
         let refused = choose(Request::Only(Accel::Kvm), true, &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("the host's own architecture"), "{refused}");
-        // A failure is a visible fallback, an error where KVM was asked for, and remembered.
+        // A failure is a fallback with a reason, or an error with --accel kvm. It is stored.
         assert_eq!(choose(Request::Auto, false, &memory, &now, fails).unwrap(), tcg(Some("it hung")));
         assert_eq!(choose(Request::Auto, false, &memory, &now, never).unwrap(), tcg(Some("it hung")));
         let refused = choose(Request::Only(Accel::Kvm), false, &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("it hung"));
-        // So is a guest that answered.
+        // Success is stored as well.
         let kvm = Choice { accel: Accel::Kvm, fallback: None };
         let later = circumstances("b", true, "qemu");
         assert_eq!(choose(Request::Auto, false, &memory, &later, || Ok(())).unwrap(), kvm);
         assert_eq!(choose(Request::Only(Accel::Kvm), false, &memory, &later, never).unwrap(), kvm);
-        // A damaged memory is no memory.
+        // A damaged file is ignored.
         fs::write(&memory, b"{").unwrap();
         assert_eq!(choose(Request::Auto, false, &memory, &later, || Ok(())).unwrap(), kvm);
     }
 
     #[test]
-    fn what_may_change_the_answer_is_asked_again() {
+    fn probes_again_under_other_circumstances() {
         let dir = tempfile::tempdir().unwrap();
         let memory = dir.path().join("kvm.json");
         let before = circumstances("a", false, "qemu");

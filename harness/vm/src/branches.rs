@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose branch records are counted: the CPU's own, which take KVM, or the plugin's, which take TCG.
+//! Chooses the branch records: the CPU's own, which need KVM, or the plugin's, which need TCG.
 
 use tramplab_host::lbr::{LbrFormat, NoHardware};
 use tramplab_model::run::Accel;
@@ -11,32 +11,32 @@ pub enum Request {
     Virtual,
 }
 
-/// Of an architecture's guests.
+/// The source of branch records for the guests of one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// By guests under TCG, whatever the others run under.
+    /// The plugin, in guests under TCG. Other guests may run under KVM.
     Virtual,
     Hardware(LbrFormat),
-    /// By none, with the reason.
+    /// No records, with the reason.
     None(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub source: Source,
-    /// Why not the CPU's, where nobody said that it should not be: for the user to see.
+    /// Why the CPU's records are not used, for the user. None if the user did not ask for them.
     pub fallback: Option<String>,
 }
 
-/// Chooses, for guests that run under `accel`; `named` says whether that was asked for by its name. What the host can is only asked where it
-/// matters.
+/// Chooses for guests that run under `accel`. `named`: the user asked for that accelerator.
+/// `decide` examines the host and is called only if its result matters.
 pub fn choose(
     request: Request,
     accel: Accel,
     named: bool,
     decide: impl FnOnce() -> Result<LbrFormat, NoHardware>,
 ) -> Result<Choice, NoHardware> {
-    const TAKE_TCG: &str = "virtual branch records take TCG, and KVM was asked for: --accel auto has both";
+    const TAKE_TCG: &str = "virtual branch records need TCG, but --accel is kvm: --accel auto uses both";
     let quietly = |source| Ok(Choice { source, fallback: None });
     match (request, accel) {
         (Request::Virtual, Accel::Kvm) if named => return quietly(Source::None(TAKE_TCG.to_owned())),
@@ -46,7 +46,7 @@ pub fn choose(
     }
     match (decide(), request, accel) {
         (Ok(format), _, Accel::Kvm) => quietly(Source::Hardware(format)),
-        (Ok(_), Request::Hardware, Accel::Tcg) => Err(NoHardware::Kvm("TCG was asked for".to_owned())),
+        (Ok(_), Request::Hardware, Accel::Tcg) => Err(NoHardware::Kvm("--accel is tcg".to_owned())),
         (Ok(_), _, Accel::Tcg) => quietly(Source::Virtual),
         (Err(reason), Request::Hardware, _) => Err(reason),
         (Err(reason), _, Accel::Kvm) if named => quietly(Source::None(format!("{reason}; {TAKE_TCG}"))),
@@ -59,13 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_asked_depends_on_what_was_asked_for_and_what_runs_the_guests() {
+    fn chooses_by_request_and_accelerator() {
         use Accel::{Kvm, Tcg};
         use Request::{Auto, Hardware, Virtual};
         let format: LbrFormat = serde_json::from_str("5").unwrap();
         let (can, cannot) = (Ok(format), Err(NoHardware::ArchLbr));
         const TOLD: &str = "Arch LBR";
-        // What it comes to, and a word of what is said: to the user, of a skip, of an error.
+        // The choice, and a word of the fallback, the skip or the error.
         for (request, accel, named, decided, expected, said) in [
             (Auto, Kvm, false, &can, "hardware", None),
             (Auto, Kvm, true, &can, "hardware", None),
@@ -77,10 +77,10 @@ mod tests {
             (Auto, Tcg, true, &can, "virtual", None),
             (Hardware, Kvm, true, &can, "hardware", None),
             (Hardware, Kvm, true, &cannot, "error", Some(TOLD)),
-            (Hardware, Tcg, true, &can, "error", Some("TCG")),
+            (Hardware, Tcg, true, &can, "error", Some("--accel is tcg")),
             (Hardware, Tcg, true, &cannot, "error", Some(TOLD)),
             (Virtual, Kvm, false, &can, "virtual", None),
-            (Virtual, Kvm, true, &can, "none", Some("take TCG")),
+            (Virtual, Kvm, true, &can, "none", Some("need TCG")),
             (Virtual, Tcg, false, &cannot, "virtual", None),
             (Virtual, Tcg, true, &can, "virtual", None),
         ] {

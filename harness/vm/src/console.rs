@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's serial console: always kept, always drained, and watched for the kernel's death.
+//! Drains and logs the guest's serial console, and watches it for the kernel's death.
 
 use super::{Signal, death};
 use std::{
@@ -17,7 +17,7 @@ use std::{
 use tramplab_model::text::plain;
 use tramplab_protocol::message::UP;
 
-/// A guest that prints without end does not fill the disk; the tail is kept all the same.
+/// Bytes of the log: a guest that prints without end must not fill the disk. The tail has no limit.
 const LOG_LIMIT: u64 = 16 << 20;
 const LINE_LIMIT: u64 = 4096;
 const TAIL: usize = 60;
@@ -30,9 +30,7 @@ pub struct Console {
 struct Seen {
     tail: VecDeque<String>,
     last_line: Instant,
-    /// The first sign that the boot went wrong.
     flaw: Option<String>,
-    /// The clock source that the kernel switched to last.
     clock_source: Option<String>,
 }
 
@@ -52,13 +50,13 @@ impl Console {
         Ok(console)
     }
 
-    /// From here on a warning is a death, as it is from the agent's line on the console ([`UP`]). What a kernel finds wrong with its machine
-    /// while it boots, it finds on every machine.
+    /// From now on a warning counts as a death. The agent's line on the console ([`UP`]) has the
+    /// same effect. Warnings during the boot concern the machine and occur in every guest.
     pub fn mind_warnings(&self) {
         self.minds_warnings.store(true, Ordering::Relaxed);
     }
 
-    /// The agent has said that it is there, or is known to be.
+    /// Returns true once the agent runs.
     pub fn is_up(&self) -> bool {
         self.minds_warnings.load(Ordering::Relaxed)
     }
@@ -71,12 +69,12 @@ impl Console {
         lock(&self.seen).last_line
     }
 
-    /// The first sign that the boot went wrong: [`death::flaw`].
+    /// The first line that [`death::flaw`] accepts.
     pub fn flaw(&self) -> Option<String> {
         lock(&self.seen).flaw.clone()
     }
 
-    /// The clock source that the kernel switched to last, if it said so.
+    /// The clock source that the kernel last switched to.
     pub fn clock_source(&self) -> Option<String> {
         lock(&self.seen).clock_source.clone()
     }
@@ -105,7 +103,7 @@ fn drain(
         }
         if written < LOG_LIMIT {
             written += line.len() as u64;
-            // A full disk must not stop the guest; the tail still has what matters.
+            // Ignore a full disk: it must not stop the guest, and the tail has the last lines.
             let _ = log.write_all(&line);
         }
         let text = plain(&String::from_utf8_lossy(&line)).trim_end().to_owned();
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_counts_from_the_agents_line_on() {
+    fn counts_a_warning_only_after_the_agents_line() {
         assert_eq!(deaths(&format!("{WARNING}\n{UP}\nall is well\n")), 0);
         assert_eq!(deaths(&format!("{UP}\r\n{WARNING}\r\n{WARNING}\r\n")), 1);
     }

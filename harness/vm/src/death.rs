@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a kernel says on its console that it is dead or dying, or that its boot went wrong. Nothing else is read from a console.
+//! Recognizes the console lines of a dying kernel and of a boot that went wrong. Nothing else reads
+//! a console.
 
 use tramplab_model::run::ErrorKind;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     pub kind: ErrorKind,
-    /// The kernel's line, without its time stamp.
+    /// The kernel's line without its time stamp.
     pub title: String,
 }
 
-/// Words that only a dying kernel prints. First match wins: an oops may be followed by a panic, on lines of their own.
+/// Words that only a dying kernel prints. The first match wins: a panic may follow an oops.
 const SIGNS: &[(&str, ErrorKind)] = &[
     // kernel/panic.c
     ("Kernel panic - not syncing", ErrorKind::Panic),
@@ -22,32 +23,37 @@ const SIGNS: &[(&str, ErrorKind)] = &[
     ("detected stalls on CPUs/tasks", ErrorKind::RcuStall),
     ("self-detected stall on CPU", ErrorKind::RcuStall),
     ("detected expedited stalls on CPUs/tasks", ErrorKind::RcuStall),
-    // kernel/rcu/tasks.h: rcu_tasks, and rcu_tasks_trace, which BPF programs wait for.
+    // kernel/rcu/tasks.h: rcu_tasks, and rcu_tasks_trace, which BPF programs use.
     ("detected stalls on tasks", ErrorKind::RcuStall),
-    // lib/bug.c, arch/x86/kernel/traps.c, arch/arm64/mm/fault.c: each before the oops that it titles.
+    // lib/bug.c, arch/x86/kernel/traps.c, arch/arm64/mm/fault.c: printed before the oops.
     ("kernel BUG at ", ErrorKind::Oops),
     ("PANIC: double fault", ErrorKind::Oops),
     ("Unable to handle kernel ", ErrorKind::Oops),
 ];
 
+/// Recognizes the line of a kernel that dies, or whose state is corrupt.
 pub fn detect(line: &str) -> Option<Death> {
     let title = without_time_stamp(line);
-    let sign = || SIGNS.iter().find(|(sign, _)| title.contains(sign)).map(|&(_, kind)| kind);
-    let kind = sign().or_else(|| is_hung_task(title).then_some(ErrorKind::HungTask)).or_else(|| {
-        // What the kernel calls a bug of its own (a bad access, memory corrupted, a lock misused) voids a measurement,
-        // whether it goes on or not. Anywhere else in a line the word may be a user's.
-        let is_bug = ["BUG: ", "[ BUG: "].iter().any(|head| title.starts_with(head)) || is_slubs(title);
-        (is_bug || is_die(title)).then_some(ErrorKind::Oops)
-    })?;
+    let kind = match SIGNS.iter().find(|(sign, _)| title.contains(sign)) {
+        Some(&(_, kind)) => kind,
+        None if is_hung_task(title) => ErrorKind::HungTask,
+        None if is_bug(title) || is_die(title) => ErrorKind::Oops,
+        None => return None,
+    };
     Some(Death { kind, title: title.to_owned() })
 }
 
-/// A bug of its own that the kernel goes on after: `WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580`, since 6.18
-/// `WARNING: fs/open.c:1016 at do_dentry_open+0x435/0x580, CPU#0: init/1` (lib/bug.c, kernel/panic.c). Without an address it is any
-/// driver's advice. `UBSAN: shift-out-of-bounds in kernel/x.c:1:2` (lib/ubsan.c), and what lockdep says.
+/// Recognizes a kernel bug after which the kernel goes on (lib/bug.c, kernel/panic.c, lib/ubsan.c):
+///
+/// - `WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580`
+/// - `WARNING: fs/open.c:1016 at do_dentry_open+0x435/0x580, CPU#0: init/1` since 6.18
+/// - `UBSAN: shift-out-of-bounds in kernel/x.c:1:2`
+/// - the reports of lockdep
+///
+/// A `WARNING:` without an address is a driver's advice.
 pub fn warning(line: &str) -> Option<Death> {
     let line = without_time_stamp(line);
-    // Behind a line that somebody else has begun it is one all the same.
+    // Another writer may have begun the line.
     let title = line.find("WARNING: ").map_or(line, |start| &line[start..]);
     let is_bug = match title.strip_prefix("WARNING: ") {
         Some(rest) => {
@@ -59,7 +65,7 @@ pub fn warning(line: &str) -> Option<Death> {
     is_bug.then(|| Death { kind: ErrorKind::Warning, title: title.to_owned() })
 }
 
-/// Words of a kernel that goes on with a clock that it does not trust, or that missed its timer's interrupts.
+/// Words of a kernel that distrusts its clock or missed its timer's interrupts.
 const FLAWS: &[&str] = &[
     // arch/x86/kernel/tsc.c
     "Marking TSC unstable",
@@ -72,8 +78,8 @@ const FLAWS: &[&str] = &[
     "APIC timer disabled",
 ];
 
-/// A sign that a boot went wrong and that other boots of the same kernel may not have: a [`warning`], or a clock that failed. The guest
-/// can be measured, but is no model for others.
+/// Recognizes a boot that went wrong in a way that other boots of the kernel may not: a
+/// [`warning`], or a failed clock. The guest can be measured, but must not become a snapshot.
 pub fn flaw(line: &str) -> Option<&str> {
     let title = without_time_stamp(line);
     let is_flaw = FLAWS.iter().any(|sign| title.contains(sign)) || warning(line).is_some();
@@ -101,18 +107,22 @@ const LOCKDEP: &[&str] = &[
     "SOFTIRQ-safe -> SOFTIRQ-unsafe lock order detected",
 ];
 
-/// mm/slub.c: `BUG kmalloc-64 (Not tainted): Redzone overwritten`
-fn is_slubs(title: &str) -> bool {
-    title.starts_with("BUG ") && title.contains(" (") && title.contains("): ")
+/// Recognizes a kernel bug: a bad access, corrupt memory, a misused lock. After it no measurement
+/// is valid, even if the kernel goes on. mm/slub.c prints `BUG kmalloc-64 (Not tainted): Redzone
+/// overwritten`. Inside a line the word may come from a user.
+fn is_bug(title: &str) -> bool {
+    let is_slubs = title.starts_with("BUG ") && title.contains(" (") && title.contains("): ");
+    is_slubs || title.starts_with("BUG: ") || title.starts_with("[ BUG: ")
 }
 
-/// kernel/hung_task.c: `INFO: task NAME:PID blocked for more than N seconds.`
+/// Recognizes a line of kernel/hung_task.c: `INFO: task NAME:PID blocked for more than N seconds.`
 fn is_hung_task(title: &str) -> bool {
     title.contains("INFO: task ") && title.contains(" blocked ") && title.contains(" for more than ")
 }
 
-/// The head of every oops: `WHAT: 0000 [#1] PREEMPT SMP`. What it was has many names (arch/x86/kernel/dumpstack.c,
-/// arch/arm64/kernel/traps.c), and some are also said of processes: `traps: a[9] general protection fault ip:…`.
+/// Recognizes the head of every oops: `NAME: 0000 [#1] PREEMPT SMP`, with many names
+/// (arch/x86/kernel/dumpstack.c, arch/arm64/kernel/traps.c). Some names also occur in messages
+/// about processes: `traps: a[9] general protection fault ip:…`.
 fn is_die(title: &str) -> bool {
     let counted = |rest: &str| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -121,7 +131,7 @@ fn is_die(title: &str) -> bool {
     title.split_once(" [#").is_some_and(|(_, rest)| counted(rest))
 }
 
-/// `[    1.234567] text`, or with CONFIG_PRINTK_CALLER `[    1.234567][    T1] text`.
+/// The text of `[    1.234567] text`, with CONFIG_PRINTK_CALLER of `[    1.234567][    T1] text`.
 fn without_time_stamp(mut line: &str) -> &str {
     while let Some((stamp, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         if !stamp.trim().starts_with(|c: char| c.is_ascii_digit() || c == 'T' || c == 'C') {
@@ -135,77 +145,138 @@ fn without_time_stamp(mut line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall};
 
     fn first_death(log: &str) -> Option<(ErrorKind, String)> {
         log.lines().find_map(detect).map(|death| (death.kind, death.title))
     }
 
-    /// Consoles of real guests, from a little before the death. Recorded by this harness where a fault of the agent
-    /// caused it; else a debugger had overwritten a system call of the guest, or it had been starved of what it needs.
-    #[test]
-    fn recorded_consoles() {
-        use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall};
-        let alive = None;
-        let wrong: Vec<String> = [
-            ("6.1-lives", include_str!("testdata/6.1-lives.log"), alive),
-            ("7.3-lives", include_str!("testdata/7.3-lives.log"), alive),
-            ("7.2-arm64-lives", include_str!("testdata/7.2-arm64-lives.log"), alive),
-            ("7.2-arm64-panic", include_str!("testdata/7.2-arm64-panic.log"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
-            ("6.12-arm64-rcu_stall", include_str!("testdata/6.12-arm64-rcu_stall.log"), Some((RcuStall, "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"))),
-            ("6.12-panic", include_str!("testdata/6.12-panic.log"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
-            ("6.12-exit_agent", include_str!("testdata/6.12-exit_agent.log"), Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100"))),
-            ("6.12-rcu_stall", include_str!("testdata/6.12-rcu_stall.log"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),
-            ("6.12-no-root", include_str!("testdata/6.12-no-root.log"), Some((Panic, "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)"))),
-            ("6.12-init-crashes", include_str!("testdata/6.12-init-crashes.log"), Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b"))),
-            ("6.12-out-of-memory", include_str!("testdata/6.12-out-of-memory.log"), Some((Panic, "Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is enabled"))),
-            ("6.12-init-out-of-memory", include_str!("testdata/6.12-init-out-of-memory.log"), Some((Panic, "Kernel panic - not syncing: System is deadlocked on memory"))),
-            ("6.12-stack-protector", include_str!("testdata/6.12-stack-protector.log"), Some((Panic, "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: do_syscall_64+0x87/0x180"))),
-            ("6.12-null", include_str!("testdata/6.12-null.log"), Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000"))),
-            ("6.12-page-fault", include_str!("testdata/6.12-page-fault.log"), Some((Oops, "BUG: unable to handle page fault for address: ffffffffdeadf000"))),
-            ("6.12-protection-fault", include_str!("testdata/6.12-protection-fault.log"), Some((Oops, "Oops: general protection fault, probably for non-canonical address 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI"))),
-            ("6.12-int3", include_str!("testdata/6.12-int3.log"), Some((Oops, "Oops: int3: 0000 [#1] PREEMPT SMP NOPTI"))),
-            ("6.1-int3", include_str!("testdata/6.1-int3.log"), Some((Oops, "int3: 0000 [#1] PREEMPT SMP NOPTI"))),
-            ("6.1-divide", include_str!("testdata/6.1-divide.log"), Some((Oops, "divide error: 0000 [#1] PREEMPT SMP NOPTI"))),
-            ("6.1-invalid-opcode", include_str!("testdata/6.1-invalid-opcode.log"), Some((Oops, "invalid opcode: 0000 [#1] PREEMPT SMP NOPTI"))),
-            ("6.1-protection-fault", include_str!("testdata/6.1-protection-fault.log"), Some((Oops, "general protection fault, probably for non-canonical address 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI"))),
-            ("6.1-double-fault", include_str!("testdata/6.1-double-fault.log"), Some((Oops, "traps: PANIC: double fault, error_code: 0x0"))),
-            ("6.1-null", include_str!("testdata/6.1-null.log"), Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000"))),
-            ("7.3-divide", include_str!("testdata/7.3-divide.log"), Some((Oops, "Oops: divide error: 0000 [#1] SMP NOPTI"))),
-            ("7.3-bug", include_str!("testdata/7.3-bug.log"), Some((Oops, "kernel BUG at mm/usercopy.c:102!"))),
-            ("6.12-soft-lockup", include_str!("testdata/6.12-soft-lockup.log"), Some((Lockup, "watchdog: BUG: soft lockup - CPU#0 stuck for 3s! [init:126]"))),
-            ("7.3-rcu", include_str!("testdata/7.3-rcu.log"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),
-            ("6.1-hung-task", include_str!("testdata/6.1-hung-task.log"), Some((HungTask, "INFO: task init:86 blocked for more than 2 seconds."))),
-            ("7.3-hung-task", include_str!("testdata/7.3-hung-task.log"), Some((HungTask, "INFO: task init:100 blocked for more than 2 seconds."))),
-            ("6.1-warning", include_str!("testdata/6.1-warning.log"), alive),
-            ("7.3-warning", include_str!("testdata/7.3-warning.log"), alive),
-            ("6.12-process-protection-fault", include_str!("testdata/6.12-process-protection-fault.log"), alive),
-            ("6.12-process-crash", include_str!("testdata/6.12-process-crash.log"), alive),
-            ("6.12-dumps", include_str!("testdata/6.12-dumps.log"), alive),
-        ]
-        .into_iter()
-        .filter_map(|(name, log, expected)| {
-            let found = first_death(log);
-            let same = found.as_ref().map(|(kind, title)| (*kind, title.as_str())) == expected;
-            (!same).then(|| format!("{name}: expected {expected:?}, found {found:?}"))
-        })
-        .collect();
-        assert!(wrong.is_empty(), "{wrong:#?}");
+    macro_rules! log {
+        ($name:literal) => {
+            ($name, include_str!(concat!("testdata/", $name, ".log")))
+        };
     }
 
-    /// Lines as the kernel's sources print them, for what no guest here was brought to do.
+    /// A kind of death and its title.
+    type Expected = Option<(ErrorKind, &'static str)>;
+
+    /// Consoles of real guests, from shortly before the death. A fault of the agent caused the
+    /// death, or a debugger had overwritten a system call of the guest, or a resource was missing.
+    const RECORDED: &[((&str, &str), Expected)] = &[
+        (log!("6.1-lives"), None),
+        (log!("7.3-lives"), None),
+        (log!("7.2-arm64-lives"), None),
+        (log!("7.2-arm64-panic"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
+        (
+            log!("6.12-arm64-rcu_stall"),
+            Some((RcuStall, "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:")),
+        ),
+        (log!("6.12-panic"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
+        (
+            log!("6.12-exit_agent"),
+            Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100")),
+        ),
+        (log!("6.12-rcu_stall"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),
+        (
+            log!("6.12-no-root"),
+            Some((
+                Panic,
+                "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-\
+                 block(0,0)",
+            )),
+        ),
+        (
+            log!("6.12-init-crashes"),
+            Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b")),
+        ),
+        (
+            log!("6.12-out-of-memory"),
+            Some((
+                Panic,
+                "Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is \
+                 enabled",
+            )),
+        ),
+        (
+            log!("6.12-init-out-of-memory"),
+            Some((Panic, "Kernel panic - not syncing: System is deadlocked on memory")),
+        ),
+        (
+            log!("6.12-stack-protector"),
+            Some((
+                Panic,
+                "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: \
+                 do_syscall_64+0x87/0x180",
+            )),
+        ),
+        (log!("6.12-null"), Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000"))),
+        (
+            log!("6.12-page-fault"),
+            Some((Oops, "BUG: unable to handle page fault for address: ffffffffdeadf000")),
+        ),
+        (
+            log!("6.12-protection-fault"),
+            Some((
+                Oops,
+                "Oops: general protection fault, probably for non-canonical address \
+                 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI",
+            )),
+        ),
+        (log!("6.12-int3"), Some((Oops, "Oops: int3: 0000 [#1] PREEMPT SMP NOPTI"))),
+        (log!("6.1-int3"), Some((Oops, "int3: 0000 [#1] PREEMPT SMP NOPTI"))),
+        (log!("6.1-divide"), Some((Oops, "divide error: 0000 [#1] PREEMPT SMP NOPTI"))),
+        (log!("6.1-invalid-opcode"), Some((Oops, "invalid opcode: 0000 [#1] PREEMPT SMP NOPTI"))),
+        (
+            log!("6.1-protection-fault"),
+            Some((
+                Oops,
+                "general protection fault, probably for non-canonical address \
+                 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI",
+            )),
+        ),
+        (log!("6.1-double-fault"), Some((Oops, "traps: PANIC: double fault, error_code: 0x0"))),
+        (log!("6.1-null"), Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000"))),
+        (log!("7.3-divide"), Some((Oops, "Oops: divide error: 0000 [#1] SMP NOPTI"))),
+        (log!("7.3-bug"), Some((Oops, "kernel BUG at mm/usercopy.c:102!"))),
+        (
+            log!("6.12-soft-lockup"),
+            Some((Lockup, "watchdog: BUG: soft lockup - CPU#0 stuck for 3s! [init:126]")),
+        ),
+        (log!("7.3-rcu"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),
+        (log!("6.1-hung-task"), Some((HungTask, "INFO: task init:86 blocked for more than 2 seconds."))),
+        (log!("7.3-hung-task"), Some((HungTask, "INFO: task init:100 blocked for more than 2 seconds."))),
+        (log!("6.1-warning"), None),
+        (log!("7.3-warning"), None),
+        (log!("6.12-process-protection-fault"), None),
+        (log!("6.12-process-crash"), None),
+        (log!("6.12-dumps"), None),
+    ];
+
     #[test]
-    fn lines_of_the_sources() {
+    fn recognizes_recorded_deaths() {
+        for ((name, log), expected) in RECORDED {
+            let found = first_death(log);
+            let found = found.as_ref().map(|(kind, title)| (*kind, title.as_str()));
+            assert_eq!(found, *expected, "{name}");
+        }
+    }
+
+    /// Lines from the kernel's sources, for deaths that were not recorded.
+    #[test]
+    fn recognizes_lines_of_the_kernel_sources() {
         for (line, kind) in [
-            // No performance counters under TCG, no hard lockup.
+            // TCG has no performance counters and so detects no hard lockup.
             ("[   10.0][    C1] watchdog: Watchdog detected hard LOCKUP on cpu 1", Some(ErrorKind::Lockup)),
             (
-                "[   31.2] BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for 31s!",
+                "[   31.2] BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for \
+                 31s!",
                 Some(ErrorKind::Lockup),
             ),
             ("[   24.0] rcu: INFO: rcu_preempt self-detected stall on CPU", Some(ErrorKind::RcuStall)),
-            // With rcu_normal_after_boot off, or after minutes.
+            // Printed with rcu_normal_after_boot off, or after minutes.
             (
-                "[    9.9] rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-.... } 5 jiffies s: 41 root: 0x2/.",
+                "[    9.9] rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: \
+                 { 1-.... } 5 jiffies s: 41 root: 0x2/.",
                 Some(ErrorKind::RcuStall),
             ),
             ("[  609.9] INFO: rcu_tasks detected stalls on tasks:", Some(ErrorKind::RcuStall)),
@@ -219,11 +290,12 @@ mod tests {
             ("[    5.0] BUG kmalloc-64 (Not tainted): Right Redzone overwritten", Some(ErrorKind::Oops)),
             // arm64
             (
-                "[    5.0] Unable to handle kernel NULL pointer dereference at virtual address 0000000000000000",
+                "[    5.0] Unable to handle kernel NULL pointer dereference at virtual address \
+                 0000000000000000",
                 Some(ErrorKind::Oops),
             ),
             ("[    5.0] Internal error: Oops: 0000000096000004 [#1] SMP", Some(ErrorKind::Oops)),
-            // A warning is no death, nor is a command line that speaks of one, nor other people's bugs.
+            // Not a death: a warning, a command line that names one, and the bugs of others.
             ("[    5.0] WARNING: CPU: 0 PID: 1 at kernel/trace/ftrace.c:1 ftrace_bug+0x1/0x2", None),
             ("[    0.0] Kernel command line: console=ttyS0 panic=-1 oops=panic", None),
             ("[    0.0] [Firmware Bug]: TSC doesn't count with P0 frequency!", None),
@@ -237,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_is_told_from_advice_and_from_death() {
+    fn separates_warnings_from_advice_and_from_deaths() {
         let first = |log: &str| log.lines().find_map(warning).map(|found| found.title);
         for (log, title) in [
             (include_str!("testdata/6.1-warning.log"), "WARNING: CPU: 0 PID: "),
@@ -246,7 +318,8 @@ mod tests {
                 "WARNING: lib/refcount.c:28 at refcount_warn_saturate+0x59/0x90",
             ),
             (
-                "[    9.1][  T91] WARNING: kernel/bpf/verifier.c:1 at do_check+0x10/0x20, CPU#0: test_progs/91",
+                "[    9.1][  T91] WARNING: kernel/bpf/verifier.c:1 at do_check+0x10/0x20, CPU#0: \
+                 test_progs/91",
                 "WARNING: kernel/bpf/verifier.c:1 at ",
             ),
             ("half a line[    9.1] WARNING: CPU: 0 PID: 9 at a.c:1 f+0x1/0x2", "WARNING: CPU: 0 PID: 9 at "),
@@ -268,13 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_whose_clock_failed_is_flawed() {
+    fn finds_a_flaw_in_a_boot_with_a_failed_clock() {
         let first = |log: &str| log.lines().find_map(flaw).map(str::to_owned);
         for log in [
             "[    0.9] tsc: Marking TSC unstable due to clocksource watchdog",
             "[    0.0] tsc: Marking TSC unstable due to boot parameter",
-            "[    1.9] clocksource: timekeeping watchdog on CPU0: Marking clocksource 'tsc' as unstable because the skew is too large:",
-            "[    2.0][    T9] TSC found unstable after boot, most likely due to broken BIOS. Use 'tsc=unstable'.",
+            "[    1.9] clocksource: timekeeping watchdog on CPU0: Marking clocksource 'tsc' as \
+             unstable because the skew is too large:",
+            "[    2.0][    T9] TSC found unstable after boot, most likely due to broken BIOS. Use \
+             'tsc=unstable'.",
             "[    1.5] hrtimer: interrupt took 20331024 ns",
             "[    0.2] APIC timer disabled due to verification failure",
             include_str!("testdata/6.1-warning.log"),
@@ -291,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_console_names_the_clock_source() {
+    fn reads_the_clock_source() {
         for (log, name) in [
             (include_str!("testdata/6.1-lives.log"), "tsc"),
             (include_str!("testdata/7.3-lives.log"), "tsc"),
@@ -302,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_has_no_time_stamp() {
+    fn removes_time_stamps() {
         for (line, title) in [
             ("[    1.234567] Kernel panic - not syncing: x", "Kernel panic - not syncing: x"),
             ("[    1.234567][    T1] Kernel panic - not syncing: x", "Kernel panic - not syncing: x"),

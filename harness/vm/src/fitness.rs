@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a guest that booted may stand for all others of its kind.
+//! Decides if a booted guest may become the snapshot for all guests of its kind.
 
 use super::Spec;
 use tramplab_model::run::Arch;
 
-/// The clock sources that a kernel of the architecture chooses when all is well. `tsc-early` is the same counter as `tsc`, before its
-/// speed was measured a second time.
+/// The clock sources of a good boot. `tsc-early` is the counter of `tsc`, before the kernel
+/// measures its speed a second time.
 fn best_clocks(arch: Arch) -> &'static [&'static str] {
     match arch {
         Arch::X86_64 => &["tsc", "tsc-early"],
@@ -13,7 +13,7 @@ fn best_clocks(arch: Arch) -> &'static [&'static str] {
     }
 }
 
-/// Why a guest with this clock source and so many CPUs is not what its kind should be, if it is not.
+/// Why a guest with this clock source and number of CPUs is not typical of its kind, if it is not.
 pub fn unfit(spec: &Spec, clock_source: &str, cpus: u32) -> Option<String> {
     let best = best_clocks(spec.arch);
     if !best.contains(&clock_source) {

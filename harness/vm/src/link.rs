@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent's link: frames out, a thread that reads frames in.
+//! The agent's link: sends frames, and reads frames in a thread.
 
 use super::Signal;
 use std::{
@@ -15,8 +15,8 @@ use tramplab_protocol::{
     message::{Event, Request},
 };
 
-/// Frames that may wait to be looked at, heartbeats not counted; a guest that floods its host is held up, not stored.
-/// Only answers are due, one at a time. One may be fifteen times as large in memory as on the link.
+/// The number of unread frames, without heartbeats. A guest that sends more must wait: only one
+/// answer is due at a time, and in memory it can be fifteen times as large as on the link.
 pub const QUEUE: usize = 1;
 
 pub struct Link {
@@ -33,7 +33,8 @@ impl Link {
         Ok(Link { stream, last_frame })
     }
 
-    /// A guest that reads nothing, or a byte now and then, holds up its host until the deadline at most.
+    /// Sends a request. A guest that reads nothing, or slowly, delays the host at most until the
+    /// deadline.
     pub fn send(&mut self, request: &Request, deadline: Instant) -> Result<(), FrameError> {
         let frame = frame::encode(request)?;
         let mut rest = &frame[..];
@@ -52,7 +53,7 @@ impl Link {
         Ok(())
     }
 
-    /// Begins to wait for a frame anew.
+    /// Restarts the measurement of silence.
     pub fn heard(&self) {
         *self.last_frame.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -62,20 +63,20 @@ impl Link {
     }
 }
 
-/// No name or word of a guest's gets further with an escape in it than here, whichever message it is in.
+/// Reads a message. Removes escape sequences from all of the guest's strings.
 fn event(input: &mut impl Read) -> Result<Option<Event>, FrameError> {
     let Some(payload) = frame::payload(input)? else { return Ok(None) };
     Ok(Some(serde_json::from_slice(&text::json(&payload))?))
 }
 
-/// Ends when QEMU's end closes, at the first frame that is none, or when nobody listens.
+/// Runs until QEMU closes its end, a frame is invalid, or the receiver is gone.
 fn receive(input: UnixStream, last_frame: &Mutex<Instant>, signals: &SyncSender<Signal>) {
     let mut input = BufReader::new(input);
     loop {
         let frame = event(&mut input);
         *last_frame.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let signal = match frame {
-            // Not queued: a host that is busy between two requests must not hold up the guest.
+            // Not queued: a host that is busy between two requests must not delay the guest.
             Ok(Some(Event::Heartbeat { .. })) => continue,
             Ok(Some(event)) => Signal::Event(event),
             Ok(None) => Signal::LinkEnded,

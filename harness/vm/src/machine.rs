@@ -15,7 +15,7 @@ use tramplab_host::lbr::LbrFormat;
 use tramplab_model::run::{Accel, Arch, Clock};
 use tramplab_protocol::message::PORT_NAME;
 
-/// What to boot.
+/// A guest to boot.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub qemu: QemuProgram,
@@ -24,24 +24,25 @@ pub struct Spec {
     pub clock: Clock,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
-    /// Boots the host's own userspace instead of the initramfs.
+    /// Boots the host's userspace instead of the initramfs.
     pub virtme: Option<Virtme>,
     pub cpus: u32,
     pub memory_mib: u32,
-    /// Added to the kernel's command line.
+    /// Words added to the kernel's command line.
     pub append: Vec<String>,
     /// The TCG plugin.
     pub plugin: Option<PathBuf>,
-    /// Where guests are kept that have booted, for the next one of the kind.
+    /// Where snapshots are kept.
     pub snapshots: Option<Snapshots>,
     /// The CPU's own branch records for a guest under KVM.
     pub lbr: Option<LbrFormat>,
-    /// Where `console.log`, `qemu.log` and the plugin's traces go; exists.
+    /// An existing folder for `console.log`, `qemu.log` and the plugin's traces.
     pub dir: PathBuf,
     pub deadlines: Deadlines,
 }
 
-/// The ends of pipes and sockets that QEMU inherits, under their numbers: none has a name that could be left behind.
+/// The ends of pipes and sockets that QEMU inherits by number. None has a name that could be left
+/// behind.
 pub struct Ends<'a> {
     pub console: &'a OwnedFd,
     pub link: &'a OwnedFd,
@@ -52,7 +53,8 @@ pub struct Ends<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Boot,
-    /// With the state of another, which the monitor says where to find. QEMU wants the rest of the command line to be the same.
+    /// With a saved state, whose path the monitor sends. QEMU needs the same command line
+    /// otherwise.
     Restore,
 }
 
@@ -76,60 +78,61 @@ pub fn arguments(spec: &Spec, ends: &Ends, start: Start) -> Vec<OsString> {
     argv
 }
 
-/// The machine and what is attached to it: all that a guest sees, but for the kernel and the agent.
+/// The machine and its devices: all that a guest sees, except the kernel and the agent.
 pub fn guest(spec: &Spec) -> Vec<OsString> {
     let mut argv = bare(spec);
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-    // The console: the kernel's log, and nothing else.
+    // The console carries only the kernel's log.
     add(&["-serial", "chardev:console"]);
-    // The agent's link, apart from the console: nothing the kernel prints gets into a frame.
-    // The guest's notifications are handled at once, on the vCPU's thread: handled beside it, their effects would come at
-    // any time.
+    // The agent's link is separate from the console: the kernel's output cannot get into a frame.
+    // With the exact clock, the vCPU's thread handles the guest's notifications at once. Another
+    // thread would handle them at a random time.
     let ioeventfd = if spec.clock == Clock::Exact { ",ioeventfd=off" } else { "" };
     add(&["-device", &format!("virtio-serial-pci{ioeventfd}")]);
     add(&["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
     argv
 }
 
-/// Booted without a disk or a boot loader.
+/// Boots a kernel without a disk or a boot loader.
 pub fn boot(spec: &Spec, initrd: &Path, line: &str) -> [OsString; 6] {
     let kernel = spec.kernel.clone().into();
     ["-kernel".into(), kernel, "-initrd".into(), initrd.into(), "-append".into(), line.into()]
 }
 
-/// A machine with nothing attached.
+/// A machine without devices.
 pub fn bare(spec: &Spec) -> Vec<OsString> {
     let Spec { arch, accel, clock, cpus, memory_mib, lbr, .. } = spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-    // Nothing that was not asked for: no default devices, no network, no window, nothing from the user's files.
+    // No default devices, network, window or user configuration.
     add(&["-nodefaults", "-no-user-config", "-display", "none", "-nic", "none"]);
-    // A panic reboots (`panic=-1`); that must be the end of QEMU, and is the kernel's last word.
+    // A panic reboots (`panic=-1`), which must end QEMU.
     add(&["-no-reboot"]);
     add(&["-sandbox", SANDBOX]);
     add(&["-machine", board(*arch, *accel)]);
     add(&["-accel", accel.name(), "-cpu", &cpu_model(*accel, *arch, *lbr)]);
     if *clock == Clock::Exact {
-        // Guest time is counted in instructions, 1 ns each; an idle guest jumps to its next timer. What else is random
-        // or comes from the host's clock is fixed.
+        // Guest time counts instructions, 1 ns each. An idle guest jumps to its next timer. The
+        // seed and the real-time clock are fixed.
         add(&["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2000-01-01,clock=vm"]);
     }
     add(&["-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
     argv
 }
 
-/// QEMU runs what we boot, which may be anything: it may start no process and gain no rights.
+/// QEMU may run any kernel: it must not start processes or gain rights.
 pub const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
 /// QEMU's `-machine`.
 pub fn board(arch: Arch, accel: Accel) -> &'static str {
     match (arch, accel) {
-        // The least that still has PCIe and ACPI power-off: `microvm` boots nothing under TCG. The ports of VMware, a USB
-        // and an SMBus controller would only be probed; a disk controller moreover answers the firmware from a thread of
-        // its own, and no two boots would be the same even with the exact clock.
+        // The smallest machine with PCIe and ACPI power-off: `microvm` does not boot under TCG. The
+        // kernel would only probe VMware's ports and the USB and SMBus controllers. A disk
+        // controller answers the firmware from its own thread, so boots would differ even with the
+        // exact clock.
         (Arch::X86_64, _) => "q35,usb=off,vmport=off,sata=off,smbus=off",
         (Arch::Arm64, Accel::Tcg) => "virt,gic-version=3",
-        // What the host has.
+        // The host's interrupt controller.
         (Arch::Arm64, Accel::Kvm) => "virt,gic-version=host",
     }
 }
@@ -149,30 +152,30 @@ pub fn command_line(arch: Arch, append: &[String]) -> String {
     };
     let mut line = format!("console={console} {}", own_words(arch).join(" "));
     for word in append {
-        // The kernel takes the last of a repeated option, so a suite can undo what stands before.
+        // The kernel uses the last of a repeated option: a suite can override the words before.
         line.push(' ');
         line.push_str(word);
     }
     line
 }
 
-/// What is on every guest's command line but the console.
+/// The words on every guest's command line, except the console.
 pub fn own_words(arch: Arch) -> [&'static str; 4] {
     let own = match arch {
-        // Whether the timer interrupts in time is a question to the host, and on a loaded one the kernel panics at boot for
-        // want of an answer.
+        // On a loaded host the timer interrupts late, and the kernel's check would panic at boot.
         Arch::X86_64 => "no_timer_check",
-        // Where the stack begins in a system call would be random, and as copies align themselves to it, so would the branches.
+        // A random stack offset in system calls changes the alignment of copies, and so the
+        // branches.
         Arch::Arm64 => "randomize_kstack_offset=off",
     };
-    // `panic=-1`: reboot at once. An oops must not become a panic: it has a verdict of its own. `mitigations=off`:
-    // they add branches, and which ones depends on CPU and kernel; a suite that wants them says so. The address space
-    // stays randomised, as it is elsewhere: all symbols come from the guest. `cryptomgr.notests`: ciphers testing
-    // themselves take a sixth of the boot under TCG.
+    // `panic=-1`: reboot at once. An oops must not become a panic: it is reported as such.
+    // `mitigations=off`: mitigations add branches that depend on CPU and kernel; a suite can enable
+    // them. Address space randomization stays on: all symbols come from the guest.
+    // `cryptomgr.notests`: self-tests of ciphers take a sixth of the boot under TCG.
     [own, "cryptomgr.notests", "panic=-1", "mitigations=off"]
 }
 
-/// A comma in an option's value is doubled (QEMU's qemu-option.c). Paths need not be UTF-8.
+/// Doubles the commas in an option's value (QEMU's qemu-option.c). Paths need not be UTF-8.
 pub fn escaped(path: &Path) -> OsString {
     let mut bytes = Vec::new();
     for &byte in path.as_os_str().as_bytes() {
@@ -187,28 +190,26 @@ pub fn escaped(path: &Path) -> OsString {
 /// QEMU's `-cpu`.
 pub fn cpu_model(accel: Accel, arch: Arch, lbr: Option<LbrFormat>) -> String {
     let model = match (accel, arch) {
-        // All that TCG can do: the same on every host, and boots as fast as any. To the kernel it is an AMD CPU that needs
-        // no return thunks and no page-table isolation. Models named after real CPUs have features that TCG lacks, and
-        // bring those CPUs' mitigations, which add branches.
+        // All of TCG's features: the same on every host, and no model boots faster. The kernel sees
+        // an AMD CPU that needs no return thunks and no page-table isolation. Models named after
+        // real CPUs have features that TCG lacks, and mitigations that add branches.
         (Accel::Tcg, Arch::X86_64) => "max",
-        // Emulating the architected pointer authentication takes most of the time.
+        // Emulating the architected pointer authentication would take most of the time.
         (Accel::Tcg, Arch::Arm64) => "max,pauth-impdef=on",
-        // A measurement is of this machine's CPU.
+        // Under KVM a measurement is one of this machine's CPU.
         (Accel::Kvm, _) => "host",
     };
     match lbr.filter(|_| accel == Accel::Kvm) {
-        // QEMU takes no other format than KVM's, and KVM lets no guest have it whose CPU is another model than the host's.
+        // QEMU accepts only KVM's format. KVM allows it only to guests with the host's CPU model.
         Some(format) => format!("{model},pmu=on,lbr-fmt={format}"),
         None => model.to_owned(),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn argv(arch: Arch, accel: Accel, plugin: Option<&str>) -> String {
-        let spec = Spec {
+impl Spec {
+    pub fn example(arch: Arch, accel: Accel) -> Spec {
+        Spec {
             qemu: QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] },
             arch,
             accel,
@@ -218,13 +219,23 @@ mod tests {
             virtme: None,
             cpus: 2,
             memory_mib: 512,
-            append: vec!["mitigations=auto".to_owned(), "quiet".to_owned()],
-            plugin: plugin.map(PathBuf::from),
+            append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
+            plugin: None,
             snapshots: None,
             lbr: None,
-            dir: "runs/a,b".into(),
+            dir: "runs/a b".into(),
             deadlines: Deadlines::default(),
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argv(arch: Arch, accel: Accel, plugin: Option<&str>) -> String {
+        let plugin = plugin.map(PathBuf::from);
+        let spec = Spec { plugin, dir: "runs/a,b".into(), ..Spec::example(arch, accel) };
         let (_, console) = crate::process::pipe().unwrap();
         let (_, link) = crate::process::socket_pair().unwrap();
         let ends = Ends { console: &console, link: &link, monitor: None };
@@ -235,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_machine_has() {
+    fn gives_every_machine_the_same_devices() {
         for (arch, accel) in [
             (Arch::X86_64, Accel::Tcg),
             (Arch::X86_64, Accel::Kvm),
@@ -255,13 +266,14 @@ mod tests {
                 assert!(argv.contains(part), "{part:?} is missing in {argv}");
             }
             assert!(!argv.contains("-plugin"), "{argv}");
-            // What the suite appends comes last, and so wins.
-            assert!(argv.contains("panic=-1 mitigations=off mitigations=auto quiet -chardev"), "{argv}");
+            // The suite's words come last and win.
+            let line = "panic=-1 mitigations=off mitigations=auto dyndbg=a b -chardev";
+            assert!(argv.contains(line), "{argv}");
         }
     }
 
     #[test]
-    fn what_differs() {
+    fn differs_by_architecture_and_accelerator() {
         for (arch, accel, words) in [
             (Arch::X86_64, Accel::Tcg, ["-machine q35", "-accel tcg -cpu max", "console=ttyS0 "]),
             (Arch::X86_64, Accel::Kvm, ["-machine q35", "-accel kvm -cpu host", "console=ttyS0 "]),
@@ -276,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn branch_records_of_the_cpu_are_for_guests_under_kvm() {
+    fn gives_branch_records_only_to_guests_under_kvm() {
         let format: Option<LbrFormat> = serde_json::from_str("5").unwrap();
         assert_eq!(cpu_model(Accel::Kvm, Arch::X86_64, format), "host,pmu=on,lbr-fmt=0x5");
         assert_eq!(cpu_model(Accel::Kvm, Arch::X86_64, None), "host");
@@ -284,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn commas_in_paths_are_doubled() {
+    fn doubles_commas_in_paths() {
         let argv = argv(Arch::X86_64, Accel::Tcg, Some("target/x,y.so"));
         assert!(argv.ends_with("-plugin file=target/x,,y.so,dir=runs/a,,b"), "{argv}");
     }
 
     #[test]
-    fn paths_need_not_be_text() {
+    fn accepts_paths_that_are_not_utf8() {
         let odd = OsString::from_vec(b"/a,\xff,b".to_vec());
         assert_eq!(escaped(Path::new(&odd)).into_vec(), b"/a,,\xff,,b");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU's monitor (QMP), for what cannot be said on its command line: saving a guest and restoring it.
+//! QEMU's monitor (QMP): saves and restores guests.
 
 use qapi::{
     Command, ExecuteError, Qmp, Stream,
@@ -16,9 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For one command: QEMU answers at once, or hangs.
+/// For the answer to one command: QEMU answers at once, or hangs.
 const ANSWER: Duration = Duration::from_secs(20);
-/// For a guest's memory on a slow disk.
+/// For the transfer of a guest's memory to or from a slow disk.
 const TRANSFER: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -28,22 +28,23 @@ pub enum MonitorError {
     Link(#[from] io::Error),
     #[error("QEMU refused {command}: {source}")]
     Refused { command: &'static str, source: ExecuteError },
-    #[error("QEMU could not {what}: {why}")]
+    #[error("QEMU failed to {what}: {why}")]
     Failed { what: &'static str, why: String },
-    #[error("a guest's memory cannot be at {0:?}: QEMU takes paths of text only")]
+    #[error("failed to keep a guest's memory at {0:?}: QEMU needs a path in UTF-8")]
     Path(std::path::PathBuf),
 }
 
-/// A command is sent at once: else word by word, at each of which QEMU wakes.
+/// Sends each command in one write. Otherwise QEMU would wake for each word.
 pub struct Monitor(Qmp<Stream<BufReader<UnixStream>, BufWriter<UnixStream>>>);
 
 impl Monitor {
-    /// Whoever opens it holds up QEMU's first answer only, so it can be done when the guest has long been running.
+    /// Reads QEMU's greeting and enables `mapped-ram`. This may happen long after QEMU's start:
+    /// only the greeting waits for it.
     pub fn open(stream: UnixStream) -> Result<Monitor, MonitorError> {
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
         let mut input = BufReader::new(stream.try_clone()?);
-        // Of a QEMU that has ended the library would make a panic.
+        // The library would panic if QEMU has ended.
         if input.fill_buf()?.is_empty() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
@@ -52,13 +53,13 @@ impl Monitor {
             .0
             .handshake()
             .map_err(|source| MonitorError::Refused { command: "qmp_capabilities", source })?;
-        // Each page of memory has its place in the file, and one that is empty takes none.
+        // Each page has its place in the file, and an empty page takes no space.
         let mapped = MigrationCapabilityStatus { capability: MigrationCapability::mapped_ram, state: true };
         monitor.ask(&migrate_set_capabilities { capabilities: vec![mapped] })?;
         Ok(monitor)
     }
 
-    /// Writes the guest, which stands still from then on.
+    /// Pauses the guest and writes its state.
     pub fn save(&mut self, file: &Path) -> Result<(), MonitorError> {
         let uri = Some(uri(file)?);
         self.ask(&stop {})?;
@@ -66,12 +67,12 @@ impl Monitor {
         self.transferred("save the guest")
     }
 
-    /// Fills the machine, which was started with `-incoming defer`; the guest then goes on.
+    /// Restores the state into a QEMU with `-incoming defer`, and resumes the guest.
     pub fn restore(&mut self, file: &Path) -> Result<(), MonitorError> {
         let uri = Some(uri(file)?);
         self.ask(&migrate_incoming { uri, channels: None, exit_on_error: None })?;
         self.transferred("restore the guest")?;
-        // It stands still, as it did when it was saved.
+        // The guest is paused, as it was when saved.
         self.ask(&cont {}).map(drop)
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU as a child: it dies with the thread that started it, and is reaped with its owner. So is virtme-ng, which starts QEMU
-//! and virtiofsd itself, with all that it started.
+//! Runs QEMU as a child, or virtme-ng, which itself starts QEMU and virtiofsd. The child dies with
+//! the thread that started it. Dropping its [`Qemu`] kills and reaps it, with all that it started.
 
 use nix::{
     sys::{
@@ -28,20 +28,20 @@ use std::{
 use tempfile::TempDir;
 use tramplab_host::QemuProgram;
 
-/// The host's end, and the end that QEMU inherits. No name in the file system, so nothing is left behind.
+/// The host's end, and the end that QEMU inherits. Neither has a name that could be left behind.
 pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
     let (host, guest) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     Ok((host.into(), guest))
 }
 
-/// What a guest's console may say while nobody reads.
+/// Console output that the pipe holds while nobody reads.
 const PIPE_BYTES: i32 = 1 << 20;
 
-/// The same in one direction, for the console. A socket is full after some hundred bytes that come one by one, and whether it is
-/// depends on the host's mood: the guest would be told to wait, and no two boots would be the same.
+/// A pipe for the console. A socket can fill up after some hundred single bytes, which depends on
+/// the host's timing. The guest would then wait, and boots would differ.
 pub fn pipe() -> io::Result<(io::PipeReader, OwnedFd)> {
     let (host, guest) = io::pipe()?;
-    // What the system grants by itself will do, if not as well.
+    // Ignore an error: the default size works too, but may fill up.
     let _ = nix::fcntl::fcntl(&guest, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
     Ok((host, guest.into()))
 }
@@ -51,51 +51,56 @@ pub struct Qemu {
     owned: Owned,
 }
 
-/// What there is beside the child.
+/// The child's other resources.
 enum Owned {
     Log(PathBuf),
-    /// Its process group has others in it.
+    /// A process group with other programs. None once it has been killed.
     Group(Option<Group>),
 }
 
-/// Where a group's standard streams go.
+/// A group's standard streams.
 pub enum Streams {
-    /// Nothing comes in, all comes out of one.
+    /// No input, and one file for all output.
     Output(OwnedFd),
-    /// To the terminal, which is the group's as long as it runs; with its settings, as `stty` writes them.
+    /// The terminal, which the group owns while it runs. Holds its settings in `stty`'s format.
     Terminal(String),
 }
 
-/// What virtme-ng starts with, and all that it leaves.
+/// The resources of a process group.
 struct Group {
-    /// Where virtiofsd's sockets are, and whatever else.
+    /// The folder of its temporary files and sockets.
     home: TempDir,
-    /// Its guard (see [`GUARD`]) reads the other end.
+    /// The guard (see [`GUARD`]) reads the other end.
     alive: io::PipeWriter,
 }
 
-/// `sh` with this as its program runs its arguments, as the same process, beside a guard that waits for the end of a pipe. That
-/// end comes with the harness, however it dies: PR_SET_PDEATHSIG would reach the first of virtme-ng's processes only. Then the
-/// guard removes virtme-ng's folder, puts the terminal in order and kills the group, itself included.
-const GUARD: &str = "guard=$1 terminal=$2; shift 2; { cat <\"/dev/fd/$guard\"; rm -rf -- \"$TMPDIR\"; \
-                     [ -z \"$terminal\" ] || stty \"$terminal\" </dev/tty; kill -KILL 0; } </dev/null >/dev/null 2>&1 & \
+/// A script for `sh` that starts a guard in the background and then execs its arguments. The guard
+/// waits for the end of a pipe, which comes when the harness dies in any way: PR_SET_PDEATHSIG
+/// would reach only the first of virtme-ng's processes. The guard then removes the group's folder,
+/// restores the terminal and kills the group with itself.
+const GUARD: &str = "guard=$1 terminal=$2; shift 2; \
+                     { cat <\"/dev/fd/$guard\"; rm -rf -- \"$TMPDIR\"; \
+                     [ -z \"$terminal\" ] || stty \"$terminal\" </dev/tty; \
+                     kill -KILL 0; } </dev/null >/dev/null 2>&1 & \
                      exec \"$@\"";
-/// How long killed processes may take to be gone.
+/// The time that killed processes get to disappear.
 const REAPING: Duration = Duration::from_secs(5);
-/// Addresses that QEMU may have beside its guest's memory: it has 1.5 GiB, most of it untouched, and the plugin's tables can be 1 GiB. Whatever a
-/// guest brings it to, it then ends, and not the host.
+/// Bytes of address space that QEMU may use beside its guest's memory. QEMU uses 1.5 GiB, most of
+/// it untouched, and the plugin's tables up to 1 GiB. A guest that makes QEMU use more ends QEMU,
+/// not the host.
 const OWN_MEMORY: u64 = 6 << 30;
-/// And for each CPU: a thread's stack, its heap, and what the plugin keeps of it, more than once while it is written.
+/// More bytes for each CPU: a thread's stack and heap, and several copies of the plugin's data.
 const CPU_MEMORY: u64 = 256 << 20;
-/// Bytes of any one of its files beside the guest's memory, which is one when it is saved.
+/// Bytes that any one of QEMU's files may have beside the guest's memory, which a snapshot holds.
 const OWN_FILES: u64 = 1 << 30;
-/// Of a log, that its last line is looked for in.
+/// Bytes at the end of a log in which the last line is searched.
 const LAST_WORDS: u64 = 16 << 10;
-/// What virtme-ng ends with when the guest ended and no script did.
+/// virtme-ng's exit code if the guest ended before its script did.
 const NO_SCRIPT: i32 = 255;
 
 impl Qemu {
-    /// `inherited` keep their numbers in the child and are closed here.
+    /// Starts QEMU. The child inherits the descriptors `inherited` under their numbers; they are
+    /// closed here.
     pub fn start(
         qemu: &QemuProgram,
         arguments: &[OsString],
@@ -113,7 +118,7 @@ impl Qemu {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // Its own group: a Ctrl-C on the terminal is for us to handle, and our end is QEMU's.
+            // Its own group: we handle Ctrl-C on the terminal, and QEMU ends when we do.
             .process_group(0);
         let memory = u64::from(memory_mib) << 20;
         let limits = [
@@ -142,9 +147,9 @@ impl Qemu {
         Ok(Qemu { child, owned: Owned::Log(log) })
     }
 
-    /// Runs virtme-ng, or another program that starts others, with `home` for all temporary files.
+    /// Starts virtme-ng, or another program with children. `home` holds their temporary files.
     pub fn start_group(command: &Command, home: TempDir, streams: Streams) -> io::Result<Qemu> {
-        // Whoever loses its parent becomes our child, so that it can be reaped.
+        // Orphans become our children, so that they can be reaped.
         prctl::set_child_subreaper(true)?;
         let (guard, alive) = io::pipe()?;
         let mut guarded = Command::new("/bin/sh");
@@ -174,7 +179,7 @@ impl Qemu {
                     return Err(io::Error::last_os_error());
                 }
                 if is_terminal {
-                    // Whoever takes the terminal without having it would be stopped.
+                    // Without this, taking the terminal from the background stops the process.
                     libc::signal(libc::SIGTTOU, libc::SIG_IGN);
                     libc::tcsetpgrp(0, libc::getpid());
                     libc::signal(libc::SIGTTOU, libc::SIG_DFL);
@@ -198,17 +203,17 @@ impl Qemu {
         if self.has_log() { "QEMU" } else { "virtme-ng" }
     }
 
-    /// Whether what it says itself is apart from the console.
+    /// Returns true if its own output is separate from the console.
     pub fn has_log(&self) -> bool {
         matches!(self.owned, Owned::Log(_))
     }
 
-    /// Whether that is how it ends when its guest was switched off.
+    /// Returns true if it ends so when its guest powers off.
     pub fn is_good_end(&self, status: &ExitStatus) -> bool {
         status.success() || (!self.has_log() && status.code() == Some(NO_SCRIPT))
     }
 
-    /// The last line it wrote itself, where that is known.
+    /// The last line of its own output. None if it has no log.
     pub fn last_words(&self) -> Option<String> {
         let Owned::Log(log) = &self.owned else { return None };
         Some(last_words(log).unwrap_or_default())
@@ -216,7 +221,7 @@ impl Qemu {
 
     pub fn kill(&mut self) {
         if let Owned::Group(group) = &mut self.owned {
-            // While the guard lives the group's number is ours, also when its first process has ended.
+            // While the guard lives, the group keeps its number, even after its first process.
             if let Some(Group { home, alive }) = group.take() {
                 end_group(Pid::from_raw(self.child.id() as i32), &mut self.child);
                 drop(home);
@@ -227,7 +232,8 @@ impl Qemu {
         if self.exited().is_some() {
             return;
         }
-        // The group, for a wrapper script that did not `exec`; its number is ours while the child is not reaped.
+        // Kill the group, for a wrapper script that did not exec. The unreaped child keeps its
+        // number.
         let _ = signal::killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
         let _ = self.child.wait();
     }
@@ -239,20 +245,20 @@ impl Drop for Qemu {
     }
 }
 
-/// No more than this machine allows anyway.
+/// A limit that does not exceed the machine's own.
 fn limit(resource: Resource, wanted: u64) -> io::Result<(Resource, u64)> {
     let (_, hard) = getrlimit(resource)?;
     Ok((resource, wanted.min(hard)))
 }
 
-/// The last line that a QEMU wrote itself.
+/// The last non-empty line of QEMU's log.
 pub fn last_words(log: &Path) -> Option<String> {
     let text = end_of(log).ok()?;
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
 }
 
-/// A guest can have QEMU complain without end.
+/// Reads only the end: a guest can make QEMU print without end.
 fn end_of(log: &Path) -> io::Result<Vec<u8>> {
     let mut file = fs::File::open(log)?;
     let end = file.seek(SeekFrom::End(0))?;
@@ -262,14 +268,14 @@ fn end_of(log: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Kills a process group and reaps who is in it.
+/// Kills a process group and reaps its members.
 fn end_group(group: Pid, first: &mut Child) {
     let _ = signal::killpg(group, Signal::SIGKILL);
     let _ = first.wait();
     let until = Instant::now() + REAPING;
     while Instant::now() < until {
         match waitpid(Pid::from_raw(-group.as_raw()), Some(WaitPidFlag::WNOHANG)) {
-            // Killed, and not gone yet: or, where it has no parent but us, still on the way here.
+            // Killed but not gone yet, or not yet our child.
             Ok(WaitStatus::StillAlive) => thread::sleep(Duration::from_millis(5)),
             Ok(_) => {}
             Err(_) => return,

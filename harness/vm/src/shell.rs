@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest to look around in, at the terminal, or for one command whose output and exit code come back. Nothing is measured in
-//! it, and there is no agent: a shell is what it runs.
+//! An interactive guest at the terminal, or a guest for one command whose output and exit code come
+//! back. It runs a shell instead of the agent and measures nothing.
 
 use super::{
     LAST_WORDS, Signal as FromGuest, Spec, VmError,
@@ -31,48 +31,49 @@ use std::{
 use tramplab_host::Vng;
 use tramplab_model::run::{Arch, ErrorKind};
 
-/// What the guest's root has in it.
+/// The guest's root.
 #[derive(Clone, Debug)]
 pub enum Root {
-    /// A static busybox, and modules in the order in which they load.
+    /// A static busybox, and modules in their load order.
     Busybox { busybox: PathBuf, modules: Vec<PathBuf> },
     /// The host's files, by virtme-ng.
     Host(Vng),
 }
 
-/// What is done in it.
+/// The guest's task.
 pub enum Session<'a> {
-    /// The terminal is the guest's until it is switched off.
+    /// The guest owns the terminal until it powers off.
     Terminal,
-    /// A line for the guest's shell.
+    /// A command line for the guest's shell, with a deadline for the whole guest.
     Command { line: &'a str, within: Duration },
 }
 
 pub struct Shell<'a> {
     pub spec: &'a Spec,
     pub root: Root,
-    /// QEMU's gdb server, and a guest that stands still until gdb lets it go.
+    /// Enables QEMU's gdb server. The guest waits until gdb lets it run.
     pub gdb: bool,
 }
 
-/// How it ended.
+/// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With the command's exit code; of a terminal 0.
+    /// With the command's exit code, or 0 for a terminal.
     Exited(u8),
-    /// By whoever asked `stop`.
+    /// `stop` returned true.
     Stopped,
 }
 
 const POLL: Duration = Duration::from_millis(50);
 const PORTS: [&str; 3] = ["out", "err", "exit"];
-/// What an exit code takes, its line end included; a guest may send anything.
+/// Bytes of an exit code with its line end. A guest may send anything.
 const EXIT_CODE: usize = 8;
-/// From the command's end to that of the machine.
+/// From the command's end to the machine's end.
 const POWER_OFF: Duration = Duration::from_secs(10);
 
 impl Shell<'_> {
-    /// `tell` gets gdb's socket before anything runs; `stop` is asked all the time. The terminal is as it was when this returns.
+    /// Runs the session. `tell` gets gdb's socket before anything runs. A true `stop` ends the
+    /// session. Restores the terminal.
     pub fn run(
         &self,
         session: &Session,
@@ -120,14 +121,14 @@ impl Shell<'_> {
                 let mut qemu =
                     Qemu::start_group(&command, home, Streams::Terminal(terminal.settings.clone()))?;
                 let ended = wait(&mut qemu, stop);
-                // Before the terminal is taken back.
+                // Before `terminal` takes the terminal back.
                 qemu.kill();
                 Ok(ended)
             }
             Session::Command { within, .. } => {
                 let (console_host, console_guest) = process::pipe()?;
                 let (sender, signals) = mpsc::sync_channel(1);
-                // Its last lines are told where there is no answer.
+                // An error message shows the console's last lines.
                 let nowhere = fs::File::options().write(true).open("/dev/null")?;
                 let console = Console::watch(console_host, nowhere, sender)?;
                 let qemu = Qemu::start_group(&command, home, Streams::Output(console_guest))?;
@@ -160,7 +161,7 @@ impl Shell<'_> {
         let mut kernel_line = machine::command_line(spec.arch, &spec.append);
         match session {
             Session::Terminal => {
-                // Ctrl-A X ends it, Ctrl-A C is QEMU's monitor, Ctrl-C is the guest's.
+                // Ctrl-A X ends QEMU, Ctrl-A C opens its monitor, Ctrl-C goes to the guest.
                 add(&["-chardev", "stdio,id=console,mux=on,signal=off", "-mon", "chardev=console"]);
                 kernel_line.push_str(" quiet");
             }
@@ -175,7 +176,8 @@ impl Shell<'_> {
     }
 }
 
-/// What a guest's shell does for a line, wherever its files are from: the ports are found by name without anyone's help.
+/// The script that runs a command line and reports on the ports. It finds the ports in sysfs: a
+/// guest may have no udev.
 fn reporting(line: &str) -> String {
     format!(
         "port() {{ for p in /sys/class/virtio-ports/*; do \
@@ -198,7 +200,8 @@ fn init(arch: Arch, line: Option<&str>) -> String {
             let (rows, columns) = window();
             format!(
                 "echo; echo \"tramplab: $(uname -r); exit, or Ctrl-A X, ends it\"\n\
-                 setsid sh -c 'exec </dev/{console} >/dev/{console} 2>&1; stty rows {rows} cols {columns}; exec sh'\n"
+                 setsid sh -c 'exec </dev/{console} >/dev/{console} 2>&1; \
+                 stty rows {rows} cols {columns}; exec sh'\n"
             )
         }
     };
@@ -206,8 +209,10 @@ fn init(arch: Arch, line: Option<&str>) -> String {
         "#!/bin/busybox sh\n\
          /bin/busybox --install -s /bin\n\
          export PATH=/bin HOME=/ TERM={term}\n\
-         mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev 2>/dev/null\n\
-         for kind in tracefs:tracing debugfs:debug; do mount -t ${{kind%:*}} none /sys/kernel/${{kind#*:}} 2>/dev/null; done\n\
+         mount -t proc proc /proc; mount -t sysfs sysfs /sys\n\
+         mount -t devtmpfs devtmpfs /dev 2>/dev/null\n\
+         for kind in tracefs:tracing debugfs:debug; do \
+         mount -t ${{kind%:*}} none /sys/kernel/${{kind#*:}} 2>/dev/null; done\n\
          mount -t bpf bpf /sys/fs/bpf 2>/dev/null\n\
          for module in /modules/*; do [ -e \"$module\" ] && insmod \"$module\"; done\n\
          hostname tramplab\n\
@@ -227,7 +232,7 @@ struct Running {
 
 #[derive(Default)]
 struct Ports {
-    /// What the command says, on its way out.
+    /// Threads that copy the command's output.
     copies: Vec<JoinHandle<()>>,
     exit: Option<JoinHandle<Option<u8>>>,
 }
@@ -267,10 +272,8 @@ impl Running {
                 return self.ended(None);
             }
             if Instant::now() > deadline {
-                let message = format!(
-                    "the guest did not end within {} s, of which it takes some to boot",
-                    within.as_secs()
-                );
+                let message =
+                    format!("the guest did not end within {} s, including its boot", within.as_secs());
                 return Err(self.dead(ErrorKind::Timeout, message));
             }
             thread::sleep(POLL);
@@ -279,13 +282,13 @@ impl Running {
 
     /// The machine is gone, or will not go.
     fn ended(mut self, status: Option<ExitStatus>) -> Result<End, VmError> {
-        // Closes the ports, where they are open still.
+        // This closes the ports.
         self.qemu.kill();
         let code = self.ports.exit.take().and_then(|exit| exit.join().ok().flatten());
         for copy in self.ports.copies.drain(..) {
             let _ = copy.join();
         }
-        // What the kernel said last is on its way.
+        // The kernel's last lines may still be in the pipe.
         if let Ok(FromGuest::Death(death)) = self.signals.recv_timeout(LAST_WORDS)
             && code.is_none()
         {
@@ -294,8 +297,8 @@ impl Running {
         match (code, status) {
             (Some(code), _) => Ok(End::Exited(code)),
             (None, status) => {
-                let how = status.map_or_else(|| "in some way".to_owned(), |status| format!("with {status}"));
-                let message = format!("the guest ended {how} before the command did");
+                let how = status.map_or_else(String::new, |status| format!(" with {status}"));
+                let message = format!("the guest ended{how} before the command did");
                 Err(self.dead(ErrorKind::QemuExit, message))
             }
         }
@@ -309,7 +312,7 @@ impl Running {
 
 impl Ports {
     fn take(&mut self, mut stream: UnixStream, name: &str) {
-        // What was accepted may have inherited that it does not wait.
+        // The accepted socket may have inherited the non-blocking mode.
         let _ = stream.set_nonblocking(false);
         match name {
             "out" => self.copies.push(thread::spawn(move || copy(stream, &mut io::stdout()))),
@@ -332,7 +335,7 @@ impl Ports {
 }
 
 fn copy(mut from: UnixStream, to: &mut dyn Write) {
-    // Whoever reads no more has seen enough.
+    // Ignore an error: the reader has closed the output.
     let _ = io::copy(&mut from, to);
     let _ = to.flush();
 }
@@ -355,25 +358,25 @@ fn failure(kind: ErrorKind, message: String, console_tail: Vec<String>) -> VmErr
 
 /// The terminal's rows and columns.
 fn window() -> (u16, u16) {
-    // SAFETY: a plain structure of numbers, which the call fills in.
+    // SAFETY: a structure of plain numbers may be zero.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to that structure.
+    // SAFETY: the pointer is valid, and the call fills in that structure.
     let asked = unsafe { libc::ioctl(0, libc::TIOCGWINSZ, &mut size) };
     if asked == 0 && size.ws_row > 0 { (size.ws_row, size.ws_col) } else { (24, 80) }
 }
 
-/// The terminal as it was, and as it will be again.
+/// The terminal's state. Dropping it restores the terminal.
 struct Terminal {
     saved: Termios,
     group: Pid,
-    /// The same for the guard.
+    /// The settings in `stty`'s format, for the guard.
     settings: String,
 }
 
 impl Terminal {
     fn take() -> io::Result<Terminal> {
         if !io::stdin().is_terminal() {
-            return Err(io::Error::other("the standard input is no terminal"));
+            return Err(io::Error::other("stdin is not a terminal"));
         }
         let settings = Command::new("stty").arg("-g").stdin(Stdio::inherit()).output()?;
         Ok(Terminal {
@@ -386,13 +389,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Whoever takes the terminal back while it is another's would be stopped.
+        // Without this, taking the terminal back from the background stops the process.
         // SAFETY: ignoring a signal installs no handler.
         let before = unsafe { signal::signal(Signal::SIGTTOU, SigHandler::SigIgn) };
         let _ = unistd::tcsetpgrp(io::stdin(), self.group);
         let _ = termios::tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.saved);
         if let Ok(before) = before {
-            // SAFETY: what was there before.
+            // SAFETY: this restores the previous handler.
             let _ = unsafe { signal::signal(Signal::SIGTTOU, before) };
         }
     }
@@ -402,9 +405,9 @@ impl Drop for Terminal {
 mod tests {
     use super::*;
 
-    /// By the shell of this machine, which has no such ports: they are made.
+    /// Runs the script on the host, with files in place of the ports.
     #[test]
-    fn a_line_reports_its_output_and_its_code() {
+    fn reports_output_and_exit_code() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         for (line, out, err, code) in [

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests that have booted, kept on disk: the next one of the kind goes on from there.
+//! Keeps booted guests on disk. The next guest of the same kind continues from there.
 //!
 //! ```text
 //! CACHE/snapshot/KEY/state        QEMU's migration stream, memory at fixed places (`mapped-ram`)
-//! CACHE/snapshot/KEY/console.log  what the guest had printed
-//! CACHE/snapshot/KEY/about.json   what the agent had said of the guest, and checksums of the two
-//! CACHE/snapshot/KEY/sound        which files the checksums were last those of
+//! CACHE/snapshot/KEY/console.log  the guest's console so far
+//! CACHE/snapshot/KEY/about.json   the agent's description, and checksums of the two files
+//! CACHE/snapshot/KEY/sound        identifies the files whose checksums were last correct
 //! ```
 
 use super::{
@@ -26,11 +26,11 @@ use tramplab_model::run::{Accel, Clock};
 use tramplab_protocol::message::{self, Facts};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The cache's name for them.
+/// The cache's kind.
 pub const KIND: &str = "snapshot";
-/// What all of them may take together: one has some 100 MB.
+/// Bytes of all snapshots together. One has about 100 MB.
 const LIMIT: u64 = 2 << 30;
-/// Raised when what is kept, or when, changes.
+/// Increase it when the contents or the moment of a snapshot change.
 const VERSION: u32 = 3;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -40,12 +40,12 @@ const CONSOLE: &str = "console.log";
 const ABOUT: &str = "about.json";
 const SOUND: &str = "sound";
 
-/// Where they are kept, and for which contents.
+/// Where snapshots are kept, and of which files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshots {
     /// The cache's root.
     pub cache: PathBuf,
-    /// What QEMU, kernel and initramfs are, whatever their names.
+    /// Identifies QEMU, kernel and initramfs by their contents, not by their paths.
     pub contents: String,
 }
 
@@ -67,14 +67,15 @@ struct About {
     console: u64,
 }
 
-/// What became of a guest that was to be kept.
+/// The result of keeping a guest.
 pub(super) enum Kept {
-    /// It is on disk, and stands still.
+    /// The guest is on disk and paused.
     Saved,
+    /// Another run keeps one. This guest is unchanged.
     Untouched,
 }
 
-/// A snapshot that is whole.
+/// A snapshot whose checksums are correct.
 pub(super) struct Saved {
     pub state: PathBuf,
     pub console: PathBuf,
@@ -83,14 +84,15 @@ pub(super) struct Saved {
 }
 
 impl Snapshots {
-    /// None for a guest that has to boot: with the exact clock its orders are in its root, under KVM it boots in a second and its
-    /// CPU is the host's, and another init's files are not ours.
+    /// None for a guest that must boot: with the exact clock its commands are in its root, under
+    /// KVM it boots in a second and has the host's CPU, and virtme-ng's init is not under our
+    /// control.
     pub(super) fn of(spec: &Spec) -> Option<&Snapshots> {
         let fits = spec.accel == Accel::Tcg && spec.clock == Clock::Free && spec.virtme.is_none();
         spec.snapshots.as_ref().filter(|_| fits)
     }
 
-    /// All that a guest can see of what it runs on.
+    /// Hashes everything that a guest can see of its machine.
     fn key(&self, spec: &Spec) -> String {
         let mut hash = Sha256::new();
         let mut add = |bytes: &[u8]| {
@@ -99,7 +101,8 @@ impl Snapshots {
         };
         add(format!("{VERSION} {}", message::VERSION).as_bytes());
         add(self.contents.as_bytes());
-        // The guest's counter of time is the host's, and it has measured how fast that is.
+        // The guest has measured the speed of the host's time counter: valid for one boot of the
+        // host.
         add(&fs::read(BOOT_ID).unwrap_or_default());
         add(command_line(spec.arch, &spec.append).as_bytes());
         for word in guest(spec) {
@@ -108,17 +111,17 @@ impl Snapshots {
         hex(&hash.finalize())
     }
 
-    /// An error is one that is not what was written.
+    /// Finds the snapshot. Fails if it is damaged.
     pub(super) fn find(&self, spec: &Spec) -> io::Result<Option<Saved>> {
         self.cache().get(KIND, &self.key(spec)).map(|folder| read(&folder)).transpose()
     }
 
     pub(super) fn discard(&self, spec: &Spec) {
-        // The next one who finds it so will try again.
+        // Ignore an error: the next run that finds it damaged tries again.
         let _ = self.cache().discard(KIND, &self.key(spec));
     }
 
-    /// Keeps a guest that has booted, said what it is and got ready, unless another run is about to.
+    /// Keeps a guest that has booted and read ahead, unless another run keeps one.
     pub(super) fn keep(
         &self,
         spec: &Spec,
@@ -140,7 +143,7 @@ impl Snapshots {
             return Ok(Kept::Untouched);
         }
         for item in prune::excess(&prune::of_kind(&cache, KIND), LIMIT) {
-            // It goes another time.
+            // Ignore an error: a later run removes it.
             let _ = prune::remove(item);
         }
         Ok(Kept::Saved)
@@ -159,16 +162,17 @@ fn read(folder: &Path) -> io::Result<Saved> {
         if (checksum(&state)?, checksum(&console)?) != (about.state, about.console) {
             return Err(io::Error::other("its checksum is not what it was"));
         }
-        // What was read may be in memory only: from here on it is the disk's, or an error.
+        // The data may be only in the page cache: sync it, or fail.
         fs::File::open(&state)?.sync_data()?;
-        // Who finds none, or half of one, looks again.
+        // Ignore an error: without a complete file the next reader checks again.
         let _ = fs::write(folder.join(SOUND), seen);
     }
     Ok(Saved { state, console, ready: about.ready, facts: about.facts })
 }
 
-/// Another one for whatever is written to the file, and for a file put in its place: no call sets the time of a file's last change
-/// (inode(7)). What rots on the disk itself is not seen, for as long as the snapshot is of use: one boot of the host.
+/// Identifies a file's state: it changes with each write and with a replaced file, as no call can
+/// set a file's ctime (inode(7)). Does not detect bit rot on the disk. A snapshot is used for one
+/// boot of the host.
 fn stamp(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::MetadataExt;
     let of = fs::metadata(path)?;
@@ -177,7 +181,8 @@ fn stamp(path: &Path) -> io::Result<String> {
 
 const PAGE: usize = 4096;
 
-/// Of a file that is mostly holes: of all pages that are not empty, with their places, and of its length.
+/// The checksum of a sparse file: of its length, and of all pages that are not zero, with their
+/// places.
 fn checksum(path: &Path) -> io::Result<u64> {
     use std::os::unix::fs::FileExt;
     let file = fs::File::open(path)?;
@@ -203,7 +208,7 @@ fn checksum(path: &Path) -> io::Result<u64> {
     Ok(hash.digest())
 }
 
-/// The next stretch that is no hole, from and to whole pages.
+/// The next range that is not a hole, extended to whole pages.
 fn data(file: &fs::File, from: u64, length: u64) -> io::Result<Option<(u64, u64)>> {
     use nix::unistd::{Whence, lseek};
     if from >= length {
@@ -225,31 +230,32 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_snapshot_is_looked_at_again_when_it_is_not_the_one_that_was_sound() {
+    fn checks_a_snapshot_again_when_its_files_have_changed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name| folder.path().join(name);
         fs::write(at(STATE), [1; 3 * PAGE]).unwrap();
         fs::write(at(CONSOLE), "up\n").unwrap();
         let facts = json!({
-            "release": "6.12", "version": "", "machine": "x86_64", "cpus": 1, "memory_kib": 1, "clocksource": "tsc",
-            "btf_bytes": 1, "ftrace_functions": 1, "btf_functions": 1, "mitigations": [], "cmdline": ""
+            "release": "6.12", "version": "", "machine": "x86_64", "cpus": 1, "memory_kib": 1,
+            "clocksource": "tsc", "btf_bytes": 1, "ftrace_functions": 1, "btf_functions": 1,
+            "mitigations": [], "cmdline": ""
         });
         let keep = |state: u64| {
             let console = checksum(&at(CONSOLE)).unwrap();
-            let about =
-                json!({"ready": Ready::default(), "facts": facts, "state": state, "console": console});
+            let ready = Ready::default();
+            let about = json!({"ready": ready, "facts": facts, "state": state, "console": console});
             fs::write(at(ABOUT), about.to_string()).unwrap();
         };
         let right = checksum(&at(STATE)).unwrap();
         keep(right);
         read(folder.path()).unwrap();
-        // The files that were sound are not read again, whatever is said of them elsewhere.
+        // Unchanged files are not read again, even if the checksum in about.json is wrong.
         keep(right ^ 1);
         assert!(read(folder.path()).is_err());
         let stamps = [STATE, CONSOLE, ABOUT].map(|name| stamp(&at(name)).unwrap());
         fs::write(at(SOUND), stamps.concat()).unwrap();
         read(folder.path()).unwrap();
-        // What is written to one of them is noticed.
+        // A write to one of them is detected.
         let mut file = fs::File::options().append(true).open(at(STATE)).unwrap();
         io::Write::write_all(&mut file, &[0]).unwrap();
         assert!(read(folder.path()).is_err());

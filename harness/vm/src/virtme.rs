@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest by virtme-ng: its root is the host's own file system, read-only, and the agent a program in it.
+//! Starts a guest with virtme-ng: its root is the host's file system, read-only, and the agent is a
+//! program in it.
 //!
-//! `vng` starts virtiofsd and QEMU itself. It closes what it inherited and hands many of its options to a shell as they are, so
-//! it is given nothing but plain words: the kernel is a link, QEMU a script of ours that adds what vng knows no option for, and
-//! the agent's link a socket, all in a folder that is gone with the guest.
+//! `vng` starts virtiofsd and QEMU itself. It closes inherited descriptors and passes many options
+//! to a shell unquoted, so it gets only plain words. The kernel is a link, QEMU is a script that
+//! adds the options that vng lacks, and the agent's link is a socket. All are in a folder that is
+//! removed with the guest.
 
 use super::{
     machine::{self, Spec},
@@ -31,20 +33,20 @@ use tramplab_host::Vng;
 use tramplab_model::run::Accel;
 use tramplab_protocol::message::{PORT_NAME, PROGRAM_WORD};
 
-/// The host's userspace as a guest's.
+/// A guest with the host's userspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Virtme {
     pub vng: Vng,
-    /// The same program as in the initramfs.
+    /// The same program as in an initramfs.
     pub agent: PathBuf,
 }
 
 const POLL: Duration = Duration::from_millis(20);
 const SOCKET: &str = "agent";
-/// Of a folder for sockets, whose paths may have 107 bytes.
+/// The longest path of a folder for sockets, in bytes. A socket's path may have 107.
 const LONGEST: usize = 60;
 
-/// Starts it, and waits for QEMU to take up the agent's link.
+/// Starts virtme-ng and waits until QEMU connects to the agent's socket.
 pub fn start(
     spec: &Spec,
     virtme: &Virtme,
@@ -75,36 +77,36 @@ pub fn start(
             return Err(io::Error::other(format!("it ended with {status} before QEMU ran")));
         }
         if Instant::now() > deadline {
-            return Err(io::Error::other("QEMU did not begin in time"));
+            return Err(io::Error::other("QEMU did not start in time"));
         }
         thread::sleep(POLL);
     }
 }
 
-/// A folder of its own for a guest. Its path is short and plain: sockets are in it.
+/// Makes a folder for one guest. Its path is short and plain because it holds sockets.
 pub fn short_folder() -> io::Result<TempDir> {
     let temporary = env::temp_dir();
     let fits = temporary.as_os_str().len() < LONGEST && quoted(temporary.as_os_str()) == temporary;
     let temporary = if fits { temporary } else { "/tmp".into() };
-    // Whoever can connect to its sockets has the guest.
+    // Only this user may connect to its sockets, which control the guest.
     let ours_alone = fs::Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix("tramplab-").permissions(ours_alone).tempdir_in(temporary)
 }
 
-/// The folder that virtme-ng has for its own, with all that is handed to it by name.
+/// Makes virtme-ng's home, with the files that it gets by name.
 pub fn home(vng: &Vng, kernel: &Path) -> io::Result<TempDir> {
     let home = short_folder()?;
     let at = |name: &str| home.path().join(name);
     fs::create_dir_all(at("bin"))?;
     symlink(&vng.virtiofsd, at("bin/virtiofsd"))?;
     symlink(kernel.canonicalize()?, at("kernel"))?;
-    // Before the system-wide one.
+    // virtme-ng prefers it to the system-wide configuration.
     fs::create_dir_all(at(".config/virtme-ng"))?;
     fs::write(at(".config/virtme-ng/virtme-ng.conf"), "{}\n")?;
     Ok(home)
 }
 
-/// `vng`'s arguments; `program` is run in the guest by a shell, and without one there is the terminal.
+/// `vng`'s arguments. A shell in the guest runs `program`; without one the guest gets the terminal.
 pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsString> {
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
@@ -131,14 +133,14 @@ pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsS
     argv
 }
 
-/// The agent's port, at the other end of which we listen.
+/// QEMU's options for the agent's port. We listen on its socket.
 fn agent_link(home: &Path) -> Vec<OsString> {
     let mut words = vec!["-device".into(), "virtio-serial-pci,id=tramplab".into()];
     words.extend(port(home, SOCKET, PORT_NAME));
     words
 }
 
-/// A port of the guest's that is a socket in the home.
+/// QEMU's options for a port of the guest that is connected to a socket in the home.
 pub fn port(home: &Path, socket: &str, name: &str) -> [OsString; 4] {
     [
         "-chardev".into(),
@@ -148,14 +150,15 @@ pub fn port(home: &Path, socket: &str, name: &str) -> [OsString; 4] {
     ]
 }
 
+/// Writes the script that vng runs as QEMU.
 pub fn write_script(home: &Path, spec: &Spec, ports: &[OsString]) -> io::Result<()> {
     let path = home.join("qemu");
     fs::write(&path, script(spec, ports).as_bytes())?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
 }
 
-/// The script that vng takes for QEMU: the same machine as without vng, behind all that vng asks for. QEMU takes the last of what
-/// is said twice.
+/// The script's text. It appends the options of the machine without vng to those of vng: QEMU uses
+/// the last of repeated options.
 fn script(spec: &Spec, ports: &[OsString]) -> OsString {
     let Spec { qemu, arch, accel, plugin, lbr, dir, .. } = spec;
     let mut words: Vec<OsString> = vec![qemu.program.clone().into()];
@@ -176,7 +179,7 @@ fn script(spec: &Spec, ports: &[OsString]) -> OsString {
         text.extend([b"export ", name.as_bytes(), b"=", quoted(value).as_bytes(), b"\n"].concat());
     }
     let parts = [
-        // Asked before the guest runs.
+        // vng asks for the version first.
         b"[ \"$1\" = --version ] && exec ".as_slice(),
         program.as_bytes(),
         b" --version\nexec ",
@@ -194,7 +197,7 @@ fn joined(words: &[OsString]) -> OsString {
     words.join(OsStr::new(" "))
 }
 
-/// One word for a shell. Paths need not be text.
+/// Quotes one word for a shell. It need not be UTF-8.
 pub fn quoted(word: &OsStr) -> OsString {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./,=+:@%".contains(byte);
     if !word.is_empty() && word.as_bytes().iter().all(plain) {
@@ -214,55 +217,32 @@ pub fn quoted(word: &OsStr) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Deadlines;
     use std::process::Command;
     use tramplab_host::QemuProgram;
-    use tramplab_model::run::{Arch, Clock};
-
-    fn spec(accel: Accel, qemu: QemuProgram) -> Spec {
-        Spec {
-            qemu,
-            arch: Arch::X86_64,
-            accel,
-            clock: Clock::Free,
-            kernel: "k".into(),
-            initrd: "i".into(),
-            virtme: None,
-            cpus: 2,
-            memory_mib: 512,
-            append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
-            plugin: (accel == Accel::Tcg).then(|| "it's/x,y.so".into()),
-            snapshots: None,
-            lbr: None,
-            dir: "runs/a b".into(),
-            deadlines: Deadlines::default(),
-        }
-    }
-
-    fn plain() -> QemuProgram {
-        QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] }
-    }
+    use tramplab_model::run::Arch;
 
     #[test]
-    fn the_command_line_of_vng() {
+    fn writes_the_command_line_of_vng() {
         for (accel, kvm) in [(Accel::Tcg, " --disable-kvm"), (Accel::Kvm, "")] {
-            let words = arguments(&spec(accel, plain()), Path::new("/tmp/home"), Some("/a/agent".into()));
+            let spec = Spec::example(Arch::X86_64, accel);
+            let words = arguments(&spec, Path::new("/tmp/home"), Some("/a/agent".into()));
             let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
             assert_eq!(
                 text,
                 format!(
-                    "--skip-modules --disable-microvm{kvm} --cpus 2 --memory 512M --verbose --append no_timer_check \
-                     --append cryptomgr.notests --append 'panic=-1' --append 'mitigations=off' --append 'mitigations=auto' \
-                     --append 'dyndbg=a b' --append 'tramplab.agent=program' --run /tmp/home/kernel \
+                    "--skip-modules --disable-microvm{kvm} --cpus 2 --memory 512M --verbose \
+                     --append no_timer_check --append cryptomgr.notests --append 'panic=-1' \
+                     --append 'mitigations=off' --append 'mitigations=auto' --append 'dyndbg=a b' \
+                     --append 'tramplab.agent=program' --run /tmp/home/kernel \
                      --qemu /tmp/home/qemu -- /a/agent"
                 )
             );
         }
     }
 
-    /// Through the shell that will read it, with a program for QEMU that tells its arguments.
+    /// Runs the script with a real shell, and with a program that prints its arguments as QEMU.
     #[test]
-    fn the_script_adds_to_what_vng_asks_for_and_nothing_is_lost_in_quoting() {
+    fn appends_to_vngs_options_and_quotes_all_words() {
         let folder = tempfile::tempdir().unwrap();
         let tell = "printf '%s|' \"$MODULES\" \"$@\"".into();
         let qemu = QemuProgram {
@@ -271,7 +251,9 @@ mod tests {
             environment: vec![("MODULES".into(), "a b".into())],
         };
         let path = folder.path().join("qemu");
-        fs::write(&path, script(&spec(Accel::Tcg, qemu), &agent_link(folder.path())).as_bytes()).unwrap();
+        let plugin = Some("it's/x,y.so".into());
+        let spec = Spec { qemu, plugin, ..Spec::example(Arch::X86_64, Accel::Tcg) };
+        fs::write(&path, script(&spec, &agent_link(folder.path())).as_bytes()).unwrap();
         let told = |arguments: &[&str]| {
             let output = Command::new("/bin/sh").arg(&path).args(arguments).output().unwrap();
             String::from_utf8(output.stdout).unwrap()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guest costs without us: the least that QEMU and a kernel take, and what virtme-ng takes. For `cargo xtask bench`.
+//! Times guests without tramplab, for `cargo xtask bench`: bare QEMU with a kernel, and virtme-ng.
 
 use super::{
     Spec,
@@ -19,7 +19,8 @@ use tramplab_host::Vng;
 
 const POLL: Duration = Duration::from_millis(2);
 
-/// From starting QEMU to its end, of a guest that does nothing but switch itself off. Its console is written to a file, as ours is.
+/// The time from QEMU's start to its end, for a guest that only powers off. Its console goes to a
+/// file, like ours.
 pub fn bare(spec: &Spec, busybox: &Path, limit: Duration) -> io::Result<Duration> {
     let initrd = spec.dir.join("bare.cpio");
     build_shell("#!/bin/busybox sh\n/bin/busybox poweroff -f\n", busybox, &[], &initrd)?;
@@ -33,7 +34,7 @@ pub fn bare(spec: &Spec, busybox: &Path, limit: Duration) -> io::Result<Duration
     ended(&mut qemu, started, limit)
 }
 
-/// The same of virtme-ng, for whose guest `true` is run; without the kernel's log, as it is used.
+/// The same for a guest of virtme-ng that runs `true`. Prints no kernel log, as in its usual use.
 pub fn virtme_ng(spec: &Spec, vng: &Vng, limit: Duration) -> io::Result<Duration> {
     let started = Instant::now();
     let home = virtme::home(vng, &spec.kernel)?;
