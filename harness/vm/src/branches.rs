@@ -24,7 +24,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub source: Source,
-    /// Why the CPU's records are not used, for the user. None if the user did not ask for them.
+    /// The reason, for the user, if the request allowed the CPU's records and there are none.
     pub fallback: Option<String>,
 }
 

@@ -17,9 +17,11 @@ use std::{
 use tramplab_model::text::plain;
 use tramplab_protocol::message::UP;
 
-/// Bytes of the log: a guest that prints without end must not fill the disk. The tail has no limit.
+/// Bytes of the log: a guest that prints without end must not fill the disk.
 const LOG_LIMIT: u64 = 16 << 20;
+/// Longer lines are split. In bytes.
 const LINE_LIMIT: u64 = 4096;
+/// Last lines that are kept in memory, also beyond the log's limit.
 const TAIL: usize = 60;
 
 pub struct Console {

@@ -280,7 +280,7 @@ impl Running {
         }
     }
 
-    /// The machine is gone, or will not go.
+    /// The guest has ended, or has not ended in time and has no status.
     fn ended(mut self, status: Option<ExitStatus>) -> Result<End, VmError> {
         // This closes the ports.
         self.qemu.kill();

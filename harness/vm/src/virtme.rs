@@ -110,7 +110,7 @@ pub fn home(vng: &Vng, kernel: &Path) -> io::Result<TempDir> {
 pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsString> {
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-    // Not the kernel's modules: the root is a virtiofs of the host's, which has others.
+    // The root is the host's file system, which lacks this kernel's modules.
     add(&["--skip-modules", "--disable-microvm"]);
     if spec.accel == Accel::Tcg {
         add(&["--disable-kvm"]);

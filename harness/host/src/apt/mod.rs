@@ -24,7 +24,7 @@ use std::{
 };
 use tramplab_model::{name::hex, run::Arch};
 
-pub const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
+const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 /// From the oldest release with a kernel of interest to the newest kernel. A suite that does not
 /// answer is left out.
 const SUITES: [&str; 5] = ["bookworm", "trixie", "forky", "sid", "experimental"];
