@@ -70,35 +70,34 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError>
 
 /// Runs a program and returns its status.
 pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Output), ChildError> {
-    let start_error = |command: &Command, source| ChildError::Start { command: shown(command), source };
+    let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
     // Use files, not pipes: a grandchild that outlives its parent can hold a pipe open forever.
     // Keep them in memory: a full disk would silently truncate the output.
-    let file = || Ok::<_, io::Error>(File::from(memfd_create(c"tramplab-output", MFdFlags::MFD_CLOEXEC)?));
-    let (mut out, mut err) = match (file(), file()) {
-        (Ok(out), Ok(err)) => (out, err),
-        (Err(source), _) | (_, Err(source)) => return Err(start_error(command, source)),
-    };
-    let clones = out.try_clone().and_then(|out| Ok((out, err.try_clone()?)));
-    let (stdout, stderr) = clones.map_err(|source| start_error(command, source))?;
+    let memory = || Ok::<_, io::Error>(File::from(memfd_create(c"tramplab-output", MFdFlags::MFD_CLOEXEC)?));
+    let files = memory().and_then(|out| {
+        let err = memory()?;
+        let clones = (out.try_clone()?, err.try_clone()?);
+        Ok(((out, err), clones))
+    });
+    let ((out, err), (stdout, stderr)) = files.map_err(|source| error(command, source))?;
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).env("LC_ALL", "C");
     let status = wait(command, limit)?;
-    let read = |file: &mut File| -> io::Result<String> {
-        let mut bytes = Vec::new();
-        file.rewind()?;
-        file.read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    // A write beyond the limit fails, and the program may ignore that.
-    let (limit_of_files, _) =
-        getrlimit(Resource::RLIMIT_FSIZE).map_err(|errno| start_error(command, errno.into()))?;
-    let is_cut = |file: &File| file.metadata().is_ok_and(|metadata| metadata.len() >= limit_of_files);
-    if is_cut(&out) || is_cut(&err) {
-        let cut =
-            io::Error::new(io::ErrorKind::FileTooLarge, "the file size limit (ulimit -f) cuts its output");
-        return Err(start_error(command, cut));
+    let texts = written(out).and_then(|stdout| Ok(Output { stdout, stderr: written(err)? }));
+    Ok((status, texts.map_err(|source| error(command, source))?))
+}
+
+/// Reads a child's output. Fails if the file size limit may have cut it: a write beyond the limit
+/// fails, and the child may ignore that.
+fn written(mut file: File) -> io::Result<String> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    if file.metadata()?.len() >= limit {
+        let why = "the file size limit (ulimit -f) cuts its output";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
-    let texts = read(&mut out).and_then(|stdout| Ok(Output { stdout, stderr: read(&mut err)? }));
-    Ok((status, texts.map_err(|source| start_error(command, source))?))
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Runs a program with the caller's choice of standard streams.

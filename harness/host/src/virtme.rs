@@ -193,22 +193,18 @@ fn first_line(program: &Path) -> Result<String, Unfit> {
 
 fn private_vng(entry: &Path) -> Result<(PathBuf, String), VirtmeError> {
     let program = entry.join("bin/vng");
-    let version = vng_version(&program).map_err(|why| VirtmeError::PrivateUnfit {
-        what: VNG,
-        entry: entry.to_owned(),
-        why,
-    })?;
+    let version = vng_version(&program).map_err(unfit(VNG, entry))?;
     Ok((program, version))
 }
 
 fn private_virtiofsd(entry: &Path) -> Result<PathBuf, VirtmeError> {
     let program = entry.join(WRAPPER);
-    is_virtiofsd(&program).map_err(|why| VirtmeError::PrivateUnfit {
-        what: VIRTIOFSD,
-        entry: entry.to_owned(),
-        why,
-    })?;
+    is_virtiofsd(&program).map_err(unfit(VIRTIOFSD, entry))?;
     Ok(program)
+}
+
+fn unfit(what: &'static str, entry: &Path) -> impl FnOnce(Unfit) -> VirtmeError {
+    move |why| VirtmeError::PrivateUnfit { what, entry: entry.to_owned(), why }
 }
 
 fn virtiofsd_recipe() -> Recipe {

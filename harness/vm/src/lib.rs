@@ -14,7 +14,6 @@ mod brief;
 mod console;
 pub mod death;
 mod end;
-mod fitness;
 pub mod initramfs;
 mod link;
 mod machine;

@@ -5,7 +5,6 @@ use super::{
     Ready, Spec, Vm, VmError,
     brief::shown,
     console::Console,
-    fitness,
     link::{self, Link},
     machine::{self, Ends, Start},
     monitor::Monitor,
@@ -20,7 +19,7 @@ use std::{
     sync::mpsc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use tramplab_model::run::ErrorKind;
+use tramplab_model::run::{Arch, ErrorKind};
 use tramplab_protocol::message::{self, Command, Event, Facts, Response};
 
 /// For the agent to describe its guest.
@@ -108,7 +107,7 @@ impl Vm {
         let said = self.console.flaw().map(|line| format!("its kernel said: {line}"));
         said.or_else(|| {
             let clock_source = self.clock_source();
-            fitness::unfit(spec, clock_source.as_deref().unwrap_or(&facts.clocksource), facts.cpus)
+            unfit(spec, clock_source.as_deref().unwrap_or(&facts.clocksource), facts.cpus)
         })
     }
 
@@ -116,7 +115,7 @@ impl Vm {
     /// fail too.
     pub fn give_up_failed_clock(&self, spec: &Spec) {
         let clock = self.clock_source();
-        let reason = clock.and_then(|name| fitness::unfit(spec, &name, spec.cpus));
+        let reason = clock.and_then(|name| unfit(spec, &name, spec.cpus));
         if let (true, Some(reason), Some(snapshots)) = (self.restored(), reason, &spec.snapshots) {
             snapshots.discard(spec);
             note(spec, &format!("the snapshot is discarded: {reason}"));
@@ -307,4 +306,22 @@ impl Vm {
         }
         Ok(())
     }
+}
+
+/// The clock sources of a good boot. `tsc-early` is the counter of `tsc`, before the kernel
+/// measures its speed a second time.
+fn best_clocks(arch: Arch) -> &'static [&'static str] {
+    match arch {
+        Arch::X86_64 => &["tsc", "tsc-early"],
+        Arch::Arm64 => &["arch_sys_counter"],
+    }
+}
+
+/// Why a guest with this clock source and number of CPUs is not typical of its kind, if it is not.
+fn unfit(spec: &Spec, clock_source: &str, cpus: u32) -> Option<String> {
+    let best = best_clocks(spec.arch);
+    if !best.contains(&clock_source) {
+        return Some(format!("its clock source is {clock_source}, not {}", best[0]));
+    }
+    (cpus != spec.cpus).then(|| format!("it runs on {cpus} CPUs, not on {}", spec.cpus))
 }

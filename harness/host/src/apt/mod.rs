@@ -158,7 +158,7 @@ impl Apt {
         let mut silent = None;
         for mirror in mirrors {
             progress(&format!("fetching Debian's package lists from {mirror}"));
-            self.write("sources.list", &sources(&mirror))?;
+            self.write("sources.list", sources(&mirror).as_bytes())?;
             let (_, output) = child::finish(self.command("apt-get").arg("update"), UPDATE_LIMIT)?;
             let Answers { answered, failed } = output::answers(&output.stdout);
             let messages: Vec<String> = output
@@ -175,11 +175,11 @@ impl Apt {
                 let failed: Vec<_> = failed.into_iter().collect();
                 progress(&format!("Debian's {} did not answer and is left out", failed.join(", ")));
             }
-            return self.write("refreshed", &format!("{mirror}\n"));
+            return self.write("refreshed", format!("{mirror}\n").as_bytes());
         }
         // The old lists remain: name their mirror again.
         if let Ok(mirror) = fs::read_to_string(self.folder.join("refreshed")) {
-            self.write("sources.list", &sources(mirror.trim_end()))?;
+            self.write("sources.list", sources(mirror.trim_end()).as_bytes())?;
         }
         Err(silent.expect("at least one mirror was tried"))
     }
@@ -251,22 +251,22 @@ impl Apt {
     fn configure(&self, architecture: &str, keyring: &Path) -> Result<(), AptError> {
         for folder in ["lists/partial", "archives/partial", "keys", "empty"] {
             let path = self.folder.join(folder);
-            fs::create_dir_all(&path).map_err(|source| AptError::Io { action: "make", path, source })?;
+            fs::create_dir_all(&path).map_err(io_error("make", &path))?;
         }
-        let key = fs::read(keyring).map_err(|source| AptError::Io {
-            action: "read",
-            path: keyring.to_owned(),
-            source,
-        })?;
-        let path = self.folder.join("keys/debian-archive-keyring.gpg");
-        fs::write(&path, key).map_err(|source| AptError::Io { action: "write", path, source })?;
-        self.write("apt.conf", &configuration(&self.folder, architecture))
+        let key = fs::read(keyring).map_err(io_error("read", keyring))?;
+        self.write("keys/debian-archive-keyring.gpg", &key)?;
+        self.write("apt.conf", configuration(&self.folder, architecture).as_bytes())
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<(), AptError> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), AptError> {
         let path = self.folder.join(name);
-        fs::write(&path, text).map_err(|source| AptError::Io { action: "write", path, source })
+        fs::write(&path, bytes).map_err(io_error("write", &path))
     }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> AptError + use<> {
+    let path = path.to_owned();
+    move |source| AptError::Io { action, path: path.clone(), source }
 }
 
 /// Runs `attempt`. If it fails and old lists may be the reason, refreshes the lists of all
@@ -294,8 +294,7 @@ pub fn attempt<T, E: From<AptError>>(
 /// Checks a package's checksum. Returns the file that it was downloaded to.
 fn verified(package: &Package, folder: &Path) -> Result<PathBuf, AptError> {
     let file = folder.join(package.file());
-    let found =
-        sha256(&file).map_err(|source| AptError::Io { action: "read", path: file.clone(), source })?;
+    let found = sha256(&file).map_err(io_error("read", &file))?;
     if found == package.sha256 {
         Ok(file)
     } else {
@@ -356,9 +355,9 @@ fn keyring(cache: &Cache) -> Result<PathBuf, AptError> {
         let mut command = Command::new("apt-get");
         command.args(["download", "--quiet=2", "debian-archive-keyring"]).current_dir(folder);
         child::run(&mut command, DOWNLOAD_LIMIT)?;
-        let error = |source| AptError::Io { action: "read", path: folder.to_owned(), source };
-        for entry in fs::read_dir(folder).map_err(error)? {
-            let path = entry.map_err(error)?.path();
+        let error = io_error("read", folder);
+        for entry in fs::read_dir(folder).map_err(&error)? {
+            let path = entry.map_err(&error)?.path();
             if path.extension().is_some_and(|extension| extension == "deb") {
                 unpack(&path, folder)?;
             }
