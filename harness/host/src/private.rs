@@ -143,7 +143,7 @@ impl Recipe {
             let version = &main.version;
             let key = format!("{}={version}-{}", self.name, digest(&all));
             cache.entry(self.kind, &key, |folder| {
-                progress(&format!("fetching {package} {version} ({} packages)", all.len()));
+                progress(&format!("fetching {package} {version}"));
                 for (apt, packages) in registries.iter().zip(&parts) {
                     unpack(apt, packages, folder)?;
                 }
