@@ -2,7 +2,7 @@
 //! Finds a QEMU whose plugins tramplab can use: one named in the environment, the system's, or a
 //! private copy.
 //!
-//! The private copy is Debian trixie's (see [`super::private`]). Its plugins cannot write to the
+//! The private copy is Debian trixie's (see `private.rs`). Its plugins cannot write to the
 //! guest; where they must, the copy is that of Debian's next release.
 
 use super::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds virtme-ng and the virtiofsd it needs: the system's, or private copies. The copy of
 //! virtme-ng comes from PyPI: the host's Python runs it, and Debian's package lacks the init that
-//! boots fast. The copy of virtiofsd comes from Debian trixie, see [`super::private`].
+//! boots fast. The copy of virtiofsd comes from Debian trixie, see `private.rs`.
 
 use super::{
     cache::{Cache, CacheError},

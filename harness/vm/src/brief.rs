@@ -24,7 +24,7 @@ pub fn shown(message: &impl fmt::Debug) -> String {
     beginning.0
 }
 
-/// Cuts a text to [`BRIEF`] bytes.
+/// Cuts a text to 8 KiB.
 pub fn brief(mut text: String) -> String {
     if text.len() > BRIEF {
         text.truncate(text.floor_char_boundary(BRIEF));
