@@ -133,7 +133,7 @@ fn suite(dir: &Path, test: &str) -> PathBuf {
 fn rejects_contradicting_options_before_boot() {
     let foreign = if Arch::host() == Some(Arch::X86_64) { "arm64" } else { "x86_64" };
     for (test, arguments, code, words) in [
-        ("lbr_waste", &["--branches", "hardware", "--accel", "tcg"][..], 2, "takes KVM, and --accel tcg"),
+        ("lbr_waste", &["--branches", "hardware", "--accel", "tcg"][..], 2, "needs KVM; remove --accel tcg"),
         ("trigger", &["--branches", "hardware"], 2, "--branches applies only to lbr_waste tests"),
         (
             "lbr_waste",
