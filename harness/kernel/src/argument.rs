@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `--kernel` takes: a manifest's name, or a kernel that needs no manifest.
+//! The argument of `--kernel`: a manifest's name, or a kernel without a manifest.
 
 use super::{
     KernelError, image,
@@ -15,11 +15,12 @@ use tramplab_model::{
     run::Arch,
 };
 
-/// Longer names make cell names that no line of a report holds.
+/// Longer names make cell names that do not fit a line of a report.
 const NAME_LENGTH: usize = 60;
 
-/// A kernel by its name in `folder`, by a manifest's path, by the path of an image, a tarball or a tree of sources,
-/// or as `git:REPOSITORY#REF` or `debian-source:SERIES`; a manifest for each architecture that it is to be had for.
+/// Finds a kernel. `name` is one of: a name in `folder`, the path of a manifest, an image, a
+/// tarball or a source tree, `git:REPOSITORY#REF`, `debian-source:SERIES`. Returns a manifest for
+/// each architecture the kernel exists for.
 pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
     let path = Path::new(name);
     if path.extension().is_some_and(|extension| extension == "yaml") {
@@ -30,10 +31,10 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
         return load_manifest(&file);
     }
     if let Some(place) = name.strip_prefix("git:") {
-        return of_git(place);
+        return from_git(place);
     }
     if let Some(wanted) = name.strip_prefix("debian-source:") {
-        return of_debian(wanted);
+        return from_debian(wanted);
     }
     if path.is_dir() {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -47,13 +48,13 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
                 Ok(built(&stem, Tree::TarballFile(path)))
             }
-            None => Ok(vec![of_image(path)?]),
+            None => Ok(vec![from_image(path)?]),
         };
     }
     Err(KernelError::Unknown { name: name.to_owned(), folder: folder.to_owned(), known: names(folder) })
 }
 
-fn of_git(place: &str) -> Result<Vec<Manifest>, KernelError> {
+fn from_git(place: &str) -> Result<Vec<Manifest>, KernelError> {
     let error = |expected: &str| KernelError::Argument {
         name: format!("git:{place}"),
         expected: expected.to_owned(),
@@ -71,14 +72,15 @@ fn of_git(place: &str) -> Result<Vec<Manifest>, KernelError> {
     Ok(built(&name, Tree::Git { repository, reference: reference.to_owned() }))
 }
 
-fn of_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
+fn from_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
     let (series, version) = match wanted.split_once('=') {
         Some((series, version)) => (series, Some(version)),
         None => (wanted, None),
     };
     let package = format!("linux-source-{}", series.strip_prefix("linux-source-").unwrap_or(series));
     if !is_source_package(&package) || !version.is_none_or(is_version) {
-        let expected = "expected debian-source:SERIES or debian-source:SERIES=VERSION, such as debian-source:6.12=6.12.107-1";
+        let expected = "expected debian-source:SERIES or debian-source:SERIES=VERSION, such as \
+                        debian-source:6.12=6.12.107-1";
         return Err(KernelError::Argument {
             name: format!("debian-source:{wanted}"),
             expected: expected.to_owned(),
@@ -88,29 +90,29 @@ fn of_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
     Ok(built(&name, Tree::DebianSource { package, version: version.map(str::to_owned) }))
 }
 
-/// `linux-6.12` of `linux-6.12.tar.xz`.
+/// Returns `linux-6.12` for `linux-6.12.tar.xz`.
 fn tarball_stem(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     let stem = source::TARBALLS.iter().find_map(|ending| file.strip_suffix(ending))?;
     Some(stem.to_owned())
 }
 
-/// A kernel to be built as nobody said otherwise.
+/// A kernel built with the default toolchain and configuration.
 fn built(name: &str, tree: Tree) -> Vec<Manifest> {
     let recipe = Recipe { tree, toolchain: Toolchain::default(), config: Vec::new() };
     let manifest = |arch| Manifest { name: fit(name), arch, source: Source::Built(recipe.clone()) };
     Arch::ALL.map(manifest).to_vec()
 }
 
-/// Made fit for a cell's name.
+/// Replaces characters that a cell's name cannot have.
 fn fit(name: &str) -> String {
     let name: String =
         name.chars().take(NAME_LENGTH).map(|c| if is_name_char(c) { c } else { '_' }).collect();
     if manifest::is_name(&name) { name } else { format!("kernel{name}") }
 }
 
-/// The manifest that stands for an image somebody built.
-fn of_image(path: &Path) -> Result<Manifest, KernelError> {
+/// Makes up the manifest of an image file.
+fn from_image(path: &Path) -> Result<Manifest, KernelError> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let header = image::read(&path).map_err(|source| KernelError::Image { path: path.clone(), source })?;
     let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -123,7 +125,8 @@ fn of_image(path: &Path) -> Result<Manifest, KernelError> {
     })
 }
 
-/// The configuration and vmlinux of an image in a build tree (`arch/x86/boot/bzImage`) or in `/boot` (`vmlinuz-V`).
+/// Finds the configuration and vmlinux that belong to an image, in a build tree
+/// (`arch/x86/boot/bzImage`) or in `/boot` (`vmlinuz-V`).
 fn beside(image: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
     let there = |path: PathBuf| path.is_file().then_some(path);
     let file = image.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -144,7 +147,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn kernels_are_found_by_name_by_manifest_and_by_image() {
+    fn finds_kernels_by_name_manifest_and_image() {
         let folder = tempfile::tempdir().unwrap();
         let kernels = folder.path().join("kernels");
         fs::create_dir(&kernels).unwrap();
@@ -192,7 +195,7 @@ mod tests {
         let (vmlinux, config) = (Some(tree.join("vmlinux")), Some(tree.join(".config")));
         assert_eq!(found.source, Source::Path { image, vmlinux, config });
 
-        // As distributions install it, here without a configuration.
+        // As distributions install it, first without a configuration.
         let installed = folder.path().join("vmlinuz-7.3.4");
         fs::write(&installed, &head).unwrap();
         let found = only(&installed);
@@ -205,11 +208,11 @@ mod tests {
         let text = folder.path().join("text");
         fs::write(&text, "hello").unwrap();
         let error = find(text.to_str().unwrap(), &kernels).unwrap_err().to_string();
-        assert!(error.contains("it is no kernel image"), "{error}");
+        assert!(error.contains("not a kernel image"), "{error}");
     }
 
     #[test]
-    fn sources_need_no_manifest() {
+    fn finds_sources_without_manifest() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let tree = |name: &str| {
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_made_fit_for_cells() {
+    fn makes_names_fit_for_cells() {
         for (text, name) in [("a b/c", "a_b_c"), (".git", "kernel.git"), ("", "kernel"), ("6.12+x", "6.12+x")]
         {
             assert_eq!(fit(text), name);

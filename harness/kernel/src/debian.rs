@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian's kernels: which packages hold one, which is the newest, and its files out of them.
+//! Debian's kernels: finds the package with the wanted kernel and extracts its files.
 //!
-//! Up to 6.x one package `linux-image-RELEASE` holds the image and its configuration in `/boot`; since 7.0 the
-//! image is in `linux-binary-RELEASE` and the configuration in `linux-base-RELEASE`, both under
-//! `/usr/lib/modules/RELEASE`. Each also comes unsigned, under a package name of its own.
+//! Up to 6.x one package `linux-image-RELEASE` holds the image and its configuration in `/boot`.
+//! Since 7.0 the image is in `linux-binary-RELEASE` and the configuration in `linux-base-RELEASE`,
+//! both under `/usr/lib/modules/RELEASE`. Each also exists unsigned, under another package name.
 
 use super::{
     KernelError, image,
@@ -24,7 +24,7 @@ use tramplab_model::run::Arch;
 
 const KIND: &str = "kernel-debian";
 
-/// In the order in which they load. Of these, 6.1's cloud kernel has built in none.
+/// Modules a guest may need, in load order. The cloud kernel of 6.1 has none of them built in.
 const MODULES: [&str; 6] = [
     "drivers/virtio/virtio.ko",
     "drivers/virtio/virtio_ring.ko",
@@ -34,14 +34,14 @@ const MODULES: [&str; 6] = [
     "drivers/char/virtio_console.ko",
 ];
 
-/// One kernel in the registry.
+/// A kernel in the registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// What `uname -r` prints.
+    /// As `uname -r` prints it.
     release: String,
     image: Package,
-    /// The package with the configuration, where it is not the image's.
+    /// The package with the configuration, if the image's package lacks it.
     base: Option<Package>,
 }
 
@@ -55,17 +55,17 @@ impl Candidate {
     }
 }
 
-/// The files of a kernel in the cache.
+/// A kernel's files in the cache.
 pub struct Files {
     pub image: PathBuf,
     pub config: PathBuf,
-    /// In the order in which they load.
+    /// In load order.
     pub modules: Vec<PathBuf>,
     pub sha256: String,
     pub source: String,
 }
 
-/// What an entry says about itself, in `kernel.json`.
+/// The contents of `kernel.json` in a cache entry.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -153,7 +153,7 @@ fn newest(candidates: impl Iterator<Item = Candidate>) -> Result<Option<Candidat
             Some(best) => {
                 match apt::compare_versions(&candidate.image.version, &best.image.version)? {
                     Ordering::Greater => true,
-                    // The same kernel twice: the signed one, whose name is the shorter.
+                    // The same kernel exists twice. Prefer the signed one, whose name is shorter.
                     Ordering::Equal => candidate.image.name.len() < best.image.name.len(),
                     Ordering::Less => false,
                 }
@@ -166,7 +166,8 @@ fn newest(candidates: impl Iterator<Item = Candidate>) -> Result<Option<Candidat
     Ok(newest)
 }
 
-/// The kernels that packages hold. A 7.x `linux-image-*` holds none: it only draws in the others.
+/// Returns the kernels in these packages. A `linux-image-*` of 7.x holds none: it only depends on
+/// the others.
 fn candidates(packages: &[Package]) -> Vec<Candidate> {
     let base = |release: &str, version: &str| {
         let name = format!("linux-base-{release}");
@@ -193,14 +194,15 @@ fn candidates(packages: &[Package]) -> Vec<Candidate> {
     packages.iter().filter_map(candidate).collect()
 }
 
-/// Whether `6.12.107+deb13-cloud-amd64` is of the series 6.12 and the flavour cloud-amd64 (and not amd64).
+/// True if the release has this series and flavour: `6.12.107+deb13-cloud-amd64` has series 6.12
+/// and flavour cloud-amd64, not amd64.
 fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
     let Some(version) = release.strip_suffix(flavour).and_then(|rest| rest.strip_suffix('-')) else {
         return false;
     };
     let mut words = version.split('-');
     let number = words.next().unwrap_or_default();
-    // `6.1.0-50`, `6.13-rc7`: an ABI number or a release candidate, not another part of the flavour.
+    // An ABI number (`6.1.0-50`) or a release candidate (`6.13-rc7`) is not part of the flavour.
     let plain =
         words.all(|word| word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit()));
     let in_series = series.is_none_or(|series| {
@@ -209,7 +211,8 @@ fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
     plain && in_series
 }
 
-/// Downloads and unpacks, and keeps the image, its configuration and the few modules a guest may need.
+/// Downloads and unpacks the packages. Keeps the image, its configuration and the modules a guest
+/// may need.
 fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
     let error = |action, path: &Path| {
         let path = path.to_owned();
@@ -303,8 +306,8 @@ mod tests {
         time::{Duration, SystemTime},
     };
 
-    /// Some of what the registry held in November 2026, of bookworm, trixie, forky, sid and experimental. The signed
-    /// 6.12.107 is left out on purpose: then the newest of 6.12 is an unsigned one.
+    /// An excerpt of the registry in November 2026: bookworm, trixie, forky, sid and experimental.
+    /// The signed 6.12.107 is omitted on purpose, so that the newest 6.12 is unsigned.
     const REGISTRY: &str = "\
 linux-base-7.2.12+deb14-cloud-amd64 7.2.12-1
 linux-base-7.2.13+deb14-amd64 7.2.13-1
@@ -344,12 +347,12 @@ linux-image-cloud-amd64 7.2.13-1
     }
 
     #[test]
-    fn the_newest_of_a_series_is_picked_by_debians_order_signed_if_there_is_one() {
+    fn picks_newest_of_series_and_prefers_signed() {
         for (series, flavour, expected) in [
             (Some("6.1"), "cloud-amd64", Some("linux-image-6.1.0-50-cloud-amd64=6.1.176-1")),
             (Some("6.1"), "amd64", Some("linux-image-6.1.0-50-amd64=6.1.176-1")),
             (Some("6.1"), "rt-amd64", Some("linux-image-6.1.0-50-rt-amd64=6.1.176-1")),
-            // 107 is more than 94, and unsigned is better than old.
+            // 107 is newer than 94. A newer unsigned kernel beats an older signed one.
             (Some("6.12"), "cloud-amd64", Some("linux-image-6.12.107+deb13-cloud-amd64-unsigned=6.12.107-1")),
             (Some("7.2"), "cloud-amd64", Some("linux-binary-7.2.13+deb14-cloud-amd64=7.2.13-1")),
             (Some("7.2"), "amd64", Some("linux-binary-7.2.13+deb14-amd64=7.2.13-1")),
@@ -367,7 +370,7 @@ linux-image-cloud-amd64 7.2.13-1
     }
 
     #[test]
-    fn release_names_are_taken_apart() {
+    fn matches_release_to_series_and_flavour() {
         for (release, series, flavour, expected) in [
             ("6.13-rc7-cloud-amd64", Some("6.13"), "cloud-amd64", true),
             ("6.13-rc7-cloud-amd64", Some("6.13"), "amd64", false),
@@ -393,9 +396,8 @@ linux-image-cloud-amd64 7.2.13-1
         cache.entry(KIND, &candidate.key(), fill).unwrap()
     }
 
-    /// When the registry is asked, and what a silent one means, by the age of the last answer.
     #[test]
-    fn a_day_old_answer_serves_and_an_older_one_when_the_registry_is_silent() {
+    fn reuses_answer_for_a_day_and_falls_back_to_older_one() {
         let wanted = Wanted::Newest { series: Some("6.1".into()), flavour: "cloud-amd64".into() };
         let pinned = Wanted::Package {
             name: "linux-image-6.1.0-50-cloud-amd64".into(),
@@ -410,7 +412,8 @@ linux-image-cloud-amd64 7.2.13-1
         };
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
         type Failure<'a> = &'a dyn Fn() -> KernelError;
-        // What is wanted, the answer's age, the registry's failure, whether it is asked, the note (none: an error).
+        // Query, age of the cached answer, the registry's failure, whether the registry is asked,
+        // and the expected note (None: an error).
         type Case<'a> = (&'a Wanted, Option<Duration>, Failure<'a>, bool, Option<&'a str>);
         let cases: [Case; 5] = [
             (&wanted, Some(hours(1)), &silent, false, Some("")),

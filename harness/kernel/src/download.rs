@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fetching one file by URL and SHA-256.
+//! Downloads one file by URL and SHA-256.
 
 use super::{KernelError, manifest::Download};
 use sha2::{Digest, Sha256};
@@ -56,7 +56,7 @@ mod tests {
         thread,
     };
 
-    /// Answers one request with the bytes given; the URL to ask.
+    /// Answers one request with `answer`. Returns the URL to request.
     fn serve(answer: &'static [u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/bzImage", listener.local_addr().unwrap());
@@ -72,7 +72,7 @@ mod tests {
     const HELLO: &str = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
 
     #[test]
-    fn only_the_whole_right_file_is_taken() {
+    fn rejects_wrong_missing_and_truncated_files() {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("image");
         let ask = |answer: &'static [u8]| {
@@ -87,7 +87,7 @@ mod tests {
             other,
             format!(
                 "failed to verify URL: its SHA-256 is \
-                 abc6fd595fc079d3114d4b71a4d84b1d1d0f79df1e70f8813212f2a65d8916df, the manifest says {HELLO}"
+                 abc6fd595fc079d3114d4b71a4d84b1d1d0f79df1e70f8813212f2a65d8916df; the manifest says {HELLO}"
             )
         );
         let gone = ask(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").unwrap_err();
@@ -97,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_answer_is_named() {
-        // A port that was just free.
+    fn names_url_when_host_does_not_answer() {
+        // Nothing listens on a port that was just freed.
         let url = format!("http://{}/", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
         let error =
             fetch(&Download { url: url.clone(), sha256: HELLO.into() }, Path::new("/dev/null")).unwrap_err();

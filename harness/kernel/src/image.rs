@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a file is a kernel that can be booted, and all of it: read from its header.
+//! Reads an image's header: is the file a bootable kernel, and is it complete?
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use tramplab_model::run::Arch;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     pub arch: Arch,
-    /// `6.12.107+deb13-cloud-amd64`; an arm64 Image has none.
+    /// As `uname -r` prints it: `6.12.107+deb13-cloud-amd64`. An arm64 Image does not say.
     pub release: Option<String>,
 }
 
@@ -19,15 +19,15 @@ pub struct Header {
 pub enum ImageError {
     #[error("failed to read it: {0}")]
     Read(#[from] io::Error),
-    #[error("it is no kernel image: expected an x86-64 bzImage or an arm64 Image, found {0}")]
+    #[error("not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {0}")]
     NotAnImage(&'static str),
-    #[error("it is truncated: {length} bytes long, its header says at least {expected}")]
+    #[error("truncated: it has {length} bytes; its header says at least {expected}")]
     Truncated { length: u64, expected: u64 },
-    #[error("it is a kernel for {}, expected one for {}", found.name(), expected.name())]
+    #[error("a kernel for {}; expected one for {}", found.name(), expected.name())]
     WrongArch { found: Arch, expected: Arch },
 }
 
-/// Enough for both headers, and for the section table of an arm64 Image.
+/// Enough bytes for both headers and for the section table of an arm64 Image.
 const HEAD: u64 = 4096;
 
 pub fn check(path: &Path, expected: Arch) -> Result<Header, ImageError> {
@@ -51,16 +51,16 @@ pub fn read(path: &Path) -> Result<Header, ImageError> {
     if length < expected { Err(ImageError::Truncated { length, expected }) } else { Ok(header) }
 }
 
-/// Documentation/arch/x86/boot.rst of the kernel.
+/// See Documentation/arch/x86/boot.rst of the kernel.
 fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
     let byte = |offset: usize| u64::from(head.get(offset).copied().unwrap_or(0));
-    // 0 stands for 4, of old.
+    // 0 means 4, for backward compatibility.
     let setup_sectors = match byte(0x1f1) {
         0 => 4,
         sectors => sectors,
     };
     let paragraphs = u64::from(u32::from_le_bytes(at(head, 0x1f4).unwrap_or_default()));
-    // Relative to 0x200; the text may lie beyond what was read.
+    // The offset is relative to 0x200. The text may lie beyond `head`.
     let offset = u64::from(u16::from_le_bytes(at(head, 0x20e).unwrap_or_default()));
     let mut text = [0; 128];
     let mut release = None;
@@ -79,7 +79,8 @@ fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
     Ok((Header { arch: Arch::X86_64, release }, (setup_sectors + 1) * 512 + paragraphs * 16))
 }
 
-/// Where the last section of the PE file that an arm64 Image is ends. Its own `image_size` counts the BSS.
+/// Returns the end of the last PE section of an arm64 Image. The header's `image_size` is no use:
+/// it counts the BSS.
 fn pe_end(head: &[u8]) -> Option<u64> {
     let word = |offset: usize| Some(u32::from_le_bytes(at(head, offset)?));
     let half = |offset: usize| Some(usize::from(u16::from_le_bytes(at(head, offset)?)));
@@ -100,17 +101,18 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
 }
 
-/// A name for the usual mistakes.
+/// Names the file types that users often pass by mistake.
 fn what(head: &[u8]) -> &'static str {
     match head {
         [] => "an empty file",
         [0x7f, b'E', b'L', b'F', ..] => {
-            "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage or arch/arm64/boot/Image)"
+            "an ELF file (a vmlinux does not boot: pass arch/x86/boot/bzImage or \
+             arch/arm64/boot/Image)"
         }
         [0x1f, 0x8b, ..] => "a gzip file (unpack it first)",
         [b'!', b'<', b'a', b'r', b'c', b'h', ..] => "a Debian package (unpack it with dpkg-deb -x)",
         [b'M', b'Z', _, _, b'z', b'i', b'm', b'g', ..] => {
-            "a compressed EFI image (give the uncompressed Image)"
+            "a compressed EFI image (pass the uncompressed Image)"
         }
         [b'<', ..] => "what looks like a web page",
         _ => "something else",
@@ -122,7 +124,8 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// Only the fields that are read, with the values of Debian's unsigned 6.12.107, a file of 11,706,880 bytes.
+    /// Fills in only the fields that are read. The values are those of Debian's unsigned 6.12.107,
+    /// a file of 11,706,880 bytes.
     fn bz_image() -> Vec<u8> {
         let mut head = vec![0; 20 * 1024];
         head[0x1f1] = 39;
@@ -134,7 +137,7 @@ mod tests {
         head
     }
 
-    /// Made up after the format's description: an arm64 Image with two sections, the last of which ends at 0x30000.
+    /// A made-up arm64 Image with two sections. The last ends at 0x30000.
     fn arm64() -> Vec<u8> {
         let mut head = vec![0; 4096];
         head[..2].copy_from_slice(b"MZ");
@@ -160,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn whole_images_are_told_from_truncated_and_from_other_files() {
+    fn rejects_truncated_images_and_other_files() {
         const X86: u64 = 11_706_880;
         let is_no = |what: &str| {
-            format!("it is no kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
+            format!("not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
         };
         for (name, head, length, expected) in [
             ("whole", bz_image(), X86, Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64")))),
@@ -177,20 +180,20 @@ mod tests {
                 "truncated",
                 bz_image(),
                 X86 - 1,
-                Err("it is truncated: 11706879 bytes long, its header says at least 11706880".to_owned()),
+                Err("truncated: it has 11706879 bytes; its header says at least 11706880".to_owned()),
             ),
             (
                 "only its first sectors",
                 bz_image(),
                 1024,
-                Err("it is truncated: 1024 bytes long, its header says at least 11706880".to_owned()),
+                Err("truncated: it has 1024 bytes; its header says at least 11706880".to_owned()),
             ),
             ("arm64", arm64(), 0x30000, Ok((Arch::Arm64, None))),
             (
                 "arm64 truncated",
                 arm64(),
                 0x2ffff,
-                Err("it is truncated: 196607 bytes long, its header says at least 196608".to_owned()),
+                Err("truncated: it has 196607 bytes; its header says at least 196608".to_owned()),
             ),
             ("empty", vec![], 0, Err(is_no("an empty file"))),
             (
@@ -198,7 +201,8 @@ mod tests {
                 b"\x7fELF\x02".to_vec(),
                 9000,
                 Err(is_no(
-                    "an ELF file (a vmlinux is not what boots: give arch/x86/boot/bzImage or arch/arm64/boot/Image)",
+                    "an ELF file (a vmlinux does not boot: pass arch/x86/boot/bzImage or \
+                     arch/arm64/boot/Image)",
                 )),
             ),
             ("gzip", vec![0x1f, 0x8b, 8], 9000, Err(is_no("a gzip file (unpack it first)"))),
@@ -218,13 +222,13 @@ mod tests {
             assert_eq!(result, expected, "{name}");
         }
         let wrong = check(file(&arm64(), 0x30000).path(), Arch::X86_64).unwrap_err().to_string();
-        assert_eq!(wrong, "it is a kernel for arm64, expected one for x86_64");
+        assert_eq!(wrong, "a kernel for arm64; expected one for x86_64");
     }
 
     proptest::proptest! {
-        /// Whatever a header says, it is an answer and no panic.
+        /// Any header gives a result without a panic.
         #[test]
-        fn no_header_breaks_the_reader(mut head: Vec<u8>, arm in proptest::bool::ANY) {
+        fn no_header_panics_the_reader(mut head: Vec<u8>, arm in proptest::bool::ANY) {
             let magic: (usize, &[u8]) = if arm { (0x38, b"ARM\x64") } else { (0x202, b"HdrS") };
             if head.len() >= magic.0 + 4 {
                 head[magic.0..magic.0 + 4].copy_from_slice(magic.1);

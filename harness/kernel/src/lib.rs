@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where kernels come from: a manifest names one, [`fetch`] makes it an image on this host.
+//! Kernels and patch series. A manifest names a kernel; [`fetch`] brings its image to this host.
 
 mod argument;
 pub mod compile;
@@ -54,15 +54,18 @@ pub enum KernelError {
     Config { path: PathBuf, source: NotKconfig },
     #[error("failed to download {url}: {source}")]
     Download { url: String, source: Box<ureq::Error> },
-    #[error("failed to verify {url}: its SHA-256 is {found}, the manifest says {expected}")]
+    #[error("failed to verify {url}: its SHA-256 is {found}; the manifest says {expected}")]
     Checksum { url: String, expected: String, found: String },
-    #[error("failed to find a kernel's files in the package {package}: expected one of {}", .expected.join(", "))]
+    #[error(
+        "failed to find a kernel's files in the package {package}: expected one of {}",
+        .expected.join(", ")
+    )]
     Layout { package: String, expected: Vec<String> },
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Fragment(#[from] kconfig::FragmentError),
-    #[error("failed to fetch the kernel `{name}`: it is built from sources, which only vm-test does")]
+    #[error("failed to fetch the kernel `{name}`: only vm-test builds kernels from sources")]
     FromSources { name: String },
     #[error(transparent)]
     Apt(#[from] AptError),
@@ -78,7 +81,8 @@ impl KernelError {
         }
     }
 
-    /// Whether the user mends it by asking for something else: no host or network is to blame.
+    /// True if the user can fix it by asking for something else; false if the host or the network
+    /// failed.
     pub fn is_usage(&self) -> bool {
         match self {
             KernelError::Manifest(_)
@@ -106,19 +110,19 @@ pub struct Image {
     pub arch: Arch,
     pub image: PathBuf,
     pub vmlinux: Option<PathBuf>,
-    /// None when the manifest has none: then nothing is refused early.
+    /// None if the manifest names none; then no test is rejected early.
     pub config: Option<Kconfig>,
-    /// Where that was read from.
+    /// The file that `config` was read from.
     pub config_file: Option<PathBuf>,
-    /// Uncompressed modules without which the guest cannot be spoken to, in the order in which they load; mostly none.
+    /// Uncompressed modules that the guest needs to talk to the host, in load order. Usually empty.
     pub modules: Vec<PathBuf>,
-    /// For the report: `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
+    /// Shown in reports: `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
     pub source: String,
     pub sha256: String,
 }
 
 impl Image {
-    /// One that was built here, under a name of its own.
+    /// A kernel that was built on this host. `name` is its name in reports.
     pub fn built(name: &str, order: &compile::Order, built: &compile::Built) -> Result<Image, KernelError> {
         image::check(&built.image, order.arch)
             .map_err(|source| KernelError::Image { path: built.image.clone(), source })?;
@@ -135,7 +139,8 @@ impl Image {
         })
     }
 
-    /// What this kernel lacks to be measured at all. Of a kernel whose configuration is unknown: nothing.
+    /// Returns the options this kernel lacks for any measurement. Empty if its configuration is
+    /// unknown.
     pub fn missing_base(&self) -> Vec<Missing> {
         let Some(config) = &self.config else { return Vec::new() };
         let mut missing = config.missing(&kconfig::required_base(self.arch));
@@ -143,27 +148,29 @@ impl Image {
         missing
     }
 
-    /// What it lacks for one mechanism.
+    /// Returns the options this kernel lacks for one mechanism. Empty if its configuration is
+    /// unknown.
     pub fn missing_for(&self, mechanism: Mechanism) -> Vec<Missing> {
         self.config.as_ref().map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
     }
 
-    /// Which of these options, written without `CONFIG_`, are not built in. Of a kernel whose configuration is unknown: none.
+    /// Returns the options that are not built in. `options` omit the prefix `CONFIG_`. Empty if the
+    /// configuration is unknown.
     pub fn not_built_in(&self, options: &[&'static str]) -> Vec<String> {
         let Some(config) = &self.config else { return Vec::new() };
         let missing = config.missing(options);
         missing.iter().map(ToString::to_string).collect()
     }
 
-    /// Whether the option's module is among those that the guest loads.
+    /// True if the guest loads this option's module.
     fn brings(&self, option: &str) -> bool {
         let file = format!("-{}.ko", option.to_ascii_lowercase());
         self.modules.iter().any(|module| module.to_string_lossy().ends_with(&file))
     }
 }
 
-/// Brings a kernel to this host, through the cache where it is not here already. `progress` gets a line for
-/// whatever takes long, and for whatever is not as it should be.
+/// Brings a kernel to this host, from the cache if it is there. `progress` gets a line for each
+/// slow step and for each problem that `fetch` works around.
 pub fn fetch(
     manifest: &Manifest,
     cache: &Cache,
@@ -236,7 +243,8 @@ pub fn fetch(
         }
         Source::Built(_) => return Err(KernelError::FromSources { name: name.clone() }),
     };
-    // Also what comes from the cache: a header is read in no time, and a guest that hangs says nothing.
+    // Cached images are checked too. Reading a header is cheap, and a guest that hangs prints
+    // nothing.
     image::check(&image.image, image.arch)
         .map_err(|source| KernelError::Image { path: image.image.clone(), source })?;
     Ok(image)

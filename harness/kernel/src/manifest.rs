@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernel manifests: `kernels/NAME.yaml` says where the kernel NAME comes from.
+//! Kernel manifests: `kernels/NAME.yaml` describes the kernel NAME.
 
 use super::KernelError;
 use serde::{
@@ -17,10 +17,10 @@ use tramplab_host::{
 };
 use tramplab_model::{name::is_name_char, run::Arch};
 
-/// A kernel on one architecture.
+/// A kernel for one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The file's name without `.yaml`; what suites and cells call the kernel, on all its architectures.
+    /// The file's name without `.yaml`. Suites and cells use it on every architecture.
     pub name: String,
     pub arch: Arch,
     pub source: Source,
@@ -34,19 +34,19 @@ pub enum Source {
     Built(Recipe),
 }
 
-/// A kernel that is built here.
+/// How to build a kernel on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     pub tree: Tree,
     pub toolchain: Toolchain,
-    /// Fragments on top of those in `configs/kconfig/`.
+    /// Configuration fragments to add to those in `configs/kconfig/`.
     pub config: Vec<PathBuf>,
 }
 
 /// Where sources come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
-    /// A commit of a repository: a local folder, or a URL.
+    /// A commit of a repository. `repository` is a local folder or a URL.
     Git {
         repository: String,
         reference: String,
@@ -58,7 +58,7 @@ pub enum Tree {
     },
     TarballFile(PathBuf),
     TarballUrl(Download),
-    /// A folder as it is, changes that are not committed included.
+    /// A folder with its uncommitted changes.
     Folder(PathBuf),
 }
 
@@ -66,7 +66,7 @@ pub enum Tree {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Toolchain {
     pub compiler: Compiler,
-    /// The `13` of `gcc-13`; none is the host's default.
+    /// The `13` of `gcc-13`; None for the host's default.
     pub version: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub enum Compiler {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no toolchain `{0}`: expected gcc or clang, or one of a version such as gcc-13 or clang-19")]
+#[error("no toolchain `{0}`: expected gcc or clang, perhaps with a version: gcc-13, clang-19")]
 pub struct BadToolchain(String);
 
 impl Default for Toolchain {
@@ -100,7 +100,7 @@ impl FromStr for Toolchain {
             "clang" => Compiler::Clang,
             _ => return Err(error()),
         };
-        // It becomes a part of a program's name.
+        // The version becomes part of a program's name.
         let is_number =
             |text: &str| (1..=3).contains(&text.len()) && text.chars().all(|c| c.is_ascii_digit());
         if version.is_some_and(|version| !is_number(version)) {
@@ -120,10 +120,10 @@ impl fmt::Display for Toolchain {
     }
 }
 
-/// Which of Debian's kernels.
+/// Selects one of Debian's kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The newest of a series, or of all (`series` is none).
+    /// The newest kernel of a series, or of all series if `series` is None.
     Newest {
         series: Option<String>,
         flavour: String,
@@ -212,7 +212,7 @@ struct ConfigFields {
     sha256: Spanned<String>,
 }
 
-/// One, or a list.
+/// One architecture or a list of them.
 #[derive(Debug)]
 struct Arches(Vec<Arch>);
 
@@ -247,14 +247,14 @@ impl<'de> Deserialize<'de> for Arches {
     }
 }
 
-/// Reads one kernel's manifest, for each of its architectures.
+/// Reads a manifest file. Returns a manifest for each of its architectures.
 pub fn load_manifest(path: &Path) -> Result<Vec<Manifest>, KernelError> {
     let text =
         fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     Ok(parse(&text, path)?)
 }
 
-/// The kernels a folder has manifests of, sorted.
+/// Returns the names of the manifests in a folder, sorted.
 pub fn names(folder: &Path) -> Vec<String> {
     let name = |path: PathBuf| {
         let stem = path.file_stem()?.to_str()?.to_owned();
@@ -266,7 +266,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The manifest of a file with this text; `path` is what errors name, and what paths in it are relative to.
+/// Parses a manifest. Errors name `path`; relative paths in `text` are relative to its folder.
 pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
     let ManifestFile {
         arch: arch_at,
@@ -280,7 +280,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
         config,
     } = config::parse(text, path)?;
     let Arches(arches) = &arch_at.value;
-    // Relative to the manifest, wherever the command is run.
+    // Paths are relative to the manifest, not to the current folder.
     let folder = path.parent().unwrap_or(Path::new(""));
     let source = match (debian, from_path, url, git, debian_source, tarball) {
         (Some(debian), None, None, None, None, None) => {
@@ -332,7 +332,8 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
                 return Err(error);
             }
             if sources.len() != arches.len() {
-                let message = "an image is of one architecture: expected one, and a manifest for each other";
+                let message =
+                    "an image has one architecture: expected one; write a manifest for each other one";
                 return Err(config::invalid(path, &arch_at, message));
             }
             sources
@@ -350,11 +351,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
 
 const EXACTLY_ONE: &str =
     "a kernel has exactly one source, expected one of debian, path, url, git, debian-source, tarball";
-const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and config only with git, debian-source, tarball, \
-                          or path with source";
+const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and config only with \
+                          git, debian-source, tarball, or path with source";
 
 enum Found {
-    /// One for each architecture.
+    /// One source for each architecture.
     Prebuilt(Vec<Source>),
     Sources(Tree),
 }
@@ -421,7 +422,7 @@ fn tarball_tree(fields: Spanned<TarballFields>, folder: &Path, path: &Path) -> R
     }
 }
 
-/// A repository is a folder, here made relative to nothing, or a URL.
+/// Checks a repository, which is a URL or a folder. Makes a folder relative to `folder`.
 pub(super) fn repository_of(text: &str, folder: &Path) -> Result<String, String> {
     const SCHEMES: [&str; 5] = ["https", "http", "git", "ssh", "file"];
     let plain = !text.is_empty() && !text.chars().any(char::is_control);
@@ -436,7 +437,7 @@ pub(super) fn repository_of(text: &str, folder: &Path) -> Result<String, String>
     }
 }
 
-/// What is never handed to git: it would be taken for an option, or hide in a message.
+/// Rejects references that git would take for an option and those with control characters.
 pub(super) fn check_reference(text: &str) -> Result<(), &'static str> {
     if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
         return Err("expected a branch, a tag or a commit, such as v6.12");
@@ -464,13 +465,14 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
             }
             let architecture = debian_architecture(arch);
             let names = |arch: &Arch| flavour.value.split('-').any(|word| word == debian_architecture(*arch));
-            // `cloud` is cloud-amd64 and cloud-arm64.
+            // `cloud` stands for cloud-amd64 and cloud-arm64.
             let full = match Arch::ALL.into_iter().find(names) {
                 None if !flavour.value.is_empty() => format!("{}-{architecture}", flavour.value),
                 Some(named) if named == arch => flavour.value.clone(),
                 _ => {
                     let expected = format!(
-                        "expected a flavour for {}: {architecture} or cloud-{architecture}, or cloud for any architecture",
+                        "expected a flavour for {}: {architecture} or cloud-{architecture}, or \
+                         cloud for any architecture",
                         arch.name()
                     );
                     return error(flavour, &expected);
@@ -495,7 +497,7 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
             Ok(Wanted::Package { name: package.value.clone(), version })
         }
         (None, None, None, Some(version)) => {
-            error(version, "a version is a package's: expected package as well")
+            error(version, "version belongs to a package: expected package as well")
         }
         (Some(series), None, None, _) => error(
             series,
@@ -520,7 +522,8 @@ fn download(url: Spanned<String>, sha256: Spanned<String>, path: &Path) -> Resul
     Ok(Download { url: url.value, sha256: sha256.value })
 }
 
-/// `linux-image-6.12.107+deb13-cloud-amd64-unsigned` holds the release `6.12.107+deb13-cloud-amd64`.
+/// Returns the kernel release of a Debian package:
+/// `linux-image-6.12.107+deb13-cloud-amd64-unsigned` holds `6.12.107+deb13-cloud-amd64`.
 pub fn release_of(package: &str) -> Option<&str> {
     let release = ["linux-binary-unsigned-", "linux-binary-", "linux-image-"]
         .iter()
@@ -547,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_source_is_read() {
+    fn reads_each_kind_of_prebuilt_kernel() {
         let debian = |wanted| Source::Debian { wanted };
         let sha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
         let url = format!("arch: x86_64\nurl: {{image: https://x/bzImage, sha256: {sha256}}}\n");
@@ -558,7 +561,7 @@ mod tests {
                 debian(Wanted::Newest { series: Some("6.10".into()), flavour: "cloud-amd64".into() }),
             ),
             (
-                // Unquoted, still the text and not the number 6.1.
+                // Unquoted, but still the text and not the number 6.1.
                 "arch: arm64\ndebian: {series: 6.10, flavour: arm64}\n",
                 Arch::Arm64,
                 debian(Wanted::Newest { series: Some("6.10".into()), flavour: "arm64".into() }),
@@ -599,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_may_have_several_architectures() {
+    fn reads_manifest_for_several_architectures() {
         let debian = |flavour: &str| Source::Debian {
             wanted: Wanted::Newest { series: Some("6.12".into()), flavour: flavour.into() },
         };
@@ -625,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_sources_is_read() {
+    fn reads_each_kind_of_sources() {
         let sha256 = "0".repeat(64);
         let url = format!("tarball: {{url: https://x/y.tar.xz, sha256: {sha256}}}\n");
         let git = |repository: &str| Tree::Git { repository: repository.into(), reference: "v6.12".into() };
@@ -665,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn toolchains_are_read_and_shown() {
+    fn parses_and_formats_toolchains() {
         for text in ["gcc", "gcc-13", "clang", "clang-19"] {
             assert_eq!(text.parse::<Toolchain>().unwrap().to_string(), text);
         }
@@ -675,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_manifests_say_where_and_what_is_expected() {
+    fn errors_name_place_and_expectation() {
         let short = "arch: x86_64\nurl: {image: https://x/bzImage, sha256: 58AB}\n";
         let file = format!("arch: x86_64\nurl: {{image: ./bzImage, sha256: {}}}\n", "0".repeat(64));
         for (text, place, words) in [
@@ -709,7 +712,7 @@ mod tests {
                 "2:19",
                 "expected a package with a kernel for arm64",
             ),
-            ("arch: [x86_64, arm64]\npath: {image: x}\n", "1:7", "an image is of one architecture"),
+            ("arch: [x86_64, arm64]\npath: {image: x}\n", "1:7", "an image has one architecture"),
             (
                 "arch: x86_64\ndebain: {}\n",
                 "2:1",

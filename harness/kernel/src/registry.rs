@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asking Debian's registry, and remembering what it answered: a run needs no network, and a day's runs agree.
+//! Queries Debian's registry and caches its answers, so that a run needs no network and all runs of
+//! a day use the same packages.
 
 use super::KernelError;
 use serde::{Serialize, de::DeserializeOwned};
@@ -12,19 +13,20 @@ use tramplab_host::{
     cache::Cache,
 };
 
-/// For so long the newest of a series is what it was.
+/// An answer for the newest version is reused for this long.
 const ANSWER_HOLDS: Duration = Duration::from_secs(24 * 3600);
 
-/// One question, whose last answer is kept in the cache.
+/// A query whose last answer is kept in the cache.
 pub struct Question {
-    /// Below the cache's root.
+    /// Path of the answer below the cache's root.
     pub file: String,
-    /// It has one answer for ever.
+    /// The query names one version, so its answer never expires.
     pub is_pinned: bool,
 }
 
 impl Question {
-    /// The answer that still holds, if `here` has what it names; else the registry's; else, when that is silent, the older one.
+    /// Returns the cached answer if it is still valid and `here` finds its files. Otherwise asks
+    /// the registry. If that fails, falls back to an expired answer.
     pub fn ask<T: Serialize + DeserializeOwned, R>(
         &self,
         cache: &Cache,
@@ -45,7 +47,7 @@ impl Question {
                 self.save(cache, &answer)?;
                 Ok(found)
             }
-            // A full disk or a wrong checksum is not what an older kernel makes good.
+            // An older kernel does not fix a full disk or a wrong checksum.
             Err(
                 error @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. })
                 | KernelError::Cache(_)),
@@ -63,7 +65,7 @@ impl Question {
     fn load<T: DeserializeOwned>(&self, cache: &Cache) -> Option<(T, Duration)> {
         let path = cache.root().join(&self.file);
         let age = SystemTime::now().duration_since(fs::metadata(&path).ok()?.modified().ok()?);
-        // One that cannot be read is asked for again.
+        // An unreadable answer is requested again.
         let answer = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
         Some((answer, age.unwrap_or_default()))
     }
@@ -73,7 +75,8 @@ impl Question {
     }
 }
 
-/// Runs `attempt` on the registry's lists, and once more on newer ones when they turn out to be behind.
+/// Runs `attempt` on the registry's package lists. Refreshes them and retries once if they are out
+/// of date.
 pub fn search<R>(
     cache: &Cache,
     architecture: &str,
@@ -84,7 +87,7 @@ pub fn search<R>(
     apt::attempt(&[&apt], progress, KernelError::apt, |progress| attempt(&apt, progress))
 }
 
-/// A text as the extended regular expression that matches it alone.
+/// Returns the extended regular expression that matches only `text`.
 pub fn regex_quoted(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") })

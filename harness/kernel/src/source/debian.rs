@@ -14,11 +14,11 @@ use tramplab_host::{
 };
 
 const KIND: &str = "kernel-source-debian";
-/// The package is for all architectures, and in the lists of each.
+/// The package is architecture-independent, so any architecture's list has it.
 const ARCHITECTURE: &str = "amd64";
 const TARBALL: &str = "linux-source.tar";
 
-/// The package as the registry has it, or had it within the last day.
+/// Finds the package in the registry, or in an answer of the last day.
 pub fn resolve(
     name: &str,
     version: Option<&str>,
@@ -66,7 +66,7 @@ fn newest(packages: impl Iterator<Item = Package>) -> Result<Option<Package>, Ap
     Ok(newest)
 }
 
-/// The package's tarball in the cache, fetched first if it is not there.
+/// Returns the package's tarball in the cache. Fetches it first if needed.
 pub fn tarball(
     package: &Package,
     cache: &Cache,
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_is_debians_newest() {
+    fn picks_newest_by_debians_version_order() {
         let package = |version: &str| Package {
             name: "linux-source-6.12".into(),
             version: version.into(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sources out of a git repository.
+//! Sources from a git repository.
 //!
-//! A checkout is a worktree of its own with a detached head. Of the user's repository nothing else changes: not the checkout,
-//! no branch, no index, no stash, and none of its hooks runs. A commit of a URL is fetched alone, into a bare repository in
-//! the cache.
+//! A checkout is a separate worktree with a detached head. Nothing else in the user's repository
+//! changes: not its checkout, branches, index or stash. None of its hooks runs. For a URL, only the
+//! wanted commit is fetched, into a bare repository in the cache.
 
 use super::{KernelError, SourceError, io_error};
 use sha2::{Digest, Sha256};
@@ -24,10 +24,11 @@ const QUERY_LIMIT: Duration = Duration::from_secs(2 * 60);
 const CHECKOUT_LIMIT: Duration = Duration::from_secs(15 * 60);
 const FETCH_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// In a worktree's administrative folder: it is one of ours.
+/// Marks our worktrees, in their administrative folder.
 const OURS: &str = "tramplab";
 
-/// Set where git itself runs tramplab (a hook, `git rebase --exec`), and then meant for another repository.
+/// git sets these when it runs tramplab (a hook, `git rebase --exec`). They name another
+/// repository.
 const GITS_OWN: [&str; 15] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_CONFIG",
@@ -49,7 +50,7 @@ const GITS_OWN: [&str; 15] = [
 /// A repository on this host.
 pub struct Local {
     pub folder: PathBuf,
-    /// What all its worktrees share.
+    /// The git folder that all its worktrees share.
     pub common: PathBuf,
 }
 
@@ -66,14 +67,14 @@ impl Local {
         Ok(Local { common: output.stdout.trim_end_matches('\n').into(), folder })
     }
 
-    /// The commit that a reference names now.
+    /// Returns the commit that a reference names now.
     pub fn commit(&self, reference: &str) -> Result<String, KernelError> {
         let missing = || {
             let repository = self.folder.display();
             SourceError::NoReference {
                 repository: repository.to_string(),
                 reference: reference.to_owned(),
-                advice: format!("perhaps it is not fetched yet: git -C {repository} fetch --tags"),
+                advice: format!("perhaps you must fetch it: git -C {repository} fetch --tags"),
             }
         };
         let mut command = local(&self.folder);
@@ -84,7 +85,7 @@ impl Local {
         if status.success() && is_commit_id(id) { Ok(id.to_owned()) } else { Err(missing().into()) }
     }
 
-    /// That a commit holds a kernel's sources, before anything is checked out.
+    /// Checks that a commit holds a kernel's sources, before anything is checked out.
     pub fn check_tree(&self, commit: &str) -> Result<(), KernelError> {
         let wanted = ["Kbuild", "Kconfig", "Makefile"];
         let mut command = local(&self.folder);
@@ -97,7 +98,7 @@ impl Local {
         }
     }
 
-    /// What git says to a question about commits.
+    /// Runs a git query and returns its standard output.
     pub fn ask<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String, KernelError> {
         let mut command = local(&self.folder);
         let output = child::run(command.args(arguments), QUERY_LIMIT).map_err(self.failed("read"))?;
@@ -106,8 +107,8 @@ impl Local {
 
     pub fn checkout(&self, commit: &str, into: &Path) -> Result<(), KernelError> {
         self.remove_stale();
-        // One that cannot be brought up to date (its index was being written when a run died) is
-        // made anew.
+        // A worktree that cannot be updated is made anew: a killed run may have left a half-written
+        // index.
         if let Some(admin) = self.worktree_at(into)
             && self.update(&admin, commit, into).is_ok()
         {
@@ -115,7 +116,7 @@ impl Local {
         }
         clear(into)?;
         let mut command = local(&self.folder);
-        // Twice `--force`: an entry whose folder is gone is taken over even if it is locked.
+        // `--force` twice takes over an entry whose folder is gone, even if it is locked.
         command
             .args(["worktree", "add", "--force", "--force", "--detach", "--quiet", "--no-checkout"])
             .arg(into)
@@ -132,7 +133,7 @@ impl Local {
 
     fn update(&self, admin: &Path, commit: &str, into: &Path) -> Result<(), KernelError> {
         for lock in ["index.lock", "HEAD.lock"] {
-            // Left by a run that died: the folder is this one's alone.
+            // A killed run left the lock. Nobody else uses this folder.
             let _ = fs::remove_file(admin.join(lock));
         }
         let filters = self.filters(into)?;
@@ -144,13 +145,13 @@ impl Local {
         Ok(())
     }
 
-    /// The filter drivers that git's configuration names, as it is in this worktree: one that is
-    /// included for some folders only is there, too.
+    /// Returns the filter drivers that git's configuration names in this worktree. Conditional
+    /// includes can add drivers for some folders only.
     fn filters(&self, worktree: &Path) -> Result<BTreeSet<String>, KernelError> {
         let mut command = local(worktree);
         command.args(["config", "--null", "--name-only", "--get-regexp", "^filter\\."]);
         let (status, output) = child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
-        // 1: there are none.
+        // Exit code 1: there are none.
         if !status.success() && status.code() != Some(1) {
             let source =
                 ChildError::Failed { command: "git config".to_owned(), status, stderr: output.stderr };
@@ -159,7 +160,7 @@ impl Local {
         let keys = output.stdout.split_terminator('\0');
         let driver = |key: &str| Some(key.strip_prefix("filter.")?.rsplit_once('.')?.0.to_owned());
         let filters: BTreeSet<String> = keys.filter_map(driver).collect();
-        // Another name than git's would leave the driver as it is.
+        // The name lost bytes, so an override would not reach the driver.
         match filters.iter().find(|name| name.contains(char::REPLACEMENT_CHARACTER)) {
             Some(name) => Err(SourceError::Filter {
                 repository: self.folder.display().to_string(),
@@ -170,7 +171,7 @@ impl Local {
         }
     }
 
-    /// The administrative folder of the worktree in `into`, if each knows of the other.
+    /// Returns the administrative folder of the worktree `into`, if each names the other.
     fn worktree_at(&self, into: &Path) -> Option<PathBuf> {
         let link = fs::read_to_string(into.join(".git")).ok()?;
         let admin = fs::canonicalize(link.trim_end().strip_prefix("gitdir: ")?).ok()?;
@@ -181,7 +182,7 @@ impl Local {
         (is_here && admin.parent() == Some(&worktrees)).then_some(admin)
     }
 
-    /// Takes out of the repository's list those of our worktrees whose folder is gone.
+    /// Removes our worktrees whose folder is gone from the repository's list.
     fn remove_stale(&self) {
         for entry in fs::read_dir(self.common.join("worktrees")).into_iter().flatten().flatten() {
             let admin = entry.path();
@@ -190,7 +191,7 @@ impl Local {
             if admin.join(OURS).is_file() && fs::symlink_metadata(folder).is_err() {
                 let mut command = local(&self.folder);
                 command.args(["worktree", "remove", "--force", "--force"]).arg(folder);
-                // An entry too many is in nobody's way.
+                // A leftover entry does no harm.
                 let _ = child::run(&mut command, QUERY_LIMIT);
             }
         }
@@ -205,7 +206,7 @@ pub fn is_url(repository: &str) -> bool {
     repository.contains("://")
 }
 
-/// A URL as it may stand in a report: without a user's name and password.
+/// Removes user name and password from a URL, for reports.
 pub fn without_secrets(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -213,7 +214,7 @@ pub fn without_secrets(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// The commit that a reference of a URL names now.
+/// Returns the commit that a reference of a URL names now.
 pub fn remote_commit(url: &str, reference: &str) -> Result<String, KernelError> {
     if is_commit_id(reference) {
         return Ok(reference.to_owned());
@@ -225,17 +226,18 @@ pub fn remote_commit(url: &str, reference: &str) -> Result<String, KernelError> 
     let output = child::run(&mut command, QUERY_LIMIT)
         .map_err(|source| SourceError::Repository { repository: shown.clone(), source: Box::new(source) })?;
     advertised(&output.stdout, reference).ok_or_else(|| {
-        let advice = "of a URL expected a branch, a tag or a commit's whole id".to_owned();
+        let advice = "with a URL, expected a branch, a tag or a full commit id".to_owned();
         SourceError::NoReference { repository: shown, reference: reference.to_owned(), advice }.into()
     })
 }
 
-/// Where git looks for a reference, in its order.
+/// The names that git tries for a reference, in its order.
 fn places(reference: &str) -> [String; 3] {
     [reference.to_owned(), format!("refs/tags/{reference}"), format!("refs/heads/{reference}")]
 }
 
-/// Of the lines `ID<TAB>NAME` that `git ls-remote` prints. `NAME^{}` is the commit that the tag NAME is of.
+/// Finds a reference in the lines `ID<TAB>NAME` of `git ls-remote`. `NAME^{}` is the commit of the
+/// tag NAME.
 fn advertised(lines: &str, reference: &str) -> Option<String> {
     let id = |wanted: &str| {
         let mut pairs = lines.lines().filter_map(|line| line.split_once('\t'));
@@ -260,10 +262,10 @@ pub fn checkout_remote(
     let run = |command: &mut Command, limit| {
         child::run(command, limit).map(drop).map_err(failed("fetch from", shown.clone()))
     };
-    // Does nothing where there is one.
+    // Does nothing if the repository exists.
     run(git(&folder).args(["init", "--bare", "--quiet", "--template="]), QUERY_LIMIT)?;
     let local = Local::open(&folder)?;
-    // Made last, when all that it names is there.
+    // git writes this reference last, when all its objects are there.
     let kept = format!("refs/tramplab/{commit}");
     if local.commit(&kept).is_err() {
         sweep(&folder);
@@ -279,7 +281,7 @@ pub fn checkout_remote(
     local.checkout(commit, into)
 }
 
-/// Removes what a fetch that was killed has left. Nobody else is at it: the lock is held.
+/// Removes leftovers of a killed fetch. The caller holds the lock.
 fn sweep(bare: &Path) {
     let _ = fs::remove_file(bare.join("shallow.lock"));
     for entry in fs::read_dir(bare.join("objects/pack")).into_iter().flatten().flatten() {
@@ -302,9 +304,9 @@ fn failed(action: &'static str, repository: String) -> impl FnOnce(ChildError) -
     move |source| SourceError::Git { action, repository, source: Box::new(source) }
 }
 
-/// git in a repository that somebody else may have made: its configuration runs no program.
-/// Objects that a partial clone lacks are fetched by HTTP or not at all, as other transports run
-/// what the configuration says.
+/// Runs git in a repository that a stranger may have made: its configuration starts no program.
+/// Objects missing from a partial clone are fetched only by HTTP, as other transports run programs
+/// from the configuration.
 fn local(folder: &Path) -> Command {
     let mut command = git(folder);
     command.env("GIT_ALLOW_PROTOCOL", "https:http").env("GIT_ASKPASS", "");
@@ -312,7 +314,7 @@ fn local(folder: &Path) -> Command {
         "credential.helper=",
         "log.showSignature=false",
         "submodule.recurse=false",
-        // Files as they are in the commit.
+        // Check out files byte by byte as committed.
         "core.attributesFile=/dev/null",
         "core.autocrlf=false",
         "core.eol=lf",
@@ -323,7 +325,7 @@ fn local(folder: &Path) -> Command {
     command
 }
 
-/// By git's environment, as names may have a `=`.
+/// Uses git's environment, because names may contain `=`.
 fn without_filters(command: &mut Command, filters: &BTreeSet<String>) {
     let settings = [("smudge", ""), ("clean", ""), ("process", ""), ("required", "false")];
     let all = filters.iter().flat_map(|name| settings.map(|setting| (name, setting)));
@@ -336,7 +338,8 @@ fn without_filters(command: &mut Command, filters: &BTreeSet<String>) {
     command.env("GIT_CONFIG_COUNT", count.to_string());
 }
 
-/// git in exactly this repository, never one around it, with nothing that runs a program of the user's.
+/// Runs git in exactly this repository, not in one around it, and starts none of the user's
+/// programs.
 pub fn git(folder: &Path) -> Command {
     let mut command = Command::new("git");
     for name in GITS_OWN {
@@ -365,17 +368,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_found_as_git_finds_them() {
+    fn resolves_references_in_gits_order() {
         let [a, b, c] = ["a", "b", "c"].map(|digit| digit.repeat(40));
         let lines = format!(
-            "{a}\trefs/heads/v1\n{b}\trefs/tags/v1\n{c}\trefs/tags/v1^{{}}\n{a}\trefs/heads/x/refs/heads/main\nwarning\n"
+            "{a}\trefs/heads/v1\n{b}\trefs/tags/v1\n{c}\trefs/tags/v1^{{}}\n\
+             {a}\trefs/heads/x/refs/heads/main\nwarning\n"
         );
         for (reference, expected) in [
             ("v1", Some(&c)),
             ("refs/heads/v1", Some(&a)),
             ("refs/tags/v1", Some(&c)),
             ("x/refs/heads/main", Some(&a)),
-            // The end of a name is not the name.
+            // The end of a name does not match.
             ("main", None),
             ("v*", None),
         ] {
@@ -384,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_report_shows_of_a_url() {
+    fn removes_credentials_from_urls() {
         for (url, shown) in [
             ("https://me:token@example.org/linux.git", "https://example.org/linux.git"),
             ("https://example.org/a@b", "https://example.org/a@b"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sources of kernels that are built here: [`resolve`] finds out exactly which they are, [`Resolved::checkout`] puts them
-//! into a folder, again and again into the same one if need be, so that a build there stays incremental.
+//! Kernel sources. [`resolve`] identifies them exactly. [`Resolved::checkout`] puts them into a
+//! folder. It can update a folder it filled before, which keeps builds incremental.
 
 mod debian;
 mod git;
@@ -29,31 +29,32 @@ use tramplab_host::{
     child::ChildError,
 };
 
-/// What 6.12's sources take once they are unpacked, and some more.
+/// Disk space for an unpacked tree, in bytes; 6.12 needs a bit less.
 const TREE_ROOM: u64 = 1700 << 20;
-/// A tarball, or one commit's objects.
+/// Disk space for a tarball or the objects of one commit, in bytes.
 const PACKED_ROOM: u64 = 400 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(
-        "failed to find a kernel's sources in {place}: no {lacks}; expected Kbuild, Kconfig and a Makefile with a line \
-         `VERSION =` at the top"
+        "failed to find a kernel's sources in {place}: no {lacks}; expected Kbuild, Kconfig and a \
+         Makefile with a line `VERSION =` at the top"
     )]
     NotATree { place: String, lacks: &'static str },
     #[error(
-        "failed to use {path} as sources: it has been built in ({there} is there), and what a build leaves would be taken \
-         for sources; save your .config and clean it: make -C {path} mrproper"
+        "failed to use {path} as sources: {there} shows that it was built in, and build products \
+         would be taken for sources; save your .config and run `make -C {path} mrproper`"
     )]
     Built { path: PathBuf, there: &'static str },
     #[error("failed to use {path} as sources: {entry} {why}")]
     Entry { path: PathBuf, entry: PathBuf, why: String },
-    #[error("failed to copy {path}: it changed meanwhile; run again when nothing writes there")]
+    #[error("failed to copy {path}: it changed during the copy; retry when nothing writes there")]
     Changed { path: PathBuf },
     #[error("failed to use {repository} as a git repository: {source}")]
     Repository { repository: String, source: Box<ChildError> },
     #[error(
-        "failed to find {repository}: no such folder; expected a git repository there, or a URL such as https://…"
+        "failed to find {repository}: no such folder; expected a git repository or a URL such as \
+         https://…"
     )]
     NoRepository { repository: PathBuf },
     #[error("failed to find `{reference}` in {repository}: no such branch, tag or commit; {advice}")]
@@ -61,20 +62,20 @@ pub enum SourceError {
     #[error("failed to {action} {repository}: {source}")]
     Git { action: &'static str, repository: String, source: Box<ChildError> },
     #[error(
-        "failed to check out a commit of {repository}: its configuration has a filter driver whose name is not UTF-8 \
-         (filter.{name}); remove it from the configuration"
+        "failed to check out a commit of {repository}: its configuration has a filter driver whose \
+         name is not UTF-8 (filter.{name}); remove it from the configuration"
     )]
     Filter { repository: String, name: String },
     #[error("failed to unpack {path}: {source}")]
     Unpack { path: PathBuf, source: Box<ChildError> },
     #[error("failed to unpack {path}: {why}")]
     Tarball { path: PathBuf, why: String },
-    #[error("failed to put sources into {into}: {why}; remove it, or give another folder")]
+    #[error("failed to put sources into {into}: {why}; remove it or pass another folder")]
     Foreign { into: PathBuf, why: &'static str },
 }
 
 impl SourceError {
-    /// Whether the user mends it by asking for something else.
+    /// True if the user can fix it by asking for something else.
     pub fn is_usage(&self) -> bool {
         match self {
             SourceError::NotATree { .. }
@@ -84,7 +85,7 @@ impl SourceError {
             | SourceError::NoRepository { .. }
             | SourceError::NoReference { .. }
             | SourceError::Tarball { .. } => true,
-            // git and tar were there and did not take what they were given.
+            // git or tar started and rejected their input.
             SourceError::Repository { source, .. } | SourceError::Unpack { source, .. } => {
                 matches!(**source, ChildError::Failed { .. })
             }
@@ -93,21 +94,22 @@ impl SourceError {
     }
 }
 
-/// Sources of which it is known exactly what they are; nothing is unpacked yet.
+/// Sources whose exact content is known. Nothing is unpacked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// For the report: `debian-source linux-source-6.12 6.12.107-1`.
     pub described: String,
-    /// Two with the same digest are the same sources. Lower-case hexadecimal.
+    /// Equal digests mean equal sources. Lower-case hexadecimal.
     pub digest: String,
-    /// Fit for a file's name. States of one lineage can follow each other in one folder, and be built there incrementally.
+    /// Fit for a file name. Sources of one lineage can replace each other in one folder and be
+    /// built there incrementally.
     pub lineage: String,
     origin: Origin,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
-    /// The repository's folder as the user named it, made absolute.
+    /// The repository's folder, as the user named it, made absolute.
     Repository(PathBuf),
     RepositoryUrl(String),
     Debian(Package),
@@ -116,7 +118,7 @@ enum Origin {
     Folder(PathBuf),
 }
 
-/// Finds out exactly what a tree is now.
+/// Identifies the current content of a tree.
 pub fn resolve(tree: &Tree, cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<Resolved, KernelError> {
     match tree {
         Tree::Git { repository, reference } if git::is_url(repository) => {
@@ -181,9 +183,9 @@ pub fn resolve(tree: &Tree, cache: &Cache, progress: &mut dyn FnMut(&str)) -> Re
 }
 
 impl Resolved {
-    /// Makes `into` hold exactly these sources. It is empty, or not there, or holds what an earlier checkout of the same
-    /// lineage and whoever worked there since have left; then only files that differ are written anew.
-    /// Who else could use the folder is kept out by the caller.
+    /// Makes `into` hold exactly these sources. The folder may be absent, empty, or hold an earlier
+    /// checkout of the same lineage that was built in or patched. Then only files that differ are
+    /// written. The caller must keep others out of the folder.
     pub fn checkout(
         &self,
         into: &Path,
@@ -205,7 +207,7 @@ impl Resolved {
         }
         require_room(into, self.room(is_empty))?;
         progress(&format!("checking out {}", self.described));
-        // Until it is complete again.
+        // Marks the folder as incomplete until the checkout ends.
         State::begin(&self.lineage, into)?;
         match &self.origin {
             Origin::Repository(folder) => git::Local::open(folder)?.checkout(&self.digest, into)?,
@@ -232,7 +234,7 @@ impl Resolved {
         State::complete(&self.lineage, &self.digest, into)
     }
 
-    /// The commit, where the sources are one.
+    /// The commit, if the sources come from git.
     pub fn commit(&self) -> Option<&str> {
         self.is_git().then_some(&self.digest)
     }
@@ -246,7 +248,7 @@ impl Resolved {
         match self.origin {
             Origin::Repository(_) | Origin::Folder(_) => tree,
             Origin::RepositoryUrl(_) => tree + PACKED_ROOM,
-            // Unpacked beside the folder, and moved.
+            // Tarballs are unpacked beside the folder; then the files are moved.
             Origin::Debian(_) | Origin::TarballFile(_) | Origin::TarballUrl(_) => TREE_ROOM + PACKED_ROOM,
         }
     }

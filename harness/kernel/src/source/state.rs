@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a checkout says about itself, in a file beside its folder: the folder holds nothing but sources.
+//! The state of a checkout, in a file beside its folder, so that the folder holds only sources.
 
 use super::{KernelError, io_error, tree};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use tramplab_host::cache;
 #[serde(deny_unknown_fields)]
 pub struct State {
     pub lineage: String,
-    /// None while a checkout is under way, and after one that did not end.
+    /// None during a checkout and after one that failed.
     complete: Option<Complete>,
 }
 
@@ -21,7 +21,7 @@ pub struct State {
 #[serde(deny_unknown_fields)]
 struct Complete {
     digest: String,
-    /// Of the files' sizes and times.
+    /// Hash of the files' sizes and times.
     stamp: String,
 }
 
@@ -30,7 +30,7 @@ impl State {
         serde_json::from_slice(&fs::read(file(into)).ok()?).ok()
     }
 
-    /// Whether the folder is exactly as the checkout of `digest` left it.
+    /// True if the folder is exactly as the checkout of `digest` left it.
     pub fn holds(&self, digest: &str, into: &Path) -> Result<bool, KernelError> {
         match &self.complete {
             Some(complete) if complete.digest == digest => Ok(complete.stamp == tree::stamp(into)?),

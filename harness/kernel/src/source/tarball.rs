@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sources out of a tarball, with the host's tar.
+//! Sources from a tarball, unpacked by the host's tar.
 
 use super::{KernelError, SourceError, io_error, tree};
 use crate::{download, manifest::Download};
@@ -11,10 +11,10 @@ use std::{
 };
 use tramplab_host::{cache::Cache, child};
 
-/// What the name of a tarball ends with. tar itself looks at the content.
+/// File name endings of tarballs. tar itself looks at the content.
 pub const TARBALLS: [&str; 4] = [".tar.xz", ".tar.gz", ".tar.zst", ".tar.bz2"];
 
-/// 6.12's takes 12 s.
+/// Unpacking 6.12 takes 12 s.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Removed when dropped.
@@ -26,7 +26,7 @@ impl Drop for Unpacked {
     }
 }
 
-/// A tarball of the cache, fetched first if it is not there.
+/// Returns the tarball's path in the cache. Fetches it first if needed.
 pub fn fetched(
     download: &Download,
     cache: &Cache,
@@ -39,9 +39,9 @@ pub fn fetched(
     Ok(entry.join("tarball"))
 }
 
-/// Makes `into` hold what is in a tarball.
+/// Makes `into` hold the content of a tarball.
 pub fn checkout(tarball: &Path, into: &Path) -> Result<(), KernelError> {
-    // On the same disk, so that files can be moved.
+    // Same disk as `into`, so that files can be moved.
     let unpacked = Unpacked(beside(into, ".unpacked"));
     match fs::remove_dir_all(&unpacked.0) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -66,23 +66,23 @@ fn unpack(tarball: &Path, into: &Path) -> Result<(), KernelError> {
     let mut command = Command::new("tar");
     command
         .env_remove("TAR_OPTIONS")
-        // A colon in a file's name is no host's.
+        // A colon in a file name does not separate a host.
         .args(["--extract", "--force-local", "--no-same-owner", "--no-same-permissions"])
         .arg("--file")
         .arg(tarball)
         .arg("--directory")
         .arg(into);
     let error = |source| SourceError::Unpack { path: tarball.to_owned(), source: Box::new(source) };
-    // A member with `..` makes tar fail; from an absolute one it takes the slash and goes on.
+    // tar fails on a member with `..`. From an absolute one it strips the slash and continues.
     let output = child::run(&mut command, LIMIT).map_err(error)?;
     if output.stderr.contains("Removing leading") {
-        let why = "it has members outside its own folder, expected one folder with a kernel's sources".into();
+        let why = "it has members outside its own folder; expected one folder with a kernel's sources".into();
         return Err(SourceError::Tarball { path: tarball.to_owned(), why }.into());
     }
     Ok(())
 }
 
-/// The sources' folder: `linux-6.12` in what was unpacked.
+/// Finds the sources' folder in the unpacked tarball: `linux-6.12`.
 fn top(tarball: &Path, unpacked: &Path) -> Result<PathBuf, KernelError> {
     let entries = fs::read_dir(unpacked).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
     let entries = entries.map_err(io_error("read", unpacked))?;
@@ -96,7 +96,7 @@ fn top(tarball: &Path, unpacked: &Path) -> Result<PathBuf, KernelError> {
     }
 }
 
-/// `/cache/tree.checkout` of `/cache/tree`.
+/// Appends `ending` to a path: `/cache/tree` becomes `/cache/tree.checkout`.
 pub fn beside(folder: &Path, ending: &str) -> PathBuf {
     let mut path = folder.as_os_str().to_owned();
     path.push(ending);

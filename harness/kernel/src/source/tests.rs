@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checkouts of a small tree that looks like a kernel's.
+//! Checks out a small tree that looks like a kernel's.
 
 use super::*;
 use std::{
@@ -33,7 +33,7 @@ impl Place {
         resolved.checkout(into, &self.cache, &mut |_| ()).map_err(|error| error.to_string())
     }
 
-    /// Both, and what is in `into` then.
+    /// Resolves and checks out. Returns the content of `into`.
     fn check_out(&self, tree: &Tree, into: &Path) -> BTreeMap<String, String> {
         let resolved = self.resolve(tree).unwrap();
         self.checkout(&resolved, into).unwrap();
@@ -65,7 +65,7 @@ fn kernel(root: &Path) {
     symlink("init/main.c", root.join("main.c")).unwrap();
 }
 
-/// Names and contents; git's own file left out.
+/// Returns names and contents, without `.git`.
 fn contents(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in walkdir::WalkDir::new(root).min_depth(1) {
@@ -87,7 +87,7 @@ fn contents(root: &Path) -> BTreeMap<String, String> {
 
 fn run(program: &str, folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
-    // The tests may be run by git itself.
+    // git itself may run the tests.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GIT_")) {
         command.env_remove(name);
     }
@@ -108,7 +108,8 @@ fn commit(repository: &Path, message: &str) -> String {
     git(repository, &["rev-parse", "HEAD"])
 }
 
-/// A repository with a kernel in it: its folder and first commit, tagged `v1` with an annotated tag.
+/// Makes a repository with a kernel. Returns its folder and first commit, which has the annotated
+/// tag `v1`.
 fn repository(place: &Place) -> (PathBuf, String) {
     let folder = place.path("linux");
     fs::create_dir(&folder).unwrap();
@@ -130,7 +131,7 @@ fn age(root: &Path) {
     }
 }
 
-/// The files written since [`age`].
+/// Returns the files written since [`age`].
 fn written(root: &Path) -> Vec<String> {
     let is_new = |name: &String| {
         let age = fs::symlink_metadata(root.join(name)).unwrap().modified().unwrap().elapsed();
@@ -140,13 +141,13 @@ fn written(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_commit_is_checked_out_and_the_users_repository_stays_as_it_was() {
+fn checkout_leaves_users_repository_unchanged() {
     let place = Place::new();
     let (linux, first) = repository(&place);
     git(&linux, &["branch", "other"]);
     write(&linux, &[("init/main.c", "stashed\n")]);
     git(&linux, &["stash", "-q"]);
-    // A dirty checkout, a hook that would be noticed, and a worktree of the user's own.
+    // A dirty checkout, a hook that leaves a trace, and a worktree of the user.
     write(&linux, &[("init/main.c", "changed, not committed\n"), ("new.c", "untracked\n")]);
     fs::remove_file(linux.join("init/gone.c")).unwrap();
     git(&linux, &["add", "init/main.c"]);
@@ -192,7 +193,8 @@ fn a_commit_is_checked_out_and_the_users_repository_stays_as_it_was() {
     let worktrees = git(&linux, &["worktree", "list", "--porcelain"]);
     assert!(worktrees.contains(own.to_str().unwrap()), "{worktrees}");
 
-    // The user deletes both folders: our entry goes with the next checkout, the user's stays for the user.
+    // The user deletes both folders: our entry goes with the next checkout, the user's stays for
+    // the user.
     fs::remove_dir_all(&into).unwrap();
     fs::remove_dir_all(&own).unwrap();
     place.check_out(&at(&linux, "v1"), &place.path("second"));
@@ -213,7 +215,7 @@ fn a_reference_that_moves_changes_only_the_files_that_differ() {
 
     age(&into);
     git(&into, &["update-index", "-q", "--refresh"]);
-    // What a series and a build there have left.
+    // Leftovers of a series and a build.
     write(&into, &[("Kbuild", "patched\n"), ("init/main.o", "built\n"), (".gitignore", "*.o\n")]);
     let moved = place.resolve(&at(&linux, "main")).unwrap();
     assert_eq!(moved.digest, second);
@@ -222,7 +224,7 @@ fn a_reference_that_moves_changes_only_the_files_that_differ() {
     assert_eq!(contents(&into), contents(&linux));
     assert_eq!(written(&into), ["Kbuild", "init/main.c"]);
 
-    // A run that died left the index locked, or half written; a branch of the user's is not moved.
+    // A killed run left the index locked or half written. The user's branch must not move.
     let admin = linux.join(".git/worktrees/into");
     fs::write(admin.join("index.lock"), "").unwrap();
     place.check_out(&at(&linux, "v1"), &into);
@@ -235,7 +237,7 @@ fn a_reference_that_moves_changes_only_the_files_that_differ() {
 }
 
 #[test]
-fn what_is_no_repository_or_no_reference_is_named() {
+fn rejects_unknown_repository_and_reference() {
     let place = Place::new();
     let (linux, _) = repository(&place);
     git(&linux, &["tag", "tree", "HEAD^{tree}"]);
@@ -249,7 +251,7 @@ fn what_is_no_repository_or_no_reference_is_named() {
         (at(&linux, &"0".repeat(40)), "git -C"),
         (at(&linux, "main"), "no Kconfig; expected Kbuild, Kconfig and a Makefile"),
         (at(&place.path("none"), "v1"), "no such folder"),
-        // Not the repository around it.
+        // Does not fall back to the repository around it.
         (at(&linux.join("within"), "v1"), "not a git repository"),
     ] {
         let error = place.resolve(&tree).unwrap_err();
@@ -258,7 +260,7 @@ fn what_is_no_repository_or_no_reference_is_named() {
 }
 
 #[test]
-fn one_commit_of_a_url_is_fetched_alone_and_once() {
+fn fetches_single_commit_of_url_once() {
     let place = Place::new();
     let (linux, first) = repository(&place);
     write(&linux, &[("init/main.c", "int second;\n")]);
@@ -275,7 +277,7 @@ fn one_commit_of_a_url_is_fetched_alone_and_once() {
     git(&into, &["update-index", "-q", "--refresh"]);
     place.check_out(&url(&first), &into);
     assert_eq!(written(&into), ["init/main.c"]);
-    // What is here needs nobody's answer.
+    // A fetched commit needs no network.
     fs::rename(&linux, place.path("away")).unwrap();
     place.checkout(&main, &into).unwrap();
     assert_eq!(contents(&into)["init/main.c"], "int second;\n");
@@ -286,11 +288,11 @@ fn one_commit_of_a_url_is_fetched_alone_and_once() {
     }
     fs::rename(place.path("away"), &linux).unwrap();
     let error = place.resolve(&url("main~1")).unwrap_err();
-    assert!(error.contains("expected a branch, a tag or a commit's whole id"), "{error}");
+    assert!(error.contains("expected a branch, a tag or a full commit id"), "{error}");
 }
 
 #[test]
-fn a_folder_is_copied_as_it_is_and_then_only_what_differs() {
+fn copies_folder_then_only_differences() {
     let place = Place::new();
     let linux = place.path("linux");
     kernel(&linux);
@@ -303,7 +305,7 @@ fn a_folder_is_copied_as_it_is_and_then_only_what_differs() {
     assert_eq!(copied["main.c"], "-> init/main.c");
     assert!(!into.join(".git").exists());
 
-    // Each of these is another state of the same folder.
+    // Each change gives the folder another digest.
     type Change<'a> = (&'a str, &'a dyn Fn());
     let run_sh = linux.join("scripts/run.sh");
     let changes: [Change; 6] = [
@@ -323,7 +325,7 @@ fn a_folder_is_copied_as_it_is_and_then_only_what_differs() {
     let mut digests = vec![before.digest.clone()];
     for (what, change) in changes {
         change();
-        // As `cp -p` and a clock that is behind leave it: older than what was built of it.
+        // The changed files are older than the build, as after `cp -p` or with a slow clock.
         age(&linux);
         let resolved = place.resolve(&tree).unwrap();
         assert!(!digests.contains(&resolved.digest), "{what}");
@@ -345,7 +347,7 @@ fn a_folder_is_copied_as_it_is_and_then_only_what_differs() {
 }
 
 #[test]
-fn folders_that_would_not_build_as_they_are_are_refused() {
+fn rejects_folders_that_would_not_build() {
     let refused = |change: &dyn Fn(&Path)| {
         let place = Place::new();
         kernel(&place.path("linux"));
@@ -354,19 +356,22 @@ fn folders_that_would_not_build_as_they_are_are_refused() {
     };
     for (file, there) in [(".config", ".config"), ("include/config/auto.conf", "include/config")] {
         let error = refused(&|linux| write(linux, &[(file, "")]));
-        assert!(error.contains(&format!("({there} is there)")) && error.contains("mrproper"), "{error}");
+        assert!(
+            error.contains(&format!("{there} shows that it was built in")) && error.contains("mrproper"),
+            "{error}"
+        );
     }
     for target in ["/etc", "../../outside", "../.."] {
         let error = refused(&|linux| symlink(target, linux.join("init/link")).unwrap());
         assert!(error.contains("init/link is a link that leads outside"), "{error}");
     }
     let error = refused(&|linux| drop(std::os::unix::net::UnixListener::bind(linux.join("socket")).unwrap()));
-    assert!(error.contains("socket is neither a file nor a folder nor a link"), "{error}");
+    assert!(error.contains("socket is not a file, folder or link"), "{error}");
     let error = refused(&|linux| write(linux, &[("Makefile", "all:\n")]));
     assert!(error.contains("no version in its Makefile"), "{error}");
 }
 
-/// Packs what is in `folder`, with names as `transform` makes them.
+/// Packs `folder`; `transform` changes the names.
 fn pack(place: &Place, name: &str, folder: &str, transform: &[&str]) -> PathBuf {
     let path = place.path(name);
     let fixed = ["--create", "--auto-compress", "--absolute-names", "--file", path.to_str().unwrap()];
@@ -375,7 +380,7 @@ fn pack(place: &Place, name: &str, folder: &str, transform: &[&str]) -> PathBuf 
 }
 
 #[test]
-fn a_tarball_is_unpacked_and_put_right_again() {
+fn unpacks_tarball_and_repairs_checkout() {
     let place = Place::new();
     kernel(&place.path("linux-6.12"));
     let expected = contents(&place.path("linux-6.12"));
@@ -394,7 +399,7 @@ fn a_tarball_is_unpacked_and_put_right_again() {
 }
 
 #[test]
-fn bad_tarballs_are_refused_and_write_nothing_outside() {
+fn rejects_bad_tarballs_and_writes_nothing_outside() {
     let place = Place::new();
     kernel(&place.path("linux-6.12"));
     write(&place.path("two"), &[("a/x", ""), ("b/x", "")]);
@@ -434,7 +439,7 @@ fn bad_tarballs_are_refused_and_write_nothing_outside() {
 }
 
 #[test]
-fn other_files_are_never_overwritten_and_a_checkout_that_did_not_end_is_not_complete() {
+fn keeps_foreign_files_and_redoes_unfinished_checkout() {
     let place = Place::new();
     for name in ["linux", "other"] {
         kernel(&place.path(name));
@@ -453,23 +458,22 @@ fn other_files_are_never_overwritten_and_a_checkout_that_did_not_end_is_not_comp
     let error = place.checkout(&other, &into).unwrap_err();
     assert!(error.contains("it holds other sources"), "{error}");
 
-    // As a run that died left it.
+    // As a killed run leaves it.
     State::begin(&resolved.lineage, &into).unwrap();
     fs::remove_file(into.join("Kbuild")).unwrap();
     assert!(!State::load(&into).unwrap().holds(&resolved.digest, &into).unwrap());
     place.checkout(&resolved, &into).unwrap();
     assert_eq!(contents(&into), contents(&place.path("linux")));
 
-    // The folder changes between the two.
+    // The folder changes between resolve and checkout.
     write(&place.path("linux"), &[("Kbuild", "changed\n")]);
     fs::remove_file(into.join("Kconfig")).unwrap();
     let error = place.checkout(&resolved, &into).unwrap_err();
-    assert!(error.contains("it changed meanwhile"), "{error}");
+    assert!(error.contains("it changed during the copy"), "{error}");
     assert!(!State::load(&into).unwrap().holds(&resolved.digest, &into).unwrap());
 }
 
-/// A repository as a stranger packs it: its configuration names programs, one of them for git's
-/// worktrees only.
+/// A stranger's repository: its configuration names programs. One is set only for git's worktrees.
 #[test]
 fn checkout_runs_no_program_of_the_repository() {
     let place = Place::new();
@@ -506,7 +510,7 @@ fn checkout_runs_no_program_of_the_repository() {
     record(".gitattributes", attributes);
     let _ = fs::remove_file(&ran);
 
-    // git by itself runs them.
+    // Plain git runs them.
     let naive = place.path("naive");
     git(&linux, &["worktree", "add", "-q", naive.to_str().unwrap(), "HEAD", "--detach"]);
     assert!(ran.exists());
@@ -519,7 +523,7 @@ fn checkout_runs_no_program_of_the_repository() {
     assert!(!ran.exists());
     let main = fs::read_to_string(into.join("init/main.c")).unwrap();
     assert_eq!(main, git(&linux, &["show", "HEAD:init/main.c"]) + "\n");
-    // Again, into the worktree that is there.
+    // Again, into the existing worktree.
     record("init/main.c", "int other;\n");
     let _ = fs::remove_file(&ran);
     let resolved = place.resolve(&at(&linux, "main")).unwrap();
@@ -527,7 +531,7 @@ fn checkout_runs_no_program_of_the_repository() {
     assert_eq!(fs::read_to_string(into.join("init/main.c")).unwrap(), "int other;\n");
     assert!(!ran.exists());
 
-    // A name that would be passed on as another one.
+    // This name would reach git as a different one.
     fs::write(&config, [&hostile[..], b"[filter \"\xff\"]\n\tsmudge = cat\n"].concat()).unwrap();
     let resolved = place.resolve(&at(&linux, "v1")).unwrap();
     let error = resolved.checkout(&into, &place.cache, &mut |_| ()).unwrap_err();

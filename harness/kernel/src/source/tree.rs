@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Folders of sources: whether one is a kernel's, what is in it, and making one like another.
+//! Folders of sources: checks, hashes and synchronizes them.
 
 use super::{KernelError, SourceError, io_error};
 use sha2::{Digest, Sha256};
@@ -16,11 +16,12 @@ use std::{
 use tramplab_model::name::hex;
 use walkdir::WalkDir;
 
-/// As `make` itself looks for them before it builds elsewhere (`outputmakefile` in the kernel's Makefile).
+/// Traces of a build. `make` itself looks for them before it builds elsewhere (`outputmakefile` in
+/// the kernel's Makefile).
 const BUILT: [&str; 4] =
     [".config", "include/config", "arch/x86/include/generated", "arch/arm64/include/generated"];
 
-/// Of a Makefile, the lines in which its version is looked for: it is in the first ones.
+/// The Makefile's version must be within this many lines.
 const HEAD: usize = 50;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +32,13 @@ enum Entry {
 }
 
 impl Entry {
-    /// Whether one can become the other without being removed first.
+    /// True if one can become the other without being removed first.
     fn is_like(&self, other: &Entry) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// That a folder holds a kernel's sources.
+/// Checks that a folder holds a kernel's sources.
 pub fn check_tree(path: &Path) -> Result<(), KernelError> {
     let lacks = |lacks| SourceError::NotATree { place: path.display().to_string(), lacks }.into();
     for file in ["Kbuild", "Kconfig", "Makefile"] {
@@ -55,7 +56,7 @@ pub fn check_tree(path: &Path) -> Result<(), KernelError> {
     }
 }
 
-/// That nothing has been built in a folder of sources.
+/// Checks that nothing was built in a folder of sources.
 pub fn check_clean(path: &Path) -> Result<(), KernelError> {
     match BUILT.into_iter().find(|there| path.join(there).exists()) {
         Some(there) => Err(SourceError::Built { path: path.to_owned(), there }.into()),
@@ -63,12 +64,12 @@ pub fn check_clean(path: &Path) -> Result<(), KernelError> {
     }
 }
 
-/// Of all names, contents, links and which files are executable; not of git's own files.
+/// Hashes all names, contents, links and executable bits. Skips `.git`.
 pub fn digest(root: &Path) -> Result<String, KernelError> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 128 * 1024];
     for (name, entry) in entries(root)? {
-        // Each text with its length first, so that no two trees are written the same.
+        // Each text is preceded by its length, so that no two trees hash the same input.
         let text = |hash: &mut Sha256, text: &[u8]| {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
@@ -100,7 +101,8 @@ pub fn digest(root: &Path) -> Result<String, KernelError> {
     Ok(hex(&hash.finalize()))
 }
 
-/// Of what tells that nobody has written to a folder since, without reading a file.
+/// Hashes names, modes, sizes, inodes and times, without reading a file. An equal stamp means that
+/// nobody has written to the folder.
 pub fn stamp(root: &Path) -> Result<String, KernelError> {
     let mut hash = Sha256::new();
     for entry in WalkDir::new(root).sort_by_file_name() {
@@ -123,12 +125,12 @@ pub fn stamp(root: &Path) -> Result<String, KernelError> {
     Ok(hex(&hash.finalize()))
 }
 
-/// Makes `into` like `from`. What is the same already keeps its time, so `make` need not build it again.
+/// Makes `into` equal to `from`. Unchanged files keep their time, so `make` does not rebuild them.
 pub fn sync(from: &Path, into: &Path) -> Result<(), KernelError> {
     bring(from, into, |from, to| fs::copy(from, to).map(drop))
 }
 
-/// The same, and uses `from` up.
+/// Like [`sync`], but moves the files out of `from`.
 pub fn sync_moving(from: &Path, into: &Path) -> Result<(), KernelError> {
     bring(from, into, |from, to| fs::rename(from, to))
 }
@@ -139,7 +141,7 @@ fn bring(from: &Path, into: &Path, put: impl Fn(&Path, &Path) -> io::Result<()>)
         wanted.get(name).is_some_and(|wanted| entry.is_some_and(|entry| wanted.is_like(entry)))
     };
     let mut present = BTreeMap::new();
-    // What is in a folder comes before the folder itself.
+    // Visits a folder's contents before the folder itself.
     for entry in WalkDir::new(into).min_depth(1).contents_first(true) {
         let entry = entry.map_err(|error| walk_error(into, error))?;
         let name = relative(entry.path(), into);
@@ -165,14 +167,15 @@ fn bring(from: &Path, into: &Path, put: impl Fn(&Path, &Path) -> io::Result<()>)
                 symlink(target, &to).map_err(io_error("make", &to))?;
             }
             (Entry::File { executable, .. }, there) => {
-                // Never written into: another name may lead to the same file.
+                // Replaced, not overwritten: the file may have other hard links.
                 if there.is_some() {
                     fs::remove_file(&to).map_err(io_error("remove", &to))?;
                 }
                 put(&source, &to).map_err(io_error("write", &to))?;
                 let mode = fs::Permissions::from_mode(if *executable { 0o755 } else { 0o644 });
                 fs::set_permissions(&to, mode).map_err(io_error("write", &to))?;
-                // A file that was changed back has an old time, and `make` would not see the change.
+                // A file that was changed back would have an old time, and `make` would miss the
+                // change.
                 let now = File::options().append(true).open(&to);
                 now.and_then(|file| file.set_modified(std::time::SystemTime::now()))
                     .map_err(io_error("write", &to))?;
@@ -182,7 +185,7 @@ fn bring(from: &Path, into: &Path, put: impl Fn(&Path, &Path) -> io::Result<()>)
     Ok(())
 }
 
-/// Whether two of the same kind and size are the same.
+/// True if two entries of the same kind and size have the same content.
 fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
     if !matches!(entry, Entry::File { .. }) {
         return Ok(true);
@@ -209,7 +212,7 @@ fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
     }
 }
 
-/// All that is below a folder, git's own files left out; sorted, a folder before what is in it.
+/// Returns everything below a folder except `.git`. Sorted: a folder comes before its contents.
 fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
     let mut entries = BTreeMap::new();
     let walk = WalkDir::new(root).min_depth(1).into_iter().filter_entry(|entry| entry.file_name() != ".git");
@@ -219,7 +222,7 @@ fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
         let refused = |why: String| SourceError::Entry { path: root.to_owned(), entry: name.clone(), why };
         let entry = read_entry(&found)
             .map_err(|error| walk_error(root, error))?
-            .ok_or_else(|| refused("is neither a file nor a folder nor a link".to_owned()))?;
+            .ok_or_else(|| refused("is not a file, folder or link".to_owned()))?;
         if let Entry::Link(target) = &entry
             && leads_outside(&name, target)
         {
@@ -231,7 +234,7 @@ fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
     Ok(entries)
 }
 
-/// None of a pipe, a socket or a device.
+/// Returns None for a pipe, a socket or a device.
 fn read_entry(found: &walkdir::DirEntry) -> Result<Option<Entry>, walkdir::Error> {
     let metadata = found.metadata()?;
     let kind = metadata.file_type();
@@ -240,7 +243,7 @@ fn read_entry(found: &walkdir::DirEntry) -> Result<Option<Entry>, walkdir::Error
     } else if kind.is_file() {
         Some(Entry::File { executable: metadata.mode() & 0o100 != 0, size: metadata.len() })
     } else if kind.is_symlink() {
-        // One that is gone by now shows when it is compared.
+        // If the link is gone by now, the comparison will show it.
         fs::read_link(found.path()).ok().map(Entry::Link)
     } else {
         None
