@@ -4,9 +4,6 @@
 use std::path::{Component, Path};
 use tramplab_kernel::series::{diff, mail, name, quilt, subject, thread};
 
-/// Lines of a file of a diff that are looked for.
-const LINES: usize = 4;
-
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = quilt::parse(&text);
@@ -48,11 +45,11 @@ pub fn run(data: &[u8]) {
 
 fn look_at(changes: &[diff::Change<'_>]) {
     for change in changes {
-        for path in change.old.iter().chain(&change.new) {
-            for line in 0..LINES {
-                diff::line_before(changes, path, line, false);
-                diff::line_before(changes, path, usize::MAX - line, true);
-            }
+        for turned in [false, true] {
+            let _ = change.before(turned);
+        }
+        for hunk in change.hunks() {
+            let _ = format!("{} {}", hunk.old_range(), hunk.new_range());
         }
     }
 }

@@ -81,7 +81,7 @@ fn rejects_a_range_that_is_no_series() {
     let head = git(&tree, &["rev-parse", "HEAD"]);
     let unknown = "0123456789012345678901234567890123456789";
     for (base, head, words) in [
-        (&*commits[0], &*head, "has 1 merges: a series is a line of commits; rebase it"),
+        (&*commits[0], &*head, "has 1 merges; expected a linear history: rebase it"),
         (&commits[0], &commits[0], "has no commit"),
         (&commits[2], &commits[1], "is not in the history"),
         (unknown, &commits[1], "`depth`"),
@@ -132,7 +132,7 @@ fn ignores_a_diff_in_a_commit_message() {
     assert_eq!(applied, ["applying bpf: Slower"], "{}", done.said);
     let range = Range::parse(&format!("{base}..{head}"), dir.path()).unwrap();
     let series = range.read(&tree, None).unwrap();
-    assert_eq!(series.patches[0].files(), [Path::new("slower.c")]);
+    assert_eq!(series.patches[0].touched, [Path::new("slower.c")]);
 }
 
 /// The head rewrites the suite with a budget that it keeps.

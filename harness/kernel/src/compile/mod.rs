@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels built here: out of tree, from sources that somebody else brings, with patches that somebody else applies.
+//! Builds kernels out of tree. The caller provides the sources and applies the patches.
 //!
-//! A [`Builder`] answers one order: the kernel without its patches, with the first, with the first two, each on top of what
-//! was built for the one before. What was built once is taken from the cache, found by everything that went into it.
+//! A [`Builder`] builds one order: the kernel without its patches, with the first, with the first
+//! two, and so on. Each build continues from the previous one. Finished kernels are cached under a
+//! key of all inputs.
 
 pub mod compiler_error;
 pub mod confine;
@@ -40,37 +41,37 @@ use tramplab_host::cache::{Cache, CacheError};
 use tramplab_model::run::Arch;
 use workspace::{BaseState, Workspace};
 
-/// Of what this program does to build; raised when the same order would give another kernel.
+/// Version of the build procedure. Raised when the same order would give another kernel.
 const RECIPE: &str = "1";
 
 const KIND: &str = "kernel-built";
 
-/// Steps that link vmlinux and pack the image, until a build has counted them.
+/// Steps that link vmlinux and pack the image; used until a build has counted them.
 const TAIL: u64 = 60;
 
-/// The same when a series is built: the link, and what kbuild does every time.
+/// The same for a series' build: the link, and the steps that kbuild always repeats.
 const SERIES_TAIL: u64 = 42;
 
-/// Which kernel is wanted.
+/// A kernel to build.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// For messages.
     pub name: String,
     pub arch: Arch,
-    /// Of the sources without patches: a commit, a tarball's SHA-256.
+    /// Identifies the sources without patches: a commit, a tarball's SHA-256.
     pub digest: String,
     /// For messages and reports: `git v6.12-rc1 (0123456789ab)`.
     pub description: String,
-    /// Kernels of one lineage are built in one folder, each on top of the one before.
+    /// Kernels of one lineage are built in one folder, each on top of the previous one.
     pub lineage: String,
     pub toolchain: Toolchain,
-    /// What it does not set is as in `allnoconfig`.
+    /// Options that it does not set are as in `allnoconfig`.
     pub config: Fragments,
-    /// In the order in which they are applied, or taken out.
+    /// In the order of their application or reversal.
     pub patches: Vec<Patch>,
-    /// They are taken out.
+    /// The patches are reverted, not applied.
     pub reverse: bool,
-    /// None: the build may do all that the user may.
+    /// None: the build runs with the user's privileges.
     pub confinement: Option<Confinement>,
 }
 
@@ -83,57 +84,57 @@ impl Order {
     }
 }
 
-/// A kernel that is built, in the cache.
+/// A built kernel in the cache.
 #[derive(Clone, Debug)]
 pub struct Built {
     pub image: PathBuf,
     pub config: PathBuf,
     pub log: PathBuf,
     pub record: Record,
-    /// Nothing was made: it was there.
+    /// The kernel was in the cache already.
     pub cached: bool,
 }
 
-/// How it was built.
+/// How a kernel was built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub key: String,
     pub description: String,
     pub seconds: f64,
-    /// Of kbuild: one for each file that it made.
+    /// Number of kbuild steps, one for each file that it made.
     pub steps: u64,
     pub confined: bool,
     pub toolchain: Vec<String>,
-    /// Of the image; two with the same are the same kernel, whatever the patches say.
+    /// SHA-256 of the image. Equal images are the same kernel, whatever the patches.
     pub sha256: String,
 }
 
-/// What a kernel is made with, besides its sources.
+/// The inputs of a kernel besides its sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Means {
-    /// Compiler, linker and pahole, as they name themselves.
+    /// Versions of compiler, linker and pahole, as they print them.
     pub toolchain: String,
-    /// Of what is asked of the configuration: what comes of that is another thing from commit to commit.
+    /// SHA-256 of the wanted options. The resulting configuration varies from commit to commit.
     pub config_sha256: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// What is done now: `checking out …`.
+    /// The current step: `checking out …`.
     Stage(String),
     Progress {
         done: u64,
         total: u64,
     },
-    /// Something of unknown length goes on.
+    /// A step of unknown length is running.
     Waiting,
 }
 
-/// `Break` ends the build; called at least every second while make runs.
+/// Receives events. `Break` ends the build. Called at least every second while make runs.
 pub type Events<'a> = dyn FnMut(Event) -> ControlFlow<()> + 'a;
 
-/// What somebody else's closure said.
+/// An error of the caller's closures.
 pub type Reason = Box<dyn Error + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -145,16 +146,16 @@ pub enum BuildError {
         .unmet.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     )]
     Config { name: String, description: String, unmet: Vec<Unmet> },
-    #[error("failed to build {name}: {error}\nthe whole log is {log}", log = .log.display())]
+    #[error("failed to build {name}: {error}\nthe full log is {log}", log = .log.display())]
     Compile { name: String, error: Box<FirstError>, log: PathBuf },
     #[error("failed to apply `{subject}` ({origin}) to {description}: {reason}")]
     Apply { subject: String, origin: String, description: String, reason: String },
     #[error("failed to build {name}: interrupted")]
     Interrupted { name: String },
-    #[error("failed to build {name}: {reason}; the whole log is {log}", log = .log.display())]
+    #[error("failed to build {name}: {reason}; the full log is {log}", log = .log.display())]
     Endless { name: String, reason: String, log: PathBuf },
-    /// On the way to a patched kernel.
-    #[error("failed to build what the patches are put on: {0}")]
+    /// The base failed while a patched kernel was built.
+    #[error("failed to build the base of the patches: {0}")]
     Base(Box<BuildError>),
     #[error(transparent)]
     NoRoom(CacheError),
@@ -167,7 +168,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// The same of one of an order's kernels, which has a name of its own.
+    /// Renames the kernel in the error: each kernel of an order has its own name.
     pub fn of_kernel(mut self, kernel: &str) -> BuildError {
         if let BuildError::Compile { name, .. }
         | BuildError::Config { name, .. }
@@ -178,12 +179,12 @@ impl BuildError {
         self
     }
 
-    /// Whether the user mends it by asking for something else, or by installing what is missing.
+    /// True if the user can fix it by asking for something else or by installing what is missing.
     pub fn is_usage(&self) -> bool {
         matches!(self, BuildError::Toolchain(_) | BuildError::Config { .. } | BuildError::Apply { .. })
     }
 
-    /// Whether the sources are to blame, and not this machine or what was asked of it.
+    /// True if the sources are at fault, not this host or the order.
     pub fn is_of_sources(&self) -> bool {
         match self {
             BuildError::Compile { error, .. } => !matches!(error.kind, Kind::Killed | Kind::DiskFull),
@@ -192,7 +193,8 @@ impl BuildError {
         }
     }
 
-    /// Whether the same sources always give it: a tool has named a place in them. What is missing, killed or late may be this machine's.
+    /// True if the same sources always fail like this: a tool named a place in them. Missing files,
+    /// killed programs and timeouts may depend on this host.
     pub fn lasts(&self) -> bool {
         match self {
             BuildError::Compile { error, .. } => error.is_in_a_source(),
@@ -202,8 +204,8 @@ impl BuildError {
     }
 }
 
-/// The error of a build without the words of its log. The cache reads "No space left on device" in
-/// the words of a program as a full disk; a stranger's build may say that at will.
+/// A build error whose text omits the log. The cache takes "No space left on device" in the text
+/// for a full disk, and a hostile build may print that.
 #[derive(Debug)]
 struct Unquoted(BuildError);
 
@@ -250,7 +252,7 @@ impl From<WorkspaceError> for BuildError {
     }
 }
 
-/// Builds the base of a series, and the base with its first patch, its first two, and so on.
+/// Builds the base of a series, the base with the first patch, with the first two, and so on.
 pub struct Builder<'a, C, A> {
     order: &'a Order,
     cache: &'a Cache,
@@ -258,25 +260,25 @@ pub struct Builder<'a, C, A> {
     checkout: C,
     apply: A,
     open: Option<Open>,
-    /// Tests of trees that were built by this one, whatever came of it: entries of the cache.
+    /// Cache entries of selftests that this builder has built, successfully or not.
     tried: BTreeSet<String>,
 }
 
-/// The workspace, opened when something is to be built.
+/// The workspace. It is opened for the first build.
 struct Open {
     workspace: Workspace,
-    /// How many patches are in `src/`.
+    /// Number of patches applied to `src/`.
     applied: usize,
     build: Holds,
-    /// Steps of a series' build that are no object's, as the last one had them.
+    /// Steps of the series' last build that did not compile an object.
     series_tail: u64,
 }
 
-/// What `build/` holds.
+/// The state of `build/`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Unknown,
-    /// The base, and perhaps patches on top: what make needs to go on.
+    /// The base, perhaps with patches on top. make can continue there.
     Series,
 }
 
@@ -298,7 +300,8 @@ where
         Ok(Builder { order, cache, tools, checkout, apply, open: None, tried: BTreeSet::new() })
     }
 
-    /// Strangers read what the base's builds wrote, and write nothing that a base would read.
+    /// A series' build reads the cache entries of base builds but writes none that a base would
+    /// read.
     fn ccache(&self, is_base: bool, log: &Path) -> Result<Option<Ccache>, BuildError> {
         if !self.tools.ccache {
             return Ok(None);
@@ -312,14 +315,14 @@ where
         Means { toolchain: self.tools.identity.join("; "), config_sha256 }
     }
 
-    /// By which a product is found: everything that decides what comes out.
+    /// The cache key of a kernel: a hash of everything that affects the result.
     pub fn key(&self, count: usize) -> String {
         let Order { arch, digest, config, reverse, .. } = self.order;
         let toolchain = self.tools.identity.join("\n");
         let variables = self.tools.variables.join("\n").replace("ccache ", "");
         let config = config.text();
         let mut words = vec![RECIPE, arch.name(), digest, &config, &toolchain, &variables];
-        // Without patches both are the same kernel.
+        // Without patches both directions are the same kernel.
         words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
@@ -330,14 +333,15 @@ where
         hasher.end()
     }
 
-    /// The kernel with `count` patches: 0 is the base.
+    /// Builds the kernel with `count` patches; 0 is the base.
     pub fn build(&mut self, count: usize, log: &Path, events: &mut Events) -> Result<Built, BuildError> {
         let count = count.min(self.order.patches.len());
         let key = self.key(count);
         if let Some(entry) = self.cache.get(KIND, &key) {
             return built(&entry, true);
         }
-        // Before the entry's lock, always in this order: two runs that wait for each other's would wait for ever.
+        // Opens the workspace before locking the entry, always in this order, so that two runs
+        // cannot deadlock.
         self.open(events)?;
         let cache = self.cache;
         let mut made = false;
@@ -349,17 +353,17 @@ where
         built(&entry.inspect_err(|error| self.give_back(error))?, !made)
     }
 
-    /// A build that has filled the disk does not keep it.
+    /// Frees the space of a build that filled the disk.
     fn give_back(&mut self, error: &BuildError) {
         let error = if let BuildError::Base(base) = error { base } else { error };
         if let (BuildError::NoRoom(_), Some(open)) = (error, &mut self.open) {
             open.build = Holds::Unknown;
-            // What cannot be removed is in the way of the next build, which says so.
+            // If this fails, the next build reports it.
             let _ = open.workspace.discard_build();
         }
     }
 
-    /// Builds into the product's folder.
+    /// Builds the kernel and copies it into the cache entry's folder.
     fn product(
         &mut self,
         count: usize,
@@ -427,14 +431,15 @@ where
         Ok(())
     }
 
-    /// The sources as they are without patches.
+    /// Checks out the sources without patches.
     fn check_out(&self, workspace: &Workspace) -> Result<(), BuildError> {
         let Order { digest, description, .. } = self.order;
         let checkout = |folder: &Path| (self.checkout)(folder).map_err(Into::into);
         Ok(workspace.check_out::<Reason>(digest, description, checkout)?)
     }
 
-    /// Takes all patches out. Sources that cannot be put back are brought anew: nothing is ever built from others.
+    /// Removes all patches. Sources that cannot be restored are checked out again, so that no build
+    /// uses a wrong tree.
     fn take_out(&mut self) -> Result<(), BuildError> {
         let open = self.opened();
         open.applied = 0;
@@ -443,7 +448,8 @@ where
         self.check_out(&open.workspace)
     }
 
-    /// The base's build folder, which may be gone although its product is in the cache.
+    /// Ensures that the base's build folder exists. It may be gone although the base's kernel is
+    /// cached.
     fn require_base(&mut self, log: &Path, events: &mut Events) -> Result<(), BuildError> {
         let key = self.key(0);
         if self.opened().workspace.base_state().is_some_and(|state| state.key == key) {
@@ -482,7 +488,7 @@ where
         Ok(self.make(Some(&touched), configure, log, events)?.0)
     }
 
-    /// Whether every patch fits, found out before anything is built. What is in the cache has fitted.
+    /// Checks that every patch applies, before anything is built. A cached kernel proves it.
     pub fn try_patches(&mut self, events: &mut Events) -> Result<(), BuildError> {
         let all = self.order.patches.len();
         if self.cache.get(KIND, &self.key(all)).is_some() {
@@ -493,12 +499,13 @@ where
         self.take_out()
     }
 
-    /// The patch that is applied after `before` others.
+    /// Returns the patch that follows `before` others.
     pub fn patch(&self, before: usize) -> Option<&'a Patch> {
         self.order.patches.get(before)
     }
 
-    /// Puts in what is not in yet; says which files that touched, and whether the configuration may be another now.
+    /// Applies the missing patches. Returns the files they touched, and true if the configuration
+    /// may have changed.
     fn apply_up_to(
         &mut self,
         count: usize,
@@ -518,8 +525,8 @@ where
                 reason: reason.to_string(),
             };
             let outcome =
-                open.workspace.patch(&patch.files().into_iter().collect(), |source| apply(patch, source));
-            // Half a patch may be in: all come out.
+                open.workspace.patch(&patch.touched.iter().cloned().collect(), |source| apply(patch, source));
+            // A patch may be half applied, so all are removed.
             let failed = match outcome {
                 Ok(Ok(())) => None,
                 Ok(Err(reason)) => Some(error(&reason.into())),
@@ -531,14 +538,15 @@ where
                 return Err(failed);
             }
             open.applied += 1;
-            touched.extend(patch.files());
+            touched.extend(patch.touched.iter().cloned());
             configure |= contains(&patch.diff, b"Kconfig") || contains(&patch.diff, b"scripts/");
         }
         Ok((touched, configure))
     }
 
-    /// Runs make in `build/`: the steps it took, and how many of them were not foreseen. `touched`: what a series'
-    /// patches have changed since the last time; none for the base.
+    /// Runs make in `build/`. Returns the number of its steps, and how many of them were not
+    /// predicted. `touched` are the files that patches changed since the last build; None for the
+    /// base.
     fn make(
         &mut self,
         touched: Option<&BTreeSet<PathBuf>>,
@@ -552,7 +560,8 @@ where
         let open = self.open.as_mut().expect("opened before");
         let (source, build) = (open.workspace.source(), open.workspace.build());
         let base_tail = open.workspace.base_state().map_or(TAIL, |state| state.tail);
-        // A dry run of little takes as long as one of everything, and counts what then turns out to be up to date.
+        // For a few files a dry run takes as long as for all, and counts targets that turn out to
+        // be up to date.
         let affected = touched.map(|touched| open.workspace.affected(touched));
         let tail = if is_base { base_tail } else { open.series_tail };
         let make = Make {
@@ -565,7 +574,8 @@ where
         };
         let mut run = |targets: &[&str], step: &mut dyn FnMut(u64) -> ControlFlow<()>| {
             make.run(targets, step).map_err(|error| {
-                // After its end by force no file can be trusted; after an error make knows which are whole.
+                // After a forced end, files may be incomplete. After an error, make knows which are
+                // complete.
                 if !matches!(error, MakeError::Failed(status) if !make::was_interrupted(status)) {
                     open.build = Holds::Unknown;
                 }
@@ -579,7 +589,7 @@ where
             write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
             run(&["allnoconfig"], &mut |_| events(Event::Waiting))?;
             let config = build.join(".config");
-            // A series' Makefile runs by now: a FIFO there would be read for ever.
+            // A hostile Makefile may have put a FIFO there, and reading would block.
             require_own(&config, &build)?;
             let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
             let result =
@@ -601,7 +611,7 @@ where
         order.stage(events, "building")?;
         let steps =
             run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
-        // No step at all: make has nothing to do, and neither has the bar.
+        // make may have had nothing to do; then complete the progress bar.
         let _ = events(Event::Progress { done: total, total });
         let unforeseen = steps.saturating_sub(foreseen);
         if !is_base {
@@ -611,7 +621,7 @@ where
     }
 }
 
-/// The sources are put back when nothing more is built; if that cannot be done, the next run does it.
+/// Restores the sources when the builder is done. If that fails, the next run does it.
 impl<C, A> Drop for Builder<'_, C, A> {
     fn drop(&mut self) {
         if let Some(open) = &self.open {
@@ -627,7 +637,8 @@ fn build_error(order: &Order, error: MakeError, source: &Path, log: &Path) -> Bu
         MakeError::NoRoom(error) => error.into(),
         MakeError::Failed(status) if make::was_interrupted(status) => BuildError::Interrupted { name },
         MakeError::Failed(_) => match compiler_error::read(log, source) {
-            // A build may say this of its own /tmp, or to be excused: the disk knows.
+            // A build may print this about its own /tmp, or to hide an error. Only the disk itself
+            // is believed.
             Ok(error) if error.kind == Kind::DiskFull => match make::require_reserve(source, log) {
                 Err(full) => full.into(),
                 Ok(()) => {
@@ -668,7 +679,8 @@ fn image_path(build: &Path, arch: Arch) -> PathBuf {
     }
 }
 
-/// Writes a file where a series' Makefile may have planted a link that leads out of the confinement.
+/// Writes a file. Replaces a link that a hostile Makefile may have planted to make us write
+/// outside.
 fn write_anew(path: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -677,19 +689,19 @@ fn write_anew(path: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut fs::File::create_new(path)?, text.as_bytes())
 }
 
-/// No kernel's image or configuration is larger; what a series' Makefile puts in their place may be.
+/// Larger than any kernel image or configuration. A hostile Makefile can make a larger file.
 const LARGEST: u64 = 512 << 20;
 
 fn require_own(path: &Path, build: &Path) -> Result<(), BuildError> {
     let error = |why: &str| io_error("use", path)(io::Error::other(why.to_owned()));
     if !is_own(path, build).map_err(io_error("find", path))? {
-        return Err(error("it is a link, or no file"));
+        return Err(error("not a regular file"));
     }
     let length = fs::metadata(path).map_err(io_error("find", path))?.len();
     if length > LARGEST { Err(error("it is larger than any kernel")) } else { Ok(()) }
 }
 
-/// A file that make wrote, and no link to another.
+/// True if the path is a regular file inside `build`, not a link.
 fn is_own(path: &Path, build: &Path) -> io::Result<bool> {
     Ok(fs::symlink_metadata(path)?.is_file() && fs::canonicalize(path)?.starts_with(fs::canonicalize(build)?))
 }
@@ -702,7 +714,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Buil
     move |source| BuildError::Io { action, path: path.to_owned(), source }
 }
 
-/// Hashes words so that no two lists of words hash alike.
+/// Hashes words with their lengths, so that different lists have different input.
 #[derive(Default)]
 struct Hasher(Sha256);
 
@@ -727,7 +739,7 @@ fn digest<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
 
-    /// Changes the one line of `one.c`.
+    /// A patch to the only line of `one.c`.
     fn patch(from: &str, to: &str) -> Patch {
         Patch {
             number: 1,
@@ -760,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_link_is_neither_written_through_nor_copied() {
+    fn replaces_planted_link_and_rejects_it_as_product() {
         let folder = tempfile::tempdir().unwrap();
         let (build, outside) = (folder.path().join("build"), folder.path().join("outside"));
         fs::create_dir(&build).unwrap();
@@ -777,9 +789,9 @@ mod tests {
         assert!(!is_own(&build.join("boot/secret"), &build).unwrap());
     }
 
-    /// Any host that builds kernels: the key needs nothing but versions.
+    /// Needs a host that can build kernels: the key includes tool versions.
     #[test]
-    fn everything_that_decides_what_comes_out_is_in_the_key() {
+    fn key_covers_all_inputs() {
         let patch = |diff: &str| Patch { diff: diff.into(), ..patch("", "") };
         let order = order(vec![patch("a"), patch("b")]);
         let cache = Cache::at("/nonexistent", true);
@@ -814,7 +826,8 @@ mod tests {
         assert_ne!(joined[1], first[2]);
     }
 
-    /// Three targets stand for Linux's; make, compiler, git, workspace, cache and confinement are the real ones.
+    /// Imitates Linux's three targets. make, compiler, git, workspace, cache and confinement are
+    /// real.
     const MAKEFILE: &str = "\
 allnoconfig:\n\tcp $(KCONFIG_ALLCONFIG) $(O)/.config
 prepare:\n\t@echo '  GEN     prepared'
@@ -824,7 +837,7 @@ $(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
 ";
 
     #[test]
-    fn a_series_is_built_patch_by_patch_and_each_kernel_once() {
+    fn builds_series_patch_by_patch_and_caches_each_kernel() {
         let (one, two, three) = ("int a = 1;", "int a = 2;", "int a = x;");
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path().join("cache"), true);
@@ -860,7 +873,7 @@ $(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
         let second = builder.build(2, &log, &mut events).unwrap();
         assert!(!first.cached && !base.cached && !second.cached);
         assert_ne!(first.record.sha256, base.record.sha256);
-        // The second patch takes back the first: another order, the same kernel.
+        // The second patch reverts the first: another order, the same kernel.
         assert_eq!(second.record.sha256, base.record.sha256);
         assert_ne!(second.record.key, base.record.key);
         assert_eq!(fs::read_to_string(&base.config).unwrap(), "CONFIG_A=y\n");
@@ -876,7 +889,7 @@ $(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
             error.to_string().starts_with("failed to apply `one: int a = 2;` (some.patch) to x: "),
             "{error}"
         );
-        // After the failures the next is built from what the base was.
+        // After failures, the next build starts from the intact base.
         fs::remove_dir_all(first.image.parent().unwrap()).unwrap();
         let again = builder.build(1, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         assert_eq!((again.cached, &again.record.sha256), (false, &first.record.sha256));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Applying a patch to a tree: wholly or not at all, and nowhere else.
+//! Applies a patch to a tree: completely or not at all, and nowhere outside it.
 
 use super::{
     Patch,
@@ -15,13 +15,13 @@ use std::{
 use tramplab_host::{ChildError, child};
 use tramplab_model::text;
 
-/// Lines shown of a hunk and of a tree's file, each.
+/// Most lines shown of a hunk, and of the tree's file.
 const SHOWN: usize = 40;
 
-/// Shown of one patch; git's own message names all.
+/// Most conflicts shown for one patch. git's message names all.
 const MOST_CONFLICTS: usize = 8;
 
-/// Of a tree's file; the kernel has few that are longer, and none by hand.
+/// Most bytes of a file that are searched. The kernel's few longer files are generated.
 const MOST_SEARCHED: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,27 +33,31 @@ pub enum ApplyError {
     #[error("failed to {action} {patch}: {source}")]
     Diff { action: &'static str, patch: String, source: DiffError },
     #[error(
-        "failed to {action} {patch}: it makes {} {what}; expected files, and links to files, inside the tree",
+        "failed to {action} {patch}: it makes {} {what}; expected only files and links inside the \
+         tree",
         .path.display()
     )]
     NoFile { action: &'static str, patch: String, path: PathBuf, what: String },
     #[error("failed to {action} {patch}: {source}")]
     Child { action: &'static str, patch: String, source: ChildError },
-    #[error("failed to {action} {patch}: failed to keep or read the files it changes: {source}")]
+    #[error("failed to {action} {patch}: failed to back up or read the files it changes: {source}")]
     Io { action: &'static str, patch: String, source: io::Error },
-    #[error("{error}; then failed to take back what was changed in {}: {source}; unpack that tree anew", .tree.display())]
+    #[error(
+        "{error}; then failed to undo the changes in {}: {source}; unpack that tree again",
+        .tree.display()
+    )]
     HalfApplied { error: Box<ApplyError>, tree: PathBuf, source: io::Error },
 }
 
-/// Where a patch and the tree differ.
+/// A hunk that does not fit the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub file: PathBuf,
-    /// The line the hunk begins at, in the tree's file.
+    /// The line in the tree's file where the hunk begins.
     pub line: usize,
-    /// The hunk as the patch has it, from its `@@`.
+    /// The hunk as in the patch, from its `@@` on.
     pub hunk: String,
-    /// The tree's lines at the place most like it, with their numbers; `!` marks those that differ.
+    /// The tree's most similar lines, with their numbers. `!` marks those that differ.
     pub there: String,
 }
 
@@ -67,23 +71,23 @@ impl fmt::Display for Conflict {
         let file = text::line(&file.to_string_lossy());
         write!(f, "{file}:{line}: this hunk does not fit:\n{hunk}")?;
         if there.is_empty() {
-            write!(f, "the tree's {file} has no line like these")
+            write!(f, "the tree's {file} has no similar line")
         } else {
             write!(f, "the tree's {file} has (`!` where it differs):\n{}", there.trim_end())
         }
     }
 }
 
-/// Puts a patch into a tree, or takes it out. When that fails the tree is as it was.
+/// Applies a patch to a tree, or reverts it. On failure the tree is unchanged.
 pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError> {
-    let action = if reverse { "take out" } else { "apply" };
+    let action = if reverse { "revert" } else { "apply" };
     let label = || patch.label();
     let diff_error = |source| ApplyError::Diff { action, patch: label(), source };
     let io_error = |source| ApplyError::Io { action, patch: label(), source };
     let turned = patch.reversed != reverse;
 
     let file = diff::to_file(&patch.diff).map_err(|source| diff_error(source.into()))?;
-    // Not the files that the patch says of itself: nothing but the diff counts here.
+    // Asks git instead of trusting `patch.touched`: only the diff counts.
     let files = diff::touched(&patch.diff, patch.strip, file.path()).map_err(diff_error)?;
     let changes = diff::parse(&patch.diff, patch.strip);
 
@@ -104,9 +108,10 @@ pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError
         }
     };
     git("--check")?;
-    // What fails from here on fails half way: a full disk, a file that is made where another needs a folder.
+    // From here on a failure leaves the tree half patched: a full disk, or a file created where
+    // another needs a folder.
     let backup = Backup::of(tree, &files).map_err(io_error)?;
-    let result = git("--verbose").and_then(|()| match no_file(tree, &files).map_err(io_error)? {
+    let result = git("--verbose").and_then(|()| match find_escape(tree, &files).map_err(io_error)? {
         None => Ok(()),
         Some((path, what)) => Err(ApplyError::NoFile { action, patch: label(), path, what }),
     });
@@ -116,7 +121,7 @@ pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError
     })
 }
 
-/// The hunks that git names in `error: patch failed: FILE:LINE`.
+/// Returns the hunks that git names in `error: patch failed: FILE:LINE`.
 fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Vec<Conflict> {
     let named = git.lines().filter_map(|line| line.strip_prefix("error: patch failed: ")?.rsplit_once(':'));
     let conflict = |(name, line): (&str, &str)| {
@@ -130,7 +135,7 @@ fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Ve
     named.filter_map(conflict).take(MOST_CONFLICTS).collect()
 }
 
-/// A hunk as it stands in the diff; long ones are cut.
+/// Formats a hunk as in the diff. Truncates long ones.
 fn text(hunk: &diffy::Hunk<'_, [u8]>) -> String {
     let function = hunk.function_context().map(|text| format!(" {}", line_of(text))).unwrap_or_default();
     let mut shown = format!("@@ -{} +{} @@{function}\n", hunk.old_range(), hunk.new_range());
@@ -148,13 +153,13 @@ fn text(hunk: &diffy::Hunk<'_, [u8]>) -> String {
     shown
 }
 
-/// A line of some file, without its end, fit for a terminal.
+/// Returns a line without its end, safe for a terminal.
 fn line_of(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(&line[..line.len().min(400)]);
     printable(text.trim_end_matches('\n'))
 }
 
-/// The lines that a hunk is to find.
+/// Returns the lines that a hunk expects in the tree.
 fn expected<'a>(hunk: &diffy::Hunk<'a, [u8]>, turned: bool) -> Vec<&'a [u8]> {
     let line = |line: &diffy::Line<'a, [u8]>| match line {
         diffy::Line::Context(text) => Some(*text),
@@ -168,13 +173,14 @@ fn bare(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\n").unwrap_or(line)
 }
 
-/// The place of a tree's file that is most like what a hunk expects, of equals the one nearest to its line.
+/// Returns the lines of a file that are most similar to `expected`. Ties go to the place nearest to
+/// `line`.
 fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<String> {
     let mut content = Vec::new();
     fs::File::open(path)?.take(MOST_SEARCHED).read_to_end(&mut content)?;
     let lines: Vec<_> = content.split_inclusive(|byte| *byte == b'\n').map(bare).collect();
     let expected = &expected[..expected.len().min(SHOWN)];
-    // Blank lines and lone braces are everywhere.
+    // Ignores blank lines and lone braces, which are everywhere.
     let alike = |start: &usize| {
         let pairs = lines[*start..].iter().zip(expected);
         pairs.filter(|(there, expected)| there == expected && expected.trim_ascii().len() > 1).count()
@@ -192,9 +198,9 @@ fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<String> {
     Ok(shown)
 }
 
-/// A touched file that is now a submodule's folder, or a link out of the tree: the build would read, or write, what
-/// it points to.
-fn no_file(tree: &Path, files: &[PathBuf]) -> io::Result<Option<(PathBuf, String)>> {
+/// Finds a touched file that is now a submodule's folder or a link out of the tree. The build would
+/// follow it.
+fn find_escape(tree: &Path, files: &[PathBuf]) -> io::Result<Option<(PathBuf, String)>> {
     for file in files {
         let path = tree.join(file);
         match fs::symlink_metadata(&path) {
@@ -211,9 +217,10 @@ fn no_file(tree: &Path, files: &[PathBuf]) -> io::Result<Option<(PathBuf, String
     Ok(None)
 }
 
-/// Whether a link leads out of the tree; it is so many folders deep in it.
+/// True if a link leads out of the tree. `depth` is the number of folders above the link.
 fn leads_out(target: &Path, mut depth: usize) -> bool {
-    // git has seen to it that the link's own folders are none. A `..` further on could follow another link.
+    // git ensures that the link's own folders are not links. A `..` after a name could follow
+    // another link.
     let mut climbing = true;
     let mut stays = |component| match component {
         Component::ParentDir if climbing && depth > 0 => {
@@ -230,7 +237,7 @@ fn leads_out(target: &Path, mut depth: usize) -> bool {
     !target.components().all(&mut stays)
 }
 
-/// The files that a patch touches, as they were.
+/// Copies of the files that a patch touches.
 struct Backup<'a> {
     tree: &'a Path,
     kept: tempfile::TempDir,
@@ -238,7 +245,7 @@ struct Backup<'a> {
 }
 
 enum Was {
-    /// And the first folder above it that was missing too.
+    /// With the topmost folder that was missing too.
     Missing(PathBuf),
     Link(PathBuf),
     File,
@@ -274,13 +281,13 @@ impl<'a> Backup<'a> {
             }
             result => result,
         };
-        // First all that is new: a file can stand where a folder was.
+        // Removals go first: a file can replace a folder.
         for (file, was) in &self.files {
             let path = self.tree.join(file);
             let folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
             gone(if folder { fs::remove_dir(&path) } else { fs::remove_file(&path) })?;
             if let Was::Missing(top) = was {
-                // Folders that were made for it, as far as nothing else is in them.
+                // Remove folders made for it, if they are empty.
                 let made = path.ancestors().take_while(|path| path.starts_with(top));
                 made.for_each(|folder| drop(fs::remove_dir(folder)));
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Series by message-id: b4 finds the whole thread on lore.kernel.org and saves it.
+//! Fetches a series by message-id: b4 finds the whole thread on lore.kernel.org and saves it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -10,14 +10,14 @@ use std::{
 };
 use tramplab_host::{ChildError, child};
 
-/// It asks lore.kernel.org, its mirrors and the DNS keys of the senders.
+/// b4 asks lore.kernel.org, its mirrors, and DNS for the senders' keys.
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[derive(Debug, thiserror::Error)]
 pub enum B4Error {
     #[error(
-        "failed to get the thread of {0}: b4 is not installed; run `apt install b4` or `pipx install b4`, or save \
-         the thread's mbox from lore.kernel.org and give its file"
+        "failed to get the thread of {0}: b4 is not installed; run `apt install b4` or `pipx \
+         install b4`, or save the thread's mbox from lore.kernel.org and pass that file"
     )]
     Missing(String),
     #[error("failed to get the thread of {id}: {source}")]
@@ -28,7 +28,8 @@ pub enum B4Error {
     Folder(#[from] io::Error),
 }
 
-/// The message-id that a user means: bare, in `<>`, or in a URL of a public archive. None when it is none.
+/// Extracts a message-id that is bare, in `<>`, or in a URL of a public archive. Returns None if
+/// there is none.
 pub fn message_id(spec: &str) -> Option<&str> {
     let spec = spec.trim();
     let id = match spec.split_once("://") {
@@ -43,7 +44,7 @@ pub fn message_id(spec: &str) -> Option<&str> {
     };
     let id = id.split(['?', '#']).next()?;
     let (left, right) = id.split_once('@')?;
-    // As strict as the ids of mail programs are: nothing that b4 would take for something else.
+    // Accepts only the characters of real ids, so that b4 cannot take it for anything else.
     let fits = |text: &str| {
         !text.is_empty()
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$&'*+-=^_.{}~".contains(&byte))
@@ -51,7 +52,8 @@ pub fn message_id(spec: &str) -> Option<&str> {
     (id.len() <= 250 && fits(left) && fits(right) && !id.starts_with('-')).then_some(id)
 }
 
-/// b4's arguments. A maildir, as an mbox leaves open where a message ends; the trailers of replies do not matter.
+/// b4's arguments. A maildir, because an mbox is ambiguous about where a message ends. Replies'
+/// trailers do not matter.
 pub fn arguments(id: &str, folder: &Path) -> Vec<OsString> {
     let words = ["--no-interactive", "am", "--save-as-maildir", "--no-add-trailers", "--outdir"];
     let words =
@@ -59,7 +61,7 @@ pub fn arguments(id: &str, folder: &Path) -> Vec<OsString> {
     words.map(OsStr::to_owned).collect()
 }
 
-/// Has b4 save the newest version of the series of a message into a folder.
+/// Makes b4 save the newest version of a message's series into a folder.
 pub fn fetch(id: &str, folder: &Path) -> Result<String, B4Error> {
     let mut command = Command::new("b4");
     command.args(arguments(id, folder)).current_dir(folder);
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_ids_are_told_from_all_else() {
+    fn recognizes_message_ids() {
         let id = "20260101-fix-v2-0-0123456789ab@kernel.org";
         for spec in [
             id.to_owned(),
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_is_the_last_argument_and_no_option() {
+    fn passes_id_as_last_argument() {
         let expected = [
             "--no-interactive",
             "am",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a unified diff changes: files, by their names, and lines.
+//! The files and lines that a unified diff changes.
 //!
-//! Which files, is for git to say, as git applies it. diffy finds the hunks, for what errors show; where it does not
-//! understand a diff that git does, less is shown.
+//! git names the files, because git applies the diff. diffy finds the hunks that errors show. If
+//! diffy cannot parse a diff that git can, errors show less.
 
 use super::{git, printable};
 use diffy::{
@@ -21,45 +21,45 @@ use tramplab_host::{ChildError, child};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DiffError {
-    #[error("it is cut off: its last line, `{0}`, has no end; get it again, whole")]
+    #[error("truncated: its last line, `{0}`, has no end; get the whole diff")]
     Cut(String),
     #[error("git cannot read it: {0}; expected a unified diff as `git format-patch` writes it")]
     Git(String),
     #[error("it names `{}`, {why}; expected a path inside the tree", .path.display())]
     Unsafe { path: PathBuf, why: &'static str },
-    #[error("it changes `{}` without saying to what; make it with `git format-patch --binary`", .0.display())]
+    #[error("no new content for `{}`; make it with `git format-patch --binary`", .0.display())]
     NoContents(PathBuf),
-    #[error("failed to run git, which applies patches: it is not installed; run `apt install git`")]
+    #[error("git is not installed, but it applies patches; run `apt install git`")]
     NoGit,
     #[error(transparent)]
     Child(ChildError),
-    #[error("failed to hand it to git: {0}")]
+    #[error("failed to pass it to git: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What a diff does to one file.
+/// The change to one file.
 #[derive(Debug)]
 pub struct Change<'a> {
-    /// None when it is new.
-    pub old: Option<PathBuf>,
-    /// None when it is deleted.
-    pub new: Option<PathBuf>,
+    /// None if the file is new.
+    old: Option<PathBuf>,
+    /// None if the file is deleted.
+    new: Option<PathBuf>,
     file: FilePatch<'a, [u8]>,
 }
 
 impl Change<'_> {
-    /// None in a binary file.
+    /// Empty for a binary file.
     pub fn hunks(&self) -> &[Hunk<'_, [u8]>] {
         self.file.patch().as_text().map_or(&[], |patch| patch.hunks())
     }
 
-    /// Its name before (or, turned round, after) the change.
+    /// Returns the file's name before the change. With `turned`, the name after it.
     pub fn before(&self, turned: bool) -> Option<&Path> {
         if turned { self.new.as_deref() } else { self.old.as_deref() }
     }
 }
 
-/// The changes to the files of a diff, as far as they can be made out.
+/// Parses the changes to each file, as far as diffy understands them.
 pub fn parse(diff: &[u8], strip: usize) -> Vec<Change<'_>> {
     let read = |options| {
         let files = PatchSet::parse_bytes(diff, options).flatten();
@@ -71,11 +71,11 @@ pub fn parse(diff: &[u8], strip: usize) -> Vec<Change<'_>> {
             .collect::<Vec<_>>()
     };
     let (git, plain) = (read(ParseOptions::gitdiff()), read(ParseOptions::unidiff()));
-    // Somebody has added a plain diff to git's by hand: as a plain one it can be read to its end.
+    // Somebody appended a plain diff by hand. Only the plain parser reads it to its end.
     if plain.len() > git.len() { plain } else { git }
 }
 
-/// A diff's last line that has no end of line, when it can be a hunk's.
+/// Returns the last line if it lacks a line end and could belong to a hunk.
 fn cut_line(diff: &[u8]) -> Option<String> {
     let line = diff.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
     let in_hunk = matches!(line.first(), Some(b' ' | b'+' | b'-' | b'@')) && !line.starts_with(b"-- ");
@@ -84,7 +84,7 @@ fn cut_line(diff: &[u8]) -> Option<String> {
 
 fn paths(operation: &FileOperation<'_, [u8]>, strip: usize) -> (Option<PathBuf>, Option<PathBuf>) {
     let path = |name: &Cow<'_, [u8]>| Some(PathBuf::from(OsString::from_vec(name.to_vec())));
-    // Names after `rename from` and its like have no `a/` in front.
+    // Names after `rename from` and similar lines have no `a/` prefix.
     let named = matches!(operation, FileOperation::Rename { .. } | FileOperation::Copy { .. });
     match &operation.strip_prefix(if named { strip.saturating_sub(1) } else { strip }) {
         FileOperation::Delete(old) => (path(old), None),
@@ -95,13 +95,13 @@ fn paths(operation: &FileOperation<'_, [u8]>, strip: usize) -> (Option<PathBuf>,
     }
 }
 
-/// The files that a diff touches, by their old and their new names, sorted. All are inside the tree. An error says
-/// what keeps the diff from being applied to any tree. `file` holds the diff.
+/// Returns the files that a diff touches, under their old and new names, sorted. All are inside the
+/// tree. Fails if the diff cannot be applied to any tree. `file` holds the diff.
 pub fn touched(diff: &[u8], strip: usize, file: &Path) -> Result<Vec<PathBuf>, DiffError> {
     if let Some(line) = cut_line(diff) {
         return Err(DiffError::Cut(line));
     }
-    // Either way round it names the file that is made.
+    // In each direction git names the resulting file.
     let mut files = named_by_git(strip, file, None)?;
     files.extend(named_by_git(strip, file, Some("--reverse"))?);
     files.sort();
@@ -123,7 +123,7 @@ fn named_by_git(strip: usize, file: &Path, direction: Option<&str>) -> Result<Ve
     let (status, output) = child::finish(&mut command, git::LIMIT)
         .map_err(|error| if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) })?;
     if !status.success() {
-        // The file's name is ours and gone when this is read; an option of git's helps nobody.
+        // The temporary file is gone when the user reads this. git's option would not help either.
         let text = output.stderr.replace(&*file.to_string_lossy(), "the diff");
         let text = text.replace(" (allow with \"--allow-empty\")", "");
         return Err(DiffError::Git(printable(text.trim().trim_start_matches("error: "))));
@@ -132,11 +132,11 @@ fn named_by_git(strip: usize, file: &Path, direction: Option<&str>) -> Result<Ve
     Ok(records.map(|record| PathBuf::from(record.splitn(3, '\t').last().unwrap_or_default())).collect())
 }
 
-/// Why a path may not be written to. git refuses these too.
+/// Returns why a path must not be written to. git rejects these too.
 fn is_unsafe(path: &Path) -> Option<&'static str> {
-    // What is not UTF-8 has lost its bytes on the way from git.
+    // A name that is not UTF-8 was already altered on its way from git.
     if path.as_os_str().is_empty() || path.to_string_lossy().contains('\u{fffd}') {
-        return Some("which is no file name in UTF-8");
+        return Some("which is not a UTF-8 file name");
     }
     for component in path.components() {
         match component {
@@ -152,40 +152,9 @@ fn is_git(name: &OsStr) -> bool {
     name.eq_ignore_ascii_case(".git") || name.eq_ignore_ascii_case("git~1")
 }
 
-/// A diff in a file of its own, for git, gone with the returned value.
+/// Writes a diff to a temporary file for git. Dropping the value removes it.
 pub fn to_file(diff: &[u8]) -> io::Result<tempfile::NamedTempFile> {
     let mut file = tempfile::Builder::new().prefix("tramplab-").suffix(".patch").tempfile()?;
     file.write_all(diff)?;
     Ok(file)
-}
-
-/// Where a line was before a diff was applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// In a hunk: the diff may have made it.
-    InHunk,
-    At(PathBuf, usize),
-}
-
-/// Takes a line of a file back through a diff that was applied (turned round, if so).
-pub fn line_before(changes: &[Change<'_>], file: &Path, line: usize, turned: bool) -> Before {
-    let mut path = file.to_owned();
-    let mut before = line;
-    for change in changes.iter().filter(|change| change.before(!turned) == Some(file)) {
-        for hunk in change.hunks() {
-            let (old, new) = (hunk.old_range(), hunk.new_range());
-            let (pre, post) = if turned { (new, old) } else { (old, new) };
-            if post.range().contains(&line) {
-                return Before::InHunk;
-            }
-            // An empty range names the line before it.
-            if post.end() + usize::from(post.is_empty()) <= line {
-                before = before.saturating_add(pre.len()).saturating_sub(post.len());
-            }
-        }
-        if let Some(name) = change.before(turned) {
-            name.clone_into(&mut path);
-        }
-    }
-    Before::At(path, before)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading the files of a series, which come from strangers: ordinary ones, within bounds, inside their folder.
+//! Reads the files of a series. They come from strangers, so only ordinary files, within limits and
+//! inside their folder, are read.
 
 use std::{
     fs::{self, File},
@@ -7,7 +8,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Of all files of a series together. The largest thread on lore has not a tenth of it.
+/// Limit for all files of a series together, in bytes. The largest thread on lore is not a tenth of
+/// it.
 pub const MOST_BYTES: u64 = 64 << 20;
 const MOST_FILES: usize = 10_000;
 
@@ -15,23 +17,27 @@ const MOST_FILES: usize = 10_000;
 pub enum FileError {
     #[error("failed to read {}: {source}", .path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("failed to read {}: it is no ordinary file", .path.display())]
+    #[error("failed to read {}: not an ordinary file", .path.display())]
     NotAFile { path: PathBuf },
     #[error(
-        "failed to read {}: with it the series has more than {} MiB; expected a series of patches alone",
+        "failed to read {}: with it the series exceeds {} MiB; expected only patches",
         .path.display(), MOST_BYTES >> 20
     )]
     TooBig { path: PathBuf },
-    #[error("failed to read {}: it has more than {MOST_FILES} files; expected a folder of patches", .path.display())]
+    #[error(
+        "failed to read {}: it has more than {MOST_FILES} files; expected a folder of patches",
+        .path.display()
+    )]
     TooMany { path: PathBuf },
     #[error(
-        "failed to read `{entry}`, which {} names: it is not inside {}; put the patch there and name it without `..`",
+        "failed to read `{entry}`, which {} names: it is not inside {}; put the patch there and \
+         name it without `..`",
         .list.display(), .folder.display()
     )]
     Outside { list: PathBuf, entry: String, folder: PathBuf },
 }
 
-/// Counts what is read.
+/// Reads files up to the limit for a series.
 pub struct Reader {
     left: u64,
 }
@@ -43,7 +49,7 @@ impl Reader {
 
     pub fn read(&mut self, path: &Path) -> Result<Vec<u8>, FileError> {
         let error = |source| FileError::Read { path: path.to_owned(), source };
-        // Before it is opened: a FIFO would wait for its other end.
+        // Checked before opening, because opening a FIFO blocks.
         if !fs::metadata(path).map_err(error)?.is_file() {
             return Err(FileError::NotAFile { path: path.to_owned() });
         }
@@ -58,7 +64,7 @@ impl Reader {
     }
 }
 
-/// A folder's entries that are wanted, sorted by name.
+/// Returns the wanted entries of a folder, sorted by name.
 pub fn entries(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, FileError> {
     let error = |source| FileError::Read { path: folder.to_owned(), source };
     let mut paths = Vec::new();
@@ -75,7 +81,8 @@ pub fn entries(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<Path
     Ok(paths)
 }
 
-/// A file that a list in a folder names: below that folder, also when links are followed.
+/// Resolves a file that a list in a folder names. It must be below that folder, symbolic links
+/// followed.
 pub fn inside(folder: &Path, entry: &str, list: &Path) -> Result<PathBuf, FileError> {
     let outside =
         || FileError::Outside { list: list.to_owned(), entry: entry.to_owned(), folder: folder.to_owned() };

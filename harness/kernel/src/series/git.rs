@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running the host's git so that nothing but its arguments decides what it does.
+//! Runs the host's git so that only its arguments decide what it does.
 
 use std::{env, ffi::OsStr, path::Path, process::Command, time::Duration};
 use tramplab_host::ChildError;
 
-/// Far longer than the largest patch takes.
+/// Far longer than the largest patch needs.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// `git apply` in a folder that is no repository for it. In one that belongs to another repository it would skip
-/// every file without a word; in one of its own that repository's configuration would be heard.
+/// `git apply` in a folder that git does not see as a repository. Inside another repository it
+/// would silently skip every file. In a repository of its own it would read that configuration.
 pub fn apply(folder: &Path, strip: usize, patch: &OsStr) -> Command {
     let mut command = alone();
     command
@@ -19,7 +19,7 @@ pub fn apply(folder: &Path, strip: usize, patch: &OsStr) -> Command {
     command
 }
 
-/// git that hears neither the environment nor the user's configuration.
+/// git that ignores the environment and the user's configuration.
 pub fn alone() -> Command {
     let mut command = Command::new("git");
     for (name, _) in env::vars_os() {
@@ -31,7 +31,7 @@ pub fn alone() -> Command {
     command
 }
 
-/// Whether git could not be run at all.
+/// True if git is not installed.
 pub fn is_missing(error: &ChildError) -> bool {
     matches!(error, ChildError::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From what a user names to a [`Series`]. What may be named stands in `docs/series.md`.
+//! Loads a [`Series`] by the name that a user gives. `docs/series.md` lists the forms.
 
 use super::{
     Patch, Series, Shipped,
@@ -24,8 +24,9 @@ const QUILT: &str = "series";
 #[derive(Debug, thiserror::Error)]
 pub enum SeriesError {
     #[error(
-        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name commits as \
-         `BASE..HEAD`, or a message as `ID@HOST` or by its URL on https://lore.kernel.org/",
+        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name \
+         commits as `BASE..HEAD`, or a message as `ID@HOST` or by its URL on \
+         https://lore.kernel.org/",
         printable(.spec), .shipped.join(.spec).join(MANIFEST).display(),
         if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
     )]
@@ -40,17 +41,20 @@ pub enum SeriesError {
     Thread { origin: String, source: ThreadError },
     #[error("failed to read {}: {source}", .path.display())]
     Quilt { path: PathBuf, source: quilt::NotQuilt },
-    #[error("failed to read {}: it is not text in UTF-8", .path.display())]
+    #[error("failed to read {}: not UTF-8 text", .path.display())]
     NotText { path: PathBuf },
     #[error("failed to read {}: it lists no patch", .path.display())]
     EmptyList { path: PathBuf },
     #[error(
-        "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series`, a maildir's `cur` and \
-         `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
+        "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series`, a \
+         maildir's `cur` and `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
         .0.display()
     )]
     EmptyFolder(PathBuf),
-    #[error("failed to read {}: it holds {found} patches; expected one patch a file of a quilt series", .path.display())]
+    #[error(
+        "failed to read {}: it holds {found} patches; a quilt series has one patch per file",
+        .path.display()
+    )]
     NotOne { path: PathBuf, found: usize },
     #[error("failed to read {label} of {origin}: {source}")]
     Diff { label: String, origin: String, source: DiffError },
@@ -61,7 +65,8 @@ pub enum SeriesError {
 }
 
 impl SeriesError {
-    /// Whether the user mends it by asking for something else: no host or network is to blame.
+    /// True if the user can fix it by asking for something else; false if the host or the network
+    /// failed.
     pub fn is_usage(&self) -> bool {
         match self {
             SeriesError::File(FileError::Read { source, .. }) => source.kind() == io::ErrorKind::NotFound,
@@ -75,7 +80,7 @@ impl SeriesError {
     }
 }
 
-/// `series.yaml`. Its keys are documented in `docs/series.md`.
+/// The format of `series.yaml`. `docs/series.md` documents its keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -87,25 +92,25 @@ struct File {
     patches: Spanned<Vec<String>>,
 }
 
-/// Reads a series: a shipped one by its name, a file, a folder, or the thread of a message.
+/// Loads a series: a shipped one by name, a file, a folder, or the thread of a message.
 pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
     let manifest = shipped.join(spec).join(MANIFEST);
     let path = Path::new(spec);
     if is_shipped(spec, shipped) {
-        of_manifest(&manifest)
+        from_manifest(&manifest)
     } else if path.is_dir() {
-        of_folder(path)
+        from_folder(path)
     } else if path.exists() {
-        of_file(path)
+        from_file(path)
     } else if let Some(id) = b4::message_id(spec) {
-        of_message(id)
+        from_message(id)
     } else {
         let (spec, known) = (spec.chars().take(200).collect(), names(shipped));
         Err(SeriesError::Unknown { spec, shipped: shipped.to_owned(), known })
     }
 }
 
-/// The series shipped in a folder, sorted.
+/// Returns the names of the series in `shipped`, sorted.
 pub fn names(shipped: &Path) -> Vec<String> {
     let folders = file::entries(shipped, |path| path.join(MANIFEST).is_file()).unwrap_or_default();
     let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
@@ -116,20 +121,20 @@ pub(super) fn is_shipped(spec: &str, shipped: &Path) -> bool {
     name::fit(spec) == spec && shipped.join(spec).join(MANIFEST).is_file()
 }
 
-fn of_file(path: &Path) -> Result<Series, SeriesError> {
+fn from_file(path: &Path) -> Result<Series, SeriesError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_some_and(|name| name == QUILT) {
-        return of_quilt(path, folder);
+        return from_quilt(path, folder);
     }
     if path.extension().is_some_and(|extension| extension == "yaml") {
-        return of_manifest(path);
+        return from_manifest(path);
     }
     let thread = thread_in(path, &mut Reader::new(), Picked::Named)?;
-    of_thread(thread, Some(name::of_path(path)))
+    from_thread(thread, Some(name::from_path(path)))
 }
 
-/// The thread of one file. A single message that is no mailbox was picked out of its series on purpose; `picked` gets a note
-/// of it where nobody said so.
+/// Reads the thread of one file. A single message outside a mailbox was picked from its series on
+/// purpose. `picked` decides whether the user gets a note about it.
 fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread, SeriesError> {
     let mut messages = messages_in(&[path.to_owned()], reader)?;
     let mailbox = path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
@@ -138,7 +143,7 @@ fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread,
         && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
         && total > 1
     {
-        note = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
+        note = Some(format!("{} is patch {number} of {total}, used alone", message.origin));
     }
     if let Some(cover) = cover_beside(path) {
         messages.extend(messages_in(&[cover], reader)?);
@@ -150,29 +155,29 @@ fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread,
     Ok(thread)
 }
 
-/// How a file came to be read.
+/// Who selected a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Picked {
-    /// On the command line: it may be meant to be the whole series.
+    /// The command line. The user may mean the whole series.
     Named,
-    /// By a list, which says what belongs together.
+    /// A list, which says what belongs together.
     Listed,
 }
 
-/// b4 puts the cover letter of NAME.mbx and of NAME.maildir into NAME.cover.
+/// b4 saves the cover letter of NAME.mbx and of NAME.maildir as NAME.cover.
 fn cover_beside(path: &Path) -> Option<PathBuf> {
     let b4 = path.extension().is_some_and(|extension| extension == "mbx" || extension == "maildir");
     Some(path.with_extension("cover")).filter(|cover| b4 && cover.is_file())
 }
 
-fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
+fn from_folder(folder: &Path) -> Result<Series, SeriesError> {
     let manifest = folder.join(MANIFEST);
     if manifest.is_file() {
-        return of_manifest(&manifest);
+        return from_manifest(&manifest);
     }
     let list = folder.join(QUILT);
     if list.is_file() {
-        return of_quilt(&list, folder);
+        return from_quilt(&list, folder);
     }
     let (mut reader, mut files) = (Reader::new(), maildir(folder)?);
     if files.is_empty() {
@@ -187,10 +192,10 @@ fn of_folder(folder: &Path) -> Result<Series, SeriesError> {
     }
     files.extend(cover_beside(folder));
     let messages = messages_in(&files, &mut reader)?;
-    of_thread(collect(messages, folder)?, Some(name::of_path(folder)))
+    from_thread(collect(messages, folder)?, Some(name::from_path(folder)))
 }
 
-/// The messages of a maildir; none when the folder is none.
+/// Returns the messages of a maildir. Empty if the folder is not one.
 fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     let visible = |path: &Path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
     let mut files = Vec::new();
@@ -202,7 +207,7 @@ fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(files)
 }
 
-fn of_message(id: &str) -> Result<Series, SeriesError> {
+fn from_message(id: &str) -> Result<Series, SeriesError> {
     let folder = tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
     let output = b4::fetch(id, folder.path())?;
     let mut messages = saved_by_b4(folder.path())?;
@@ -210,13 +215,13 @@ fn of_message(id: &str) -> Result<Series, SeriesError> {
         return Err(B4Error::Nothing { id: id.to_owned(), output: printable(output.trim()) }.into());
     }
     for message in &mut messages {
-        // The folder is gone when this is read.
+        // The temporary folder is gone when the user reads this.
         message.origin = format!("the thread of {id}");
     }
-    of_thread(collect(messages, Path::new(id))?, None)
+    from_thread(collect(messages, Path::new(id))?, None)
 }
 
-/// The one thread that b4 has saved into a folder.
+/// Reads the thread that b4 saved into a folder.
 pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
     let mut files = Vec::new();
     for saved in file::entries(folder, |path| path.extension().is_some_and(|end| end == "maildir"))? {
@@ -226,7 +231,7 @@ pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
     messages_in(&files, &mut Reader::new())
 }
 
-fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
+fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let File { title, claim, kernel, reverse, patches } = config::parse(&text(path, &mut reader)?, path)?;
@@ -246,11 +251,11 @@ fn of_manifest(path: &Path) -> Result<Series, SeriesError> {
         whole.patches.extend(thread.patches);
     }
     let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel };
-    let name = name::of_path(folder);
-    Ok(Series { reverse, shipped: Some(shipped), ..of_thread(whole, Some(name))? })
+    let name = name::from_path(folder);
+    Ok(Series { reverse, shipped: Some(shipped), ..from_thread(whole, Some(name))? })
 }
 
-fn of_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
+fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
     let entries = quilt::parse(&text(list, &mut reader)?)
         .map_err(|source| SeriesError::Quilt { path: list.to_owned(), source })?;
@@ -260,7 +265,7 @@ fn of_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
     let mut whole = Thread { title: None, base_commit: None, patches: Vec::new(), notes: Vec::new() };
     for entry in entries {
         let path = file::inside(folder, &entry.file, list)?;
-        // The list counts, not what a subject says of a series it was once sent in.
+        // The list decides the order. The subject's count belongs to another series.
         let mut messages = messages_in(std::slice::from_ref(&path), &mut reader)?;
         messages.iter_mut().for_each(|message| message.subject.count = None);
         let thread = collect(messages, &path)?;
@@ -268,7 +273,7 @@ fn of_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
             .map_err(|patches| SeriesError::NotOne { path, found: patches.len() })?;
         whole.patches.push(Patch { strip: entry.strip, reversed: entry.reversed, ..patch });
     }
-    of_thread(whole, Some(name::of_path(folder)))
+    from_thread(whole, Some(name::from_path(folder)))
 }
 
 fn text(path: &Path, reader: &mut Reader) -> Result<String, SeriesError> {
@@ -283,7 +288,7 @@ fn messages_in(files: &[PathBuf], reader: &mut Reader) -> Result<Vec<Message>, S
             .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
         for message in &mut read {
             if message.subject.title.is_empty() {
-                // A bare diff: its file's name says what it is.
+                // A bare diff is named after its file.
                 message.subject.title = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             }
         }
@@ -297,8 +302,8 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
         .map_err(|source| SeriesError::Thread { origin: origin.display().to_string(), source })
 }
 
-/// Counts the patches through and has git read each.
-pub(super) fn of_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
+/// Numbers the patches and makes git check each.
+pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
     let Thread { title, base_commit, mut patches, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;

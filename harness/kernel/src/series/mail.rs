@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From bytes to messages: mboxes, single mails, and bare diffs. Pure; any bytes give messages or an error.
+//! Turns bytes into messages: mboxes, single mails and bare diffs. Pure; any input gives messages
+//! or an error.
 
 use super::subject::{self, Subject};
 use mailparse::{MailHeaderMap, MailParseError, ParsedMail};
 
-/// What one message is to a series.
+/// A message, as far as a series needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The file, and which message of it.
+    /// The file, and the message's number within it.
     pub origin: String,
     pub subject: Subject,
-    /// The unified diff with Unix line ends, from its first line on. None where there is none, and in replies.
+    /// The unified diff, from its first line on, with Unix line ends. None if the message has none
+    /// or is a reply.
     pub diff: Option<Vec<u8>>,
-    /// The trailer `base-commit:`.
+    /// The value of the trailer `base-commit:`.
     pub base_commit: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
-    #[error("it is no mail: {0}")]
+    #[error("not a mail: {0}")]
     Parse(#[from] MailParseError),
-    #[error("{0} of its parts have a diff; expected one: save the one that counts as a file")]
+    #[error("{0} of its parts have a diff; expected one: save the right one as a file")]
     SeveralDiffs(usize),
 }
 
-/// The messages of a file: of an mbox, a mail, or a bare diff as one message without a subject.
+/// Returns the messages of a file: an mbox, a mail, or a bare diff as one message without a
+/// subject.
 pub fn messages(bytes: &[u8], origin: &str) -> Result<Vec<Message>, (String, MailError)> {
     if !bytes.starts_with(b"From ") {
         let message = if is_mail(bytes) { mail(bytes, origin) } else { Ok(bare(bytes, origin)) };
@@ -37,7 +40,8 @@ pub fn messages(bytes: &[u8], origin: &str) -> Result<Vec<Message>, (String, Mai
     split.into_iter().enumerate().map(read).collect()
 }
 
-/// An mbox's messages, without their `From ` lines. A line of a log message that begins with `From ` has no time.
+/// Splits an mbox into messages without their `From ` lines. A line of a log message that begins
+/// with `From ` has no time.
 fn split(mbox: &[u8]) -> Vec<&[u8]> {
     let mut messages = Vec::new();
     let (mut start, mut at) = (0, 0);
@@ -49,12 +53,12 @@ fn split(mbox: &[u8]) -> Vec<&[u8]> {
         at += line.len();
     }
     messages.push(&mbox[start..]);
-    // In front of the first separator is nothing.
+    // Nothing precedes the first separator.
     messages.remove(0);
     messages
 }
 
-/// `From WHO … HH:MM:SS YEAR`: git's own test.
+/// Matches `From WHO … HH:MM:SS YEAR`, as git does.
 fn is_separator(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(b"From ") else { return false };
     let Ok(rest) = std::str::from_utf8(rest) else { return false };
@@ -66,7 +70,7 @@ fn is_separator(line: &[u8]) -> bool {
     })
 }
 
-/// Whether it begins with a mail's header fields, with a subject among them.
+/// True if the bytes begin with mail headers that include a subject.
 fn is_mail(bytes: &[u8]) -> bool {
     let mut subject = false;
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -94,7 +98,7 @@ fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
     let mail = mailparse::parse_mail(bytes)?;
     let subject = subject::parse(&mail.headers.get_first_value("Subject").unwrap_or_default());
     let mut message = Message { origin: origin.to_owned(), subject, diff: None, base_commit: None };
-    // A reply's diff is a quotation or a suggestion, never the series.
+    // A reply's diff is a quotation or a suggestion, not part of the series.
     if message.subject.reply {
         return Ok(message);
     }
@@ -113,8 +117,8 @@ fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
     if diffs > 1 { Err(MailError::SeveralDiffs(diffs)) } else { Ok(message) }
 }
 
-/// The bytes as they were before they were encoded for transport. As in `git am`, the character set is left alone:
-/// a diff has that of the files it changes.
+/// Returns the decoded body as bytes. As in `git am`, the character set is left alone: a diff has
+/// the character set of the files it changes.
 fn body(part: &ParsedMail<'_>) -> Result<Vec<u8>, MailError> {
     let body = part.get_body_raw()?;
     let format = part.ctype.params.get("format");
@@ -122,7 +126,8 @@ fn body(part: &ParsedMail<'_>) -> Result<Vec<u8>, MailError> {
     if !flowed {
         return Ok(body);
     }
-    // RFC 3676: a space in front of a line that began with one; a line that ends with one goes on in the next.
+    // RFC 3676: a line that began with a space gets one more; a line that ends with a space
+    // continues in the next.
     let delete = part.ctype.params.get("delsp").is_some_and(|delete| delete.eq_ignore_ascii_case("yes"));
     let mut whole = Vec::with_capacity(body.len());
     for line in body.split_inclusive(|byte| *byte == b'\n') {
@@ -138,7 +143,7 @@ fn body(part: &ParsedMail<'_>) -> Result<Vec<u8>, MailError> {
     Ok(whole)
 }
 
-/// Where the diff begins: at `diff --git`, or at `---` and `+++` with names.
+/// Returns the offset of the diff, which begins with `diff --git`, or with `---` and `+++` lines.
 fn find_diff(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     let mut lines = text.split_inclusive(|byte| *byte == b'\n').peekable();
@@ -152,8 +157,9 @@ fn find_diff(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// A diff whose first line ends as DOS ends lines was converted as a whole, as often as that line tells. (In one that was
-/// not, a line of a DOS file keeps its end.)
+/// Undoes a conversion to DOS line ends. If the first line has it, the whole diff was converted, as
+/// many times as that line ends with a carriage return. Otherwise the lines of a DOS file keep
+/// their ends.
 fn unix_lines(diff: &[u8]) -> Vec<u8> {
     let lines = || diff.split(|byte| *byte == b'\n');
     let added = |line: &[u8]| line.iter().rev().take_while(|byte| **byte == b'\r').count();

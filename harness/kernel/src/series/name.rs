@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names of series: part of a cell's name, of folders and of reports.
+//! Names of series. They are part of cell names, folder names and reports.
 
 use std::path::Path;
 
 const LONGEST: usize = 40;
 
-/// Letters, digits, `.`, `_`, `+` and `-` stay; anything else becomes one `-`.
+/// Keeps letters, digits, `.`, `_`, `+` and `-`. Each run of other characters becomes one `-`.
 pub fn fit(text: &str) -> String {
     let mut name = String::new();
     for c in text.chars() {
@@ -17,15 +17,15 @@ pub fn fit(text: &str) -> String {
     let edge = |c| "._+-".contains(c);
     let mut name = name.trim_matches(edge);
     if name.len() > LONGEST {
-        // At a word's end where that does not lose much.
+        // Cut at the end of a word if that does not lose much.
         let cut = name[..=LONGEST].rfind(['-', '_']).filter(|cut| *cut > LONGEST / 2).unwrap_or(LONGEST);
         name = name[..cut].trim_end_matches(edge);
     }
     if name.is_empty() { "series".to_owned() } else { name.to_owned() }
 }
 
-/// The name of what a file or folder holds.
-pub fn of_path(path: &Path) -> String {
+/// Names a series after its file or folder.
+pub fn from_path(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let kept = ["mbx", "mbox", "patch", "eml", "diff", "maildir"];
     let known = whole.extension().is_some_and(|extension| kept.iter().any(|kept| extension == *kept));
@@ -39,7 +39,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_of_titles_and_files() {
+    fn makes_names_from_titles_and_paths() {
         for (text, expected) in [
             ("bpf: Fix a thing", "bpf-Fix-a-thing"),
             ("../../etc", "etc"),
@@ -56,13 +56,13 @@ mod tests {
             ("/none/0001-a.patch", "0001-a"),
             ("/none/v6.12", "v6.12"),
         ] {
-            assert_eq!(of_path(Path::new(path)), expected, "{path:?}");
+            assert_eq!(from_path(Path::new(path)), expected, "{path:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_gives_a_name(text in any::<String>()) {
+        fn makes_valid_name_from_any_text(text in any::<String>()) {
             let name = fit(&text);
             prop_assert!((1..=LONGEST).contains(&name.len()), "{name}");
             prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "._+-".contains(c)), "{name}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Placebos: patches that add code that nobody calls. What they change in a number is layout, and no cost of a series.
+//! Placebo patches add code that nobody calls. They change a measurement only by changing the
+//! kernel's layout.
 
 use super::Patch;
 use std::{
@@ -8,8 +9,8 @@ use std::{
     path::Path,
 };
 
-/// Where the code goes, how many functions there are, and of how many `nop` each. The places are linked early and late, and
-/// among them are files whose functions do the attaching; every kernel since 5.5 has them.
+/// Files, number of functions, and `nop`s in each. The files are linked early and late, and some
+/// have the functions that attach programs. Every kernel since 5.5 has them.
 const PLACEBOS: [(&[&str], u32, u32); 6] = [
     (&["kernel/trace/ftrace.c"], 1, 16),
     (&["kernel/bpf/syscall.c"], 16, 64),
@@ -19,10 +20,10 @@ const PLACEBOS: [(&[&str], u32, u32); 6] = [
     (&["init/main.c", "kernel/bpf/core.c", "kernel/fork.c"], 2, 333),
 ];
 
-/// How many there are.
+/// The number of placebos.
 pub const MOST: usize = PLACEBOS.len();
 
-/// Placebo `number`, from 1 to [`MOST`]. Its diff is no diff: [`apply`] appends it.
+/// Returns placebo `number`, from 1 to [`MOST`]. Its `diff` is plain code that [`apply`] appends.
 pub fn patch(number: usize) -> Patch {
     let (files, functions, nops) = PLACEBOS[number - 1];
     let function = |index: u32| {

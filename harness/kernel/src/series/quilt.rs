@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! quilt's `series`: one patch file a line, in the order in which they are applied.
+//! quilt's `series` file: one patch file per line, in the order of application.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -11,7 +11,7 @@ pub struct Entry {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: `{word}` is no option of a patch; expected `FILE`, and after it -p0, -p1, … or -R")]
+#[error("line {line}: `{word}` is not an option; expected `FILE`, then -p0, -p1, … or -R")]
 pub struct NotQuilt {
     pub line: usize,
     pub word: String,
@@ -20,14 +20,14 @@ pub struct NotQuilt {
 pub fn parse(text: &str) -> Result<Vec<Entry>, NotQuilt> {
     let mut entries = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // A `#` in the middle of a word belongs to it.
+        // A `#` in the middle of a word is part of it.
         let mut words = line.split_ascii_whitespace().take_while(|word| !word.starts_with('#'));
         let Some(file) = words.next() else { continue };
         let mut entry = Entry { file: file.to_owned(), strip: 1, reversed: false };
         for word in words {
             match (word, word.strip_prefix("-p").map(str::as_bytes)) {
                 ("-R", _) => entry.reversed = true,
-                // quilt's names for a/FILE and b/FILE, ORIG/FILE and NEW/FILE.
+                // quilt's names for a/FILE and b/FILE, and for ORIG/FILE and NEW/FILE.
                 ("-pab" | "-p", _) => entry.strip = 1,
                 (_, Some([digit @ b'0'..=b'9'])) => entry.strip = usize::from(digit - b'0'),
                 _ => return Err(NotQuilt { line: index + 1, word: word.chars().take(40).collect() }),
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_series_file() {
+    fn parses_series_file_and_rejects_unknown_options() {
         let text = "# Debian's\n\nbugfix/a.patch\nb.patch -p0   # why\n  c#1.patch -R -p2\nd.patch -pab\n";
         let entry = |file: &str, strip, reversed| Entry { file: file.to_owned(), strip, reversed };
         let expected = [

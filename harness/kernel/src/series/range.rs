@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A range of commits as a series. git lists commits and diffs in machine formats. No text that a
-//! committer wrote is parsed: a message cannot become a diff, a header or a separator.
+//! committer wrote is parsed, so a message cannot become a diff, a header or a separator.
 //!
-//! git runs in a bare repository of our own that borrows the objects of the user's. It reads neither
-//! configuration nor attributes there, and writes nothing to the user's repository.
+//! git runs in a bare repository of our own that borrows the user's objects. There it reads no
+//! configuration and no attributes. It writes nothing to the user's repository.
 
 use super::{
     Patch, Series, SeriesError, diff, file, git, load, printable,
@@ -28,16 +28,17 @@ use tramplab_model::name::is_commit_id;
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
     #[error(
-        "failed to find the commit `{}` in {}: fetch more of its history (`depth` in CI, or git fetch --unshallow)",
+        "failed to find the commit `{}` in {}: fetch more of its history (`depth` in CI, or `git \
+         fetch --unshallow`)",
         printable(.reference), .repository.display()
     )]
     UnknownCommit { repository: PathBuf, reference: String },
     #[error(
-        "the base {base} is not in the history of {head} that was fetched: fetch more of it (`depth` in CI, or git fetch \
-         --unshallow), or rebase"
+        "the base {base} is not in the fetched history of {head}: fetch more of it (`depth` in CI, \
+         or `git fetch --unshallow`) or rebase"
     )]
     NotAncestor { base: String, head: String },
-    #[error("{range} has {count} merges: a series is a line of commits; rebase it")]
+    #[error("{range} has {count} merges; expected a linear history: rebase it")]
     Merges { range: Range, count: usize },
     #[error("{range} has no commit that changes a file")]
     Empty { range: Range },
@@ -46,12 +47,13 @@ pub enum RangeError {
     #[error("{range} changes too much: its diffs have more than {} MiB", file::MOST_BYTES >> 20)]
     TooBig { range: Range },
     #[error(
-        "{range} goes onto {base}, and kernel {kernel} is {commit}: build the kernel from the range's base"
+        "{range} starts at {base}, but kernel {kernel} is {commit}: build the kernel from the \
+         range's base"
     )]
     OtherBase { range: Range, base: String, kernel: String, commit: String },
     #[error(
-        "with commit {commit} the sources are the tree {found}; expected the commit's own, {expected}: what would be measured is \
-         not what was committed"
+        "after commit {commit} the sources are the tree {found}; expected the commit's own tree, \
+         {expected}: the measurement would not be of what was committed"
     )]
     OtherTree { commit: String, expected: String, found: String },
     #[error("{0}")]
@@ -60,12 +62,12 @@ pub enum RangeError {
     Git { range: Range, said: String },
     #[error(transparent)]
     Child(#[from] ChildError),
-    #[error("failed to keep what git says: {0}")]
+    #[error("failed to store git's output: {0}")]
     Io(#[from] io::Error),
 }
 
 impl RangeError {
-    /// Whether the user mends it by asking for something else.
+    /// True if the user can fix it by asking for something else.
     pub fn is_usage(&self) -> bool {
         match self {
             RangeError::Repository(error) => error.is_usage(),
@@ -89,7 +91,8 @@ impl fmt::Display for Range {
 }
 
 impl Range {
-    /// None where `--series` names a shipped series or a path, or no two names that git could know.
+    /// Parses `BASE..HEAD`. Returns None if `spec` names a shipped series or a path, or if git
+    /// could not accept the two names.
     pub fn parse(spec: &str, shipped: &Path) -> Option<Range> {
         let (base, head) = spec.split_once("..")?;
         let fits = |name: &str| {
@@ -103,10 +106,10 @@ impl Range {
         (fits(base) && fits(head) && !other).then(|| Range { base: base.to_owned(), head: head.to_owned() })
     }
 
-    /// Reads the commits of a repository on this host. `kernel` is its name and the reference that it
-    /// is built from, where it has one of its own.
+    /// Reads the commits of a local repository. `kernel` is the kernel's name and the reference
+    /// that it is built from, if it has one.
     pub fn read(&self, repository: &Path, kernel: Option<(&str, &str)>) -> Result<Series, SeriesError> {
-        let local = Local::open(repository).map_err(of_repository)?;
+        let local = Local::open(repository).map_err(repository_error)?;
         let [base, head] = [&self.base, &self.head].map(|reference| commit(&local, reference));
         let (base, head) = (base?, head?);
         if let Some((name, reference)) = kernel {
@@ -149,19 +152,19 @@ impl Range {
             several => format!("{} commits, {}..{}", several.len(), short(&base), short(&head)),
         };
         let thread = Thread { title: Some(title), base_commit: Some(base), patches, notes };
-        let series = load::of_thread(thread, Some(short(&head).to_owned()))?;
+        let series = load::from_thread(thread, Some(short(&head).to_owned()))?;
         let commits = Commits { range: self.clone(), repository: local.folder, trees };
         commits.check_diffs(&borrowed, &series.patches)?;
         Ok(Series { commits: Some(commits), ..series })
     }
 }
 
-/// The trees that the patches of a range are to make.
+/// The trees that the patches of a range must produce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commits {
     range: Range,
     repository: PathBuf,
-    /// The base's, and each patch's commit's.
+    /// The base's tree, then the tree of each patch's commit.
     trees: Vec<Tree>,
 }
 
@@ -172,19 +175,20 @@ struct Tree {
 }
 
 impl Commits {
-    /// Compares sources, which held the commit before `patch`, with its own tree, byte by byte.
+    /// Compares sources byte by byte with the tree of `patch`'s commit. Before the patch, the
+    /// sources must have held the tree of the commit before.
     pub fn check(&self, patch: &Patch, sources: &Path) -> Result<(), RangeError> {
-        let local = Local::open(&self.repository).map_err(of_repository)?;
+        let local = Local::open(&self.repository).map_err(repository_error)?;
         let borrowed = Borrowed::new(&self.range, &local)?;
         borrowed.run(borrowed.git().args(["read-tree", &self.trees[patch.number - 1].id]))?;
         let mut entries = Vec::new();
-        for file in patch.files() {
-            let entry = borrowed.entry(&sources.join(&file))?;
+        for file in &patch.touched {
+            let entry = borrowed.entry(&sources.join(file))?;
             let (mode, id) = entry.unwrap_or_else(|| ("0", "0".repeat(self.trees[0].id.len())));
             entries
                 .extend([format!("{mode} {id}\t").as_bytes(), file.as_os_str().as_bytes(), b"\0"].concat());
         }
-        // What is gone goes first: a file can stand where a folder was.
+        // Removals go first: a file can replace a folder.
         let mut input = tempfile::tempfile()?;
         let (gone, there): (Vec<&[u8]>, Vec<&[u8]>) =
             entries.split_inclusive(|byte| *byte == 0).partition(|entry| entry.starts_with(b"0 "));
@@ -194,7 +198,7 @@ impl Commits {
         self.require(&borrowed, patch)
     }
 
-    /// The same of the diffs alone: a kernel that is in the cache is not patched again.
+    /// Checks the diffs alone, because a cached kernel is not patched again.
     fn check_diffs(&self, borrowed: &Borrowed, patches: &[Patch]) -> Result<(), RangeError> {
         borrowed.run(borrowed.git().args(["read-tree", &self.trees[0].id]))?;
         for patch in patches {
@@ -224,7 +228,7 @@ struct Listed {
     subject: String,
 }
 
-/// A bare repository with the objects of another, and nothing else of it.
+/// A bare repository that shares another one's objects and nothing else.
 struct Borrowed<'a> {
     range: &'a Range,
     folder: TempDir,
@@ -234,14 +238,14 @@ impl<'a> Borrowed<'a> {
     fn new(range: &'a Range, local: &Local) -> Result<Borrowed<'a>, RangeError> {
         let folder = tempfile::Builder::new().prefix("tramplab-git-").tempdir()?;
         let borrowed = Borrowed { range, folder };
-        let ask = |words: &[&str]| local.ask(words.iter().copied()).map_err(of_repository);
+        let ask = |words: &[&str]| local.ask(words.iter().copied()).map_err(repository_error);
         let format = format!("--object-format={}", ask(&["rev-parse", "--show-object-format"])?.trim());
         borrowed.run(borrowed.git().args(["init", "--bare", "--quiet", "--template=", &format]))?;
         let place = |name| ask(&["rev-parse", "--path-format=absolute", "--git-path", name]);
         let info = borrowed.folder.path().join("objects/info");
         fs::create_dir_all(&info)?;
         fs::write(info.join("alternates"), place("objects")?)?;
-        // Where a clone's history ends.
+        // Records where a shallow clone's history ends.
         match fs::read(place("shallow")?.trim_end_matches('\n')) {
             Ok(shallow) => fs::write(borrowed.folder.path().join("shallow"), shallow)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -272,7 +276,7 @@ impl<'a> Borrowed<'a> {
             Ok(bytes)
         };
         if status.success() {
-            // One byte more than may be is enough to see that it is too much.
+            // One byte over the limit is enough to notice it.
             return Ok(read(&mut out, file::MOST_BYTES + 1)?);
         }
         let said = String::from_utf8_lossy(&read(&mut err, 64 << 10)?).into_owned();
@@ -290,11 +294,11 @@ impl<'a> Borrowed<'a> {
     }
 
     fn odd(&self, said: &str) -> RangeError {
-        let said = format!("it says `{}`", printable(&said.chars().take(200).collect::<String>()));
+        let said = format!("it printed `{}`", printable(&said.chars().take(200).collect::<String>()));
         RangeError::Git { range: self.range.clone(), said }
     }
 
-    /// From the base's child to the head.
+    /// Lists the commits from the base's child to the head.
     fn commits(&self, base: &str, head: &str) -> Result<Vec<Listed>, RangeError> {
         let range = || self.range.clone();
         if self.count(&[base, "--not", head])? != 0 {
@@ -316,7 +320,7 @@ impl<'a> Borrowed<'a> {
         let mut listed = Vec::new();
         for record in said.split(|byte| *byte == 0).filter(|record| !record.is_empty()) {
             let record = String::from_utf8_lossy(record);
-            // Each is the child of the one before: no text could have put itself between.
+            // Each commit must be the child of the one before, so no text can forge a record.
             let (id, tree, subject) = match &record.splitn(4, '\n').collect::<Vec<_>>()[..] {
                 [id, tree, of, subject] if is_commit_id(id) && is_commit_id(tree) && *of == parent => {
                     (id.to_string(), tree.to_string(), printable(subject))
@@ -337,7 +341,7 @@ impl<'a> Borrowed<'a> {
         self.run(&mut command)
     }
 
-    /// Mode and object of a file's own bytes; none where it is gone.
+    /// Returns a file's mode and the object of its bytes. None if it is gone.
     fn entry(&self, path: &Path) -> Result<Option<(&'static str, String)>, RangeError> {
         let hash = |path: &OsStr| {
             let words = ["hash-object", "-w", "--no-filters", "--"];
@@ -354,7 +358,7 @@ impl<'a> Borrowed<'a> {
                 let mode = if data.permissions().mode() & 0o100 != 0 { "100755" } else { "100644" };
                 Ok(Some((mode, hash(path.as_os_str())?)))
             }
-            // A folder stands where the file was.
+            // A folder replaced the file.
             Ok(_) => Ok(None),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(None)
@@ -369,11 +373,11 @@ fn commit(local: &Local, reference: &str) -> Result<String, RangeError> {
         KernelError::Source(SourceError::NoReference { .. }) => {
             RangeError::UnknownCommit { repository: local.folder.clone(), reference: reference.to_owned() }
         }
-        error => of_repository(error),
+        error => repository_error(error),
     })
 }
 
-fn of_repository(error: KernelError) -> RangeError {
+fn repository_error(error: KernelError) -> RangeError {
     RangeError::Repository(Box::new(error))
 }
 
@@ -414,7 +418,7 @@ mod tests {
             String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
         }
 
-        /// Of all that was changed; its id.
+        /// Commits all changes. Returns the id.
         fn commit(&self, message: &str) -> String {
             self.git(&["add", "--all", "--force"]);
             self.git(&["commit", "--quiet", "--allow-empty", "--cleanup=verbatim", "--message", message]);
@@ -439,7 +443,7 @@ mod tests {
             }
         }
 
-        /// A folder with the files of a commit.
+        /// Makes a folder with the files of a commit.
         fn checkout(&self, commit: &str) -> TempDir {
             let folder = tempfile::tempdir().unwrap();
             let work = format!("--work-tree={}", folder.path().display());
@@ -449,7 +453,7 @@ mod tests {
         }
     }
 
-    /// Applies all and checks after each.
+    /// Applies all patches and checks the tree after each.
     fn apply_all(series: &Series, sources: &Path) -> Result<(), RangeError> {
         for patch in &series.patches {
             apply(patch, sources, false).unwrap();
@@ -458,14 +462,18 @@ mod tests {
         Ok(())
     }
 
-    /// A mail with a diff and a base of its own, as git separates mails.
-    const MAIL: &str = "bpf: Change nothing\n\nFrom 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
-        From: A <a@example.org>\nDate: Mon, 1 Jan 2024 00:00:00 +0000\nSubject: [PATCH v9 1/1] bpf: Harmless\n\
-        MIME-Version: 1.0\nContent-Type: text/plain\n\nbase-commit: 0123456789012345678901234567890123456789\n\
-        ---\n a.c | 2 +-\n\ndiff --git a/a.c b/a.c\n--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-int a;\n+int harmless;\n-- \n2.47.3\n";
+    /// A commit message that looks like a mail with its own diff and base, separated as git
+    /// separates mails.
+    const MAIL: &str = "bpf: Change nothing\n\n\
+        From 0123456789012345678901234567890123456789 Mon Sep 17 00:00:00 2001\n\
+        From: A <a@example.org>\nDate: Mon, 1 Jan 2024 00:00:00 +0000\n\
+        Subject: [PATCH v9 1/1] bpf: Harmless\nMIME-Version: 1.0\nContent-Type: text/plain\n\n\
+        base-commit: 0123456789012345678901234567890123456789\n---\n a.c | 2 +-\n\n\
+        diff --git a/a.c b/a.c\n--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-int a;\n+int harmless;\n\
+        -- \n2.47.3\n";
 
     #[test]
-    fn a_message_that_is_a_mail_does_not_decide_what_is_applied() {
+    fn ignores_diff_in_commit_message() {
         let repository = Repository::new();
         repository.write("a.c", "int a;\n");
         repository.write("b.c", "int b;\n");
@@ -473,12 +481,12 @@ mod tests {
         repository.write("b.c", "int evil;\n");
         repository.commit(MAIL);
         repository.write("b.c", "int worse;\n");
-        // Quoted, and with an encoding that would put line ends into it.
+        // Quoted, as mboxes quote `From `.
         let head = repository.commit(&MAIL.replace("\nFrom ", "\n>From "));
         let series = repository.read(&base, &head).unwrap();
         let subjects: Vec<&str> = series.patches.iter().map(|patch| patch.subject.as_str()).collect();
         assert_eq!(subjects, ["bpf: Change nothing"; 2]);
-        assert!(series.patches.iter().all(|patch| patch.files() == [Path::new("b.c")]), "{series:?}");
+        assert!(series.patches.iter().all(|patch| patch.touched == [Path::new("b.c")]), "{series:?}");
         assert_eq!((series.base_commit.as_deref(), &series.name[..]), (Some(&*base), &head[..12]));
         let sources = repository.checkout(&base);
         apply_all(&series, sources.path()).unwrap();
@@ -487,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_and_attributes_do_not_decide_the_diff() {
+    fn ignores_users_configuration_and_attributes() {
         let repository = Repository::new();
         repository.write("a.c", "int a;\nint b;\nint c;\nint d;\nint e;\n");
         repository.write("run.sh", "#!/bin/sh\n");
@@ -520,7 +528,7 @@ mod tests {
         fs::set_permissions(repository.path().join("moved.sh"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::remove_dir_all(repository.path().join("folder")).unwrap();
         symlink("a.c", repository.path().join("link")).unwrap();
-        // As plumbing, so that none of the filters has a say in what is committed.
+        // Plumbing, so that no filter changes the commit.
         let all = ["-c", "core.autocrlf=false", "-c", "filter.evil.clean="];
         fs::remove_file(repository.path().join(".git/info/attributes")).unwrap();
         repository.git(&[&all[..], &["add", "--all"]].concat());
@@ -535,7 +543,7 @@ mod tests {
         assert!(diff.contains("--- a/a.c\n+++ b/a.c\n") && diff.contains(" int b;\n-int c;\n"), "{diff}");
         assert!(!diff.contains("rename from") && !diff.contains('\u{1b}'), "{diff}");
         assert!(!marker.exists(), "a program of the configuration has run");
-        // The base's own files, which no attribute has changed.
+        // The base's files, unchanged by attributes.
         let sources = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("a.c", "int a;\nint b;\nint c;\nint d;\nint e;\n"),
@@ -561,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_are_not_the_commits_tree_are_an_error_that_names_both_trees() {
+    fn rejects_sources_that_differ_from_commits_tree() {
         let repository = Repository::new();
         repository.write("a.c", "int a;\n");
         let base = repository.commit("base");
@@ -604,7 +612,7 @@ mod tests {
                 error => panic!("case {index}: {error}"),
             }
         }
-        // And a diff that is another than the commit's, before anything is checked out.
+        // A diff that differs from the commit's is rejected before anything is checked out.
         let mut patches = series.patches.clone();
         patches[1].diff =
             String::from_utf8_lossy(&patches[1].diff).replace("+int c;", "+int d;").into_bytes();
@@ -616,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_no_line_of_commits_on_the_base_are_refused() {
+    fn rejects_empty_unknown_and_nonlinear_ranges() {
         let repository = Repository::new();
         repository.write("a.c", "int a;\n");
         let base = repository.commit("base");
@@ -632,7 +640,7 @@ mod tests {
             assert!(matches!(error, RangeError::UnknownCommit { .. }), "{error}");
             assert!(error.to_string().contains("fetch more of its history"), "{error}");
         }
-        // One that changes nothing is left out, and that is said.
+        // A commit that changes nothing is skipped with a note.
         let series = repository.read(&base, &empty).unwrap();
         assert_eq!((series.patches.len(), series.notes.len()), (1, 1), "{series:?}");
         assert!(series.notes[0].contains(&empty) && series.notes[0].contains("changes no file"));
@@ -656,9 +664,8 @@ mod tests {
         }
     }
 
-    /// In a clone whose history ends, and in one that is no repository at all.
     #[test]
-    fn a_base_that_was_not_fetched_is_refused_with_the_way_out() {
+    fn rejects_unfetched_base_and_says_how_to_fetch() {
         let repository = Repository::new();
         let mut commits = Vec::new();
         for text in ["a", "b", "c", "d"] {
@@ -681,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submodule_is_refused_when_it_is_applied() {
+    fn rejects_submodule_on_apply() {
         let repository = Repository::new();
         repository.write("a.c", "int a;\n");
         let base = repository.commit("base");
@@ -693,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_told_from_paths_and_names() {
+    fn distinguishes_ranges_from_paths_and_names() {
         let folder = tempfile::tempdir().unwrap();
         let range = |spec: &str| Range::parse(spec, folder.path()).map(|range| (range.base, range.head));
         let pair = |base: &str, head: &str| Some((base.to_owned(), head.to_owned()));

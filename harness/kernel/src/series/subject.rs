@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a subject says of its message: `[PATCH bpf-next v3 2/5] bpf: …`.
+//! Parses subjects: `[PATCH bpf-next v3 2/5] bpf: …`.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Without the brackets in front.
+    /// The text after the brackets.
     pub title: String,
-    /// It answers or forwards a message.
+    /// The message answers or forwards another.
     pub reply: bool,
-    /// It calls itself a patch: `PATCH`, `RFC` or a count in its brackets.
+    /// Its brackets say `PATCH`, `RFC` or a count.
     pub patch: bool,
-    /// 1 where none is named.
+    /// The version; 1 if none is named.
     pub version: u32,
-    /// 2 of 5; the cover letter is 0.
+    /// Number and total, such as 2 of 5. The cover letter is 0.
     pub count: Option<(usize, usize)>,
 }
 
-/// Reads a subject that is decoded already. Never fails: any text is the subject of some message.
+/// Parses a decoded subject. Never fails: any text is a valid subject.
 pub fn parse(text: &str) -> Subject {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = text.as_str();
@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> Subject {
     subject
 }
 
-/// What follows `Re:` and its like.
+/// Returns the text after `Re:` and similar prefixes.
 fn reply(text: &str) -> Option<&str> {
     let (word, rest) = text.split_once(':')?;
     ["re", "aw", "fwd", "fw", "sv", "antw"]
@@ -54,7 +54,7 @@ fn reply(text: &str) -> Option<&str> {
         .then(|| rest.trim_start())
 }
 
-/// At most 4 digits, as the counts of real series have.
+/// At most 4 digits, which is enough for real series.
 fn number(text: &str) -> Option<usize> {
     let digits = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_subjects_say() {
+    fn parses_subjects() {
         for (text, reply, patch, version, count, title) in [
             ("[PATCH] one", false, true, 1, None, "one"),
             ("[PATCH bpf-next v3 2/5] bpf: x", false, true, 3, Some((2, 5)), "bpf: x"),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From messages in any order to the patches of one series in theirs. Pure.
+//! Turns messages in any order into the ordered patches of one series. Pure.
 
 use super::{Patch, mail::Message};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::text::line;
 
-/// More than any series that is sent.
+/// More than any real series has.
 pub const MOST_PATCHES: usize = 1000;
 
-/// A series as its messages have it.
+/// A series as read from its messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     pub title: Option<String>,
@@ -20,27 +20,31 @@ pub struct Thread {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThreadError {
     #[error(
-        "none of its {messages} messages is a patch (replies: {replies}); expected messages with a subject \
-         `[PATCH …]` and a diff, as `git format-patch` writes them"
+        "none of its {messages} messages is a patch (replies: {replies}); expected messages with a \
+         subject `[PATCH …]` and a diff, as `git format-patch` writes them"
     )]
     NoPatch { messages: usize, replies: usize },
     #[error(
-        "{} missing{}; get the whole thread, with `b4 am` or as the mbox that lore.kernel.org offers",
+        "{} missing{}; get the whole thread with `b4 am`, or as an mbox from lore.kernel.org",
         numbers(.missing, *.total), of_version(*.version)
     )]
     Missing { version: u32, total: usize, missing: Vec<usize> },
     #[error(
-        "patch {number} is there twice with different diffs{}: {first} and {second}; leave one of them out",
+        "patch {number} appears twice with different diffs{}: {first} and {second}; remove one",
         of_version(*.version)
     )]
     Twice { version: u32, number: usize, first: String, second: String },
     #[error(
-        "two series in one: {first} counts to {first_total}, {second} to {second_total}; give each a file of its own"
+        "two series in one: {first} counts to {first_total}, {second} to {second_total}; put each \
+         into its own file"
     )]
     TwoSeries { first: String, first_total: usize, second: String, second_total: usize },
-    #[error("{origin} counts itself as patch {number} of {total}; expected 0 to {total}")]
+    #[error("{origin} is numbered patch {number} of {total}; expected 0 to {total}")]
     Count { origin: String, number: usize, total: usize },
-    #[error("{origin} ({}) is a patch of the series by its subject and has no diff{}", line(.title), hint(.title))]
+    #[error(
+        "{origin} ({}) is a patch of the series by its subject but has no diff{}",
+        line(.title), hint(.title)
+    )]
     NoDiff { origin: String, title: String },
     #[error("{0} patches; expected at most {MOST_PATCHES}")]
     TooMany(usize),
@@ -61,10 +65,10 @@ fn of_version(version: u32) -> String {
 
 fn hint(title: &str) -> &'static str {
     let pull = title.to_ascii_lowercase().contains("pull");
-    if pull { "; a pull request cannot be read, its patches can" } else { "; its message may have been cut" }
+    if pull { "; pass the patches, not a pull request" } else { "; its message may be truncated" }
 }
 
-/// Picks the newest version of the series out of the messages and puts it in order. Replies are left out.
+/// Picks the newest version of the series and orders its patches. Skips replies.
 pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     let total = messages.len();
     let (replies, mut messages): (Vec<_>, Vec<_>) =
@@ -73,32 +77,32 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     if let Some(first) = replies.first() {
         let count =
             if replies.len() == 1 { "a reply".to_owned() } else { format!("{} replies", replies.len()) };
-        notes.push(format!("left out {count}, with what they quote: from {} on", first.origin));
+        notes.push(format!("skipped {count} and the diffs they quote, from {} on", first.origin));
     }
-    let mut left_out = |messages: &mut Vec<Message>, why: &str, keep: &dyn Fn(&Message) -> bool| {
+    let mut skip = |messages: &mut Vec<Message>, why: &str, keep: &dyn Fn(&Message) -> bool| {
         messages.retain(|message| {
             let kept = keep(message);
             if !kept {
                 let title = line(&message.subject.title);
-                notes.push(format!("left out {} ({title}): {why}", message.origin));
+                notes.push(format!("skipped {} ({title}): {why}", message.origin));
             }
             kept
         });
     };
 
     if messages.iter().any(|message| message.subject.patch) {
-        left_out(&mut messages, "its subject has no [PATCH]", &|message| message.subject.patch);
+        skip(&mut messages, "its subject has no [PATCH]", &|message| message.subject.patch);
     }
     let newest = messages.iter().map(|message| message.subject.version).max().unwrap_or(1);
-    let why = format!("version {newest} is there too");
-    left_out(&mut messages, &why, &|message| message.subject.version == newest);
+    let why = format!("version {newest} is newer");
+    skip(&mut messages, &why, &|message| message.subject.version == newest);
     if messages.iter().any(|message| message.subject.count.is_some()) {
-        left_out(&mut messages, "the others are counted and it is not", &|message| {
+        skip(&mut messages, "the others are numbered and it is not", &|message| {
             message.subject.count.is_some()
         });
     }
     let uncounted = |message: &Message| message.subject.count.is_none() && message.diff.is_none();
-    left_out(&mut messages, "it has no diff", &|message| !uncounted(message));
+    skip(&mut messages, "it has no diff", &|message| !uncounted(message));
 
     let counted = messages.first().is_some_and(|message| message.subject.count.is_some());
     let (cover, patches) = if counted { in_order(messages, newest)? } else { (None, messages) };
@@ -114,7 +118,7 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         (None, [only]) => Some(only.subject.title.clone()),
         _ => None,
     };
-    // What format-patch leaves to be filled in is no title.
+    // format-patch's placeholder is no title.
     let title = title.filter(|title| !title.is_empty() && title != "*** SUBJECT HERE ***");
     let patch = |(index, message): (usize, Message)| Patch {
         number: index + 1,
@@ -129,7 +133,8 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     Ok(Thread { title, base_commit, patches, notes })
 }
 
-/// Orders counted messages: the cover letter, if there is one, and each patch from 1 to the last.
+/// Orders numbered messages. Returns the cover letter, if there is one, and all patches from 1 to
+/// the last.
 fn in_order(messages: Vec<Message>, version: u32) -> Result<(Option<Message>, Vec<Message>), ThreadError> {
     let mut by_number: BTreeMap<usize, Message> = BTreeMap::new();
     let mut first: Option<(String, usize)> = None;
@@ -152,7 +157,7 @@ fn in_order(messages: Vec<Message>, version: u32) -> Result<(Option<Message>, Ve
             return Err(ThreadError::NoDiff { origin, title: message.subject.title });
         }
         match by_number.get(&number) {
-            // Sent twice, or to two lists.
+            // The message was sent twice, or to two lists.
             Some(other) if number == 0 || other.diff == message.diff => {}
             Some(other) => {
                 return Err(ThreadError::Twice {

@@ -6,10 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
-use tramplab_kernel::{
-    Image, Manifest,
-    series::{Patch, Series},
-};
+use tramplab_kernel::{Image, Manifest, series::Series};
 use tramplab_model::{
     run::{self, Built, Outcome, Step},
     selftests,
@@ -73,8 +70,8 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
 /// The files of tests of `test_progs` that a series adds or changes.
 pub(super) fn files_of_tests(series: &Series) -> BTreeSet<String> {
     let folder = Path::new(selftests::FOLDER).join("prog_tests");
-    let touched = series.patches.iter().flat_map(Patch::files);
-    let file = |path: std::path::PathBuf| {
+    let touched = series.patches.iter().flat_map(|patch| &patch.touched);
+    let file = |path: &PathBuf| {
         let file = path.strip_prefix(&folder).ok()?.to_str()?;
         (file.ends_with(".c") && !file.contains('/')).then(|| file.to_owned())
     };
