@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From make's log the first error: what a person would scroll up for. Pure, but for reading the log.
+//! Finds the first error in make's log. Pure, except for reading the log.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 };
 use tramplab_model::text::plain;
 
-/// Whose error it is.
+/// The origin of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Compiler,
@@ -19,11 +19,11 @@ pub enum Kind {
     Objtool,
     Btf,
     Kconfig,
-    /// A Makefile, or a program that it runs.
+    /// A Makefile or a program that it runs.
     Make,
-    /// The compiler itself fell.
+    /// The compiler crashed.
     Crash,
-    /// Killed from outside, which is what the kernel does when memory runs out.
+    /// Killed from outside. The kernel does that when memory runs out.
     Killed,
     DiskFull,
 }
@@ -31,22 +31,23 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstError {
     pub kind: Kind,
-    /// Relative to the sources if it lies there.
+    /// Relative to the sources, if it is inside them.
     pub file: Option<String>,
     pub line: Option<u32>,
     pub message: String,
-    /// Lines of the log around it.
+    /// Lines of the log around the error.
     pub context: Vec<String>,
 }
 
 impl FirstError {
-    /// Whether a tool has named a place in the sources, for what they say themselves: not for a file that this machine may lack.
+    /// True if a tool named a place in the sources and the error is in their text. A missing file
+    /// does not count, because this host may lack it.
     pub fn is_in_a_source(&self) -> bool {
         let of_sources = matches!(
             self.kind,
             Kind::Compiler | Kind::Assembler | Kind::Linker | Kind::Modpost | Kind::Objtool | Kind::Kconfig
         );
-        // As gcc says it, and clang.
+        // The texts of gcc and clang.
         let is_missing =
             ["No such file or directory", "file not found"].iter().any(|end| self.message.ends_with(end));
         of_sources && self.file.is_some() && !is_missing
@@ -71,14 +72,14 @@ impl fmt::Display for FirstError {
     }
 }
 
-/// Enough for any build; the rest of a longer log is not read.
+/// Most bytes read of a log; enough for any build.
 const READ: u64 = 64 << 20;
-/// A template's error can be a page in one line.
+/// Most characters of a line. Some errors fill a page with one line.
 const WIDTH: usize = 400;
 const LINES_AFTER: usize = 8;
 const LINES_BEFORE: usize = 4;
 
-/// `source`: the folder that is taken off the names of files.
+/// Reads a log. `source` is removed from the names of files.
 pub fn read(log: &Path, source: &Path) -> io::Result<FirstError> {
     let mut bytes = Vec::new();
     File::open(log)?.take(READ).read_to_end(&mut bytes)?;
@@ -89,7 +90,7 @@ pub fn find(log: &str, source: &Path) -> FirstError {
     let root = format!("{}/", source.display());
     let lines: Vec<String> = log.lines().map(|line| clean(line, &root)).collect();
     let first = (0..lines.len()).find_map(|at| classify(&lines, at).map(|found| (at, found)));
-    // What no tool has explained: the target that make gave up.
+    // If no tool reports an error: the target that make gave up.
     let gave_up = || (0..lines.len()).find_map(|at| given_up(&lines[at]).map(|found| (at, found)));
     let Some((at, Found { kind, place, message })) = first.or_else(gave_up) else {
         let last = lines.iter().rev().find(|line| !line.trim().is_empty());
@@ -116,7 +117,7 @@ struct Found {
 
 type Place = (String, Option<u32>);
 
-/// A log comes from strangers: nothing in it moves the cursor or fills the screen.
+/// Cleans a line. The log comes from strangers: it must not move the cursor or fill the screen.
 fn clean(line: &str, root: &str) -> String {
     plain(&line.replace(root, "")).chars().take(WIDTH).collect()
 }
@@ -141,7 +142,7 @@ fn classify(lines: &[String], at: usize) -> Option<Found> {
         return found(Kind::Killed, None, line);
     }
     if line.starts_with("PLEASE submit a bug report") {
-        // clang says below where it was: `1. big.c:28837:19: current parser token '{'`.
+        // clang prints the place below: `1. big.c:28837:19: current parser token '{'`.
         let stack = lines[at..].iter().take(8).filter_map(|line| line.split_once(". ")).map(|(_, rest)| rest);
         let place = stack.filter_map(|rest| placed(rest.trim_start())).map(|(place, _)| place).next();
         return found(Kind::Crash, place, "the compiler crashed");
@@ -226,7 +227,8 @@ fn classify(lines: &[String], at: usize) -> Option<Found> {
     }
 }
 
-/// `kernel/fork.c:12:3: rest`, `kernel/fork.c:12: rest`; of the assembler also `/tmp/x.s: Fatal error`.
+/// Splits `kernel/fork.c:12:3: rest` or `kernel/fork.c:12: rest`, and the assembler's `/tmp/x.s:
+/// Fatal error`.
 fn placed(line: &str) -> Option<(Place, &str)> {
     // ld prefixes its own name: `ld: a.c:4: undefined reference`.
     let line =
@@ -243,13 +245,13 @@ fn placed(line: &str) -> Option<(Place, &str)> {
         return message.starts_with("Fatal error: ").then(|| ((file.to_owned(), None), message));
     };
     let rest = rest[digits..].strip_prefix(':')?;
-    // A column.
+    // Skip the column.
     let column = rest.find(|c: char| !c.is_ascii_digit())?;
     let rest = if column > 0 { rest[column..].strip_prefix(':').unwrap_or(rest) } else { rest };
     Some(((file.to_owned(), Some(number)), rest.trim_start()))
 }
 
-/// What GNU ld says without a place, warnings and the announcement of a function left out.
+/// Returns a message of GNU ld without a place. Skips warnings and the announcement of a function.
 fn of_ld(line: &str) -> Option<&str> {
     let (name, message) = line.split_once(": ")?;
     let is_ld = name.ends_with("ld") || name.ends_with("ld.bfd");
@@ -274,8 +276,8 @@ fn given_up(line: &str) -> Option<Found> {
     Some(Found { kind: Kind::Make, place: None, message })
 }
 
-/// What belongs to the error: the excerpt of the source below it and the function above it; where a tool says
-/// nothing else, what was printed before.
+/// Returns the lines that belong to an error: the source excerpt below it and the function above
+/// it. For an error of make: the output before it.
 fn context(lines: &[String], at: usize, kind: Kind) -> Vec<String> {
     let is_boundary = |line: &str| is_make(line) || is_step(line);
     let mut context = Vec::new();
@@ -308,7 +310,7 @@ fn is_step(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// All logs were recorded, by breaking sources, killing compilers and writing to `/dev/full`.
+    /// All logs were recorded by breaking sources, killing compilers and writing to `/dev/full`.
     type Case = (&'static str, &'static str, Kind, Option<&'static str>, Option<u32>, &'static str);
 
     const LOGS: &[Case] = &[
@@ -509,7 +511,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_first_error_of_every_log_is_found() {
+    fn finds_first_error_of_every_log() {
         for (name, log, kind, file, line, words) in LOGS {
             let error = find(log, Path::new("/tmp/h3/src"));
             assert_eq!(
@@ -522,9 +524,9 @@ mod tests {
         }
     }
 
-    /// The same errors in the middle of a build that went on: other jobs print, and fail later.
+    /// The same errors in the middle of a build that continues: other jobs print, and fail later.
     #[test]
-    fn it_is_the_first_wherever_it_is() {
+    fn finds_first_error_amid_other_output() {
         let noise = "  CC      mm/slub.o\nmm/slub.c:1:2: warning: unused error: variable [-Wunused]\n";
         for (name, log, kind, ..) in LOGS {
             let alone = find(log, Path::new("/tmp/h3/src"));
@@ -539,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_with_its_excerpt() {
+    fn shows_error_with_excerpt() {
         let error = find(LOGS[0].1, Path::new("/tmp/h3/src"));
         insta::assert_snapshot!(error, @r"
         kernel/trace/bpf_trace.c:3513: ‘struct bpf_prog’ has no member named ‘no_such_member’
@@ -555,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_alone_are_none_and_then_the_target_is_named() {
+    fn ignores_warnings_and_names_failed_target() {
         let warning = include_str!("testdata/objtool-warning.log");
         let log = format!("{warning}make[2]: *** [/s/scripts/Makefile.build:234: kernel/fork.o] Error 1\n");
         let error = find(&log, Path::new("/s"));
@@ -565,16 +567,16 @@ mod tests {
         assert_eq!(find("  CC  x.o\n\n", Path::new("/s")).message, "  CC  x.o");
     }
 
-    /// Of objtool with CONFIG_OBJTOOL_WERROR (from 6.15 on).
+    /// objtool with CONFIG_OBJTOOL_WERROR (since 6.15).
     #[test]
-    fn objtools_errors_are_its_own() {
+    fn recognizes_objtool_errors() {
         let error =
             find("vmlinux.o: error: objtool: f+0x1: return with modified stack frame\n", Path::new("/s"));
         assert_eq!((error.kind, error.file.as_deref()), (Kind::Objtool, Some("vmlinux.o")));
     }
 
     #[test]
-    fn hostile_logs_are_made_harmless() {
+    fn cleans_hostile_logs() {
         let log = format!("a.c:1:1: error: \x1b[2J\x07{}\n{}", "x".repeat(100_000), " y\n".repeat(100_000));
         let error = find(&log, Path::new("/s"));
         let text = error.to_string();
@@ -594,7 +596,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_log_makes_it_fall(log in "([a-z/.:0-9 *\\[\\]\n'(>]|error: |make\\[4\\]: |ld: |ld.lld: error: |PLEASE submit a bug report|\u{e4}){0,40}") {
+        fn no_log_panics_the_parser(log in "([a-z/.:0-9 *\\[\\]\n'(>]|error: |make\\[4\\]: |ld: |ld.lld: error: |PLEASE submit a bug report|\u{e4}){0,40}") {
             let _ = find(&log, Path::new("/s")).to_string();
         }
     }

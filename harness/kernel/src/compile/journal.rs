@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What files were before patches touched them, kept on disk until they are put back.
+//! Keeps copies of files on disk before patches touch them, and restores them.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -25,7 +25,7 @@ pub struct Journal {
     source: PathBuf,
 }
 
-/// One file as it was.
+/// The original state of one file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     path: PathBuf,
@@ -34,7 +34,7 @@ struct Entry {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Was {
-    /// Also the folders that were not there: the topmost.
+    /// With the topmost folder that did not exist either.
     Absent {
         folder: Option<PathBuf>,
     },
@@ -55,7 +55,7 @@ impl Journal {
         Journal { folder, source }
     }
 
-    /// Keeps what the files at these paths are, unless it is kept already.
+    /// Saves the files at these paths, unless they are saved already.
     pub fn save(&self, paths: &BTreeSet<PathBuf>) -> Result<(), JournalError> {
         let mut entries = self.entries()?;
         let known: BTreeSet<_> = entries.iter().map(|entry| entry.path.clone()).collect();
@@ -73,21 +73,21 @@ impl Journal {
                     let modified = meta.modified().map_err(error("read", &full))?;
                     Was::File { copy, modified, mode: meta.permissions().mode() }
                 }
-                // A folder is nothing that a patch names; git refuses it.
+                // A patch does not name folders; git rejects that.
                 Ok(_) => continue,
                 Err(_) => Was::Absent { folder: self.topmost_absent(path) },
             };
             entries.push(Entry { path: path.clone(), was });
         }
-        // The list last: what it does not name has not been touched yet.
+        // The list is written last: files that it does not name are still untouched.
         let list = self.folder.join(LIST);
         let json = serde_json::to_vec(&entries).expect("plain data");
-        // Not before the copies are on the disk.
+        // The copies must reach the disk first.
         let synced = fs::File::open(&self.folder).and_then(|folder| Ok(nix::unistd::syncfs(folder)?));
         synced.and_then(|()| cache::write_whole(&list, &json)).map_err(error("write", &list))
     }
 
-    /// Puts everything back. Can be begun again where it was cut short.
+    /// Restores everything. Can be repeated after an interruption.
     pub fn restore(&self) -> Result<(), JournalError> {
         for entry in self.entries()? {
             self.check(&entry.path)?;
@@ -96,7 +96,7 @@ impl Journal {
                 match &entry.was {
                     Was::Absent { folder } => {
                         absent_is_fine(fs::remove_file(&path))?;
-                        // Only those that this leaves empty; what else is in them is not ours.
+                        // Removes only folders that are now empty.
                         let stop = folder.as_ref().map(|folder| self.source.join(folder));
                         let mut next = path.parent();
                         while let (Some(folder), Some(stop)) = (next, &stop) {
@@ -111,7 +111,8 @@ impl Journal {
                     Was::File { copy, modified, mode } => {
                         let parent = path.parent().expect("below the sources");
                         fs::create_dir_all(parent)?;
-                        // Beside it and then renamed: never half a file with the right time.
+                        // Written beside the file and renamed, so that an incomplete file never has
+                        // the original time.
                         let file = tempfile::NamedTempFile::new_in(parent)?;
                         fs::copy(self.folder.join(copy), file.path())?;
                         file.as_file().set_permissions(fs::Permissions::from_mode(*mode))?;
@@ -131,7 +132,7 @@ impl Journal {
         self.forget()
     }
 
-    /// The list goes first: without it nothing is put back.
+    /// Forgets all copies. The list goes first: without it nothing is restored.
     pub fn forget(&self) -> Result<(), JournalError> {
         absent_is_fine(fs::remove_file(self.folder.join(LIST))).map_err(error("remove", &self.folder))?;
         absent_is_fine(fs::remove_dir_all(&self.folder)).map_err(error("remove", &self.folder))
@@ -151,7 +152,8 @@ impl Journal {
         path.ancestors().skip(1).take_while(absent).last().map(Path::to_owned)
     }
 
-    /// The folder in which the file is, or would be made, is within the sources, symbolic links followed.
+    /// Checks that the file's folder, or its nearest existing ancestor, is inside the sources,
+    /// symbolic links followed.
     fn check(&self, path: &Path) -> Result<(), JournalError> {
         let outside = || JournalError::Outside(path.to_owned());
         if !is_inside(path) {
@@ -188,9 +190,10 @@ mod tests {
     use std::{process::Command, time::Duration};
     use tramplab_host::child;
 
-    /// Whatever git itself writes: names with blanks, quotes, umlauts; renames, modes, links, binary files.
+    /// Covers everything that git writes: names with blanks, quotes, umlauts; renames, modes,
+    /// links, binary files.
     #[test]
-    fn what_git_apply_does_is_undone() {
+    fn undoes_git_apply() {
         let folder = tempfile::tempdir().unwrap();
         let (source, journal) = (folder.path().join("src"), folder.path().join("journal"));
         fs::create_dir_all(source.join("dir")).unwrap();
@@ -230,9 +233,10 @@ mod tests {
         git(&["clean", "-qfd"]);
         fs::create_dir_all(source.join("dir")).unwrap();
 
-        // Names, kinds, modes, times and contents of all files, git's own left out.
+        // Names, kinds, modes, times and contents of all files, without `.git`.
         let state = || {
-            let script = "find . -path ./.git -prune -o ! -type d -printf '%p %y %m %l %T@ ' -exec sha256sum {} \\; | sort";
+            let script = "find . -path ./.git -prune -o ! -type d -printf '%p %y %m %l %T@ ' \
+                          -exec sha256sum {} \\; | sort";
             let mut command = Command::new("sh");
             child::run(command.args(["-c", script]).current_dir(&source), Duration::from_secs(60))
                 .unwrap()
@@ -254,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_through_a_link_out_of_the_sources_is_refused() {
+    fn rejects_paths_out_of_the_sources() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("src");
         fs::create_dir_all(source.join("dir")).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One run of make: its environment, its log, its progress, its end.
+//! Runs make: environment, log, progress, limits.
 
 use super::{
     confine::{Confinement, View, folders_of},
@@ -22,15 +22,16 @@ use tramplab_host::{
     child::Group,
 };
 
-/// A full build takes six minutes on two cores; a distribution's configuration on a slow machine takes an hour.
+/// Time limit. A full build takes six minutes on two cores; a distribution's configuration on a
+/// slow machine takes an hour.
 pub const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A build of everything logs 4 MiB. What is longer is somebody's `yes`.
+/// Most bytes of log. A full build logs 4 MiB; a longer log comes from an endless loop.
 const LOG_LIMIT: u64 = 64 << 20;
 
-/// What a build leaves free on its disk: a stranger's Makefile does not fill it.
+/// Bytes that a build must leave free on its disk, so that a hostile Makefile cannot fill it.
 const RESERVE: u64 = 1 << 30;
 
 /// ccache's folder, and whether this build may add to it.
@@ -40,7 +41,7 @@ pub struct Ccache {
     pub write: bool,
 }
 
-/// Everything about a build but its targets.
+/// A make run except for its targets.
 #[derive(Clone, Debug)]
 pub struct Make<'a> {
     pub tools: &'a Tools,
@@ -48,7 +49,7 @@ pub struct Make<'a> {
     pub source: &'a Path,
     pub build: &'a Path,
     pub ccache: Option<Ccache>,
-    /// Appended to.
+    /// The log that output is appended to.
     pub log: &'a Path,
 }
 
@@ -62,7 +63,7 @@ pub enum MakeError {
     LogTooLong,
     #[error("interrupted")]
     Interrupted,
-    /// Found by looking, before everybody else on the disk finds it.
+    /// Noticed before other users of the disk are affected.
     #[error(transparent)]
     NoRoom(#[from] CacheError),
     #[error("failed to run make: {0}")]
@@ -70,7 +71,8 @@ pub enum MakeError {
 }
 
 impl Make<'_> {
-    /// Makes the targets of the kernel. `step` is called often, with the steps that are done; `Break` ends it.
+    /// Builds targets of the kernel. Returns the number of steps. `step` is called often with the
+    /// steps so far; `Break` ends the build.
     pub fn run(
         &self,
         targets: &[&str],
@@ -79,7 +81,7 @@ impl Make<'_> {
         self.run_words(&self.words(targets), step)
     }
 
-    /// The same of whatever these arguments say.
+    /// Like [`Make::run`], with any arguments for make.
     pub fn run_words(
         &self,
         words: &[OsString],
@@ -95,28 +97,28 @@ impl Make<'_> {
         if status.success() { Ok(steps) } else { Err(MakeError::Failed(status)) }
     }
 
-    /// How many steps the target would take from here on, as far as make can tell without taking them. What links
-    /// vmlinux, and what is made of it, is found out only then: see `Workspace::tail`. None when make cannot tell.
+    /// Predicts the steps of the targets by a dry run. The steps that link vmlinux and use it are
+    /// not predicted. None if the dry run fails.
     pub fn count(&self, targets: &[&str], tick: &mut dyn FnMut() -> ControlFlow<()>) -> Option<u64> {
         let listing = tempfile::NamedTempFile::new().ok()?;
         let mut words = vec!["--dry-run", "--keep-going"];
         words.extend(targets);
         let mut command = self.command(&self.words(&words)).ok()?;
         command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
-        // It ends badly where a target is missing that only the real build makes, which is always so at vmlinux.
+        // The dry run always fails at vmlinux, whose inputs only the real build makes.
         supervise(&mut command, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
         let mut text = String::new();
         File::open(listing.path()).ok()?.take(LOG_LIMIT).read_to_string(&mut text).ok()?;
         Some(text.lines().filter(|line| is_dry_step(line)).count() as u64)
     }
 
-    /// make's arguments for targets of the kernel.
+    /// Returns make's arguments for targets of the kernel.
     pub fn words(&self, targets: &[&str]) -> Vec<OsString> {
         let mut output = OsString::from("O=");
         output.push(self.build);
         let mut words: Vec<OsString> = vec!["-C".into(), self.source.into(), output];
         words.extend(self.tools.variables.iter().map(OsString::from));
-        // Neither the tree's git nor its changes are in the kernel's name: they are in the report.
+        // Keeps git's commit out of the kernel's name. The report has it.
         words.push("LOCALVERSION=".into());
         words.extend(targets.iter().map(OsString::from));
         words
@@ -148,18 +150,18 @@ impl Make<'_> {
         };
         let jobs = thread::available_parallelism().map_or(1, |cores| cores.get());
         command
-            // No --output-sync: make keeps what a target prints in a file in /tmp, where no limit of ours sees it.
+            // No --output-sync: make would buffer output in /tmp, out of reach of the log limit.
             .args([format!("-j{jobs}"), "--no-print-directory".to_owned()])
             .args(words)
             .stdin(Stdio::null());
         Ok(command)
     }
 
-    /// All that a build knows of this host and this moment, so that the same input gives the same bits.
+    /// The complete environment. It is fixed, so that equal inputs give equal bits.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut variables: Vec<(&'static str, OsString)> = vec![
             ("PATH", env::var_os("PATH").unwrap_or_default()),
-            // Where nothing can be made: what keeps its settings at home would make even a folder that is missing.
+            // A path where nothing can be created. Some programs would create even a missing home.
             ("HOME", "/dev/null".into()),
             ("LC_ALL", "C".into()),
             ("TZ", "UTC".into()),
@@ -172,10 +174,11 @@ impl Make<'_> {
         variables.push(("KCONFIG_ALLCONFIG", config.into()));
         if let Some(Ccache { folder, write }) = &self.ccache {
             variables.push(("CCACHE_DIR", folder.into()));
-            // Not in the folder, which may be read-only.
+            // ccache's folder may be read-only, so temporary files go elsewhere.
             variables.push(("CCACHE_TEMPDIR", self.build.join(".ccache-tmp").into()));
             variables.push(("CCACHE_MAXSIZE", "5G".into()));
-            // No CCACHE_BASEDIR: the paths that it makes relative are those of `__FILE__`, so it changes the image.
+            // No CCACHE_BASEDIR: it makes the paths in `__FILE__` relative and so changes the
+            // image.
             if !write {
                 variables.push(("CCACHE_READONLY", "1".into()));
                 variables.push(("CCACHE_NOSTATS", "1".into()));
@@ -185,10 +188,11 @@ impl Make<'_> {
     }
 }
 
-/// In the build folder: what `allnoconfig` takes its answers from.
+/// Name of the file, in the build folder, that answers `allnoconfig`.
 pub const CONFIG_FRAGMENT: &str = ".tramplab.config";
 
-/// A line by which kbuild says what it does: `  CC      kernel/fork.o`, two blanks and a word in capitals.
+/// True for a line in which kbuild reports a step: `  CC      kernel/fork.o`, two blanks and a word
+/// in capitals.
 fn is_step(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("  ") else { return false };
     let Some((word, rest)) = rest.split_once(' ') else { return false };
@@ -199,16 +203,16 @@ fn is_step(line: &str) -> bool {
     }
 }
 
-/// The same in a dry run, which shows the commands: `set -e;  echo '  CC      kernel/fork.o'; gcc …`.
+/// The same for a dry run, which prints commands: `set -e;  echo '  CC      kernel/fork.o'; gcc …`.
 fn is_dry_step(line: &str) -> bool {
     line.split_once("echo '").is_some_and(|(_, rest)| is_step(rest.split('\'').next().unwrap_or_default()))
 }
 
-/// Counts the steps in a log that grows.
+/// Counts the steps in a growing log.
 struct Counter {
     log: File,
     steps: u64,
-    /// A line without its end so far; longer ones are no steps.
+    /// The current incomplete line. Lines beyond the limit are not steps.
     partial: Vec<u8>,
 }
 
@@ -218,7 +222,7 @@ impl Counter {
         Ok(Counter { log, steps: 0, partial: Vec::new() })
     }
 
-    /// Reads what is there now: the end of a log that grows faster than it is read is never reached.
+    /// Reads up to the current end. A log may grow faster than it is read.
     fn read(&mut self) -> io::Result<u64> {
         const LINE: usize = 1024;
         let mut buffer = [0; 64 << 10];
@@ -241,7 +245,7 @@ impl Counter {
     }
 }
 
-/// Fails where a folder's disk, or the log's, is as good as full.
+/// Fails if the disk of the folder or the log is nearly full.
 pub fn require_reserve(folder: &Path, log: &Path) -> Result<(), CacheError> {
     cache::require_room(log.parent().unwrap_or(Path::new("/")), RESERVE)?;
     cache::require_room(folder, RESERVE)
@@ -251,7 +255,8 @@ fn unless_broken(flow: ControlFlow<()>) -> Result<(), MakeError> {
     if flow.is_break() { Err(MakeError::Interrupted) } else { Ok(()) }
 }
 
-/// Runs a command in a process group of its own until it ends, `tick` fails, its time is over or its log is full.
+/// Runs a command in its own process group until it ends, `tick` fails, the time is over, a disk is
+/// full or the log too long.
 fn supervise(
     command: &mut Command,
     tick: &mut dyn FnMut() -> Result<(), MakeError>,
@@ -265,7 +270,7 @@ fn supervise(
         if let Some(status) = group.try_wait()? {
             return Ok(status);
         }
-        // The limits first: they bound what the tick has to read.
+        // Checks the limits first: they bound how much `tick` reads.
         if Instant::now() >= end {
             return Err(MakeError::Deadline);
         }
@@ -279,7 +284,7 @@ fn supervise(
     }
 }
 
-/// Whether the status is that of a program killed from outside, as by Ctrl-C in its own terminal.
+/// True if a signal from outside ended the program, such as Ctrl-C in its terminal.
 pub fn was_interrupted(status: ExitStatus) -> bool {
     [status.signal(), status.code().map(|code| code - 128)]
         .into_iter()
@@ -328,8 +333,9 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_counted_and_failures_told() {
-        let steps = "\t@echo '  CC      a.o'; echo '  CC [M]  b.o'; echo '  AR      built-in.a'; echo ' no'; echo '  no step'\n";
+    fn counts_steps_and_reports_failure() {
+        let steps = "\t@echo '  CC      a.o'; echo '  CC [M]  b.o'; echo '  AR      built-in.a'; \
+                     echo ' no'; echo '  no step'\n";
         let tree = Tree::new(&format!("all:\n{steps}"));
         let mut seen = 0;
         let (result, log) = tree.run(&mut |done| {
@@ -346,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_caller_is_in_the_environment() {
+    fn hides_callers_environment() {
         let (result, log) = Tree::new("all:\n\t@env\n").run(&mut go_on);
         result.unwrap();
         assert!(log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/dev/null"), "{log}");
@@ -355,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_make_leaves_no_process() {
+    fn interrupted_make_leaves_no_process() {
         let beat = "while :; do date +%N > $(O)/beat; sleep 0.02; done";
         let tree = Tree::new(&format!("all:\n\t@trap '' TERM; ({beat}) & {beat}\n"));
         let file = tree.0.path().join("build/beat");
@@ -369,13 +375,13 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_log_ends_the_build() {
+    fn endless_log_ends_build() {
         let (result, _) = Tree::new("all:\n\t@exec yes\n").run(&mut go_on);
         assert!(matches!(result, Err(MakeError::LogTooLong)), "{result:?}");
     }
 
     #[test]
-    fn steps_are_kbuilds_lines() {
+    fn recognizes_kbuild_steps() {
         for (line, is) in [
             ("  CC      kernel/fork.o", true),
             ("  LD [M]  a.ko", true),

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From `gcc-13` to make's variables, and what exactly that compiler is.
+//! Resolves a toolchain such as `gcc-13` to make's variables and exact versions.
 
 use crate::{Compiler, Toolchain};
 use std::{collections::BTreeSet, env, ffi::OsStr, fmt, fs, path::PathBuf, process::Command, time::Duration};
 use tramplab_host::{child, program::find_program};
 use tramplab_model::run::Arch;
 
-/// `--version` answers at once; a compiler on a network disk takes a moment.
+/// `--version` is instant, except for a compiler on a network disk.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A program or header that building takes, and Debian's package that has it.
+/// A program or header that a build needs, and the Debian package that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub name: String,
     pub package: String,
 }
 
-/// What a build takes; pure.
+/// The needs of a build; pure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Variables for make, without the wrapper.
     variables: Vec<(&'static str, String)>,
     programs: Vec<Need>,
-    /// Those of the programs whose version decides what comes out.
+    /// The programs whose versions affect the result.
     identity: Vec<String>,
     host_compiler: String,
 }
 
-/// A toolchain that is there.
+/// An installed toolchain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tools {
     /// Arguments for make: `ARCH=x86_64`, `CC=ccache gcc-13`.
@@ -36,14 +36,14 @@ pub struct Tools {
     pub identity: Vec<String>,
     /// The canonical paths of all programs, for the confinement.
     pub programs: Vec<PathBuf>,
-    /// Whether compilations go through ccache.
+    /// True if compilations go through ccache.
     pub ccache: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ToolchainError {
     #[error(
-        "failed to find what building a kernel with {toolchain} takes: no {}; install the Debian packages {}",
+        "failed to find the tools to build with {toolchain}: no {}; install the Debian packages {}",
         list(.missing.iter().map(|need| &need.name)),
         packages(.missing)
     )]
@@ -61,7 +61,8 @@ fn packages(missing: &[Need]) -> String {
     sorted.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// What a toolchain takes to build for `arch` on a machine of the architecture `host` (as Rust names it).
+/// Returns the needs of a toolchain that builds for `arch` on a machine of the architecture `host`
+/// (as Rust names it).
 pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
     let suffix = toolchain.version.as_ref().map(|version| format!("-{version}")).unwrap_or_default();
     let (arch_name, triplet, native) = match arch {
@@ -77,11 +78,12 @@ pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
     match toolchain.compiler {
         Compiler::Gcc => {
             let prefix = if native { String::new() } else { format!("{triplet}-") };
-            // Debian has `gcc-aarch64-linux-gnu` and `gcc-13-aarch64-linux-gnu`; packages write x86-64.
+            // Debian has `gcc-aarch64-linux-gnu` and `gcc-13-aarch64-linux-gnu`. Package names
+            // spell x86-64 with a hyphen.
             let target = triplet.replace('_', "-");
             let of = |package: String| if native { package } else { format!("{package}-{target}") };
             let compiler = format!("{prefix}gcc{suffix}");
-            // For tools that run here the host's own compiler serves when building for another machine.
+            // When cross-compiling, the host's own compiler builds tools that run here.
             host_compiler = if native { compiler.clone() } else { "gcc".to_owned() };
             if !native {
                 variables.push(("CROSS_COMPILE", prefix.clone()));
@@ -109,7 +111,7 @@ pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
             for tool in ["ar", "nm", "objcopy", "objdump", "readelf", "strip"] {
                 programs.push(need(format!("llvm-{tool}{suffix}"), format!("llvm{suffix}")));
             }
-            // The assembler is the compiler's own.
+            // clang has its own assembler.
             identity.extend([compiler, format!("ld.lld{suffix}")]);
         }
     }
@@ -129,7 +131,7 @@ pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
 }
 
 impl Needs {
-    /// Make's arguments, compilers behind `wrapper` (ccache) if there is one.
+    /// Returns make's arguments. Compilers run through `wrapper` (ccache) if there is one.
     fn arguments(&self, wrapper: Option<&str>) -> Vec<String> {
         let value = |name: &str, value: &str| match wrapper {
             Some(wrapper) if matches!(name, "CC" | "HOSTCC") => format!("{wrapper} {value}"),
@@ -139,14 +141,14 @@ impl Needs {
     }
 }
 
-/// What of it this host lacks.
+/// Returns the needs of a kernel build that this host lacks.
 pub fn missing(toolchain: &Toolchain, arch: Arch) -> Vec<Need> {
     let path = env::var_os("PATH").unwrap_or_default();
     let needs = needs(toolchain, arch, env::consts::ARCH);
     let mut missing = needs.programs;
     missing.retain(|need| which(&need.name, &path).is_none());
     if let Some(compiler) = which(&needs.host_compiler, &path) {
-        // Host tools of the build (objtool, certificates) are linked to these.
+        // The build links host tools (objtool, certificates) to these libraries.
         for (header, package) in [("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")] {
             let mut command = Command::new(&compiler);
             command.args(["-E", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"]);
@@ -158,7 +160,7 @@ pub fn missing(toolchain: &Toolchain, arch: Arch) -> Vec<Need> {
     missing
 }
 
-/// The toolchain on this host.
+/// Finds the toolchain on this host.
 pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> {
     let missing = missing(toolchain, arch);
     if !missing.is_empty() {
@@ -174,7 +176,7 @@ pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> 
     Ok(Tools { variables, identity, programs, ccache: ccache.is_some() })
 }
 
-/// What the BPF programs of the tree's own tests are compiled with.
+/// The tools that compile the BPF programs of the tree's own tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfTools {
     /// `clang-19`.
@@ -184,12 +186,13 @@ pub struct BpfTools {
     pub programs: Vec<PathBuf>,
 }
 
-/// The newest clang that is looked for as `clang-NN`.
+/// The newest `clang-NN` to look for.
 const NEWEST_CLANG: u32 = 40;
-/// The oldest that compiled the tests of some kernel here.
+/// The oldest clang that compiled some kernel's tests here.
 const OLDEST_CLANG: u32 = 14;
 
-/// The clang that is asked for, else the newest on the path: trees want newer ones from year to year.
+/// Returns the requested clang, else the newest on the path, because trees require newer ones every
+/// year.
 fn bpf_clang(toolchain: &Toolchain, path: &OsStr) -> String {
     if toolchain.compiler == Compiler::Clang {
         return format!("clang{}", toolchain.version.as_ref().map(|v| format!("-{v}")).unwrap_or_default());
@@ -199,7 +202,7 @@ fn bpf_clang(toolchain: &Toolchain, path: &OsStr) -> String {
     found.next().unwrap_or_else(|| "clang".to_owned())
 }
 
-/// What of it this host lacks: for `bench` alone, or for `test_progs` as well.
+/// Returns the needs of `bench`, or of `test_progs` as well, that this host lacks.
 pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<Need> {
     let path = env::var_os("PATH").unwrap_or_default();
     let clang = bpf_clang(toolchain, &path);
@@ -210,12 +213,12 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
         need(format!("llvm-strip{suffix}"), format!("llvm{suffix}")),
     ];
     if test_progs {
-        // It links with lld, and brings its files together with rsync.
+        // test_progs links with lld and copies its files with rsync.
         programs.push(need(format!("ld.lld{suffix}"), format!("lld{suffix}")));
         programs.push(need("rsync".to_owned(), "rsync".to_owned()));
     }
     programs.retain(|need| which(&need.name, &path).is_none());
-    // They run in the guest: the libraries are those of its architecture.
+    // The tests run in the guest, so they need libraries of its architecture.
     let native = needs(toolchain, arch, env::consts::ARCH);
     let compiler = native.variables.iter().find(|(name, _)| *name == "CC").map(|(_, value)| value.clone());
     let foreign = match arch {
@@ -241,7 +244,7 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
     programs
 }
 
-/// What the tests are compiled with, on this host.
+/// Finds the tools for the tests on this host.
 pub fn find_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Result<BpfTools, ToolchainError> {
     let missing = missing_bpf(toolchain, arch, test_progs);
     if !missing.is_empty() {
@@ -267,11 +270,11 @@ fn version(program: &str) -> Result<String, ToolchainError> {
     if first.is_empty() {
         return Err(error("it printed nothing".to_owned()));
     }
-    // pahole prints `v1.24` and nothing else.
+    // pahole prints only `v1.24`.
     Ok(format!("{program}: {first}"))
 }
 
-/// A program on the path, symbolic links resolved.
+/// Finds a program on the path and resolves symbolic links.
 fn which(name: &str, path: &OsStr) -> Option<PathBuf> {
     let found = find_program(name, path)?;
     Some(fs::canonicalize(&found).unwrap_or(found))
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn each_toolchain_has_its_variables_and_packages() {
+    fn maps_toolchains_to_variables_and_packages() {
         let gcc = |version| toolchain(Compiler::Gcc, version);
         let clang = |version| toolchain(Compiler::Clang, version);
         for (toolchain, arch, host, variables, packages) in [
@@ -309,7 +312,8 @@ mod tests {
                 gcc(Some("13")),
                 Arch::Arm64,
                 "x86_64",
-                "ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- CC=ccache aarch64-linux-gnu-gcc-13 HOSTCC=ccache gcc",
+                "ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- \
+                 CC=ccache aarch64-linux-gnu-gcc-13 HOSTCC=ccache gcc",
                 "gcc-13-aarch64-linux-gnu binutils-aarch64-linux-gnu gcc",
             ),
             (gcc(None), Arch::Arm64, "aarch64", "ARCH=arm64 CC=ccache gcc HOSTCC=ccache gcc", "gcc binutils"),
@@ -317,7 +321,8 @@ mod tests {
                 gcc(None),
                 Arch::X86_64,
                 "aarch64",
-                "ARCH=x86_64 CROSS_COMPILE=x86_64-linux-gnu- CC=ccache x86_64-linux-gnu-gcc HOSTCC=ccache gcc",
+                "ARCH=x86_64 CROSS_COMPILE=x86_64-linux-gnu- \
+                 CC=ccache x86_64-linux-gnu-gcc HOSTCC=ccache gcc",
                 "gcc-x86-64-linux-gnu binutils-x86-64-linux-gnu gcc",
             ),
             (
@@ -346,14 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_its_packages() {
+    fn names_missing_programs_and_packages() {
         let error = find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64).unwrap_err().to_string();
-        assert!(error.starts_with("failed to find what building a kernel with gcc-99 takes: no "), "{error}");
+        assert!(error.starts_with("failed to find the tools to build with gcc-99: no "), "{error}");
         assert!(error.contains("gcc-99") && error.contains("install the Debian packages"), "{error}");
     }
 
     #[test]
-    fn programs_are_found_where_the_path_says_and_must_be_executable() {
+    fn finds_only_executable_programs_on_path() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("a"), folder.path().join("b"));
         for folder in [&first, &second] {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The folder in which one lineage of kernels is built, again and again.
+//! The folder in which kernels of one lineage are built.
 //!
 //! ```text
 //! CACHE/kernel-build/NAME/      held by one run at a time
-//!   src/      the sources; patched in place
-//!   src.json  what they are; absent while they are being replaced
-//!   journal/  what patched files were, to put back
-//!   build/    make's O=, always at this path, as kbuild writes it into what it makes; only what is built now
-//!   base/     a copy of build/ from when the base had been built; copied back before a series is built,
-//!   base.json so that nothing a series did outlives it; absent while the copy is not whole
+//!   src/      the sources, patched in place
+//!   src.json  their identity; absent while they are being replaced
+//!   journal/  copies of patched files, to restore them
+//!   build/    make's O= for the current build, always at this path: kbuild records the path
+//!   base/     a copy of build/ after the base was built; copied back before a series is built,
+//!             so that a series leaves no trace
+//!   base.json describes base/; absent while the copy is incomplete
 //! ```
 
 use super::journal::{self, Journal};
@@ -35,9 +36,9 @@ const KIND: &str = "kernel-build";
 const COPY_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 const MIB: u64 = 1 << 20;
-/// Sources 1.6 GiB, build 1.1 GiB, base 0.9 GiB, and some.
+/// Bytes for sources (1.6 GiB), build (1.1 GiB), base (0.9 GiB) and a reserve.
 const ROOM_FOR_ALL: u64 = 4096 * MIB;
-/// A build folder.
+/// Bytes for a build folder.
 const ROOM_FOR_BUILD: u64 = 1300 * MIB;
 
 #[derive(Debug, thiserror::Error)]
@@ -60,24 +61,24 @@ pub struct Workspace {
     _lock: Lock,
 }
 
-/// What is in `src/` when no patch is applied.
+/// The state of `src/` without patches.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SourceState {
     digest: String,
-    /// Of names, sizes, modes and times of all files.
+    /// Hash of names, sizes, modes and times of all files.
     listing: String,
 }
 
-/// What is in `base/`.
+/// The state of `base/`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseState {
-    /// The product's key.
+    /// The cache key of the base's kernel.
     pub key: String,
-    /// Steps that a dry run does not foresee: those that link vmlinux and pack the image.
+    /// Steps that a dry run does not predict: those that link vmlinux and pack the image.
     pub tail: u64,
 }
 
-/// A workspace's name; `identity` is what one folder cannot serve two of.
+/// Makes a workspace's name. Workspaces that differ in `identity` cannot share a folder.
 pub fn name(lineage: &str, identity: &[&str]) -> String {
     let short: String = lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
     let short: String = short.trim_start_matches(['.', '-']).chars().take(40).collect();
@@ -86,7 +87,7 @@ pub fn name(lineage: &str, identity: &[&str]) -> String {
     format!("{short}-{}", &super::digest(words)[..12])
 }
 
-/// The process that builds in it, if one does.
+/// Returns the process that builds in the workspace, if any.
 pub fn user(cache: &Cache, name: &str) -> Option<String> {
     cache.holder(&lock_name(name))
 }
@@ -96,11 +97,12 @@ fn lock_name(name: &str) -> String {
 }
 
 impl Workspace {
-    /// Waits until no other run builds there, and repairs what a run that died has left.
+    /// Opens a workspace. Waits until no other run builds there, and repairs what a killed run
+    /// left.
     pub fn open(cache: &Cache, name: &str) -> Result<Workspace, WorkspaceError> {
         let folder = cache.folder(&format!("{KIND}/{name}"))?;
         let lock = cache.lock(&lock_name(name))?;
-        // make and bubblewrap see the real path.
+        // make and bubblewrap use the real path.
         let folder = fs::canonicalize(&folder).map_err(io_error("find", &folder))?;
         let workspace = Workspace { folder, _lock: lock };
         workspace.restore()?;
@@ -123,8 +125,9 @@ impl Workspace {
         Journal::new(self.folder.join("journal"), self.source())
     }
 
-    /// Brings the sources, if they are not those already. `checkout` may find in the folder what it put there before, of
-    /// this lineage; it then writes only what differs, so that make sees only what has changed.
+    /// Checks out the sources unless they are there already. `checkout` may find its earlier output
+    /// of the same lineage in the folder. It must then write only files that differ, so that make
+    /// rebuilds only what changed.
     pub fn check_out<E: std::fmt::Display>(
         &self,
         digest: &str,
@@ -138,7 +141,7 @@ impl Workspace {
             return Ok(());
         }
         cache::require_room(&self.folder, ROOM_FOR_ALL)?;
-        // Until it is whole again.
+        // Absent until the sources are complete again.
         remove_file(&state_file)?;
         fs::create_dir_all(&source).map_err(io_error("make", &source))?;
         checkout(&source)
@@ -147,12 +150,12 @@ impl Workspace {
         write_state(&state_file, &SourceState { digest: digest.to_owned(), listing })
     }
 
-    /// The base that is kept, if it is whole.
+    /// Returns the kept base, if it is complete.
     pub fn base_state(&self) -> Option<BaseState> {
         read_state(&self.folder.join("base.json"))
     }
 
-    /// Makes `build/` what to build a base in: the base before it if there is one, else empty.
+    /// Prepares `build/` for a base: a copy of the previous base if there is one, else empty.
     pub fn begin_base(&self) -> Result<(), WorkspaceError> {
         if self.base_state().is_some() {
             return self.begin_series();
@@ -163,7 +166,7 @@ impl Workspace {
         fs::create_dir(self.build()).map_err(io_error("make", &self.build()))
     }
 
-    /// Keeps a copy of `build/` as the base.
+    /// Saves a copy of `build/` as the base.
     pub fn keep_base(&self, state: &BaseState) -> Result<(), WorkspaceError> {
         let state_file = self.folder.join("base.json");
         remove_file(&state_file)?;
@@ -174,14 +177,14 @@ impl Workspace {
         write_state(&state_file, state)
     }
 
-    /// Forgets the base, and all that was built.
+    /// Removes the base and everything built.
     pub fn forget_base(&self) -> Result<(), WorkspaceError> {
         remove_file(&self.folder.join("base.json"))?;
         remove(&self.base())?;
         remove(&self.build())
     }
 
-    /// Gives back what a build has taken of the disk.
+    /// Frees the disk space of a build.
     pub fn discard_build(&self) -> Result<(), WorkspaceError> {
         remove(&self.build())
     }
@@ -193,7 +196,8 @@ impl Workspace {
         self.copy(&self.base(), &self.build())
     }
 
-    /// `cp` keeps times to the nanosecond, symbolic links, holes, and copies nothing where the file system can share.
+    /// Uses `cp`, which preserves times to the nanosecond, symbolic links and holes, and shares
+    /// blocks if the file system can.
     fn copy(&self, from: &Path, to: &Path) -> Result<(), WorkspaceError> {
         let mut command = Command::new("cp");
         command.args(["--archive", "--reflink=auto", "--no-target-directory", "--"]).arg(from).arg(to);
@@ -202,7 +206,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Has `apply` change these files of the sources; they can be put back, whatever happens meanwhile.
+    /// Runs `apply` on the sources. The `touched` files are saved first, so that they can be
+    /// restored in any case.
     pub fn patch<E>(
         &self,
         touched: &BTreeSet<PathBuf>,
@@ -211,7 +216,7 @@ impl Workspace {
         let journal = self.journal();
         journal.save(touched)?;
         let result = apply(&self.source());
-        // Newer than anything that was built, whatever times the patch's tool sets.
+        // Makes the files newer than any build product, whatever times the tool sets.
         for path in touched {
             let path = self.source().join(path);
             if path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
@@ -223,13 +228,14 @@ impl Workspace {
         Ok(result)
     }
 
-    /// How many of the files that make has made depend on these sources, by what kbuild wrote down beside each.
+    /// Counts the built files that depend on these sources, from the command files that kbuild
+    /// wrote.
     pub fn affected(&self, touched: &BTreeSet<PathBuf>) -> u64 {
         let source = self.source();
         let touched: HashSet<Vec<u8>> =
             touched.iter().map(|path| source.join(path).into_os_string().into_encoded_bytes()).collect();
         let mut count = 0;
-        // Only for the progress: what cannot be read is not counted.
+        // Only the progress bar needs the number, so unreadable files are ignored.
         let _ = walk(&self.build(), &mut |path, meta| {
             let name = path.file_name().unwrap_or_default().as_encoded_bytes();
             if meta.is_file() && name.starts_with(b".") && name.ends_with(b".cmd") {
@@ -243,8 +249,8 @@ impl Workspace {
         count
     }
 
-    /// Takes all patches out of the sources. Sources that are not again what they were are given up: the next
-    /// checkout brings them anew.
+    /// Removes all patches from the sources. If the sources then differ from their checkout, the
+    /// next checkout replaces them.
     pub fn restore(&self) -> Result<(), WorkspaceError> {
         let state_file = self.folder.join("src.json");
         let Some(state) = read_state::<SourceState>(&state_file) else {
@@ -264,7 +270,8 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Work
     move |source| WorkspaceError::Io { action, path: path.to_owned(), source }
 }
 
-/// A series' Makefile can leave folders that nobody may write to, or more of them in each other than a process can open.
+/// Removes a folder. A hostile Makefile can leave unwritable folders, or folders nested deeper than
+/// a process can open.
 fn remove(path: &Path) -> Result<(), WorkspaceError> {
     match fs::remove_dir_all(path) {
         Ok(()) => return Ok(()),
@@ -276,7 +283,7 @@ fn remove(path: &Path) -> Result<(), WorkspaceError> {
         command.args(words).arg("--").arg(path);
         child::run(&mut command, COPY_LIMIT).map_err(io::Error::other)
     };
-    // Links are not followed by either.
+    // Neither program follows links.
     let _ = run("chmod", ["-R", "u+rwx"]);
     run("rm", ["-r", "-f"]).map(drop).map_err(io_error("remove", path))
 }
@@ -288,12 +295,12 @@ fn remove_file(path: &Path) -> Result<(), WorkspaceError> {
     }
 }
 
-/// None when it is absent or not what this program writes.
+/// Returns None if the file is absent or cannot be parsed.
 fn read_state<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Only once what it vouches for is on the disk.
+/// Writes the state after syncing the files that it describes.
 fn write_state<T: Serialize>(path: &Path, state: &T) -> Result<(), WorkspaceError> {
     let json = serde_json::to_vec(state).expect("plain data");
     let synced = fs::File::open(path.parent().expect("in the workspace"))
@@ -301,7 +308,7 @@ fn write_state<T: Serialize>(path: &Path, state: &T) -> Result<(), WorkspaceErro
     synced.and_then(|()| cache::write_whole(path, &json)).map_err(io_error("write", path))
 }
 
-/// Files that each link of vmlinux writes anew: a third of what a build weighs.
+/// Removes files that every link of vmlinux rewrites. They are a third of a build's size.
 fn prune(build: &Path) -> Result<(), WorkspaceError> {
     let entries = fs::read_dir(build).map_err(io_error("list", build))?;
     for entry in entries.flatten() {
@@ -314,7 +321,7 @@ fn prune(build: &Path) -> Result<(), WorkspaceError> {
     remove(&build.join(".ccache-tmp"))
 }
 
-/// Every file below a folder in order, symbolic links not followed.
+/// Visits every file below a folder in order. Does not follow symbolic links.
 fn walk(folder: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<()>) -> io::Result<()> {
     for entry in WalkDir::new(folder).sort_by_file_name() {
         let entry = entry?;
@@ -329,7 +336,7 @@ fn listing(source: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     walk(source, &mut |path, meta| {
         let path = path.strip_prefix(source).expect("below it");
-        // A link that is put back is made anew, with a time of its own; what counts is where it leads.
+        // A restored link has a new time; only its target counts.
         let [seconds, nanoseconds] = match meta.is_symlink() {
             true => [0, 0],
             false => [meta.mtime() as u64, meta.mtime_nsec() as u64],
@@ -382,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn patched_sources_are_put_back_with_their_times() {
+    fn restores_patched_sources_with_their_times() {
         let (_folder, cache) = workspace();
         let workspace = open(&cache);
         workspace.check_out("d1", "some", checkout).unwrap();
         let before = listing(&workspace.source()).unwrap();
         workspace.patch(&touched(), apply).unwrap().unwrap();
-        // A second patch on the same file does not overwrite what it was at first.
+        // A second patch to the same file keeps the original copy.
         workspace
             .patch(&[PathBuf::from("one.c")].into(), |source| fs::write(source.join("one.c"), "eins\n"))
             .unwrap()
@@ -398,17 +405,17 @@ mod tests {
         assert_eq!(listing(&workspace.source()).unwrap(), before);
         assert_eq!(fs::read_to_string(workspace.source().join("one.c")).unwrap(), "one\n");
         assert!(!workspace.source().join("new").exists());
-        // Not brought again.
+        // Not checked out again.
         workspace.check_out("d1", "some", |_| Err(io::Error::other("again"))).unwrap();
     }
 
     #[test]
-    fn a_run_that_died_while_patched_is_cleaned_up_by_the_next() {
+    fn next_run_restores_sources_of_killed_run() {
         let (_folder, cache) = workspace();
         let workspace = open(&cache);
         workspace.check_out("d1", "some", checkout).unwrap();
         let before = listing(&workspace.source()).unwrap();
-        // Died in the middle of applying: the file is half, the second not begun.
+        // Killed while applying: one file is half written, the second not begun.
         let died = |source: &Path| -> io::Result<()> {
             fs::write(source.join("one.c"), "u")?;
             fs::create_dir(source.join("new"))
@@ -421,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_put_back_is_the_same_link() {
+    fn restored_link_needs_no_checkout() {
         let (_folder, cache) = workspace();
         let workspace = open(&cache);
         let with_link = |folder: &Path| -> io::Result<()> {
@@ -436,14 +443,14 @@ mod tests {
         };
         workspace.patch(&[PathBuf::from("a-link")].into(), other).unwrap().unwrap();
         workspace.restore().unwrap();
-        // Not given up, and so not brought again.
+        // The sources count as intact, so there is no new checkout.
         workspace.check_out("d1", "some", |_| Err(io::Error::other("again"))).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("one.c"));
     }
 
-    /// Root may write anywhere: there, only the depth is a hindrance.
+    /// Root may write anywhere; for root only the depth is an obstacle.
     #[test]
-    fn what_a_hostile_build_leaves_can_be_removed() {
+    fn removes_leftovers_of_hostile_build() {
         let folder = tempfile::tempdir().unwrap();
         let build = folder.path().join("build");
         let script = "mkdir -p build/shut build/$(printf 'd/%.0s' $(seq 1500)) && touch build/shut/x";
@@ -456,9 +463,9 @@ mod tests {
         assert!(!build.exists());
     }
 
-    /// A patch's tool that touches what the diff does not name, or somebody's editor.
+    /// A tool or an editor may touch files that the diff does not name.
     #[test]
-    fn sources_that_cannot_be_put_back_are_brought_anew() {
+    fn checks_out_again_if_sources_cannot_be_restored() {
         let (_folder, cache) = workspace();
         let workspace = open(&cache);
         workspace.check_out("d1", "some", checkout).unwrap();
@@ -472,7 +479,7 @@ mod tests {
         };
         workspace.check_out("d1", "some", anew).unwrap();
         assert!(!workspace.source().join("dir/extra.h").exists());
-        // Also when the checkout fails, nothing half-way counts.
+        // A failed checkout does not count either.
         let error = workspace
             .check_out("d2", "the other", |folder| {
                 fs::write(folder.join("one.c"), "half")?;
@@ -487,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_series_does_to_the_build_folder_is_gone_and_half_a_base_is_none() {
+    fn series_leaves_no_trace_and_incomplete_base_is_ignored() {
         let (_folder, cache) = workspace();
         let workspace = open(&cache);
         workspace.begin_base().unwrap();
@@ -510,7 +517,7 @@ mod tests {
         assert!(!workspace.build().join("planted").exists());
         assert!(!workspace.build().join(".tmp_vmlinux1").exists());
 
-        // A copy without its state: the run died in it.
+        // A copy without its state: the run was killed while copying.
         fs::remove_file(workspace.folder.join("base.json")).unwrap();
         assert_eq!(workspace.base_state(), None);
         workspace.begin_base().unwrap();
@@ -519,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_a_source_is_counted() {
+    fn counts_files_that_depend_on_source() {
         let (_folder, cache) = workspace();
         let workspace = open(&cache);
         workspace.begin_base().unwrap();
@@ -535,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lineage_names_a_folder_in_the_cache_whatever_it_contains() {
+    fn keeps_any_lineage_inside_the_cache() {
         let (folder, cache) = workspace();
         for lineage in ["../../etc", "", "a b/c", ".hidden", "-rf"] {
             let workspace = Workspace::open(&cache, &name(lineage, &[])).unwrap();
@@ -546,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_which_process_builds_in_a_folder() {
+    fn names_process_that_uses_workspace() {
         let (_folder, cache) = workspace();
         let name = name("mainline/../x", &["x86_64"]);
         assert_eq!(user(&cache, &name), None);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Conditions of Kconfig: what they are worth in a configuration, and which of their parts are not met.
+//! Kconfig conditions: their values in a configuration, and their unmet parts.
 
 use super::Kconfig;
 
@@ -8,7 +8,7 @@ pub enum Expression {
     Symbol(String),
     Constant(String),
     Compare(Box<Expression>, Relation, Box<Expression>),
-    /// A macro, such as a question to the compiler: what it is worth is not known here.
+    /// A macro, such as a test of the compiler. Its value is unknown here.
     Macro(String),
     Not(Box<Expression>),
     And(Vec<Expression>),
@@ -52,7 +52,7 @@ impl Expression {
         Expression::Not(Box::new(self))
     }
 
-    /// None when it turns on a macro.
+    /// The condition's value. None if it depends on a macro.
     pub fn value(&self, config: &Kconfig) -> Option<Tristate> {
         match self {
             Expression::Symbol(name) => Some(Tristate::of(config.get(name).unwrap_or("n"))),
@@ -72,7 +72,7 @@ impl Expression {
         }
     }
 
-    /// What stands in a comparison.
+    /// The text of a comparison's operand.
     fn text(&self, config: &Kconfig) -> Option<String> {
         match self {
             Expression::Symbol(name) => Some(config.get(name).unwrap_or("n").to_owned()),
@@ -81,12 +81,12 @@ impl Expression {
         }
     }
 
-    /// The parts for want of which it is less than `needed`, with the values of the options in them. What is not known
-    /// counts as met.
+    /// Returns the parts that keep the condition below `needed`, with their options' values.
+    /// Unknown parts count as met.
     pub fn missing(&self, needed: Tristate, config: &Kconfig) -> Vec<String> {
         if self.value(config).is_none_or(|value| value >= needed) {
             return match self {
-                // One part may be unknown and another one be missing.
+                // One part may be unknown while another is unmet.
                 Expression::And(parts) => {
                     parts.iter().flat_map(|part| part.missing(needed, config)).collect()
                 }
@@ -100,7 +100,7 @@ impl Expression {
         }
     }
 
-    /// The macros in it.
+    /// Returns the macros in the condition.
     pub fn macros(&self) -> Vec<&str> {
         match self {
             Expression::Macro(text) => vec![text],
@@ -113,7 +113,7 @@ impl Expression {
         }
     }
 
-    /// As it is written, each option with its value: `FPROBE [=n] && !MMU [=y]`.
+    /// Formats the condition, each option with its value: `FPROBE [=n] && !MMU [=y]`.
     pub fn shown(&self, config: &Kconfig) -> String {
         let within = |part: &Expression| match part {
             Expression::And(_) | Expression::Or(_) => format!("({})", part.shown(config)),
@@ -134,7 +134,7 @@ impl Expression {
     }
 }
 
-/// The least or greatest of all, unless one alone decides.
+/// Returns the minimum or maximum of all parts, unless one part decides alone.
 fn decide(
     parts: &[Expression],
     config: &Kconfig,
@@ -149,7 +149,7 @@ fn decide(
 }
 
 impl Relation {
-    /// Numbers by their size, other texts as they are.
+    /// Compares numbers by value and other texts by their bytes.
     fn holds(self, left: &str, right: &str) -> bool {
         let number = |text: &str| match text.strip_prefix("0x") {
             Some(digits) => i64::from_str_radix(digits, 16).ok(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fragments of configurations: what a kernel that is built here is to have.
+//! Configuration fragments: the options of a kernel that is built here.
 
 use super::required_for;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 use tramplab_model::run::Arch;
 use tramplab_protocol::Mechanism;
 
-/// No fragment written by hand is larger.
+/// Most bytes of a fragment. No handwritten one is larger.
 const LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -19,30 +19,32 @@ pub enum FragmentError {
     #[error("failed to read the fragment {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "failed to read the fragment {path}: it is larger than 1 MiB, expected lines such as CONFIG_FPROBE=y"
+        "failed to read the fragment {path}: it is larger than 1 MiB; expected lines such as \
+         CONFIG_FPROBE=y"
     )]
     Large { path: PathBuf },
     #[error("{path}:{line}: expected {expected}, got `{text}`")]
     Line { path: PathBuf, line: usize, expected: &'static str, text: String },
 }
 
-/// One option's value, and who wants it.
+/// An option, its wanted value, and who wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Without `CONFIG_`.
     pub option: String,
-    /// As it is written: `y`, `m`, a number, a text with its quotes; `n` of an option that is not to be set.
+    /// As written: `y`, `m`, a number, a text with its quotes. `n` for an option that must not be
+    /// set.
     pub value: String,
-    /// A fragment, or what else wants it; then `line` is 0.
+    /// The fragment, or another name with `line` 0.
     pub path: PathBuf,
     pub line: usize,
     pub demand: Demand,
 }
 
-/// When an option must survive.
+/// When a missing option is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Demand {
-    /// Where the tree offers it to the architecture; elsewhere it is left out.
+    /// Only if the tree offers the option to the architecture.
     WhereOffered,
     Always,
 }
@@ -56,7 +58,7 @@ impl Wanted {
         }
     }
 
-    /// Without quotes, as [`super::Kconfig`] has it.
+    /// The value without quotes, as in [`super::Kconfig`].
     pub fn plain(&self) -> &str {
         self.value.trim_matches('"')
     }
@@ -68,7 +70,7 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Two fragments want different values; the later one has it.
+/// Two fragments want different values. The later one wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub earlier: Wanted,
@@ -144,7 +146,7 @@ fn is_value(text: &str) -> bool {
     match text {
         "y" | "m" | "n" => true,
         _ if text.starts_with('"') => {
-            // A quote in a text is escaped, and ends it otherwise.
+            // A quote inside a text must be escaped.
             let inner = text[1..].strip_suffix('"');
             inner.is_some_and(|inner| !inner.replace("\\\\", "").replace("\\\"", "").contains(['"', '\\']))
         }
@@ -155,7 +157,7 @@ fn is_value(text: &str) -> bool {
     }
 }
 
-/// All that one kernel is to have, each option once.
+/// All wanted options of a kernel, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragments {
     pub wanted: Vec<Wanted>,
@@ -163,7 +165,7 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// In the order in which they are given; a later one wins.
+    /// Merges options in order. A later one wins.
     pub fn merge(all: impl IntoIterator<Item = Wanted>) -> Fragments {
         let mut merged = Fragments::default();
         let mut places = BTreeMap::new();
@@ -173,7 +175,7 @@ impl Fragments {
                     places.insert(wanted.option.clone(), merged.wanted.len());
                     merged.wanted.push(wanted);
                 }
-                // The first who wants it is the one who is named, unless a later one demands more.
+                // Names the first fragment that wants the value, unless a later one demands more.
                 Some(&place) if merged.wanted[place].value == wanted.value => {
                     if merged.wanted[place].demand < wanted.demand {
                         merged.wanted[place] = wanted;
@@ -188,7 +190,7 @@ impl Fragments {
         merged
     }
 
-    /// As a `.config`, to be completed by `make olddefconfig`.
+    /// Formats the options as a `.config` for `make olddefconfig` to complete.
     pub fn text(&self) -> String {
         let line = |wanted: &Wanted| match wanted.value.as_str() {
             "n" => format!("# CONFIG_{} is not set\n", wanted.option),
@@ -198,7 +200,7 @@ impl Fragments {
     }
 }
 
-/// What a kernel built here is for, beside what each is for. It is another kernel then.
+/// Additional uses of a kernel built here. Each adds options, so it is another kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
     /// The tree's own tests run on it.
@@ -208,17 +210,19 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Of the folder in which such kernels are built: in the same one each would undo what the other built.
+    /// Suffix of the build folder. Kernels for other uses need another folder, or each would undo
+    /// the other's build.
     pub fn suffix(self) -> String {
         let names = [(self.selftests, "-selftests"), (self.virtme_ng, "-virtme-ng")];
         names.iter().filter(|(is_used, _)| *is_used).map(|(_, name)| *name).collect()
     }
 }
 
-/// What a kernel built here is to have: `base.config` and the architecture's in the folder `configs`, where the tree offers
-/// it `offered.config` and what the mechanisms take, for its uses `selftests.config` and `virtme-ng.config`, and the manifest's own. A
-/// mechanism that cannot be had is no reason not to build: its cells are skipped. The tree is not looked at: what is built is
-/// known without it.
+/// Collects the options of a kernel built here: `base.config` and the architecture's fragment in
+/// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them;
+/// `selftests.config` and `virtme-ng.config` for its uses; and the manifest's fragments. If a
+/// mechanism is not available, the kernel is built anyway and its cells are skipped. The tree is
+/// not read, so the result is known without it.
 pub fn fragments(
     configs: &Path,
     arch: Arch,

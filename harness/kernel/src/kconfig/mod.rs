@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel's configuration, and what tramplab needs of it.
+//! Kernel configurations, and the options that tramplab needs.
 
 mod expression;
 mod fragment;
@@ -17,10 +17,12 @@ pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};
 use tramplab_model::run::Arch;
 use tramplab_protocol::Mechanism;
 
-/// What the host's userspace takes of a kernel: its root is a virtiofs, and there is no initramfs with modules.
+/// Options for booting into the host's userspace: its root is a virtiofs, and no initramfs loads
+/// modules.
 pub const VIRTME_NEEDS: [&str; 3] = ["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"];
 
-/// What it takes to boot with nothing but an initramfs, talk over virtio-serial and load BPF tracing programs.
+/// Options for booting with only an initramfs, talking over virtio-serial and loading BPF tracing
+/// programs.
 pub fn required_base(arch: Arch) -> Vec<&'static str> {
     let console = match arch {
         Arch::X86_64 => "SERIAL_8250_CONSOLE",
@@ -46,7 +48,7 @@ pub fn required_base(arch: Arch) -> Vec<&'static str> {
     ]
 }
 
-/// What a mechanism takes on top.
+/// Options that a mechanism needs in addition.
 pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
     match mechanism {
         Mechanism::Fentry | Mechanism::Fexit | Mechanism::FmodRet | Mechanism::Fsession => {
@@ -55,7 +57,7 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
         Mechanism::FentryMulti | Mechanism::FexitMulti | Mechanism::FsessionMulti => {
             &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "HAVE_SINGLE_FTRACE_DIRECT_OPS"]
         }
-        // Without the events there is no PMU through which a perf link makes its probe.
+        // A perf link makes its probe through the PMU of KPROBE_EVENTS.
         Mechanism::Kprobe => &["KPROBES", "KPROBE_EVENTS"],
         Mechanism::Kretprobe => &["KPROBES", "KPROBE_EVENTS", "KRETPROBES"],
         Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
@@ -69,7 +71,7 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
 mod tests {
     use super::*;
 
-    /// The lines of Debian's cloud configurations that matter here.
+    /// The relevant lines of Debian's cloud configurations.
     const CONFIGS: [(&str, &str); 4] = [
         ("6.1", include_str!("../testdata/6.1.config")),
         ("6.12", include_str!("../testdata/6.12.config")),
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_debians_kernels_lack() {
+    fn finds_missing_options_of_debian_kernels() {
         let fprobe = "CONFIG_FPROBE";
         let single = "CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS";
         for (kernel, text) in CONFIGS {
@@ -113,9 +115,9 @@ mod tests {
         }
     }
 
-    /// Each option is asked for by something: taking it away is noticed.
+    /// Every required option is checked: removing one is noticed.
     #[test]
-    fn an_option_taken_away_is_missed_by_its_name() {
+    fn names_each_removed_option() {
         let (_, text) = CONFIGS[3];
         for option in required_base(Arch::X86_64).into_iter().chain(Mechanism::ALL.map(required_for).concat())
         {
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_and_other_files_are_refused() {
+    fn reads_values_and_rejects_other_files() {
         let config = Kconfig::parse(CONFIGS[1].1).unwrap();
         assert_eq!(config.get("HZ"), Some("250"));
         assert_eq!(config.get("DEFAULT_HOSTNAME"), Some("(none)"));
@@ -148,7 +150,8 @@ mod tests {
             ),
             (
                 "CONFIG_A=y\narch: x86_64\n",
-                "line 2 is no kernel configuration: `arch: x86_64`; expected `CONFIG_NAME=value` or a comment",
+                "line 2 is no kernel configuration: `arch: x86_64`; \
+                 expected `CONFIG_NAME=value` or a comment",
             ),
             (
                 "CONFIG_A\n",

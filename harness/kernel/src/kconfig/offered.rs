@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which options a tree offers to its architecture: those that some configuration has. An architecture says what it can by
-//! selecting options without a prompt (`HAVE_RETHOOK`); what depends on one that nothing selects cannot be had there.
+//! The options that a tree offers to an architecture: those that some configuration has. An
+//! architecture declares its features by selecting options without a prompt (`HAVE_RETHOOK`). An
+//! option that depends on an unselected one is not available there.
 
 use super::{
     expression::{Expression, Tristate},
@@ -8,18 +9,19 @@ use super::{
 };
 use std::collections::BTreeSet;
 
-/// Found out for all options together, as they depend on each other in circles.
+/// Computed for all options together, because they depend on each other in circles.
 pub struct Offered<'a> {
-    /// Those that may be set: too many rather than too few, but for what hangs on an option that is always a module.
+    /// Options that may be set. Rather too many than too few, except for options that depend on one
+    /// that is always a module.
     may: BTreeSet<&'a str>,
-    /// Those that are set in every configuration: too few rather than too many.
+    /// Options that are set in every configuration. Rather too few than too many.
     always: BTreeSet<&'a str>,
 }
 
 impl<'a> Offered<'a> {
     pub fn new(options: &'a Options) -> Offered<'a> {
         let mut offered = Offered { may: BTreeSet::new(), always: BTreeSet::new() };
-        // What is always set narrows what may be, which is what the first round does not know.
+        // The set `always` narrows the set `may`, but is empty in the first round.
         for _ in 0..2 {
             offered.may.clear();
             grow(options, &mut offered, |offered| &mut offered.may, Offered::symbol_may);
@@ -49,7 +51,7 @@ impl<'a> Offered<'a> {
         let all = |conditions: &[Expression]| conditions.iter().all(|part| self.must(part));
         let selected =
             symbol.selected_by.iter().any(|(by, when)| self.always.contains(by.as_str()) && all(when));
-        // Of several definitions each may have defaults, and a prompt anywhere lets somebody say no.
+        // Several definitions may each have defaults. A prompt anywhere lets the user say no.
         let unasked = symbol.definitions.iter().all(|at| at.prompt.is_none());
         let preset = match symbol.definitions.as_slice() {
             [at] => at.defaults.first().is_some_and(|preset| {
@@ -62,12 +64,12 @@ impl<'a> Offered<'a> {
         selected || (unasked && preset)
     }
 
-    /// Whether it may be more than `n`.
+    /// True if the expression can be more than `n`.
     fn may(&self, expression: &Expression) -> bool {
         match expression {
             Expression::Symbol(name) => self.may.contains(name.as_str()),
             Expression::Constant(text) => Tristate::of(text) > Tristate::No,
-            // What tools and numbers are is not known here.
+            // The values of macros and numbers are unknown here.
             Expression::Macro(_) | Expression::Compare(..) => true,
             Expression::Not(inner) => !self.must(inner),
             Expression::And(parts) => parts.iter().all(|part| self.may(part)),
@@ -75,7 +77,7 @@ impl<'a> Offered<'a> {
         }
     }
 
-    /// Whether it is never `n`.
+    /// True if the expression is never `n`.
     fn must(&self, expression: &Expression) -> bool {
         match expression {
             Expression::Symbol(name) => self.always.contains(name.as_str()),
@@ -88,7 +90,7 @@ impl<'a> Offered<'a> {
     }
 }
 
-/// Adds what the rule takes in until nothing more comes.
+/// Adds the options that the rule accepts until nothing changes.
 fn grow<'a>(
     options: &'a Options,
     offered: &mut Offered<'a>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options that a tree's Kconfig files define. The only code that knows the library that parses them.
+//! The options that a tree's Kconfig files define. Only this module uses the parser library.
 
 use super::expression::{Expression, Relation};
 use nom_kconfig::{
@@ -21,12 +21,12 @@ use std::{
 };
 use tramplab_model::run::Arch;
 
-/// 6.12 has 1700 files, of 6 MiB in all; the largest has 100 KiB.
+/// 6.12 has 1700 files with 6 MiB in all; the largest has 100 KiB.
 const FILES: usize = 20_000;
 const FILE_SIZE: u64 = 4 << 20;
-/// How deep files, blocks and parentheses may nest: the library calls itself for each.
+/// Limit for nested files, blocks and parentheses: the library recurses for each.
 const DEPTH: usize = 100;
-/// Help texts have lines that begin like a block.
+/// Help texts contain lines that look like the start of a block.
 const BLOCKS: usize = 2000;
 const STACK: usize = 512 << 20;
 
@@ -37,7 +37,7 @@ pub struct Unreadable(String);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub symbols: BTreeMap<String, Symbol>,
-    /// The options of each choice.
+    /// The options of each choice, by its index.
     pub choices: Vec<Vec<String>>,
 }
 
@@ -45,7 +45,7 @@ pub struct Options {
 pub struct Symbol {
     pub kind: Option<Kind>,
     pub definitions: Vec<Definition>,
-    /// By which options, and on which conditions.
+    /// Options that select it, each with its conditions.
     pub selected_by: Vec<(String, Vec<Expression>)>,
 }
 
@@ -57,20 +57,20 @@ pub enum Kind {
     Number,
 }
 
-/// One place where an option is defined.
+/// One definition of an option.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Definition {
-    /// All are to be met, those of what surrounds it included.
+    /// All must hold. Includes the conditions of enclosing blocks.
     pub depends: Vec<Expression>,
-    /// None of an option that nobody is asked for; else what is to be met for that.
+    /// None if the option has no prompt; else the conditions for the prompt.
     pub prompt: Option<Vec<Expression>>,
-    /// The first whose condition is met counts.
+    /// The first one whose condition holds counts.
     pub defaults: Vec<Preset>,
     pub ranges: Vec<String>,
     pub choice: Option<usize>,
 }
 
-/// What an option is when nobody says otherwise.
+/// A default value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preset {
     pub value: Expression,
@@ -78,7 +78,7 @@ pub struct Preset {
 }
 
 impl Options {
-    /// Reads all files from the top one on, as for one architecture.
+    /// Reads all Kconfig files of one architecture, from the top one on.
     pub fn read(tree: &Path, arch: Arch) -> Result<Options, Unreadable> {
         let source_arch = match arch {
             Arch::X86_64 => "x86",
@@ -213,7 +213,7 @@ impl Options {
     }
 }
 
-/// What holds for all that is in a block.
+/// The conditions that a block imposes on its entries.
 #[derive(Clone, Default)]
 struct Surrounding {
     depends: Vec<Expression>,
@@ -286,8 +286,8 @@ fn convert_symbol(symbol: &NomSymbol) -> Expression {
     }
 }
 
-/// That the library, which knows no limits, can be let loose on a tree: a series that adds `source "Kconfig"` to Kconfig
-/// must not end the process.
+/// Checks that the library, which has no limits, can safely parse a tree: a series that adds
+/// `source "Kconfig"` to Kconfig must not end the process.
 fn check(
     tree: &Path,
     file: &Path,
@@ -306,11 +306,11 @@ fn check(
     }
     let mut text = String::new();
     let path = tree.join(file);
-    // A link leads elsewhere, and what is there could be a device.
+    // A link could lead to a device.
     match fs::symlink_metadata(&path) {
         Ok(metadata) if metadata.is_file() && metadata.len() <= FILE_SIZE => {}
         Ok(_) => return refused("expected a file of at most 4 MiB".to_owned()),
-        // Perhaps only a line of a help text; else the library says that it is not there.
+        // Perhaps only a line of a help text. Otherwise the library reports the missing file.
         Err(_) => return Ok(()),
     }
     let opened = fs::File::open(&path).and_then(|file| file.take(FILE_SIZE).read_to_string(&mut text));

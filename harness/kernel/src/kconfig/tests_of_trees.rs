@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fragments, and what becomes of them in small trees. The excerpts are 6.12's, shortened.
+//! Fragments, and their effect in small trees. The excerpts are shortened from 6.12.
 
 use super::*;
 use std::{
@@ -188,7 +188,7 @@ config PREEMPT_VOLUNTARY
 	depends on !ARCH_HAS_PREEMPT_LAZY
 "#;
 
-/// Below x86's, as in Linux: all architectures share it.
+/// All architectures share it, as in Linux.
 const CALL_OPS: &str = r#"
 config HAVE_DYNAMIC_FTRACE_WITH_ARGS
 	bool
@@ -267,7 +267,7 @@ fn explained(tree: &Path, wanted: &str, result: &str) -> Vec<String> {
     unmet(&wanted, &result, tree, Arch::X86_64).iter().map(ToString::to_string).collect()
 }
 
-/// The same on arm64, of what is demanded only where it is offered.
+/// The same on arm64, for options demanded only if offered.
 fn lost_on_arm64(wanted: &str, result: &str) -> Vec<String> {
     let tree = tree();
     write(tree.path(), &[("arch/arm64/Kconfig", ARM64), ("kernel/trace/Kconfig", CALL_OPS)]);
@@ -278,7 +278,7 @@ fn lost_on_arm64(wanted: &str, result: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
+fn reports_lost_options_but_not_unavailable_ones() {
     const SET: &str = "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_FTRACE=y\n\
                        CONFIG_DYNAMIC_FTRACE=y\nCONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\n";
     const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
@@ -292,7 +292,7 @@ fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
             SET.replace("GCC", "CLANG") + "CONFIG_CFI_CLANG=y\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n",
             format!("{have}!CFI_CLANG [=y]"),
         ),
-        // What is lost with it is led back to it.
+        // Options lost with it name it as the cause.
         (
             DIRECT,
             format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"),
@@ -302,7 +302,7 @@ fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
              (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
                 .to_owned(),
         ),
-        // A compiler that cannot pad functions.
+        // The compiler cannot pad functions.
         (
             "DYNAMIC_FTRACE_WITH_ARGS",
             "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n".to_owned(),
@@ -330,13 +330,13 @@ fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
     {
         assert_eq!(lost_on_arm64(&format!("CONFIG_{option}=y\n"), SET), [""; 0], "{option}");
     }
-    // On x86-64 something does, and then it must be there.
+    // On x86-64 something selects it, so it must be set.
     let tree = tree();
     let mut wanted = Fragment::parse("CONFIG_FPROBE=y\n", Path::new("offered.config")).unwrap();
     wanted[0].demand = Demand::WhereOffered;
     let result = Kconfig::parse("CONFIG_FTRACE=y\n").unwrap();
     assert_eq!(unmet(&wanted, &result, tree.path(), Arch::X86_64).len(), 1);
-    // Whether a tree offers it that cannot be read is not known, and said.
+    // If the tree cannot be read, the option is reported.
     write(tree.path(), &[("Kconfig", "config A\n\twhatever\n")]);
     let [lost] = &unmet(&wanted, &result, tree.path(), Arch::X86_64)[..] else { panic!() };
     assert!(
@@ -347,7 +347,7 @@ fn what_arm64_loses_is_told_and_what_it_cannot_have_is_left_out() {
 }
 
 #[test]
-fn an_option_that_did_not_survive_is_named_with_what_it_lacks() {
+fn names_unmet_dependencies_of_lost_options() {
     let tree = tree();
     let usual =
         "CONFIG_X86=y\nCONFIG_MMU=y\nCONFIG_HAVE_RETHOOK=y\nCONFIG_PREEMPT_NONE=y\nCONFIG_NR_CPUS=64\n";
@@ -362,7 +362,7 @@ fn an_option_that_did_not_survive_is_named_with_what_it_lacks() {
             "CONFIG_FTRACE=y\nCONFIG_FUNCTION_TRACER=y",
             "it is n): it depends on DYNAMIC_FTRACE_WITH_REGS [=n]",
         ),
-        // The block around it counts.
+        // The enclosing block counts.
         ("FUNCTION_TRACER=y", "", "it is n): it depends on FTRACE [=n]"),
         (
             "DEBUG_INFO_BTF=y",
@@ -396,20 +396,20 @@ fn an_option_that_did_not_survive_is_named_with_what_it_lacks() {
         let is_expected = text.strip_prefix(&start).is_some_and(|rest| rest.starts_with(expected));
         assert!(is_expected, "expected {start}{expected}\ngot {text}");
     }
-    // An alternative is shown whole.
+    // An alternative is shown in full.
     let [text] =
         &explained(tree.path(), "CONFIG_LOADER=m", "CONFIG_MODULES=y\nCONFIG_NR_CPUS=64\nCONFIG_X86=y")[..]
     else {
         panic!()
     };
     assert!(text.ends_with("it depends on (MMU [=n] || (NR_CPUS [=64] > 1000 && !X86 [=y]))"), "{text}");
-    // What is as it is wanted is not mentioned; nor is the tree read then.
+    // Options with the wanted value are not reported, and the tree is not read.
     let met = "CONFIG_FPROBE=y\n# CONFIG_NONE is not set\nCONFIG_HOSTNAME=\"a\"\nCONFIG_NR_CPUS=8\n";
     assert_eq!(explained(Path::new("/no/such"), met, met), [""; 0]);
 }
 
 #[test]
-fn a_tree_that_cannot_be_read_is_said_to_be_so() {
+fn reports_unreadable_tree() {
     let deep = format!("config A\n\tbool \"a\"\n\tdepends on {}A{}\n", "(".repeat(5000), ")".repeat(5000));
     let blocks = "if A\n".repeat(5000);
     for (name, text, words) in [
@@ -434,7 +434,7 @@ fn a_tree_that_cannot_be_read_is_said_to_be_so() {
 }
 
 #[test]
-fn fragments_are_read_and_bad_lines_are_named() {
+fn reads_fragments_and_names_bad_lines() {
     let text = "# why\n\nCONFIG_A=y\r\nCONFIG_B=m\n# CONFIG_64BIT is not set\nCONFIG_D=\"a \\\"b\\\" c\"\nCONFIG_E=-1\n  CONFIG_F=0xfF\n";
     let wanted = Fragment::parse(text, Path::new("a.config")).unwrap();
     let shown: Vec<_> = wanted.iter().map(|wanted| format!("{} {wanted}", wanted.place())).collect();
@@ -468,7 +468,7 @@ fn fragments_are_read_and_bad_lines_are_named() {
 }
 
 #[test]
-fn later_fragments_win_and_demand_more() {
+fn later_fragments_win_and_raise_demand() {
     let tree = tree();
     let configs = tree.path().join("configs");
     write(
@@ -492,7 +492,7 @@ fn later_fragments_win_and_demand_more() {
     let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n\
                     CONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\nCONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
     assert_eq!(merged.text(), expected);
-    // Whoever demands more is the one who is named; what only a mechanism takes may be missing.
+    // The fragment that demands more is named. A mechanism's option may be missing.
     let named = |option: &str| merged.wanted.iter().find(|wanted| wanted.option == option).unwrap();
     for (option, demand, place) in [
         ("FPROBE", Demand::Always, "base.config:2"),
@@ -517,16 +517,15 @@ fn later_fragments_win_and_demand_more() {
     assert!(error.contains("arm64.config"), "{error}");
 }
 
-/// The fragments that come with tramplab.
 #[test]
-fn our_own_fragments_can_be_read() {
+fn reads_shipped_fragments() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
     for arch in [Arch::X86_64, Arch::Arm64] {
         let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[]).unwrap();
         assert_eq!(merged.conflicts, []);
-        // Which mechanisms a suite has does not make it another kernel.
+        // The suite's mechanisms do not change the kernel.
         assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[]).unwrap());
-        // What virtme-ng needs is in the kernels that it boots, and in no others.
+        // Only kernels that virtme-ng boots have its options.
         let virtme_ng = Uses { virtme_ng: true, ..Uses::default() };
         let booted = fragments(&configs, arch, &[], virtme_ng, &[]).unwrap();
         assert_eq!(booted.conflicts, []);
@@ -544,7 +543,7 @@ fn our_own_fragments_can_be_read() {
         for option in ["FPROBE", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "DYNAMIC_FTRACE_WITH_CALL_OPS"] {
             assert_eq!(demand(option), Demand::WhereOffered, "{option}");
         }
-        // Without these nothing is measured.
+        // No measurement works without these.
         for option in required_base(arch) {
             assert_eq!(demand(option), Demand::Always, "{option}");
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why an option that was wanted is not in the configuration that `make olddefconfig` made of it.
+//! Explains why a wanted option is missing from the configuration that make produced.
 
 use super::{
     Demand, Kconfig, Wanted,
@@ -14,17 +14,17 @@ use std::{
 };
 use tramplab_model::run::Arch;
 
-/// Of what selects an option, so many are named.
+/// Most options named in one list.
 const NAMED: usize = 6;
 
-/// Options that set each other are followed over so many.
+/// Most steps along a chain of options that set each other.
 const STEPS: usize = 6;
 
-/// An option that did not survive.
+/// A wanted option that make did not keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
     pub wanted: Wanted,
-    /// What it is instead; `n` when it is not set.
+    /// The option's actual value; `n` if it is not set.
     pub found: String,
     pub why: String,
 }
@@ -36,7 +36,8 @@ impl fmt::Display for Unmet {
     }
 }
 
-/// What of the wanted is not in the result, with the reason. The tree's Kconfig files are read only if something is missing.
+/// Returns the wanted options that are not in the result, each with a reason. Reads the tree's
+/// Kconfig files only if something is missing.
 pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Vec<Unmet> {
     let missing: Vec<_> = wanted.iter().filter(|wanted| found(wanted, result) != wanted.plain()).collect();
     if missing.is_empty() {
@@ -44,7 +45,7 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
     }
     let options = Options::read(tree, arch);
     let offered = options.as_ref().ok().map(Offered::new);
-    // Whether a tree that cannot be read offers it is not known: that is said rather than passed over.
+    // If the tree cannot be read, report the option rather than ignore it.
     let demanded = |wanted: &&Wanted| match (wanted.demand, &offered) {
         (Demand::WhereOffered, Some(offered)) => offered.has(&wanted.option),
         _ => true,
@@ -74,7 +75,7 @@ fn explain(wanted: &Wanted, result: &Kconfig, options: &Result<Options, Unreadab
 fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> String {
     let option = &wanted.option;
     let symbol = match options.symbols.get(option) {
-        // One that is only selected and nowhere defined is none.
+        // An option that is selected but never defined does not exist.
         Some(symbol) if !symbol.definitions.is_empty() => symbol,
         _ => {
             let like = similar(option, options).map(|name| format!(" (did you mean CONFIG_{name}?)"));
@@ -102,7 +103,7 @@ fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> Str
     }
 }
 
-/// Why an option is more than it is wanted to be.
+/// Explains why an option is set higher than wanted.
 fn why_set(option: &str, symbol: &Symbol, found: &str, result: &Kconfig, options: &Options) -> String {
     let level = Tristate::of(found);
     let selects = |(by, conditions): &&(String, Vec<Expression>)| {
@@ -123,14 +124,15 @@ fn why_set(option: &str, symbol: &Symbol, found: &str, result: &Kconfig, options
     }
 }
 
-/// Why an option is less than it is wanted to be, or has another value.
+/// Explains why an option is set lower than wanted, or has another value.
 fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Options) -> String {
-    // Of a bool `m` is enough.
+    // For a bool, `m` is enough.
     let needed = match symbol.kind {
         Some(Kind::Tristate) => Tristate::of(wanted.plain()),
         _ => Tristate::Module,
     };
-    // Where it lacks least; what has no prompt is set by others.
+    // Prefer the definition with the fewest unmet parts. Options without a prompt are set by
+    // others.
     let prompted: Vec<_> = symbol.definitions.iter().filter(|at| at.prompt.is_some()).collect();
     let nearest = nearest(symbol, needed, result);
     let mut reasons = Vec::new();
@@ -138,7 +140,7 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
         reasons.push(format!("it depends on {}", nearest.join(" and ")));
     }
     if prompted.is_empty() {
-        // What the default would be does not matter while it depends on something else.
+        // The default does not matter while a dependency is unmet.
         if nearest.is_empty() || !symbol.selected_by.is_empty() {
             reasons.push(unasked(symbol, result));
         }
@@ -153,8 +155,7 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
             reasons.push(format!("it depends on {}", of_tools(&text)));
         } else {
             reasons.push(
-                "nothing that it depends on is missing as far as can be seen here; run `make menuconfig` and search for it"
-                    .to_owned(),
+                "all its known dependencies are met; run `make menuconfig` and search for it".to_owned(),
             );
         }
     }
@@ -162,14 +163,15 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
     reasons.join("; ")
 }
 
-/// What it lacks at the definition where it lacks least.
+/// Returns the unmet parts of the definition that has the fewest.
 fn nearest(symbol: &Symbol, needed: Tristate, result: &Kconfig) -> Vec<String> {
     let prompted = symbol.definitions.iter().any(|at| at.prompt.is_some());
     let places = symbol.definitions.iter().filter(|at| at.prompt.is_some() == prompted);
     places.map(|at| missing(&at.depends, needed, result)).min_by_key(Vec::len).unwrap_or_default()
 }
 
-/// The conditions' parts that are not met, each once: what surrounds an option often says the same again.
+/// Returns the unmet parts of the conditions without duplicates: enclosing blocks often repeat
+/// them.
 fn missing(conditions: &[Expression], needed: Tristate, result: &Kconfig) -> Vec<String> {
     let mut parts: Vec<_> = conditions.iter().flat_map(|part| part.missing(needed, result)).collect();
     let mut seen = BTreeSet::new();
@@ -177,7 +179,7 @@ fn missing(conditions: &[Expression], needed: Tristate, result: &Kconfig) -> Vec
     parts
 }
 
-/// Those of the parts that are an option's name and no more: `HAVE_RETHOOK [=n]`.
+/// Returns the options of those parts that are only an unset option: `HAVE_RETHOOK [=n]`.
 fn option_names(parts: &[String]) -> Vec<String> {
     let name = |part: &String| part.strip_suffix(" [=n]").filter(|name| is_name(name)).map(str::to_owned);
     parts.iter().filter_map(name).collect()
@@ -187,8 +189,8 @@ fn is_name(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Why options that nobody is asked for are not set, and what these reasons name in turn: the last one is what somebody
-/// can do something about.
+/// Explains why options without a prompt are unset, and follows the options named there. The last
+/// reason is one that the user can act on.
 fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Vec<String> {
     let mut waiting: VecDeque<String> = options_named.into();
     let mut seen = BTreeSet::new();
@@ -208,7 +210,7 @@ fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Ve
             }
             parts
         } else {
-            // By what is set already, if anything is.
+            // Only a selector that is already set counts.
             let lacks = |(by, when): &(String, Vec<Expression>)| {
                 let set = Expression::Symbol(by.clone()).value(result) > Some(Tristate::No);
                 set.then(|| (by.clone(), missing(when, Tristate::Module, result)))
@@ -229,7 +231,7 @@ fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Ve
     reasons
 }
 
-/// A condition that turns on what the build's tools can do.
+/// Returns the macros of a condition that depends on the build's tools.
 fn asked_of_tools(at: &Definition, result: &Kconfig) -> Option<String> {
     let conditions = at.depends.iter().chain(at.prompt.iter().flatten());
     let mut unknown = conditions.filter(|part| part.value(result).is_none());
@@ -249,7 +251,7 @@ fn with_values(range: &str, result: &Kconfig) -> String {
     range.split_whitespace().map(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// Of an option without a prompt: who sets it.
+/// Explains who sets an option without a prompt.
 fn unasked(symbol: &Symbol, result: &Kconfig) -> String {
     match symbol.selected_by.as_slice() {
         [] => match symbol.definitions.iter().find_map(|at| asked_of_tools(at, result)) {
@@ -263,7 +265,7 @@ fn unasked(symbol: &Symbol, result: &Kconfig) -> String {
     }
 }
 
-/// That nobody is asked for it, if it is so.
+/// Explains why the option's prompt is not shown. None if it is.
 fn hidden(symbol: &Symbol, result: &Kconfig) -> Option<String> {
     let prompts: Vec<_> = symbol.definitions.iter().filter_map(|at| at.prompt.as_ref()).collect();
     if prompts.is_empty() {
@@ -276,7 +278,7 @@ fn hidden(symbol: &Symbol, result: &Kconfig) -> Option<String> {
     (!nearest.is_empty()).then(|| format!("it can be set only with {}", nearest.join(" and ")))
 }
 
-/// Another option of the same choice that is set.
+/// Returns another option of the same choice that is set.
 fn chosen<'a>(option: &str, symbol: &Symbol, result: &Kconfig, options: &'a Options) -> Option<&'a String> {
     let choices = symbol.definitions.iter().filter_map(|at| at.choice);
     choices
@@ -300,7 +302,7 @@ fn names<'a>(options: impl Iterator<Item = &'a String>, result: &Kconfig) -> Str
     format!("{}{more}", names.iter().take(NAMED).map(shown).collect::<Vec<_>>().join(", "))
 }
 
-/// The option whose name is the nearest, if it is near at all.
+/// Returns the option with the most similar name, if it is similar enough.
 fn similar<'a>(option: &str, options: &'a Options) -> Option<&'a String> {
     let defined = options.symbols.iter().filter(|(_, symbol)| !symbol.definitions.is_empty());
     let near = defined.map(|(name, _)| (strsim::damerau_levenshtein(option, name), name));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deny lists: tests and subtests that are known to fail somewhere, and are not run. The format is the tree's own
-//! (`tools/testing/selftests/bpf/DENYLIST*`): a pattern on a line, `test` or `test/subtest`, `*` for anything, `#` before a reason.
+//! Deny lists: tests and subtests that are not run because they are known to fail. The format is
+//! the tree's (`tools/testing/selftests/bpf/DENYLIST*`): one pattern per line, `test` or
+//! `test/subtest`, `*` matches anything, `#` starts a reason.
 
 use tramplab_model::selftests::Name;
 
@@ -14,11 +15,11 @@ struct Entry {
     denied: Denied,
 }
 
-/// Why a test is not run.
+/// Names the pattern that denies a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
     pub pattern: String,
-    /// `DENYLIST.aarch64:3`, `the suite`.
+    /// Where the pattern is: `DENYLIST.aarch64:3`, `the suite`.
     pub place: String,
     pub reason: String,
 }
@@ -31,7 +32,7 @@ impl std::fmt::Display for Denied {
 }
 
 impl DenyList {
-    /// Of a file of the tree.
+    /// Parses a deny list of the tree. `file` is its name for messages.
     pub fn parse(text: &str, file: &str) -> DenyList {
         let entry = |(index, line): (usize, &str)| {
             let (pattern, reason) = line.split_once('#').unwrap_or((line, ""));
@@ -40,7 +41,7 @@ impl DenyList {
         DenyList(text.lines().enumerate().filter_map(entry).collect())
     }
 
-    /// Of patterns alone.
+    /// Makes a list of bare patterns. `place` is their origin for messages.
     pub fn of(patterns: &[String], place: &str) -> DenyList {
         DenyList(patterns.iter().filter_map(|pattern| entry(pattern.trim(), place, "")).collect())
     }
@@ -50,13 +51,13 @@ impl DenyList {
         self
     }
 
-    /// Why the whole test is not run.
+    /// Returns the entry that denies the whole test.
     pub fn denies(&self, test: &Name) -> Option<&Denied> {
         let whole = |entry: &&Entry| entry.subtest.is_none() && glob(&entry.test, test.as_str());
         self.0.iter().find(whole).map(|entry| &entry.denied)
     }
 
-    /// The patterns that hold for some of its subtests, for test_progs to apply.
+    /// Returns the patterns that match some of its subtests, for test_progs to apply.
     pub fn of_subtests(&self, test: &Name) -> Vec<String> {
         let part = |entry: &&Entry| entry.subtest.is_some() && glob(&entry.test, test.as_str());
         self.0.iter().filter(part).map(|entry| entry.denied.pattern.clone()).collect()
@@ -75,7 +76,7 @@ fn entry(pattern: &str, place: &str, reason: &str) -> Option<Entry> {
     Some(Entry { test: test.to_owned(), subtest, denied })
 }
 
-/// As test_progs matches: `*` is anything, all else itself.
+/// Matches as test_progs does: `*` matches anything, other characters themselves.
 fn glob(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut left) = text.strip_prefix(first) else { return false };
@@ -94,7 +95,7 @@ fn glob(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Of Linux 6.12.
+    /// From Linux 6.12.
     const AARCH64: &str = include_str!("testdata/6.12-DENYLIST.aarch64");
     const RISCV64: &str = include_str!("testdata/6.12-DENYLIST.riscv64");
 
@@ -103,25 +104,25 @@ mod tests {
     }
 
     #[test]
-    fn the_trees_own_lists_are_honoured() {
+    fn applies_trees_deny_lists() {
         let list = DenyList::parse(AARCH64, "DENYLIST.aarch64");
         let denied = list.denies(&name("kprobe_multi_test")).unwrap();
         assert_eq!(
             denied.to_string(),
             "denied by DENYLIST.aarch64:4 (`kprobe_multi_test`: needs CONFIG_FPROBE)"
         );
-        // Only a subtest of it.
+        // Only one of its subtests is denied.
         assert_eq!(list.denies(&name("fentry_test")), None);
         assert_eq!(list.of_subtests(&name("fentry_test")), ["fentry_test/fentry_many_args"]);
         assert!(list.of_subtests(&name("fentry")).is_empty() && list.denies(&name("kprobe_multi")).is_none());
-        // A comment is no pattern; a star within a subtest is test_progs' own business.
+        // A comment is not a pattern. test_progs handles a star within a subtest.
         let list = DenyList::parse(RISCV64, "DENYLIST.riscv64");
         assert!(list.denies(&name("exceptions")).is_some() && list.denies(&name("deny")).is_none());
         assert_eq!(list.of_subtests(&name("tailcalls")), ["tailcalls/tailcall_bpf2bpf*"]);
     }
 
     #[test]
-    fn the_suites_list_adds_to_the_trees() {
+    fn adds_suites_list_to_trees() {
         let own = DenyList::of(&["verifier_*".to_owned(), "d_path/basic".to_owned()], "the suite");
         let list = DenyList::parse(AARCH64, "x").and(own);
         assert_eq!(
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_match_as_in_test_progs() {
+    fn matches_stars_as_test_progs_does() {
         for (pattern, text, matches) in [
             ("a", "a", true),
             ("a", "ab", false),

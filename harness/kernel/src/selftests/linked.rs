@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which libraries of this host a program built here is linked to: what a guest without a userspace of its own must be given.
+//! Finds the host libraries that a program is linked to. A guest without its own userspace needs
+//! them.
 
 use object::{
     Endianness, elf,
@@ -14,15 +15,16 @@ use tramplab_model::run::Arch;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkedError {
-    /// The program's own: a guest cannot be given what it takes.
+    /// The program's fault: it needs something that a guest cannot get.
     #[error("{0}")]
     Unfit(String),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// The dynamic linker and every library, also what the libraries need, by their paths on this host. None of a file that is no ELF
-/// program or is linked statically. Names that are paths are refused: the program may be a stranger's.
+/// Returns the paths of the dynamic linker and of all libraries, including indirect ones. Empty for
+/// a file that is not an ELF program or is statically linked. Rejects library names that are paths:
+/// a stranger may have made the program.
 pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, LinkedError> {
     let mut found = BTreeSet::new();
     let own = program.parent().unwrap_or(Path::new("/")).to_owned();
@@ -39,10 +41,10 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
         for name in needs.libraries {
             if name.contains('/') || name.is_empty() {
                 return Err(LinkedError::Unfit(format!(
-                    "it is linked to `{name}`, which is no library's name"
+                    "it is linked to `{name}`, which is not a library name"
                 )));
             }
-            // Brought along.
+            // The program brings this library along.
             if own.join(&name).is_file() {
                 continue;
             }
@@ -64,7 +66,8 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
     Ok(found)
 }
 
-/// No other: a program that a series makes could name any file of this host's, which its own test then reads in the guest.
+/// Accepts no other linker: a hostile program could name any host file as its interpreter and read
+/// it in the guest.
 fn linker(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "/lib64/ld-linux-x86-64.so.2",
@@ -72,7 +75,7 @@ fn linker(arch: Arch) -> &'static str {
     }
 }
 
-/// Where the dynamic linker looks, most particular first.
+/// The dynamic linker's search path, most specific folder first.
 fn folders(arch: Arch) -> [&'static str; 6] {
     match arch {
         Arch::X86_64 => {
@@ -94,7 +97,7 @@ struct Needs {
     libraries: Vec<String>,
 }
 
-/// None of what is no ELF program or shared library.
+/// Returns None if the file is not an ELF program or shared library.
 fn needs(bytes: &[u8]) -> Option<Needs> {
     let header = elf::FileHeader64::<Endianness>::parse(bytes).ok()?;
     let endian = header.endian().ok()?;
@@ -114,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_programs_libraries_are_those_that_its_linker_loads() {
+    fn finds_libraries_that_ldd_lists() {
         let Some(arch) = Arch::host() else { return };
         let program = fs::canonicalize("/usr/bin/ld").unwrap();
         let found = libraries(&program, arch).unwrap();
         let names: Vec<String> =
             found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
-        // What the dynamic linker itself says.
+        // The dynamic linker's own list.
         let mut ldd = std::process::Command::new("ldd");
         let said = tramplab_host::child::run(ldd.arg(&program), std::time::Duration::from_secs(20)).unwrap();
         let mut expected: Vec<&str> = said
@@ -131,7 +134,7 @@ mod tests {
             .collect();
         expected.sort_unstable();
         let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-        // The linker by two paths: the program's, and the libraries' own.
+        // The linker appears under two paths: the program's and the libraries'.
         names.sort_unstable();
         names.dedup();
         assert_eq!(names, expected);
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_needs_nothing() {
+    fn finds_nothing_for_other_files() {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in
             [("a.bpf.o", &b"\x7fELF\x02\x01\x01"[..]), ("script.sh", b"#!/bin/sh\n"), ("empty", b"")]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which programs the Makefile of a folder of selftests says that it makes: those in the lists that `lib.mk` reads, and those with a rule of
-//! their own. What make would work out (`$(wildcard *.c)`) is not worked out.
+//! Finds the programs that a selftests Makefile declares: those in the lists that `lib.mk` reads,
+//! and those with their own rule. Does not evaluate make functions such as `$(wildcard *.c)`.
 
-/// `TEST_GEN_PROGS`, `TEST_GEN_PROGS_EXTENDED`, `TEST_GEN_FILES`; `TEST_PROGS` are scripts.
+/// Covers `TEST_GEN_PROGS`, `TEST_GEN_PROGS_EXTENDED` and `TEST_GEN_FILES`. `TEST_PROGS` are
+/// scripts.
 const LISTS: [&str; 2] = ["TEST_GEN_", "TEST_CUSTOM_PROGS"];
 const OUTPUT: &str = "$(OUTPUT)/";
 
@@ -29,7 +30,7 @@ pub fn makes(makefile: &str, program: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Lines of 6.12's ring-buffer, timers, arm64 and net, shortened.
+    /// Shortened lines of 6.12's ring-buffer, timers, arm64 and net.
     const MAKEFILE: &str = "\
 # SPDX-License-Identifier: GPL-2.0
 CFLAGS += -Wl,-no-as-needed -Wall
@@ -48,7 +49,7 @@ include ../lib.mk
 ";
 
     #[test]
-    fn a_program_is_what_a_list_or_a_rule_makes_and_no_other_word() {
+    fn finds_only_programs_of_lists_and_rules() {
         for made in [
             "map_test",
             "alarmtimer-suspend",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel tree's own tests before they are built: the sources of a test, the libraries of a program, deny lists. Pure.
+//! The kernel tree's own tests before they are built: a test's sources, a program's libraries, deny
+//! lists. Pure.
 
 mod deny;
 pub mod linked;

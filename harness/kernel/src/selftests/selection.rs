@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Of the 800 BPF programs and 350 files of tests that `test_progs` is made of, those that some tests need. The Makefile takes what it
-//! finds in two folders, so what is not needed is left out of them.
+//! Selects the sources of `test_progs` that some tests need, out of 800 BPF programs and 350 test
+//! files. The Makefile builds everything in two folders, so the rest is removed from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::selftests::{Name, Wanted};
 
-/// Texts by file name.
+/// File contents by name.
 pub type Texts = BTreeMap<String, String>;
 
-/// What is there to select from.
+/// The sources to select from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub makefile: String,
     /// `prog_tests/*.c`.
     pub tests: Texts,
-    /// Headers beside them, and sources and headers in the folder above, which every test may use.
+    /// Headers beside the tests, and sources and headers in the parent folder, which every test may
+    /// use.
     pub shared: Texts,
-    /// `progs/*.c`, without `.c`.
+    /// The names of `progs/*.c`, without `.c`.
     pub programs: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The tests of the files that are kept, each with its file.
+    /// The tests in the kept files, each with its file.
     pub tests: BTreeMap<Name, String>,
-    /// With `.c`, as the folder has them.
+    /// File names of the kept tests, with `.c`.
     pub files: BTreeSet<String>,
     pub programs: BTreeSet<String>,
 }
@@ -48,9 +49,10 @@ pub fn select(sources: &Sources, wanted: &Wanted) -> Selection {
     selection
 }
 
-/// The files of tests that an error is of, by the file that it is in and what make or a tool said; none where all tests need that.
+/// Returns the test files that an error belongs to, judged by the error's file and by make's or the
+/// tool's message. Empty if all tests need the failing part.
 pub fn needing(sources: &Sources, selection: &Selection, file: Option<&str>, said: &str) -> BTreeSet<String> {
-    // `make gave up out/x.skel.h: Error 1`: what it was to make.
+    // The message can name the target: `make gave up out/x.skel.h: Error 1`.
     let named = said.split([' ', '`', '\'', ':', ',']);
     let paths = file.into_iter().chain(named).map(|word| word.trim_end_matches(['.', ']', ')']));
     for path in paths {
@@ -81,12 +83,13 @@ pub fn needing(sources: &Sources, selection: &Selection, file: Option<&str>, sai
     BTreeSet::new()
 }
 
-/// Linked with every test.
+/// True if the file is linked with every test.
 fn is_of_all(sources: &Sources, file: &str) -> bool {
     file.ends_with(".c") && sources.shared.contains_key(file)
 }
 
-/// `void test_NAME(void)`, `void serial_test_NAME(void)` at a line's begin: what the Makefile makes its list of.
+/// Returns the tests in a file, by the Makefile's rule: `void test_NAME(void)` or `void
+/// serial_test_NAME(void)` at the start of a line.
 pub fn tests_in(text: &str) -> Vec<Name> {
     let name = |line: &str| {
         let rest = line.strip_prefix("void ")?;
@@ -97,10 +100,10 @@ pub fn tests_in(text: &str) -> Vec<Name> {
     text.lines().filter_map(name).collect()
 }
 
-/// The files, what is shared by all, and nothing of other tests.
+/// Returns these files and the shared ones, with the headers they include.
 fn with_headers<'a>(sources: &'a Sources, files: &BTreeSet<String>) -> Vec<(&'a str, &'a str)> {
     let own = sources.tests.iter().filter(|(file, _)| files.contains(*file));
-    // Headers are few, but some of those beside the tests name programs: only of tests that include them.
+    // Some headers beside the tests name programs, so only included ones count.
     let mut texts: Vec<(&str, &str)> = own.map(|(file, text)| (file.as_str(), text.as_str())).collect();
     texts.extend(
         sources.shared.iter().filter(|(file, _)| file.ends_with(".c")).map(|(f, t)| (f.as_str(), t.as_str())),
@@ -123,7 +126,7 @@ fn with_headers<'a>(sources: &'a Sources, files: &BTreeSet<String>) -> Vec<(&'a 
     texts
 }
 
-/// A program's name, or its beginning.
+/// A program's name, or a prefix of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stem {
     Whole(String),
@@ -141,7 +144,8 @@ impl Stem {
 
 const ENDINGS: [&str; 5] = [".skel.h", ".lskel.h", ".subskel.h", ".bpf.o", ".c"];
 
-/// Words such as `fentry_test.c`, `linked_funcs1.bpf.o` and `trigger_bench.skel.h`: rules of the Makefile name them.
+/// Returns the programs that the Makefile's rules name: `fentry_test.c`, `linked_funcs1.bpf.o`,
+/// `trigger_bench.skel.h`.
 fn words_of(makefile: &str) -> BTreeSet<Stem> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.' || c == '-';
     let words = makefile.split(|c| !is_part(c));
@@ -153,8 +157,9 @@ fn stem(word: &str) -> Option<&str> {
     (!stem.is_empty()).then_some(stem)
 }
 
-/// Programs that a text names: by a skeleton that it includes, an object that it opens, or the first part of an object's name that
-/// it puts together (`"btf_dump_test_case_%s.bpf.o"`, `"btf__core_reloc_" #name ".bpf.o"`).
+/// Returns the programs that a source names: by a skeleton that it includes, an object that it
+/// opens, or the prefix of an object name that it puts together (`"btf_dump_test_case_%s.bpf.o"`,
+/// `"btf__core_reloc_" #name ".bpf.o"`).
 fn named_in(text: &str) -> BTreeSet<Stem> {
     let mut stems = BTreeSet::new();
     for line in text.lines() {
@@ -181,7 +186,7 @@ fn named_in(text: &str) -> BTreeSet<Stem> {
 mod tests {
     use super::*;
 
-    /// As the files of 6.12 say it, shortened.
+    /// Shortened from the files of 6.12.
     fn sources() -> Sources {
         let texts = |files: &[(&str, &str)]| {
             files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
@@ -248,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_needs_is_kept_and_the_rest_is_not() {
+    fn keeps_only_what_tests_need() {
         assert_eq!(programs(&[], &[]), [""; 0]);
         assert_eq!(programs(&["fexit_bpf2bpf"], &[]), ["fexit_bpf2bpf.c", "used_by_helpers.c"]);
         assert_eq!(programs(&["btf_dump"], &[]), ["btf_dump_test_case_bitfields.c"]);
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_those_that_the_makefile_lists() {
+    fn finds_tests_that_makefile_lists() {
         let names = |file: &str| -> Vec<String> {
             tests_in(&sources().tests[file]).iter().map(ToString::to_string).collect()
         };

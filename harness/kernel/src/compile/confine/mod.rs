@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A series comes from strangers, and a Makefile is a program: builds run under bubblewrap.
+//! Confines builds with bubblewrap: a series comes from strangers, and a Makefile is a program.
 //!
-//! They see the system's programs, the sources (read-only) and their build folder. They have no
-//! network, no home, nothing of the caller's environment, descriptors or keys, no capability, and
-//! no other process in sight. `docs/threat-model.md` says who is kept from what.
+//! A build sees the system's programs, the sources (read-only) and its build folder. It has no
+//! network, no home, no capabilities, and none of the caller's environment, descriptors or keys. It
+//! sees no other process. `docs/threat-model.md` describes the protection.
 //!
-//! A user's build runs in a user namespace. There the kernel still takes it for that user, and
-//! root's would be root wherever the kernel asks for a user and not for a capability: `/proc/sys`
-//! is one such place. So root's builds run as a user that owns nothing, [`BUILDER`].
+//! A user's build runs in a user namespace, where the kernel still takes it for that user. A build
+//! of root's would still be root wherever the kernel checks the user and not a capability, such as
+//! `/proc/sys`. So root's builds run as [`BUILDER`], a user that owns nothing.
 
 mod syscalls;
 #[cfg(test)]
@@ -41,27 +41,28 @@ use walkdir::WalkDir;
 
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
-/// All that a build may see of `/`. Merely listing what to hide would show what nobody thought of.
+/// Everything a build may see of `/`. An allowlist, because a list of things to hide would miss
+/// some.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
 
-/// Of `/etc` what the dynamic linker and Debian's alternatives take.
+/// The files of `/etc` that the dynamic linker and Debian's alternatives need.
 const ETC: [&str; 4] = ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"];
 
 /// User and group of a build. Debian and systemd give this number to nobody.
 const BUILDER: u32 = 65533;
 
-/// Bytes of `/tmp`, which is memory. A compiler's temporary files take some MiB a job.
+/// Size of `/tmp` in bytes. It is in memory. A compiler's temporary files need some MiB per job.
 const TMP: u64 = 1 << 30;
-/// Bytes of `/dev/shm`, which is memory, too.
+/// Size of `/dev/shm` in bytes. It is in memory, too.
 const SHM: u64 = 64 << 20;
-/// Processes and threads. A job of make has about six at once.
+/// Most processes and threads. A make job has about six at once.
 const PROCESSES: usize = 4096;
 const PROCESSES_A_CPU: usize = 64;
 
-/// When memory runs out, the kernel ends a build first.
+/// When memory runs out, the kernel kills a build first.
 const OOM_SCORE_ADJ: &[u8] = b"1000";
 
-/// `keyctl(2)`: a new session keyring.
+/// `keyctl(2)`: join a new session keyring.
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
 
 /// A bubblewrap that works here.
@@ -71,16 +72,16 @@ pub struct Confinement {
     way: Way,
 }
 
-/// How a build stops being the caller.
+/// How a build gives up the caller's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// As root: bubblewrap makes the mounts with root's powers, then the build becomes [`BUILDER`].
+    /// For root: bubblewrap mounts with root's privileges, then the build becomes [`BUILDER`].
     Become,
-    /// As anybody else: in a user namespace, in which it is called [`BUILDER`].
+    /// For others: a user namespace in which the user is called [`BUILDER`].
     Namespace,
 }
 
-/// What one child sees besides the system.
+/// The paths and variables that a child sees besides the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub read: Vec<PathBuf>,
@@ -91,19 +92,20 @@ pub struct View {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "failed to confine the build: {reason}; install the Debian package bubblewrap and allow user namespaces \
-     (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)"
+    "failed to confine the build: {reason}; install the Debian package bubblewrap and allow user \
+     namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)"
 )]
 pub struct Unconfined {
     pub reason: String,
 }
 
 impl Confinement {
-    /// Tries it: bubblewrap may be installed where the kernel or a container forbids namespaces.
+    /// Runs a trial: bubblewrap may be installed although the kernel or a container forbids
+    /// namespaces.
     pub fn probe() -> Result<Confinement, Unconfined> {
         let absent = || Unconfined { reason: "bwrap is not installed".to_owned() };
         let program = in_path("bwrap").ok_or_else(absent)?;
-        // Root of a container may lack the powers that the first way takes.
+        // A container's root may lack the privileges of the first way.
         let ways: &[Way] = if geteuid().is_root() && is_mapped(BUILDER) {
             &[Way::Become, Way::Namespace]
         } else {
@@ -129,14 +131,14 @@ impl Confinement {
         child::run(&mut command, PROBE_LIMIT).map(drop)
     }
 
-    /// `program` in the confinement, in the folder `cwd`; its arguments can be added.
+    /// Makes a command that runs `program` confined, in the folder `cwd`. Arguments can be added.
     pub fn command(&self, view: &View, cwd: &Path, program: &OsStr) -> io::Result<Command> {
         let program_of_filter = syscalls::filter().map_err(io::Error::other)?;
         let mut filter = fs::File::from(memfd_create(c"tramplab-seccomp", MFdFlags::MFD_CLOEXEC)?);
         filter.write_all(&syscalls::bytes(&program_of_filter))?;
         let mut command = Command::new(&self.program);
         command
-            // The sandbox's first process shows the environment that bubblewrap was started with.
+            // The sandbox's first process exposes bubblewrap's environment.
             .env_clear()
             .args(arguments(self.way, view, cwd))
             .args(["--seccomp".into(), filter.as_raw_fd().to_string()])
@@ -151,7 +153,7 @@ impl Confinement {
                 lseek(filter.as_fd(), 0, Whence::SeekSet)?;
                 fcntl(filter.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
                 leave_keyring()?;
-                // Absent where /proc is not mounted; the build is then like any other process.
+                // Fails if /proc is not mounted; the build is then killed like any other process.
                 let _ = raise_oom_score();
                 Ok(())
             });
@@ -159,8 +161,8 @@ impl Confinement {
         Ok(command)
     }
 
-    /// Makes `read` readable and `write` the build's own, with all that is in them. To be called
-    /// while nothing is running in there.
+    /// Makes `read` readable for the build, and `write` its own, recursively. Nothing may run in
+    /// there meanwhile.
     pub fn hand_over(&self, view: &View) -> io::Result<()> {
         if self.way == Way::Namespace {
             return Ok(());
@@ -183,7 +185,7 @@ impl Confinement {
     }
 }
 
-/// Sources of somebody with a umask of 077 are for that user only.
+/// With a umask of 077 the sources are readable only for their owner.
 fn make_readable(entry: &walkdir::DirEntry) -> io::Result<()> {
     let metadata = entry.metadata()?;
     let mode = metadata.mode();
@@ -198,7 +200,7 @@ fn make_readable(entry: &walkdir::DirEntry) -> io::Result<()> {
     fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | wanted))
 }
 
-/// A container may have so few users that this is none of them.
+/// True if the user exists in this namespace. A container may have few users.
 fn is_mapped(user: u32) -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.lines().any(|line| {
@@ -210,15 +212,15 @@ fn is_mapped(user: u32) -> bool {
     })
 }
 
-/// The session keyring is inherited, whatever else is unshared.
+/// Leaves the session keyring, which is inherited even into new namespaces.
 fn leave_keyring() -> io::Result<()> {
     let none = std::ptr::null::<libc::c_char>();
     // SAFETY: no memory is passed.
     let keyring = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none) };
     match (keyring, io::Error::last_os_error()) {
-        // No keys here: nothing to leave.
+        // The kernel has no keyrings.
         (-1, error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
-        // A container's filter keeps all keys away.
+        // A container's filter blocks all keys.
         (-1, error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         (-1, error) => Err(error),
         _ => Ok(()),
@@ -244,8 +246,8 @@ fn reason(error: &child::ChildError) -> String {
     }
 }
 
-/// bubblewrap's arguments. Later mounts cover earlier ones, so what is bound comes after what is
-/// hidden, and what holds mounts is made read-only when they are there.
+/// Returns bubblewrap's arguments. Later mounts cover earlier ones, so binds follow the mounts that
+/// hide. Folders with mounts in them become read-only last.
 fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
     let builder = BUILDER.to_string();
     let mut words: Vec<OsString> = [
@@ -254,7 +256,8 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
         "--unshare-net",
         "--unshare-uts",
         "--unshare-cgroup-try",
-        // Started by root, bubblewrap would leave its powers to the child, and with them the mounts.
+        // bubblewrap started by root would leave its capabilities to the child, which could then
+        // change mounts.
         "--cap-drop",
         "ALL",
         "--die-with-parent",
@@ -267,7 +270,7 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
     .map(OsString::from)
     .into();
     match way {
-        // For `setpriv`, which gives them up.
+        // `setpriv` needs them, and drops them.
         Way::Become => words.extend(
             ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
                 .map(OsString::from),
@@ -281,12 +284,12 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
     }
     for folder in SYSTEM {
         match fs::read_link(folder) {
-            // Merged /usr.
+            // A merged /usr.
             Ok(target) => words.extend(["--symlink".into(), target.into(), folder.into()]),
             Err(_) => words.extend(["--ro-bind-try", folder, folder].map(OsString::from)),
         }
     }
-    // bubblewrap makes the parents of what it binds for root alone.
+    // bubblewrap makes the parents of binds accessible only to root.
     let parents = view.read.iter().chain(&view.write).flat_map(|path| path.ancestors().skip(1));
     let parents: BTreeSet<&Path> = parents.filter(|path| path.parent().is_some()).collect();
     let folders = |paths: BTreeSet<&Path>| {
@@ -316,10 +319,10 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
     words
 }
 
-/// What the program is started by, inside.
+/// Returns the wrapper that starts the program inside the sandbox.
 fn inside(way: Way) -> Vec<OsString> {
     let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    // Here and not outside: there the user's own processes count, and root's never.
+    // Set inside: outside, the user's other processes would count, and root has no limit.
     let processes = format!("--nproc={}", PROCESSES.max(PROCESSES_A_CPU * cpus));
     let limits = ["prlimit".to_owned(), processes, "--core=0".to_owned(), "--".to_owned()];
     let builder = BUILDER.to_string();
@@ -340,7 +343,8 @@ fn inside(way: Way) -> Vec<OsString> {
     become_builder.into_iter().chain(limits.map(OsString::from)).collect()
 }
 
-/// The folders to show for programs outside the system's folders: `/opt/llvm` for `/opt/llvm/bin/clang`.
+/// Returns the folders to show for programs outside the system's folders: `/opt/llvm` for
+/// `/opt/llvm/bin/clang`.
 pub fn folders_of(programs: &[PathBuf]) -> Vec<PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from);
     let mut folders: Vec<_> =
@@ -356,7 +360,7 @@ fn folder_of(program: &Path, home: Option<&Path>) -> Option<PathBuf> {
     }
     let bin = program.parent()?;
     let prefix = bin.parent()?;
-    // `~/bin/gcc` must not show the home, nor `/home/somebody/gcc` all homes.
+    // `~/bin/gcc` must not expose the home, nor `/home/somebody/gcc` all homes.
     let shows_home = home.is_some_and(|home| home.starts_with(prefix));
     let deep = prefix.components().count() > 2 || prefix.starts_with("/opt");
     let bare = prefix == Path::new("/opt");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The system calls that a confined build is refused.
+//! The system calls that a confined build may not make.
 //!
-//! Namespaces hide processes, the network and files. They do not hide keyrings, the sockets of
-//! virtual machines, the kernel's log, nor the parts of the kernel that have had the most holes. A
-//! build needs none of them. What is refused answers ENOSYS, so that libc falls back from clone3()
-//! to clone(), whose flags a filter can see.
+//! Namespaces hide processes, the network and files. They do not hide keyrings, sockets of virtual
+//! machines, the kernel's log, or the parts of the kernel that have had the most security holes. A
+//! build needs none of them. Refused calls return ENOSYS, so that libc falls back from clone3() to
+//! clone(), whose flags a filter can see.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -12,7 +12,7 @@ use seccompiler::{
 };
 use std::{collections::BTreeMap, env};
 
-/// Refused whatever their arguments are.
+/// Refused with any arguments.
 const REFUSED: [libc::c_long; 12] = [
     // Keyrings have no namespace.
     libc::SYS_keyctl,
@@ -32,20 +32,20 @@ const REFUSED: [libc::c_long; 12] = [
     libc::SYS_clone3,
 ];
 
-/// Sockets of all other families are refused: AF_VSOCK, AF_ALG and AF_QIPCRTR ignore the namespace.
+/// Allowed socket families. AF_VSOCK, AF_ALG and AF_QIPCRTR ignore the namespace.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
-/// Calls of x86-64's x32 ABI have their own numbers: the same ones with this bit.
+/// Calls of x86-64's x32 ABI have the same numbers with this bit set.
 const X32: libc::c_long = 0x4000_0000;
 
-/// The filter, for this host's architecture. Calls of its 32-bit twin kill the caller.
+/// Returns the filter for this host's architecture. Calls of its 32-bit ABI kill the caller.
 pub fn filter() -> Result<BpfProgram, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|&number| (number, Vec::new())).collect();
     let other_family =
         FAMILIES.iter().map(|&family| condition(0, SeccompCmpOp::Ne, u64::from(family.unsigned_abs())));
     rules.insert(libc::SYS_socket, vec![rule(other_family.collect())?]);
-    // A user namespace gives its maker all powers over it.
+    // The creator of a user namespace has all privileges in it.
     let new_user = u64::from(libc::CLONE_NEWUSER.unsigned_abs());
     for number in [libc::SYS_clone, libc::SYS_unshare] {
         let is_set = condition(0, SeccompCmpOp::MaskedEq(new_user), new_user);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each hostile act is done inside, and where it can be also outside, where it succeeds.
+//! Each hostile act runs inside and, if possible, also outside, where it succeeds.
 
 use super::*;
 use nix::unistd::getuid;
@@ -36,7 +36,7 @@ fn arguments_show_and_allow_only_what_is_named() {
             let allowed = path.starts_with("/etc/") || path == "/home/me/src" || SYSTEM.contains(&path);
             assert!(allowed && path != "/etc/shadow", "{path}");
         }
-        // A cache in /tmp: shown after /tmp is hidden, and before / becomes read-only.
+        // A cache in /tmp is bound after /tmp is hidden and before / becomes read-only.
         let at = |word| words.iter().position(|other| *other == word).unwrap();
         assert!(at("--tmpfs") < at("/home/me/src"));
         assert!(at("/home/me/src") < at("--remount-ro"));
@@ -44,7 +44,7 @@ fn arguments_show_and_allow_only_what_is_named() {
 }
 
 #[test]
-fn a_compiler_elsewhere_is_shown_and_the_home_is_not() {
+fn shows_foreign_compiler_but_not_the_home() {
     let home = Some(Path::new("/home/me"));
     for (program, expected) in [
         ("/usr/bin/gcc-13", None),
@@ -61,7 +61,7 @@ fn a_compiler_elsewhere_is_shown_and_the_home_is_not() {
     }
 }
 
-/// All ways that this host allows. None where bubblewrap does not work: the reason is then shown.
+/// Returns all ways that work on this host. Prints the reason if none does.
 fn confinements() -> Vec<Confinement> {
     match Confinement::probe() {
         Ok(found) => {
@@ -80,7 +80,7 @@ fn path() -> View {
     View { environment: vec![("PATH", "/usr/bin:/bin".into())], ..View::default() }
 }
 
-/// The script's output and whether it ended well.
+/// Runs a script. Returns true on success, and its output.
 fn sh(confinement: &Confinement, view: &View, cwd: &Path, script: &str) -> (bool, String) {
     confinement.hand_over(view).unwrap();
     let mut command = confinement.command(view, cwd, OsStr::new("bash")).unwrap();
@@ -138,14 +138,12 @@ fn reads_and_writes_only_what_is_shown() {
         }
         assert_eq!(fs::read_to_string(format!("{root}/src/file")).unwrap(), "src");
         assert!(!Path::new("/usr/tramplab-was-here").exists());
-        // Its /tmp is gone.
+        // The sandbox's /tmp is gone.
         assert!(!Path::new("/tmp/x").exists() || fs::read_to_string("/tmp/x").unwrap() != "x\n");
     }
 }
 
-/// With the value that it has, so that nothing happens where the defence fails. Root may do it
-/// outside.
-/// kbuild runs awk, which on Debian is a link through `/etc/alternatives`.
+/// kbuild runs awk. On Debian that is a link through `/etc/alternatives`.
 #[test]
 fn runs_programs_by_debians_alternatives() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,6 +155,8 @@ fn runs_programs_by_debians_alternatives() {
     }
 }
 
+/// Writes back the current value, so that nothing changes if the defence fails. Root may do it
+/// outside.
 #[test]
 fn writes_nothing_below_proc() {
     let again = |file: &str| format!("value=$(cat {file}) && echo \"$value\" > {file}");
@@ -196,7 +196,7 @@ fn has_no_network_no_environment_and_sees_no_process() {
     }
 }
 
-/// An open file is read, and an open folder written to, whatever is mounted.
+/// An inherited descriptor would give access to its file or folder despite all mounts.
 #[test]
 fn inherits_no_descriptor() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,12 +217,12 @@ fn inherits_no_descriptor() {
     for confinement in confinements() {
         let (_, output) = sh(&confinement, &path(), Path::new("/"), &script);
         assert!(!output.contains("hunter2") && !planted.exists(), "{output}");
-        // The fourth is the listing's own.
+        // `ls` itself opens the fourth.
         assert!(output.ends_with("\n0\n1\n2\n3\n"), "{output}");
     }
 }
 
-/// A call that the filter knows by its number, through perl, which every kernel build takes.
+/// Makes a raw system call through perl, which every kernel build needs.
 fn call(number: libc::c_long, arguments: &str) -> String {
     let script = format!("my @a = ({arguments}); print syscall({number}, @a) < 0 ? $! + 0 : \"done\"");
     format!("perl -e {}", shell_words::quote(&script))
@@ -245,11 +245,11 @@ fn refuses_calls_that_namespaces_do_not_hold() {
         call(libc::SYS_unshare, &libc::CLONE_NEWUSER.to_string()),
         call(libc::SYS_setns, "0, 0"),
     ];
-    // Those that this kernel has not would be refused by nobody.
+    // Skip the calls that this kernel lacks.
     calls.retain(|call| outside(call).1 != refused);
     assert!(calls.len() >= 4, "{calls:?}");
     if cfg!(target_arch = "x86_64") {
-        // The same by the number of the x32 ABI.
+        // The same call by its x32 number.
         calls.push(call(libc::SYS_keyctl | 0x4000_0000, keyctl_get_session));
     }
     for confinement in confinements() {
@@ -257,7 +257,7 @@ fn refuses_calls_that_namespaces_do_not_hold() {
             let (well, output) = sh(&confinement, &path(), Path::new("/"), call);
             assert_eq!((well, &output), (true, &refused), "{confinement:?}: {call}");
         }
-        // What a build takes still works.
+        // Calls that a build needs still work.
         for call in [
             call(libc::SYS_socket, &format!("{}, {}, 0", libc::AF_UNIX, libc::SOCK_STREAM)),
             call(libc::SYS_unshare, &libc::CLONE_FS.to_string()),
@@ -270,7 +270,8 @@ fn refuses_calls_that_namespaces_do_not_hold() {
 
 #[test]
 fn is_in_a_session_keyring_of_its_own() {
-    // KEYCTL_GET_KEYRING_ID of the session's, which the filter refuses: asked before bubblewrap.
+    // KEYCTL_GET_KEYRING_ID for the session keyring. The filter refuses it, so it runs without
+    // bubblewrap.
     let ask = || {
         // SAFETY: no memory is passed.
         unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) }
@@ -296,8 +297,8 @@ fn memory_and_processes_have_limits() {
         assert_eq!(sh("cat /proc/self/oom_score_adj"), (true, "1000\n".to_owned()));
         let limit = PROCESSES.max(PROCESSES_A_CPU * thread::available_parallelism().unwrap().get());
         assert_eq!(sh("ulimit -u").1, format!("{limit}\n"));
-        // Root itself is exempt from the limit, and so is its namespace. No more are started than it takes to see that: other
-        // confined builds of root's run as the same user.
+        // Root and its namespace are exempt from the limit. Starts few processes: other confined
+        // builds of root's run as the same user.
         if confinement.way == Way::Become || !getuid().is_root() {
             let (_, output) = sh("prlimit --nproc=1 -- sh -c 'sleep 0 & wait'");
             assert!(output.contains("Cannot fork"), "{confinement:?}: {output}");
@@ -307,9 +308,8 @@ fn memory_and_processes_have_limits() {
     }
 }
 
-/// What holds for root holds for others as well, who are confined in the other way.
 #[test]
-fn the_same_holds_for_a_user() {
+fn passes_for_unprivileged_user_too() {
     if !getuid().is_root() || confinements().is_empty() {
         return;
     }
@@ -331,7 +331,7 @@ fn the_same_holds_for_a_user() {
     assert!(ran >= 8 && output.contains("0 failed"), "{output}");
 }
 
-/// A shell stands for tramplab: when it is killed, so is what it had bubblewrap run.
+/// A shell plays tramplab. When it is killed, bubblewrap's child dies too.
 #[test]
 fn dies_with_its_parent() {
     let Some(confinement) = confinements().pop() else { return };
@@ -362,7 +362,7 @@ fn dies_with_its_parent() {
     assert!(beat.exists(), "it runs");
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // Its output is closed when the last of its processes is gone.
+    // The pipe closes when the last process is gone.
     parent.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
     let last = fs::read(&beat).unwrap();
     thread::sleep(Duration::from_millis(200));
