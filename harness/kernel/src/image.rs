@@ -19,11 +19,11 @@ pub struct Header {
 pub enum ImageError {
     #[error("failed to read it: {0}")]
     Read(#[from] io::Error),
-    #[error("not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {0}")]
+    #[error("it is not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {0}")]
     NotAnImage(&'static str),
-    #[error("truncated: it has {length} bytes; its header says at least {expected}")]
+    #[error("it is truncated: {length} bytes long; its header says at least {expected}")]
     Truncated { length: u64, expected: u64 },
-    #[error("a kernel for {}; expected one for {}", found.name(), expected.name())]
+    #[error("it is a kernel for {}; expected one for {}", found.name(), expected.name())]
     WrongArch { found: Arch, expected: Arch },
 }
 
@@ -166,7 +166,7 @@ mod tests {
     fn rejects_truncated_images_and_other_files() {
         const X86: u64 = 11_706_880;
         let is_no = |what: &str| {
-            format!("not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
+            format!("it is not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
         };
         for (name, head, length, expected) in [
             ("whole", bz_image(), X86, Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64")))),
@@ -180,20 +180,20 @@ mod tests {
                 "truncated",
                 bz_image(),
                 X86 - 1,
-                Err("truncated: it has 11706879 bytes; its header says at least 11706880".to_owned()),
+                Err("it is truncated: 11706879 bytes long; its header says at least 11706880".to_owned()),
             ),
             (
                 "only its first sectors",
                 bz_image(),
                 1024,
-                Err("truncated: it has 1024 bytes; its header says at least 11706880".to_owned()),
+                Err("it is truncated: 1024 bytes long; its header says at least 11706880".to_owned()),
             ),
             ("arm64", arm64(), 0x30000, Ok((Arch::Arm64, None))),
             (
                 "arm64 truncated",
                 arm64(),
                 0x2ffff,
-                Err("truncated: it has 196607 bytes; its header says at least 196608".to_owned()),
+                Err("it is truncated: 196607 bytes long; its header says at least 196608".to_owned()),
             ),
             ("empty", vec![], 0, Err(is_no("an empty file"))),
             (
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(result, expected, "{name}");
         }
         let wrong = check(file(&arm64(), 0x30000).path(), Arch::X86_64).unwrap_err().to_string();
-        assert_eq!(wrong, "a kernel for arm64; expected one for x86_64");
+        assert_eq!(wrong, "it is a kernel for arm64; expected one for x86_64");
     }
 
     proptest::proptest! {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel tree's own `bench` and `test_progs`, built from the same sources as a kernel, in the same folder and confinement.
+//! Builds the kernel tree's own `bench`, `test_progs` and kselftest programs, from the same sources
+//! as a kernel, in the same folder and confinement.
 //!
-//! Their Makefile writes into the sources, which builds here may not: it runs in a copy of `tools/`, with links to the rest. The copy is
-//! made anew each time, inside the confinement; what is made of it stays in `selftests/out` of the build folder, and with the base.
+//! Their Makefile writes into the sources, which must not change here. So it runs in a copy of
+//! `tools/`, with links to the rest. The copy is made anew each time, inside the confinement. The
+//! results stay in `selftests/out` of the build folder and are kept with the base.
 
 use super::{
     BuildError, Builder, Event, Events, Hasher, Holds, Reason, build_error, io_error, is_own,
@@ -34,30 +36,31 @@ use tramplab_model::{
 };
 use walkdir::WalkDir;
 
-/// As `compile::RECIPE`.
+/// Version of the procedure, like `compile::RECIPE`.
 const RECIPE: &str = "4";
 
 const KIND: &str = "kernel-selftests";
 
-/// Where what was built lies in the guest.
+/// The folder of the built tests in the guest.
 pub const IN_GUEST: &str = "selftests";
 
 const BENCH: &str = "bench";
 const TEST_PROGS: &str = "test_progs";
-/// Below it, programs of other folders than BPF's: in what is built, and in the guest.
+/// Subfolder for programs of folders other than BPF's, in the build and in the guest.
 pub const PROGRAMS: &str = "kselftest";
 
-/// No source of a test is larger.
+/// Most bytes read of a source. No test's source is larger.
 const SOURCE_LIMIT: u64 = 4 << 20;
 
-/// All that a guest unpacks into its memory.
+/// Most bytes of all files that a guest unpacks into its memory.
 const LARGEST: u64 = 512 << 20;
 
-/// In the build folder.
+/// Name of the file in the build folder.
 const MAKEFILE: &str = ".tramplab-selftests.mk";
 
-/// What the rules below do is cheap beside what they prepare; the lists of files come in files, as they are long. Of an earlier build only
-/// the folders stay, libbpf's and bpftool's: the tree's rules for the rest know too little of what their sources include.
+/// The rules are cheap compared to the builds that they prepare. Long lists are passed in files.
+/// Only the folders of an earlier build are kept, those of libbpf and bpftool: the tree's other
+/// rules miss dependencies on included files.
 const PREPARE: &str = r#"# Written by tramplab.
 .NOTPARALLEL:
 .PHONY: fresh
@@ -81,13 +84,13 @@ prepared:
 	@rm -rf $(TREE)
 "#;
 
-/// Built, in the cache.
+/// Built tests in the cache.
 #[derive(Clone, Debug)]
 pub struct Selftests {
-    /// What a guest's root has besides, by the paths there.
+    /// Files to add to a guest's root, under their paths there.
     pub root: PathBuf,
     pub record: Record,
-    /// What the tree says is not to be run.
+    /// Tests that the tree denies.
     pub denied: DenyList,
 }
 
@@ -95,14 +98,16 @@ pub struct Selftests {
 pub struct Record {
     pub key: String,
     pub seconds: f64,
-    /// Of `test_progs`, with the files that have them.
+    /// The tests of `test_progs`, each with its file.
     pub tests: BTreeMap<Name, String>,
-    /// Of other folders.
+    /// Programs of other folders.
     pub programs: BTreeSet<Program>,
-    /// What the tree has and what does not build: `bench`, `test_progs/TEST`, `kselftest/PROGRAM`.
+    /// Targets that the tree has but that do not build: `bench`, `test_progs/TEST`,
+    /// `kselftest/PROGRAM`.
     pub broken: BTreeMap<String, Broken>,
     pub clang: Option<String>,
-    /// SHA-256 of all that a guest's root has of it. The same order may give another one: of another host, with other libraries.
+    /// SHA-256 of the files for a guest's root. The same key may have other contents on a host with
+    /// other libraries.
     pub contents: String,
 }
 
@@ -110,13 +115,13 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broken {
     pub reason: String,
-    /// The same sources always say so. What is not sure to be theirs is tried again by the next run: a tool that was missing, a
-    /// compiler that was killed.
+    /// True if the same sources always fail like this. Otherwise the next run tries again: a tool
+    /// was missing, or a compiler was killed.
     pub lasts: bool,
 }
 
 impl Record {
-    /// Why a test is not there that the tree has.
+    /// Returns why one of the tree's tests is not built.
     pub fn broken(&self, test: &Test) -> Option<&str> {
         let error = match test {
             Test::Bench { .. } => self.broken.get(BENCH),
@@ -125,7 +130,7 @@ impl Record {
         error.map(|broken| broken.reason.as_str())
     }
 
-    /// Whether another run would find the same.
+    /// True if another run would give the same result.
     fn lasts(&self) -> bool {
         self.broken.values().all(|broken| broken.lasts)
     }
@@ -138,7 +143,7 @@ where
     CE: Into<Reason>,
     AE: Into<Reason>,
 {
-    /// The tests of the tree with `count` patches.
+    /// Builds the tests of the tree with `count` patches.
     pub fn build_selftests(
         &mut self,
         count: usize,
@@ -157,7 +162,8 @@ where
             super::digest(words.iter().map(String::as_str))
         };
         let arch = self.order.arch;
-        // One for each time that it was tried: what does not last stays for whoever is using it, and is passed over.
+        // Each attempt has an entry. Users of an unlasting result keep its entry; later runs skip
+        // it.
         let mut place = key.clone();
         for attempt in 2.. {
             let Some(entry) = self.cache.get(KIND, &place) else { break };
@@ -167,7 +173,7 @@ where
             }
             place = format!("{key}-{attempt}");
         }
-        // As in `build`.
+        // Opens the workspace first, as in `build`.
         self.open(events)?;
         let cache = self.cache;
         let entry = cache.entry(KIND, &place, |folder| {
@@ -190,7 +196,7 @@ where
         events: &mut Events,
     ) -> Result<(), BuildError> {
         let start = Instant::now();
-        // `build/` must hold the kernel, which the cache may have had.
+        // `build/` must hold the kernel. If the kernel came from the cache, it does not.
         let (holds, applied) = (self.opened().build, self.opened().applied);
         if holds == Holds::Unknown || applied != count {
             self.require_base(log, events)?;
@@ -212,7 +218,7 @@ where
         let sources = read_sources(&source.join(FOLDER))?;
         let place = build.join("selftests");
         let (tree, out) = (place.join("tree"), place.join("out"));
-        // Each run of make has a log of its own, so that its first error is its own.
+        // Each run of make has its own log, so that the first error belongs to that run.
         let make = Make {
             tools: &tools,
             confinement: order.confinement.as_ref(),
@@ -225,7 +231,7 @@ where
         let mut run = |words: &[OsString], events: &mut Events| {
             logs += 1;
             let log = log.with_extension(format!("{logs}.log"));
-            // What another kernel's tests have left there.
+            // Discards the log of another kernel's tests.
             fs::write(&log, "").map_err(io_error("write", &log))?;
             let ended = Make { log: &log, ..make.clone() }.run_words(words, &mut |_| events(Event::Waiting));
             ended.map(drop).map_err(|error| {
@@ -235,7 +241,8 @@ where
                 build_error(order, error, &tree, &log)
             })
         };
-        // What does not build says so in the cells that it is for. An error that is not the sources' ends it all.
+        // A target that does not build is reported in its cells. Errors that are not the sources'
+        // fault end the build.
         let of_sources = |result: Result<(), BuildError>| match result {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_sources() => Ok(Some(error)),
@@ -246,7 +253,7 @@ where
         let mut modules = None;
         if wanted.test_progs() {
             order.stage(events, "building modules")?;
-            // What modules of the tests are made with.
+            // Modules of the tests need the kernel's modules.
             modules = of_sources(run(&make.words(&["modules"]), events))?;
         }
         let mut headers = None;
@@ -278,7 +285,7 @@ where
         let prepare = |selection: &Selection, targets: &[&str]| {
             let list =
                 |names: &BTreeSet<String>| names.iter().map(|name| format!("{name}\n")).collect::<String>();
-            // Even where no test is made the tree's rules want a file of tests to be there.
+            // The tree's rules need at least one test file, even if no test is built.
             let any = || sources.tests.keys().take(1).cloned().collect();
             let files = if selection.files.is_empty() { any() } else { selection.files.clone() };
             for (path, text) in [
@@ -299,7 +306,7 @@ where
                 variable("OUTPUT", &out),
                 variable("VMLINUX_BTF", &build.join("vmlinux")),
                 variable("KDIR", &build),
-                // Not what this host happens to have besides: libpcap, LLVM's libraries.
+                // Ignore optional libraries of this host: libpcap, LLVM.
                 "PKG_CONFIG=false".into(),
                 "SKIP_LLVM=1".into(),
                 "feature-llvm=0".into(),
@@ -315,7 +322,7 @@ where
         let mut left = wanted.clone();
         let mut selection = selection::select(&sources, &left);
         run(&prepare(&selection, &["fresh", "prepare"])?, events)?;
-        // Of a tree that has none of the tests there is nothing to build.
+        // If the tree has none of the tests, there is nothing to build.
         while let Some(clang) = clang.filter(|_| !selection.tests.is_empty()) {
             let (tests, programs) = (selection.tests.len(), selection.programs.len());
             order.stage(
@@ -330,7 +337,8 @@ where
                 made.add(TEST_PROGS, None);
                 break;
             };
-            // One program is made of all of them: it is made again without the tests that the error is of.
+            // All tests are in one program. It is built again without the tests that the error
+            // belongs to.
             let culprits = match &error {
                 BuildError::Compile { error, .. } => {
                     selection::needing(&sources, &selection, error.file.as_deref(), &error.message)
@@ -343,7 +351,7 @@ where
                 made.tests.insert(*test, file.clone());
                 left.tests.remove(test);
             }
-            // Those too that are wanted for themselves, and may have no test.
+            // Also drop wanted files, which may have no test.
             left.files.retain(|file| !culprits.contains(file));
             let rest = selection::select(&sources, &left);
             if culprits.is_empty() || rest == selection {
@@ -382,7 +390,7 @@ where
             made.add(&name, of_sources(run(&words, events))?);
         }
         let collected = collect(&out, &source.join(FOLDER), folder, order.arch, &made.whole);
-        // It would be looked through, and kept with the base.
+        // The copy would be scanned, and kept with the base.
         let gone = run(&rules(&["prepared"]), events);
         made.give_up(collected?);
         gone?;
@@ -408,13 +416,13 @@ where
     }
 }
 
-/// What came of it.
+/// The results of a build.
 #[derive(Default)]
 struct Made {
     tests: BTreeMap<Name, String>,
     programs: BTreeSet<Program>,
     broken: BTreeMap<String, Broken>,
-    /// Files that must be there, from the folder that all is made in.
+    /// Files that must exist, relative to the output folder.
     whole: Vec<String>,
 }
 
@@ -428,10 +436,10 @@ impl Made {
         }
     }
 
-    /// What was made and is nothing for a guest.
+    /// Marks built targets that a guest cannot use as broken.
     fn give_up(&mut self, unfit: BTreeMap<String, String>) {
         for (target, reason) in unfit {
-            // A library that this host has not may be there the next time.
+            // A library that this host lacks may be installed later.
             let broken = Broken { reason, lasts: false };
             if target != TEST_PROGS {
                 self.broken.insert(target, broken);
@@ -446,7 +454,8 @@ impl Made {
 }
 
 impl Broken {
-    /// Without the log's place: it is kept longer than a run's logs, and may be found again for a kernel of another name.
+    /// Omits the log's path: the record outlives the log, and may be reused for a kernel with
+    /// another name.
     fn of(error: &BuildError) -> Broken {
         let reason = match error {
             BuildError::Compile { error, .. } => error.to_string(),
@@ -462,7 +471,7 @@ fn variable(name: &str, value: &Path) -> OsString {
     word
 }
 
-/// Whether the tree has a program: its source, or its folder's Makefile says that it makes it.
+/// True if the tree has the program's source, or if the folder's Makefile declares the program.
 fn has_program(root: &Path, program: &Program) -> Result<bool, BuildError> {
     let folder = root.join(program.folder());
     let makefile = folder.join("Makefile");
@@ -492,7 +501,7 @@ fn read_sources(folder: &Path) -> Result<selection::Sources, BuildError> {
         let mut files = Vec::new();
         for entry in fs::read_dir(folder).map_err(io_error("list", folder))? {
             let entry = entry.map_err(io_error("list", folder))?;
-            // A patch may put a link there.
+            // A patch may have put a link there.
             if entry.file_type().is_ok_and(|kind| kind.is_file())
                 && let Ok(name) = entry.file_name().into_string()
             {
@@ -520,8 +529,8 @@ fn read_sources(folder: &Path) -> Result<selection::Sources, BuildError> {
     Ok(sources)
 }
 
-/// Copies what a guest takes: the programs, what they open, the libraries that they are linked to, the tree's deny lists. Says which of what
-/// was made is nothing for a guest, and why.
+/// Copies the files for a guest: the programs, the files they open, their libraries, and the tree's
+/// deny lists. Returns the targets that a guest cannot use, each with the reason.
 fn collect(
     out: &Path,
     sources: &Path,
@@ -536,7 +545,7 @@ fn collect(
     let mut unfit = BTreeMap::new();
     for target in made {
         let mut files = vec![target.clone()];
-        // What else lies there is made for test_progs: objects that it opens, programs that it runs.
+        // The other files there belong to test_progs: objects that it opens, programs that it runs.
         if target == TEST_PROGS {
             files.extend(beside(out)?);
         }
@@ -570,31 +579,31 @@ fn collect(
     Ok(unfit)
 }
 
-/// What of a target goes into a guest.
+/// The size and the libraries of a target.
 struct Fit {
     bytes: u64,
     /// By their paths on this host.
     libraries: BTreeSet<PathBuf>,
 }
 
-/// Whether a guest can be given these files of one target: else the reason, which is the target's own.
+/// Checks that a guest can use the files of one target. The inner error is the target's fault.
 fn fit(files: &[String], out: &Path, arch: Arch, left: u64) -> Result<Result<Fit, String>, BuildError> {
     let mut fit = Fit { bytes: 0, libraries: BTreeSet::new() };
     for name in files {
         let path = out.join(name);
         match is_own(&path, out) {
             Ok(true) => {}
-            Ok(false) => return Ok(Err(format!("{name} is a link, or no file"))),
+            Ok(false) => return Ok(Err(format!("{name} is not a regular file"))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Err(format!("make ended well and did not make {name}")));
+                return Ok(Err(format!("make succeeded but did not make {name}")));
             }
             Err(error) => return Err(io_error("find", &path)(error)),
         }
-        // Before anything of it is read: what its sources say may be without end.
+        // Checked before reading: a hostile source can make a file of any size.
         fit.bytes += fs::metadata(&path).map_err(io_error("find", &path))?.len();
         if fit.bytes > left {
             let limit = LARGEST >> 20;
-            return Ok(Err(format!("with {name} the programs are more than {limit} MiB")));
+            return Ok(Err(format!("with {name} the programs exceed {limit} MiB")));
         }
         match linked::libraries(&path, arch) {
             Ok(libraries) => fit.libraries.extend(libraries),
@@ -605,7 +614,7 @@ fn fit(files: &[String], out: &Path, arch: Arch, left: u64) -> Result<Result<Fit
     Ok(Ok(fit))
 }
 
-/// The files of the folder that are for a guest, but those that have tests of their own.
+/// Returns the files in the folder that belong into a guest, except those of other targets.
 fn beside(out: &Path) -> Result<BTreeSet<String>, BuildError> {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(out).map_err(io_error("list", out))? {
@@ -619,7 +628,7 @@ fn beside(out: &Path) -> Result<BTreeSet<String>, BuildError> {
     Ok(names)
 }
 
-/// SHA-256 of a folder's files, by name and content: what a guest's root is made of.
+/// Returns the SHA-256 of a folder's files, by name and content.
 fn contents(root: &Path) -> Result<String, BuildError> {
     let mut hasher = Hasher::default();
     for entry in WalkDir::new(root).sort_by_file_name() {
@@ -640,7 +649,7 @@ fn deny_lists(arch: Arch) -> [&'static str; 2] {
     }
 }
 
-/// Not what programs are made of.
+/// True if the file is not an intermediate product.
 fn is_for_the_guest(name: &str) -> bool {
     let made_of = [".d", ".h", ".a", ".cmd", ".tmp"];
     let object = name.ends_with(".o") && !name.ends_with(".bpf.o");
@@ -677,15 +686,15 @@ mod tests {
     use std::{ops::ControlFlow, process::Command, time::Duration};
     use tramplab_host::cache::Cache;
 
-    /// As Linux's in what matters here: an image beside a vmlinux.
+    /// Imitates Linux's Makefile: an image beside a vmlinux.
     const KERNEL: &str = "\
 allnoconfig:\n\tcp $(KCONFIG_ALLCONFIG) $(O)/.config
 prepare modules headers:\n\t@echo '  GEN     $@'
 bzImage:\n\t@mkdir -p $(O)/arch/x86/boot; cp one.c $(O)/vmlinux; cp one.c $(O)/arch/x86/boot/bzImage
 ";
 
-    /// It writes into its sources, as the real one does, makes its list of tests of what it finds, needs what programs they include, and
-    /// cannot be made again where it was made.
+    /// Imitates the real Makefile: writes into its sources, collects its tests from the files it
+    /// finds, needs the programs they include, and fails if it is repeated in the same folder.
     const TESTS: &str = "\
 bench test_progs: %: $(OUTPUT)/% ;
 $(OUTPUT)/bench: bench.c $(VMLINUX_BTF) prog_tests/*.c\n\t$(CC) -o $@ $<\n\tcp progs/always.c $(OUTPUT)/always.bpf.o
@@ -700,7 +709,7 @@ words: always.skel.h
 include $(wildcard $(OUTPUT)/test.d)
 ";
 
-    /// What comes of a program is its own: `waits` wants a tool that this host has not the first time.
+    /// Each program has its own result. `waits` needs a tool that is missing the first time.
     const OTHERS: &str = "\
 TEST_GEN_PROGS := $(wildcard *.c) odd huge nothing waits
 $(OUTPUT)/%: %.c\n\t$(CC) -o $@ $<
@@ -753,7 +762,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
     }
 
     #[test]
-    fn a_trees_own_tests_are_built_from_what_its_series_makes_of_it() {
+    fn builds_trees_tests_with_its_patches() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path().join("cache"), true);
         let log = folder.path().join("log");
@@ -825,7 +834,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
             let mut command = Command::new(built.root.join(IN_GUEST).join("test_progs"));
             tramplab_host::child::run(&mut command, Duration::from_secs(20)).unwrap().stdout
         };
-        // The second does not even compile, and was not asked for.
+        // `second` does not compile, but was not requested.
         assert_eq!((names(&base), said(&base).as_str()), (vec!["first".to_owned()], "first ok\n"));
         let own = base.root.join(IN_GUEST);
         assert_eq!(fs::read_to_string(own.join("programs.txt")).unwrap(), "always.c\nfirst.c\n");
@@ -839,12 +848,13 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
         let head = build(1, &mut stages).unwrap();
         assert_eq!(names(&head), ["first", "third"]);
         assert_eq!(said(&head), "first ok\nthird new\n");
-        // Found again, and what the series brought is not in the base.
+        // The base is cached, without the series' test.
         stages.clear();
         let again = build(0, &mut stages).unwrap();
         assert_eq!((&again.record, stages), (&base.record, Vec::new()));
 
-        // A program of another folder has a place of its own, and what does not compile its error; of one that is not there nothing.
+        // A program of another folder has its own place. One that does not compile has an error. A
+        // missing one has no result.
         let other = own.join("kselftest/other");
         let output =
             tramplab_host::child::run(&mut Command::new(other.join("says_ok")), Duration::from_secs(20));
@@ -855,7 +865,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
         let broken: Vec<&str> = base.record.broken.keys().map(String::as_str).collect();
         assert_eq!(broken, ["kselftest/other/broken"]);
 
-        // Tests that do not compile, one in its own file and one in its BPF program, are no loss to the others.
+        // Broken tests do not affect others. One fails in its own file, one in its BPF program.
         let tests = ["first", "second", "worse"].map(|name| name.parse().unwrap());
         let broken = Wanted { tests: tests.into(), bench: true, ..Wanted::default() };
         let some = builder.build_selftests(0, &broken, &log, &mut |_| ControlFlow::Continue(())).unwrap();
@@ -872,16 +882,16 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
         }
         assert_eq!(some.record.broken.len(), 2);
         assert!(some.root.join(IN_GUEST).join("bench").is_file());
-        // With no test left there is no program.
+        // Without tests there is no program.
         let all = Wanted { tests: ["second".parse().unwrap()].into(), ..Wanted::default() };
         let all = builder.build_selftests(0, &all, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(all.record.broken.keys().collect::<Vec<_>>(), ["test_progs/second"]);
         assert!(!all.root.join(IN_GUEST).join("test_progs").exists());
-        // The tree's rules want a test to be there for `bench` as well.
+        // The tree's rules need a test file for `bench` as well.
         let bench = Wanted { bench: true, ..Wanted::default() };
         let bench = builder.build_selftests(0, &bench, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(bench.record.broken.is_empty() && bench.root.join(IN_GUEST).join("bench").is_file());
-        // What is odd of one program is no loss to the others, nor to the run.
+        // An unusable program does not affect the others or the run.
         let program = |name: &str| format!("other/{name}").parse().unwrap();
         let odd = Wanted {
             programs: ["says_ok", "odd", "huge", "nothing"].map(program).into(),
@@ -891,7 +901,7 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
         let why: Vec<&str> = odd.record.broken.values().map(|broken| broken.reason.as_str()).collect();
         assert!(
             why.len() == 3
-                && why[0].ends_with("more than 512 MiB")
+                && why[0].ends_with("exceed 512 MiB")
                 && why[1].ends_with("did not make kselftest/other/nothing")
                 && why[2].ends_with("its dynamic linker is /etc/passwd"),
             "{why:?}"
@@ -900,12 +910,12 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
             built.root.join(IN_GUEST).join("kselftest/other").join(name).is_file()
         };
         assert!(made(&odd, "says_ok") && !made(&odd, "odd") && !made(&odd, "huge"));
-        // Of a test that the tree has not there is nothing to build.
+        // A test that the tree lacks is not built.
         let none = Wanted { tests: ["fourth".parse().unwrap()].into(), ..Wanted::default() };
         let none = builder.build_selftests(0, &none, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(none.record.tests.is_empty() && none.record.broken.is_empty());
 
-        // What may be this host's is told, and tried again by the next run; what is the sources' is not.
+        // The next run retries errors that may be this host's, but not those of the sources.
         let late = Wanted { programs: ["broken", "waits"].map(program).into(), ..Wanted::default() };
         let first = builder.build_selftests(0, &late, &log, &mut |_| ControlFlow::Continue(())).unwrap();
         let said = |built: &Selftests, name: &str| {
@@ -928,9 +938,9 @@ int main(void) { for (int i = 0; i < sizeof(tests) / sizeof(*tests); i++) { prin
         let (second, was_made) = later();
         assert!(was_made && said(&second, "waits").is_none() && made(&second, "waits"));
         assert!(said(&second, "broken").unwrap().contains("broken.c"));
-        // The same was asked for, and another thing came of it: no guest's root is taken for the other.
+        // Another result for the same key has other contents, so guests do not mix them up.
         assert!(first.record.key == second.record.key && first.record.contents != second.record.contents);
-        // Who still uses the first goes on with it.
+        // The first result stays for its users.
         assert!(first.root.is_dir());
         let (third, was_made) = later();
         assert_eq!((third.root, was_made), (second.root, false));

@@ -383,7 +383,7 @@ fn names_unmet_dependencies_of_lost_options() {
         ("MODULES=m", "", "it is n): it is a bool, expected y or n"),
         ("HOSTNAME=y", "CONFIG_HOSTNAME=\"(none)\"", "it is (none)): it is a string, expected a \"text\""),
         ("LOADER=m", "", "it is n): it depends on MODULES [=n]"),
-        ("LOADER=y", "CONFIG_MODULES=y\nCONFIG_LOADER=m", "it is m): nothing that it depends on is missing"),
+        ("LOADER=y", "CONFIG_MODULES=y\nCONFIG_LOADER=m", "it is m): all its known dependencies are met"),
         (
             "STACKPROTECTOR=y",
             "",

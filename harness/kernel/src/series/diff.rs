@@ -21,13 +21,13 @@ use tramplab_host::{ChildError, child};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DiffError {
-    #[error("truncated: its last line, `{0}`, has no end; get the whole diff")]
+    #[error("it is truncated: its last line, `{0}`, has no end; get the whole diff")]
     Cut(String),
     #[error("git cannot read it: {0}; expected a unified diff as `git format-patch` writes it")]
     Git(String),
     #[error("it names `{}`, {why}; expected a path inside the tree", .path.display())]
     Unsafe { path: PathBuf, why: &'static str },
-    #[error("no new content for `{}`; make it with `git format-patch --binary`", .0.display())]
+    #[error("it has no new content for `{}`; make it with `git format-patch --binary`", .0.display())]
     NoContents(PathBuf),
     #[error("git is not installed, but it applies patches; run `apt install git`")]
     NoGit,

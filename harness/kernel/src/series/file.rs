@@ -17,7 +17,7 @@ const MOST_FILES: usize = 10_000;
 pub enum FileError {
     #[error("failed to read {}: {source}", .path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("failed to read {}: not an ordinary file", .path.display())]
+    #[error("failed to read {}: it is not an ordinary file", .path.display())]
     NotAFile { path: PathBuf },
     #[error(
         "failed to read {}: with it the series exceeds {} MiB; expected only patches",

@@ -41,7 +41,7 @@ pub enum SeriesError {
     Thread { origin: String, source: ThreadError },
     #[error("failed to read {}: {source}", .path.display())]
     Quilt { path: PathBuf, source: quilt::NotQuilt },
-    #[error("failed to read {}: not UTF-8 text", .path.display())]
+    #[error("failed to read {}: it is not UTF-8 text", .path.display())]
     NotText { path: PathBuf },
     #[error("failed to read {}: it lists no patch", .path.display())]
     EmptyList { path: PathBuf },
@@ -143,7 +143,7 @@ fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread,
         && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
         && total > 1
     {
-        note = Some(format!("{} is patch {number} of {total}, used alone", message.origin));
+        note = Some(format!("{} is patch {number} of {total}: taken alone", message.origin));
     }
     if let Some(cover) = cover_beside(path) {
         messages.extend(messages_in(&[cover], reader)?);

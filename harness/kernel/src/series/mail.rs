@@ -20,7 +20,7 @@ pub struct Message {
 
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
-    #[error("not a mail: {0}")]
+    #[error("it is not a mail: {0}")]
     Parse(#[from] MailParseError),
     #[error("{0} of its parts have a diff; expected one: save the right one as a file")]
     SeveralDiffs(usize),

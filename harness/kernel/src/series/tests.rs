@@ -134,9 +134,9 @@ fn reads_same_series_from_every_form() {
         assert_eq!(snapshot(tree.path()), changed, "{spec}");
     }
     let notes = loaded("lore.mbox").notes;
-    assert!(notes[0].starts_with("skipped 2 replies"), "{notes:?}");
+    assert!(notes[0].starts_with("left out 2 replies"), "{notes:?}");
     let notes = loaded("versions.mbox").notes;
-    assert!(notes[1].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is newer"), "{notes:?}");
+    assert!(notes[1].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is there too"), "{notes:?}");
 
     // The files that b4 saves for a message-id.
     let thread = thread::collect(saved_by_b4(&data("b4")).unwrap()).unwrap();
@@ -181,7 +181,7 @@ fn accepts_single_patch_of_a_series() {
     assert_eq!(series.patches.len(), 1);
     assert_eq!(series.patches[0].subject, TITLES[1]);
     let notes = series.notes.join("\n");
-    assert!(notes.ends_with(&format!("{name} is patch 2 of 4, used alone")), "{notes}");
+    assert!(notes.ends_with(&format!("{name} is patch 2 of 4: taken alone")), "{notes}");
 
     let shipped = shipped(&MANIFEST.replace("sub/all.mbox", name));
     fs::copy(data("format-patch").join(name), shipped.path().join("tidy").join(name)).unwrap();
@@ -294,7 +294,7 @@ fn names_errors_in_manifest() {
         ("sub/all.mbox", "link.patch", "failed to read `link.patch`, which {list} names: it is not inside"),
         ("sub/all.mbox", "/etc/passwd", "failed to read `/etc/passwd`"),
         ("sub/all.mbox", "none.patch", "/tidy/none.patch: No such file"),
-        ("sub/all.mbox", "sub", "/tidy/sub: not an ordinary file"),
+        ("sub/all.mbox", "sub", "/tidy/sub: it is not an ordinary file"),
     ] {
         let text = MANIFEST.replace(from, to);
         assert_ne!(text, MANIFEST);
@@ -386,7 +386,7 @@ fn skips_duplicates_and_unrelated_messages() {
     assert_eq!(subjects, [(1, "a"), (2, "b")]);
     let notes = series.notes.join("\n");
     assert!(notes.contains("message 5 (hello): its subject has no [PATCH]"), "{notes}");
-    assert!(notes.contains("message 4 (a fixup of somebody): the others are numbered"), "{notes}");
+    assert!(notes.contains("message 4 (a fixup of somebody): the others are counted"), "{notes}");
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn rejects_files_and_folders_that_are_no_series() {
         ("empty.mbox", "none of its 1 messages is a patch"),
         ("only.mbox", "none of its 1 messages is a patch"),
         ("fifo.mbox", "not an ordinary file"),
-        ("huge.mbox", "more than 64 MiB"),
+        ("huge.mbox", "exceeds 64 MiB"),
         ("quilted", "it lists no patch"),
         ("two", "it holds 2 patches"),
         ("out", "which"),

@@ -77,14 +77,14 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     if let Some(first) = replies.first() {
         let count =
             if replies.len() == 1 { "a reply".to_owned() } else { format!("{} replies", replies.len()) };
-        notes.push(format!("skipped {count} and the diffs they quote, from {} on", first.origin));
+        notes.push(format!("left out {count}, with what they quote: from {} on", first.origin));
     }
     let mut skip = |messages: &mut Vec<Message>, why: &str, keep: &dyn Fn(&Message) -> bool| {
         messages.retain(|message| {
             let kept = keep(message);
             if !kept {
                 let title = line(&message.subject.title);
-                notes.push(format!("skipped {} ({title}): {why}", message.origin));
+                notes.push(format!("left out {} ({title}): {why}", message.origin));
             }
             kept
         });
@@ -94,10 +94,10 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         skip(&mut messages, "its subject has no [PATCH]", &|message| message.subject.patch);
     }
     let newest = messages.iter().map(|message| message.subject.version).max().unwrap_or(1);
-    let why = format!("version {newest} is newer");
+    let why = format!("version {newest} is there too");
     skip(&mut messages, &why, &|message| message.subject.version == newest);
     if messages.iter().any(|message| message.subject.count.is_some()) {
-        skip(&mut messages, "the others are numbered and it is not", &|message| {
+        skip(&mut messages, "the others are counted and it is not", &|message| {
             message.subject.count.is_some()
         });
     }
