@@ -11,10 +11,9 @@ use std::{
 use tramplab_host::{Cache, child};
 use tramplab_kernel as kernel;
 use tramplab_kernel::{
-    KernelError, Recipe, Source,
+    Recipe, Source,
     compile::{BuildError, Builder, Confinement, Event, Order, ToolchainError},
     kconfig::{self, Uses},
-    series::Patch,
     source,
 };
 use tramplab_model::run::Arch;
@@ -92,10 +91,9 @@ impl Sources {
         let checkout = |into: &Path| {
             let mut command = std::process::Command::new("cp");
             command.args(["--archive", "--link", "--no-target-directory"]).arg(&self.tree).arg(into);
-            child::run(&mut command, Duration::from_secs(600)).map(drop)
+            Ok(child::run(&mut command, Duration::from_secs(600)).map(drop)?)
         };
-        let no_patch = |_: &Patch, _: &Path| Ok::<_, KernelError>(());
-        let mut builder = Builder::new(&order, &cache, checkout, no_patch)?;
+        let mut builder = Builder::new(&order, &cache, &checkout, &|_, _| Ok(()))?;
         let mut configured = false;
         let built = builder.build(0, &path("log"), &mut |event| match event {
             // The configuration is done.

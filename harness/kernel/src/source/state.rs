@@ -55,5 +55,5 @@ impl State {
 }
 
 fn file(into: &Path) -> PathBuf {
-    super::tarball::beside(into, ".checkout")
+    into.with_added_extension("checkout")
 }

@@ -42,7 +42,7 @@ pub fn fetched(
 /// Makes `into` hold the content of a tarball.
 pub fn checkout(tarball: &Path, into: &Path) -> Result<(), KernelError> {
     // Same disk as `into`, so that files can be moved.
-    let unpacked = Unpacked(beside(into, ".unpacked"));
+    let unpacked = Unpacked(into.with_added_extension("unpacked"));
     match fs::remove_dir_all(&unpacked.0) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(io_error("remove", &unpacked.0)(error));
@@ -94,11 +94,4 @@ fn top(tarball: &Path, unpacked: &Path) -> Result<PathBuf, KernelError> {
             Err(SourceError::Tarball { path: tarball.to_owned(), why }.into())
         }
     }
-}
-
-/// Appends `ending` to a path: `/cache/tree` becomes `/cache/tree.checkout`.
-pub fn beside(folder: &Path, ending: &str) -> PathBuf {
-    let mut path = folder.as_os_str().to_owned();
-    path.push(ending);
-    path.into()
 }

@@ -12,12 +12,11 @@ use crate::{
 use std::{
     collections::BTreeMap,
     fs,
-    path::Path,
     time::{Duration, Instant},
 };
 use tramplab_kernel::{
-    Image, KernelError,
-    compile::{self, BuildError, Builder, Order, Reason, Selftests},
+    Image,
+    compile::{self, BuildError, Builder, Order, Selftests},
     series::{Patch, Series},
 };
 use tramplab_model::{
@@ -25,16 +24,13 @@ use tramplab_model::{
     selftests,
 };
 
-pub(super) type Checkout<'a> = &'a dyn Fn(&Path) -> Result<(), KernelError>;
-pub(super) type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), Reason>;
-
 /// The kernels of one tree, built one after the other.
 pub(super) struct Building<'a> {
     pub(super) with: &'a Preparing<'a>,
     pub(super) order: &'a Order,
     /// The commit of the sources without patches.
     pub(super) commit: Option<&'a str>,
-    pub(super) builder: Builder<'a, Checkout<'a>, Apply<'a>>,
+    pub(super) builder: Builder<'a>,
     /// The tree's own tests that are built with each kernel.
     pub(super) selftests: Option<&'a selftests::Wanted>,
 }

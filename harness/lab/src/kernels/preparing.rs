@@ -3,7 +3,7 @@
 
 use super::{
     Prepared, Ready, Wanted,
-    building::{Apply, Building, Checkout},
+    building::Building,
     check, facts,
     names::{files_of_tests, name, names, patches_in, placebo_name, put_before_the_head, unbuilt},
     wanted::is_built,
@@ -227,7 +227,9 @@ impl Preparing<'_> {
             reverse: series.is_some_and(|series| series.reverse),
             confinement: self.confinement(),
         };
-        let checkout = |into: &Path| sources.checkout(into, self.cache, &mut |text| step(text));
+        let checkout = |into: &Path| -> Result<(), Reason> {
+            Ok(sources.checkout(into, self.cache, &mut |text| step(text))?)
+        };
         let apply = |patch: &Patch, tree: &Path| -> Result<(), Reason> {
             if let Change::Placebo(_) = change {
                 return Ok(placebo::apply(patch, tree)?);
@@ -235,7 +237,7 @@ impl Preparing<'_> {
             series::apply(patch, tree, order.reverse)?;
             Ok(commits.map_or(Ok(()), |commits| commits.check(patch, tree))?)
         };
-        let builder = Builder::new(&order, self.cache, &checkout as Checkout, &apply as Apply)?;
+        let builder = Builder::new(&order, self.cache, &checkout, &apply)?;
         run(&mut Building {
             with: self,
             order: &order,

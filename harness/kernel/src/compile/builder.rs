@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Builds a series patch by patch.
+
+use super::{
+    BuildError, Built, Event, Events, Hasher, Means, Order, Reason, Record, Tools,
+    error::{Unquoted, build_error, io_error},
+    make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
+    output::{image_path, image_target, read_record, require_own, write_anew, write_record},
+    toolchain,
+    workspace::{self, BaseState, Workspace, WorkspaceError},
+};
+use crate::{
+    kconfig::{self, Kconfig},
+    series::Patch,
+};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::BTreeSet,
+    fmt::Display,
+    fs, io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+use tramplab_host::cache::Cache;
+use tramplab_model::name::hex;
+
+/// Version of the build procedure. Raised when the same order would give another kernel.
+const RECIPE: &str = "1";
+
+const KIND: &str = "kernel-built";
+
+/// Steps that link vmlinux and pack the image; used until a build has counted them.
+const TAIL: u64 = 60;
+
+/// The same for a series' build: the link, and the steps that kbuild always repeats.
+const SERIES_TAIL: u64 = 42;
+
+/// Builds the base of a series, the base with the first patch, with the first two, and so on.
+pub struct Builder<'a> {
+    pub(super) order: &'a Order,
+    pub(super) cache: &'a Cache,
+    pub(super) tools: Tools,
+    checkout: Checkout<'a>,
+    apply: Apply<'a>,
+    pub(super) open: Option<Open>,
+    /// Cache entries of selftests that this builder has built, successfully or not.
+    pub(super) tried: BTreeSet<String>,
+}
+
+/// Checks out the sources without patches into a folder.
+pub type Checkout<'a> = &'a dyn Fn(&Path) -> Result<(), Reason>;
+
+/// Applies a patch to the sources in a folder, or reverts it.
+pub type Apply<'a> = &'a dyn Fn(&Patch, &Path) -> Result<(), Reason>;
+
+/// The workspace. It is opened for the first build.
+pub(super) struct Open {
+    pub(super) workspace: Workspace,
+    /// Number of patches applied to `src/`.
+    pub(super) applied: usize,
+    pub(super) build: Holds,
+    /// Steps of the series' last build that did not compile an object.
+    series_tail: u64,
+}
+
+/// The state of `build/`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    Unknown,
+    /// The base, perhaps with patches on top. make can continue there.
+    Series,
+}
+
+impl<'a> Builder<'a> {
+    /// Finds the toolchain. Builds nothing.
+    pub fn new(
+        order: &'a Order,
+        cache: &'a Cache,
+        checkout: Checkout<'a>,
+        apply: Apply<'a>,
+    ) -> Result<Builder<'a>, BuildError> {
+        let tools = toolchain::find(&order.toolchain, order.arch)?;
+        Ok(Builder { order, cache, tools, checkout, apply, open: None, tried: BTreeSet::new() })
+    }
+
+    /// A series' build reads the cache entries of base builds but writes none that a base would
+    /// read.
+    pub(super) fn ccache(&self, is_base: bool, log: &Path) -> Result<Option<Ccache>, BuildError> {
+        if !self.tools.ccache {
+            return Ok(None);
+        }
+        let folder = fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?;
+        Ok(Some(Ccache { folder, write: is_base }))
+    }
+
+    pub fn means(&self) -> Means {
+        let config_sha256 = hex(&Sha256::digest(self.order.config.text()));
+        Means { toolchain: self.tools.identity.join("; "), config_sha256 }
+    }
+
+    /// The cache key of a kernel: a hash of everything that affects the result.
+    pub fn key(&self, count: usize) -> String {
+        let Order { arch, digest, config, reverse, .. } = self.order;
+        let toolchain = self.tools.identity.join("\n");
+        let variables = self.tools.variables.join("\n").replace("ccache ", "");
+        let config = config.text();
+        let mut words = vec![RECIPE, arch.name(), digest, &config, &toolchain, &variables];
+        // Without patches both directions are the same kernel.
+        words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
+        let mut hasher = Hasher::default();
+        words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
+        for patch in self.order.patches.iter().take(count) {
+            hasher.add(&[u8::from(patch.reversed), patch.strip.min(255) as u8]);
+            hasher.add(&patch.diff);
+        }
+        hasher.end()
+    }
+
+    /// Builds the kernel with `count` patches; 0 is the base.
+    pub fn build(&mut self, count: usize, log: &Path, events: &mut Events) -> Result<Built, BuildError> {
+        let count = count.min(self.order.patches.len());
+        let key = self.key(count);
+        if let Some(entry) = self.cache.get(KIND, &key) {
+            return built(&entry, true);
+        }
+        // Opens the workspace before locking the entry, always in this order, so that two runs
+        // cannot deadlock.
+        self.open(events)?;
+        let cache = self.cache;
+        let mut made = false;
+        let entry = cache.entry(KIND, &key, |folder| {
+            made = true;
+            self.product(count, &key, folder, log, events).map_err(Unquoted)
+        });
+        let entry = entry.map_err(|Unquoted(error)| error);
+        built(&entry.inspect_err(|error| self.give_back(error))?, !made)
+    }
+
+    /// Frees the space of a build that filled the disk.
+    pub(super) fn give_back(&mut self, error: &BuildError) {
+        let error = if let BuildError::Base(base) = error { base } else { error };
+        if let (BuildError::NoRoom(_), Some(open)) = (error, &mut self.open) {
+            open.build = Holds::Unknown;
+            // If this fails, the next build reports it.
+            let _ = open.workspace.discard_build();
+        }
+    }
+
+    /// Builds the kernel and copies it into the cache entry's folder.
+    fn product(
+        &mut self,
+        count: usize,
+        key: &str,
+        folder: &Path,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(), BuildError> {
+        let start = Instant::now();
+        fs::write(log, "").map_err(io_error("write", log))?;
+        self.open(events)?;
+        let steps = if count == 0 {
+            self.base(log, events)?
+        } else {
+            self.require_base(log, events)?;
+            self.with_patches(count, log, events)?
+        };
+        let build = self.opened().workspace.build();
+        let image = image_path(&build, self.order.arch);
+        let config = build.join(".config");
+        for path in [&image, &config] {
+            require_own(path, &build)?;
+        }
+        for (from, name) in [(image.as_path(), "image"), (&config, "config"), (log, "log")] {
+            fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
+        }
+        let bytes = fs::read(folder.join("image")).map_err(io_error("read", &image))?;
+        let record = Record {
+            key: key.to_owned(),
+            description: self.order.description.clone(),
+            seconds: start.elapsed().as_secs_f64(),
+            steps,
+            confined: self.order.confinement.is_some(),
+            toolchain: self.tools.identity.clone(),
+            sha256: hex(&Sha256::digest(&bytes)),
+        };
+        write_record(folder, &record)
+    }
+
+    pub(super) fn opened(&mut self) -> &mut Open {
+        self.open.as_mut().expect("opened before")
+    }
+
+    pub(super) fn open(&mut self, events: &mut Events) -> Result<(), BuildError> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let Order { lineage, arch, description, .. } = self.order;
+        let toolchain = self.tools.identity.join("\n");
+        let name = workspace::name(lineage, &[arch.name(), &toolchain]);
+        let stage = match workspace::user(self.cache, &name) {
+            Some(process) => format!("waiting for process {process}, which builds in the folder {name}"),
+            None => format!("opening the build folder {name}"),
+        };
+        self.order.stage(events, &stage)?;
+        let workspace = Workspace::open(self.cache, &name)?;
+        self.order.stage(events, &format!("checking out {description}"))?;
+        self.check_out(&workspace)?;
+        if !self.cache.reuses() {
+            workspace.forget_base()?;
+        }
+        self.open = Some(Open { workspace, applied: 0, build: Holds::Unknown, series_tail: SERIES_TAIL });
+        Ok(())
+    }
+
+    /// Checks out the sources without patches.
+    fn check_out(&self, workspace: &Workspace) -> Result<(), BuildError> {
+        let Order { digest, description, .. } = self.order;
+        Ok(workspace.check_out(digest, description, self.checkout)?)
+    }
+
+    /// Removes all patches. Sources that cannot be restored are checked out again, so that no build
+    /// uses a wrong tree.
+    pub(super) fn take_out(&mut self) -> Result<(), BuildError> {
+        let open = self.opened();
+        open.applied = 0;
+        open.build = Holds::Unknown;
+        let open = self.open.as_ref().expect("opened before");
+        self.check_out(&open.workspace)
+    }
+
+    /// Ensures that the base's build folder exists. It may be gone although the base's kernel is
+    /// cached.
+    pub(super) fn require_base(&mut self, log: &Path, events: &mut Events) -> Result<(), BuildError> {
+        let key = self.key(0);
+        if self.opened().workspace.base_state().is_some_and(|state| state.key == key) {
+            return Ok(());
+        }
+        match self.base(log, events) {
+            Ok(_) => Ok(()),
+            Err(error @ BuildError::Interrupted { .. }) => Err(error),
+            Err(error) => Err(BuildError::Base(Box::new(error))),
+        }
+    }
+
+    fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
+        let key = self.key(0);
+        self.take_out()?;
+        self.opened().workspace.begin_base()?;
+        let (steps, tail) = self.make(None, true, log, events)?;
+        self.order.stage(events, "keeping the base")?;
+        let open = self.opened();
+        open.workspace.keep_base(&BaseState { key, tail })?;
+        open.build = Holds::Series;
+        Ok(steps)
+    }
+
+    pub(super) fn with_patches(
+        &mut self,
+        count: usize,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<u64, BuildError> {
+        if self.opened().applied > count {
+            self.take_out()?;
+        }
+        if self.opened().build == Holds::Unknown {
+            self.order.stage(events, "copying the base")?;
+            let open = self.opened();
+            open.workspace.begin_series()?;
+            open.build = Holds::Series;
+        }
+        let (touched, configure) = self.apply_up_to(count, events)?;
+        Ok(self.make(Some(&touched), configure, log, events)?.0)
+    }
+
+    /// Checks that every patch applies, before anything is built. A cached kernel proves it.
+    pub fn try_patches(&mut self, events: &mut Events) -> Result<(), BuildError> {
+        let all = self.order.patches.len();
+        if self.cache.get(KIND, &self.key(all)).is_some() {
+            return Ok(());
+        }
+        self.open(events)?;
+        self.apply_up_to(all, events)?;
+        self.take_out()
+    }
+
+    /// Returns the patch that follows `before` others.
+    pub fn patch(&self, before: usize) -> Option<&'a Patch> {
+        self.order.patches.get(before)
+    }
+
+    /// Applies the missing patches. Returns the files they touched, and true if the configuration
+    /// may have changed.
+    fn apply_up_to(
+        &mut self,
+        count: usize,
+        events: &mut Events,
+    ) -> Result<(BTreeSet<PathBuf>, bool), BuildError> {
+        let applied = self.opened().applied;
+        let mut configure = false;
+        let mut touched = BTreeSet::new();
+        for patch in &self.order.patches[applied..count] {
+            self.order.stage(events, &format!("applying {}", patch.subject))?;
+            let apply = &self.apply;
+            let open = self.open.as_mut().expect("opened before");
+            let error = |reason: &dyn Display| BuildError::Apply {
+                subject: patch.subject.clone(),
+                origin: patch.origin.clone(),
+                description: self.order.description.clone(),
+                reason: reason.to_string(),
+            };
+            let outcome =
+                open.workspace.patch(&patch.touched.iter().cloned().collect(), |source| apply(patch, source));
+            // A patch may be half applied, so all are removed.
+            let failed = match outcome {
+                Ok(Ok(())) => None,
+                Ok(Err(reason)) => Some(error(&reason)),
+                Err(WorkspaceError::Journal(reason)) => Some(error(&reason)),
+                Err(other) => Some(other.into()),
+            };
+            if let Some(failed) = failed {
+                self.take_out()?;
+                return Err(failed);
+            }
+            open.applied += 1;
+            touched.extend(patch.touched.iter().cloned());
+            configure |= contains(&patch.diff, b"Kconfig") || contains(&patch.diff, b"scripts/");
+        }
+        Ok((touched, configure))
+    }
+
+    /// Runs make in `build/`. Returns the number of its steps, and how many of them were not
+    /// predicted. `touched` are the files that patches changed since the last build; None for the
+    /// base.
+    fn make(
+        &mut self,
+        touched: Option<&BTreeSet<PathBuf>>,
+        configure: bool,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(u64, u64), BuildError> {
+        let is_base = touched.is_none();
+        let ccache = self.ccache(is_base, log)?;
+        let order = self.order;
+        let open = self.open.as_mut().expect("opened before");
+        let (source, build) = (open.workspace.source(), open.workspace.build());
+        let base_tail = open.workspace.base_state().map_or(TAIL, |state| state.tail);
+        // For a few files a dry run takes as long as for all, and counts targets that turn out to
+        // be up to date.
+        let affected = touched.map(|touched| open.workspace.affected(touched));
+        let tail = if is_base { base_tail } else { open.series_tail };
+        let make = Make {
+            tools: &self.tools,
+            confinement: order.confinement.as_ref(),
+            source: &source,
+            build: &build,
+            ccache,
+            log,
+        };
+        let mut run = |targets: &[&str], step: &mut dyn FnMut(u64) -> ControlFlow<()>| {
+            make.run(targets, step).map_err(|error| {
+                // After a forced end, files may be incomplete. After an error, make knows which are
+                // complete.
+                if !matches!(error, MakeError::Failed(status) if !make::was_interrupted(status)) {
+                    open.build = Holds::Unknown;
+                }
+                build_error(order, error, &source, log)
+            })
+        };
+        let mut before = 0;
+        if configure {
+            order.stage(events, "configuring")?;
+            let fragment = build.join(CONFIG_FRAGMENT);
+            write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
+            run(&["allnoconfig"], &mut |_| events(Event::Waiting))?;
+            let config = build.join(".config");
+            // A hostile Makefile may have put a FIFO there, and reading would block.
+            require_own(&config, &build)?;
+            let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
+            let result =
+                Kconfig::parse(&text).map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
+            let unmet = kconfig::unmet(&order.config.wanted, &result, &source, order.arch);
+            if !unmet.is_empty() {
+                let Order { name, description, .. } = order.clone();
+                return Err(BuildError::Config { name, description, unmet });
+            }
+        }
+        if is_base {
+            order.stage(events, "preparing")?;
+            before = run(&["prepare"], &mut |_| events(Event::Waiting))?;
+        }
+        let target = image_target(order.arch);
+        let foreseen =
+            affected.unwrap_or_else(|| make.count(&[target], &mut || events(Event::Waiting)).unwrap_or(0));
+        let total = before + foreseen + tail;
+        order.stage(events, "building")?;
+        let steps =
+            run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
+        // make may have had nothing to do; then complete the progress bar.
+        let _ = events(Event::Progress { done: total, total });
+        let unforeseen = steps.saturating_sub(foreseen);
+        if !is_base {
+            self.opened().series_tail = unforeseen;
+        }
+        Ok((before + steps, unforeseen))
+    }
+}
+
+/// Restores the sources when the builder is done. If that fails, the next run does it.
+impl Drop for Builder<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = &self.open {
+            let _ = open.workspace.restore();
+        }
+    }
+}
+
+fn built(entry: &Path, cached: bool) -> Result<Built, BuildError> {
+    let record = read_record(entry)?;
+    let file = |name| entry.join(name);
+    Ok(Built { image: file("image"), config: file("config"), log: file("log"), record, cached })
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Builds small trees with the host's tools.
+
+use super::{
+    output::{is_own, write_anew},
+    *,
+};
+use crate::{
+    Compiler,
+    kconfig::{Fragment, Fragments},
+};
+use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
+use tramplab_host::{cache::Cache, child};
+
+/// A patch to the only line of `one.c`.
+fn patch(from: &str, to: &str) -> Patch {
+    Patch {
+        number: 1,
+        subject: format!("one: {to}"),
+        origin: "some.patch".into(),
+        diff: format!("--- a/one.c\n+++ b/one.c\n@@ -1 +1 @@\n-{from}\n+{to}\n").into(),
+        strip: 1,
+        reversed: false,
+        touched: vec!["one.c".into()],
+    }
+}
+
+pub fn order(patches: Vec<Patch>) -> Order {
+    Order {
+        name: "n".into(),
+        arch: Arch::X86_64,
+        digest: "d".into(),
+        description: "x".into(),
+        lineage: "l".into(),
+        toolchain: Toolchain { compiler: Compiler::Gcc, version: None },
+        config: config("CONFIG_A=y\n"),
+        patches,
+        reverse: false,
+        confinement: None,
+    }
+}
+
+fn config(text: &str) -> Fragments {
+    Fragments::merge(Fragment::parse(text, Path::new("a.config")).unwrap())
+}
+
+/// Applies patches with git. `folder` must outlive the sources.
+pub fn git_apply(folder: &Path) -> impl Fn(&Patch, &Path) -> Result<(), Reason> + use<> {
+    let file = folder.join("diff");
+    move |patch, source| {
+        fs::write(&file, &patch.diff)?;
+        let mut command = Command::new("git");
+        command.arg("apply").arg(&file).current_dir(source);
+        Ok(child::run(&mut command, Duration::from_secs(60)).map(drop)?)
+    }
+}
+
+#[test]
+fn replaces_planted_link_and_rejects_it_as_product() {
+    let folder = tempfile::tempdir().unwrap();
+    let (build, outside) = (folder.path().join("build"), folder.path().join("outside"));
+    fs::create_dir(&build).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret"), "secret").unwrap();
+    let link = build.join("fragment");
+    std::os::unix::fs::symlink(outside.join("secret"), &link).unwrap();
+    assert!(!is_own(&link, &build).unwrap());
+    write_anew(&link, "text").unwrap();
+    assert!(is_own(&link, &build).unwrap());
+    assert_eq!(fs::read_to_string(&link).unwrap(), "text");
+    assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
+    std::os::unix::fs::symlink(&outside, build.join("boot")).unwrap();
+    assert!(!is_own(&build.join("boot/secret"), &build).unwrap());
+}
+
+/// Needs a host that can build kernels: the key includes tool versions.
+#[test]
+fn key_covers_all_inputs() {
+    let patch = |diff: &str| Patch { diff: diff.into(), ..patch("", "") };
+    let order = order(vec![patch("a"), patch("b")]);
+    let cache = Cache::at("/nonexistent", true);
+    let keys = |order: &Order| -> Option<Vec<String>> {
+        match Builder::new(order, &cache, &|_| Ok(()), &|_, _| Ok(())) {
+            Ok(builder) => Some((0..=2).map(|count| builder.key(count)).collect()),
+            Err(BuildError::Toolchain(error)) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let Some(first) = keys(&order) else { return };
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 3);
+    let named = Order { name: "m".into(), description: "y".into(), lineage: "k".into(), ..order.clone() };
+    assert_eq!(keys(&named).unwrap(), first);
+    for other in [
+        Order { digest: "e".into(), ..order.clone() },
+        Order { config: config("CONFIG_A=n\n"), ..order.clone() },
+    ] {
+        assert!(keys(&other).unwrap().iter().all(|key| !first.contains(key)));
+    }
+    let swapped = keys(&Order { patches: vec![patch("b"), patch("a")], ..order.clone() }).unwrap();
+    assert!(swapped[0] == first[0] && swapped[1] != first[1] && swapped[2] != first[2]);
+    let reversed = keys(&Order { reverse: true, ..order.clone() }).unwrap();
+    // Without patches it is the same kernel.
+    assert_eq!(reversed[0], first[0]);
+    assert!(reversed[1..].iter().all(|key| !first.contains(key)) && reversed[1] != swapped[1]);
+    let joined = keys(&Order { patches: vec![patch("ab")], ..order.clone() }).unwrap();
+    assert_ne!(joined[1], first[2]);
+}
+
+/// Imitates Linux's three targets. make, compiler, git, workspace, cache and confinement are
+/// real.
+const MAKEFILE: &str = "\
+allnoconfig:\n\tcp $(KCONFIG_ALLCONFIG) $(O)/.config
+prepare:\n\t@echo '  GEN     prepared'
+bzImage: $(O)/arch/x86/boot/bzImage
+$(O)/arch/x86/boot/bzImage: $(O)/one.o\n\t@echo '  BUILD   bzImage'; mkdir -p $(@D); cp $< $@
+$(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
+";
+
+#[test]
+fn builds_series_patch_by_patch_and_caches_each_kernel() {
+    let (one, two, three) = ("int a = 1;", "int a = 2;", "int a = x;");
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::at(folder.path().join("cache"), true);
+    let log = folder.path().join("log");
+    let mut order = Order {
+        confinement: Confinement::probe().ok(),
+        ..order(vec![patch(one, two), patch(two, one), patch(one, three), patch("no such line", two)])
+    };
+    let checkout = |folder: &Path| -> Result<(), Reason> {
+        fs::write(folder.join("Makefile"), MAKEFILE)?;
+        Ok(fs::write(folder.join("one.c"), format!("{one}\n"))?)
+    };
+    let apply = git_apply(folder.path());
+    let mut builder = match Builder::new(&order, &cache, &checkout, &apply) {
+        Ok(builder) => builder,
+        Err(BuildError::Toolchain(error)) => return eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let mut last = Event::Progress { done: 0, total: 0 };
+    let mut events = |event: Event| {
+        last = event;
+        ControlFlow::Continue(())
+    };
+    let first = builder.build(1, &log, &mut events).unwrap();
+    let base = builder.build(0, &log, &mut events).unwrap();
+    let second = builder.build(2, &log, &mut events).unwrap();
+    assert!(!first.cached && !base.cached && !second.cached);
+    assert_ne!(first.record.sha256, base.record.sha256);
+    // The second patch reverts the first: another order, the same kernel.
+    assert_eq!(second.record.sha256, base.record.sha256);
+    assert_ne!(second.record.key, base.record.key);
+    assert_eq!(fs::read_to_string(&base.config).unwrap(), "CONFIG_A=y\n");
+    assert!(builder.build(1, &log, &mut events).unwrap().cached);
+    assert!(matches!(last, Event::Progress { done, total } if done == total));
+
+    let error = builder.build(3, &log, &mut |_| ControlFlow::Continue(())).unwrap_err();
+    let BuildError::Compile { error, .. } = error else { panic!("{error}") };
+    assert_eq!((error.file.as_deref(), error.line), (Some("one.c"), Some(1)), "{error}");
+    let error = builder.build(4, &log, &mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, BuildError::Apply { .. }), "{error}");
+    assert!(
+        error.to_string().starts_with("failed to apply `one: int a = 2;` (some.patch) to x: "),
+        "{error}"
+    );
+    // After failures, the next build starts from the intact base.
+    fs::remove_dir_all(first.image.parent().unwrap()).unwrap();
+    let again = builder.build(1, &log, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((again.cached, &again.record.sha256), (false, &first.record.sha256));
+    drop(builder);
+
+    order.config = config("CONFIG_A=y\nCONFIG_B=y\n");
+    let mut builder = Builder::new(&order, &cache, &checkout, &apply).unwrap();
+    let stop = builder.build(order.patches.len(), &log, &mut |_| ControlFlow::Break(()));
+    assert!(matches!(stop, Err(BuildError::Interrupted { .. })), "{stop:?}");
+}
