@@ -89,47 +89,51 @@ impl Journal {
 
     /// Restores everything. Can be repeated after an interruption.
     pub fn restore(&self) -> Result<(), JournalError> {
-        for entry in self.entries()? {
+        let entries = self.entries()?;
+        // Removals go first: a file can replace a folder.
+        let (absent, others): (Vec<_>, Vec<_>) =
+            entries.iter().partition(|entry| matches!(entry.was, Was::Absent { .. }));
+        for entry in absent.into_iter().chain(others) {
             self.check(&entry.path)?;
             let path = self.source.join(&entry.path);
-            let put_back = || -> io::Result<()> {
-                match &entry.was {
-                    Was::Absent { folder } => {
-                        absent_is_fine(fs::remove_file(&path))?;
-                        // Removes only folders that are now empty.
-                        let stop = folder.as_ref().map(|folder| self.source.join(folder));
-                        let mut next = path.parent();
-                        while let (Some(folder), Some(stop)) = (next, &stop) {
-                            if !folder.starts_with(stop) {
-                                break;
-                            }
-                            let _ = fs::remove_dir(folder);
-                            next = folder.parent();
-                        }
-                        Ok(())
-                    }
-                    Was::File { copy, modified, mode } => {
-                        let parent = path.parent().expect("below the sources");
-                        fs::create_dir_all(parent)?;
-                        // Written beside the file and renamed, so that an incomplete file never has
-                        // the original time.
-                        let file = tempfile::NamedTempFile::new_in(parent)?;
-                        fs::copy(self.folder.join(copy), file.path())?;
-                        file.as_file().set_permissions(fs::Permissions::from_mode(*mode))?;
-                        file.as_file().set_modified(*modified)?;
-                        file.persist(&path)?;
-                        Ok(())
-                    }
-                    Was::Link { target } => {
-                        absent_is_fine(fs::remove_file(&path))?;
-                        fs::create_dir_all(path.parent().expect("below the sources"))?;
-                        symlink(target, &path)
-                    }
-                }
-            };
-            put_back().map_err(error("put back", &path))?;
+            self.restore_entry(entry, &path).map_err(error("put back", &path))?;
         }
         self.forget()
+    }
+
+    fn restore_entry(&self, entry: &Entry, path: &Path) -> io::Result<()> {
+        // A patch can make a submodule's folder, or a folder in place of the file.
+        if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+            fs::remove_dir(path)?;
+        }
+        let parent = path.parent().expect("below the sources");
+        match &entry.was {
+            Was::Absent { folder } => {
+                absent_is_fine(fs::remove_file(path))?;
+                // Removes only folders that are now empty.
+                if let Some(top) = folder.as_ref().map(|folder| self.source.join(folder)) {
+                    let made = path.ancestors().skip(1).take_while(|path| path.starts_with(&top));
+                    made.for_each(|folder| drop(fs::remove_dir(folder)));
+                }
+                Ok(())
+            }
+            Was::File { copy, modified, mode } => {
+                fs::create_dir_all(parent)?;
+                // Written beside the file and renamed, so that an incomplete file never has the
+                // original time.
+                let file = tempfile::NamedTempFile::new_in(parent)?;
+                fs::copy(self.folder.join(copy), file.path())?;
+                file.as_file().set_permissions(fs::Permissions::from_mode(*mode))?;
+                file.as_file().set_modified(*modified)?;
+                file.persist(path)?;
+                Ok(())
+            }
+            Was::Link { target } => {
+                absent_is_fine(fs::remove_file(path))?;
+                fs::create_dir_all(parent)?;
+                symlink(target, path)
+            }
+        }
     }
 
     /// Forgets all copies. The list goes first: without it nothing is restored.

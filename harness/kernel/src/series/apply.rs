@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Applies a patch to a tree: completely or not at all, and nowhere outside it.
+//! Applies a patch to a tree, and nowhere outside it.
 
 use super::{
     Patch,
@@ -9,7 +9,6 @@ use super::{
 use std::{
     fmt, fs,
     io::{self, Read},
-    os::unix::fs::symlink,
     path::{Component, Path, PathBuf},
 };
 use tramplab_host::{ChildError, child};
@@ -40,13 +39,8 @@ pub enum ApplyError {
     NoFile { action: &'static str, patch: String, path: PathBuf, what: String },
     #[error("failed to {action} {patch}: {source}")]
     Child { action: &'static str, patch: String, source: ChildError },
-    #[error("failed to {action} {patch}: failed to back up or read the files it changes: {source}")]
+    #[error("failed to {action} {patch}: failed to write the diff or read the files it changes: {source}")]
     Io { action: &'static str, patch: String, source: io::Error },
-    #[error(
-        "{error}; then failed to undo the changes in {}: {source}; unpack that tree again",
-        .tree.display()
-    )]
-    HalfApplied { error: Box<ApplyError>, tree: PathBuf, source: io::Error },
 }
 
 /// A hunk that does not fit the tree.
@@ -78,7 +72,8 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Applies a patch to a tree, or reverts it. On failure the tree is unchanged.
+/// Applies a patch to a tree, or reverts it. After a failure the tree may be half patched: a full
+/// disk, or a file created where another needs a folder. The caller keeps the files to restore.
 pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError> {
     let action = if reverse { "revert" } else { "apply" };
     let label = || patch.label();
@@ -108,17 +103,11 @@ pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError
         }
     };
     git("--check")?;
-    // From here on a failure leaves the tree half patched: a full disk, or a file created where
-    // another needs a folder.
-    let backup = Backup::of(tree, &files).map_err(io_error)?;
-    let result = git("--verbose").and_then(|()| match find_escape(tree, &files).map_err(io_error)? {
+    git("--verbose")?;
+    match find_escape(tree, &files).map_err(io_error)? {
         None => Ok(()),
         Some((path, what)) => Err(ApplyError::NoFile { action, patch: label(), path, what }),
-    });
-    result.map_err(|error| match backup.restore() {
-        Ok(()) => error,
-        Err(source) => ApplyError::HalfApplied { error: Box::new(error), tree: tree.to_owned(), source },
-    })
+    }
 }
 
 /// Returns the hunks that git names in `error: patch failed: FILE:LINE`.
@@ -235,76 +224,4 @@ fn leads_out(target: &Path, mut depth: usize) -> bool {
         _ => false,
     };
     !target.components().all(&mut stays)
-}
-
-/// Copies of the files that a patch touches.
-struct Backup<'a> {
-    tree: &'a Path,
-    kept: tempfile::TempDir,
-    files: Vec<(&'a Path, Was)>,
-}
-
-enum Was {
-    /// With the topmost folder that was missing too.
-    Missing(PathBuf),
-    Link(PathBuf),
-    File,
-}
-
-impl<'a> Backup<'a> {
-    fn of(tree: &'a Path, files: &'a [PathBuf]) -> io::Result<Backup<'a>> {
-        let mut backup =
-            Backup { tree, kept: tempfile::Builder::new().prefix("tramplab-").tempdir()?, files: Vec::new() };
-        for (index, file) in files.iter().enumerate() {
-            let path = tree.join(file);
-            let was = match fs::symlink_metadata(&path) {
-                Ok(data) if data.is_symlink() => Was::Link(fs::read_link(&path)?),
-                Ok(_) => {
-                    fs::copy(&path, backup.kept.path().join(index.to_string()))?;
-                    Was::File
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let missing = path.ancestors().take_while(|path| fs::symlink_metadata(path).is_err());
-                    Was::Missing(missing.last().unwrap_or(&path).to_owned())
-                }
-                Err(error) => return Err(error),
-            };
-            backup.files.push((file.as_path(), was));
-        }
-        Ok(backup)
-    }
-
-    fn restore(&self) -> io::Result<()> {
-        let gone = |result: io::Result<()>| match result {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(())
-            }
-            result => result,
-        };
-        // Removals go first: a file can replace a folder.
-        for (file, was) in &self.files {
-            let path = self.tree.join(file);
-            let folder = fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir());
-            gone(if folder { fs::remove_dir(&path) } else { fs::remove_file(&path) })?;
-            if let Was::Missing(top) = was {
-                // Remove folders made for it, if they are empty.
-                let made = path.ancestors().take_while(|path| path.starts_with(top));
-                made.for_each(|folder| drop(fs::remove_dir(folder)));
-            }
-        }
-        for (index, (file, was)) in self.files.iter().enumerate() {
-            let path = self.tree.join(file);
-            if !matches!(was, Was::Missing(_))
-                && let Some(folder) = path.parent()
-            {
-                fs::create_dir_all(folder)?;
-            }
-            match was {
-                Was::Missing(_) => {}
-                Was::Link(target) => symlink(target, &path)?,
-                Was::File => fs::copy(self.kept.path().join(index.to_string()), &path).map(drop)?,
-            }
-        }
-        Ok(())
-    }
 }

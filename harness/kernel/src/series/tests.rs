@@ -2,6 +2,7 @@
 //! Whole series: some written by real tools (`testdata/make.sh`), some hostile.
 
 use super::{load::saved_by_b4, *};
+use crate::compile::Journal;
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
@@ -67,6 +68,19 @@ fn snapshot(tree: &Path) -> BTreeMap<PathBuf, String> {
         }
     }
     all
+}
+
+/// Applies a patch as a build does: a journal restores the tree after a failure.
+fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError> {
+    let kept = tempfile::tempdir().unwrap();
+    let journal = Journal::new(kept.path().join("journal"), tree.to_owned());
+    // The journal rejects paths through links out of the tree. `apply` must do so, too.
+    let saved = journal.save(&patch.touched.iter().cloned().collect());
+    super::apply(patch, tree, reverse).inspect_err(|_| {
+        if saved.is_ok() {
+            journal.restore().unwrap();
+        }
+    })
 }
 
 fn apply_all(series: &Series, tree: &Path) {
