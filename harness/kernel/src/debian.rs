@@ -6,18 +6,17 @@
 //! both under `/usr/lib/modules/RELEASE`. Each also exists unsigned, under another package name.
 
 use super::{
-    KernelError, image,
+    KernelError, image, io_error,
     manifest::{Wanted, release_of},
-    registry::{self, Question, regex_quoted},
+    registry::{self, Question, newest, regex_quoted},
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    cmp::Ordering,
     fs,
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, Apt, AptError, Package, debian_architecture},
+    apt::{self, Apt, Package, debian_architecture},
     cache::Cache,
 };
 use tramplab_model::run::Arch;
@@ -142,28 +141,7 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
         }
     };
     let fitting = candidates(&packages).into_iter().filter(fits);
-    newest(fitting)?.ok_or_else(|| apt.not_found(&described).into())
-}
-
-fn newest(candidates: impl Iterator<Item = Candidate>) -> Result<Option<Candidate>, AptError> {
-    let mut newest: Option<Candidate> = None;
-    for candidate in candidates {
-        let newer = match &newest {
-            None => true,
-            Some(best) => {
-                match apt::compare_versions(&candidate.image.version, &best.image.version)? {
-                    Ordering::Greater => true,
-                    // The same kernel exists twice. Prefer the signed one, whose name is shorter.
-                    Ordering::Equal => candidate.image.name.len() < best.image.name.len(),
-                    Ordering::Less => false,
-                }
-            }
-        };
-        if newer {
-            newest = Some(candidate);
-        }
-    }
-    Ok(newest)
+    newest(fitting, |candidate| &candidate.image)?.ok_or_else(|| apt.not_found(&described).into())
 }
 
 /// Returns the kernels in these packages. A `linux-image-*` of 7.x holds none: it only depends on
@@ -214,16 +192,12 @@ fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
 /// Downloads and unpacks the packages. Keeps the image, its configuration and the modules a guest
 /// may need.
 fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
-    let error = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| KernelError::Io { action, path, source }
-    };
     let unpacked = folder.join("unpacked");
-    fs::create_dir(&unpacked).map_err(error("make", &unpacked))?;
+    fs::create_dir(&unpacked).map_err(io_error("make", &unpacked))?;
     let packages: Vec<_> = std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
     for file in apt.download(&packages, folder)? {
         apt::unpack(&file, &unpacked)?;
-        fs::remove_file(&file).map_err(error("remove", &file))?;
+        fs::remove_file(&file).map_err(io_error("remove", &file))?;
     }
     let release = &candidate.release;
     let take = |places: [String; 3], name: &str| {
@@ -233,7 +207,7 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
             .find(|path| path.is_file())
             .ok_or_else(|| KernelError::Layout { package: candidate.key(), expected: places.to_vec() })?;
         let to = folder.join(name);
-        fs::rename(&from, &to).map_err(error("move", &from))?;
+        fs::rename(&from, &to).map_err(io_error("move", &from))?;
         Ok::<_, KernelError>(to)
     };
     let modules = format!("usr/lib/modules/{release}");
@@ -258,23 +232,23 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
         let found = trees.map(|tree| unpacked.join(tree).join(release).join("kernel").join(module));
         if let Some(from) = found.iter().find(|path| path.is_file()) {
             let name = format!("{index}-{}", module.rsplit('/').next().expect("a path"));
-            fs::rename(from, folder.join(&name)).map_err(error("move", from))?;
+            fs::rename(from, folder.join(&name)).map_err(io_error("move", from))?;
             kept.push(name);
         }
     }
-    fs::remove_dir_all(&unpacked).map_err(error("remove", &unpacked))?;
-    let image_sha256 = apt::sha256(&kernel).map_err(error("read", &kernel))?;
+    fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))?;
+    let image_sha256 = apt::sha256(&kernel).map_err(io_error("read", &kernel))?;
     let record = Record { candidate: candidate.clone(), image_sha256, modules: kept };
     let path = folder.join("kernel.json");
     let json = serde_json::to_vec_pretty(&record).expect("plain data");
-    fs::write(&path, json).map_err(error("write", &path))
+    fs::write(&path, json).map_err(io_error("write", &path))
 }
 
 fn files(entry: &Path) -> Result<Files, KernelError> {
     let path = entry.join("kernel.json");
-    let error = |source| KernelError::Io { action: "read", path: path.clone(), source };
-    let record =
-        fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?)).map_err(error)?;
+    let record = fs::read(&path)
+        .and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?))
+        .map_err(io_error("read", &path))?;
     Ok(Files {
         image: entry.join("vmlinuz"),
         config: entry.join("config"),
@@ -305,6 +279,7 @@ mod tests {
         cell::Cell,
         time::{Duration, SystemTime},
     };
+    use tramplab_host::apt::AptError;
 
     /// An excerpt of the registry in November 2026: bookworm, trixie, forky, sid and experimental.
     /// The signed 6.12.107 is omitted on purpose, so that the newest 6.12 is unsigned.
@@ -343,7 +318,7 @@ linux-image-cloud-amd64 7.2.13-1
 
     fn pick(series: Option<&str>, flavour: &str) -> Option<Candidate> {
         let fits = |candidate: &Candidate| is_of(&candidate.release, series, flavour);
-        newest(candidates(&registry()).into_iter().filter(fits)).unwrap()
+        newest(candidates(&registry()).into_iter().filter(fits), |found| &found.image).unwrap()
     }
 
     #[test]

@@ -87,7 +87,8 @@ mod tests {
             other,
             format!(
                 "failed to verify URL: its SHA-256 is \
-                 abc6fd595fc079d3114d4b71a4d84b1d1d0f79df1e70f8813212f2a65d8916df; the manifest says {HELLO}"
+                 abc6fd595fc079d3114d4b71a4d84b1d1d0f79df1e70f8813212f2a65d8916df; the manifest \
+                 says {HELLO}"
             )
         );
         let gone = ask(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").unwrap_err();

@@ -166,7 +166,10 @@ mod tests {
     fn rejects_truncated_images_and_other_files() {
         const X86: u64 = 11_706_880;
         let is_no = |what: &str| {
-            format!("it is not a kernel image: expected an x86-64 bzImage or an arm64 Image, found {what}")
+            format!(
+                "it is not a kernel image: expected an x86-64 bzImage or an arm64 Image, found \
+                 {what}"
+            )
         };
         for (name, head, length, expected) in [
             ("whole", bz_image(), X86, Ok((Arch::X86_64, Some("6.12.107+deb13-cloud-amd64")))),

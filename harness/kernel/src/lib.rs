@@ -176,13 +176,13 @@ pub fn fetch(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Image, KernelError> {
-    let Manifest { name, arch, source } = manifest;
-    let image = match source {
+    let arch = manifest.arch;
+    let image = match &manifest.source {
         Source::Debian { wanted } => {
-            let files = debian::fetch(wanted, *arch, cache, progress)?;
+            let files = debian::fetch(wanted, arch, cache, progress)?;
             Image {
-                name: name.clone(),
-                arch: *arch,
+                name: manifest.name.clone(),
+                arch,
                 image: files.image,
                 vmlinux: None,
                 config: Some(read_config(&files.config)?),
@@ -194,64 +194,68 @@ pub fn fetch(
         }
         Source::Path { image, vmlinux, config } => {
             for path in [Some(image), vmlinux.as_ref()].into_iter().flatten() {
-                fs::metadata(path).map_err(|source| KernelError::Io {
-                    action: "find",
-                    path: path.clone(),
-                    source,
-                })?;
+                fs::metadata(path).map_err(io_error("find", path))?;
             }
-            let sha256 = apt::sha256(image);
             Image {
-                name: name.clone(),
-                arch: *arch,
+                name: manifest.name.clone(),
+                arch,
                 image: image.clone(),
                 vmlinux: vmlinux.clone(),
                 config: config.as_deref().map(read_config).transpose()?,
                 config_file: config.clone(),
                 modules: Vec::new(),
                 source: format!("path {}", image.display()),
-                sha256: sha256.map_err(|source| KernelError::Io {
-                    action: "read",
-                    path: image.clone(),
-                    source,
-                })?,
+                sha256: apt::sha256(image).map_err(io_error("read", image))?,
             }
         }
         Source::Url { image, config } => {
-            let mut key = image.sha256.clone();
-            if let Some(config) = config {
-                key = format!("{key}-{}", config.sha256);
-            }
-            let entry = cache.entry("kernel-url", &key, |folder| {
-                progress(&format!("fetching {}", image.url));
-                download::fetch(image, &folder.join("image"))?;
-                config.as_ref().map_or(Ok(()), |config| download::fetch(config, &folder.join("config")))
-            })?;
+            let entry = fetch_url(image, config.as_ref(), cache, progress)?;
             let config_file = config.as_ref().map(|_| entry.join("config"));
-            let config = config_file.as_deref().map(read_config).transpose()?;
             Image {
-                name: name.clone(),
-                arch: *arch,
+                name: manifest.name.clone(),
+                arch,
                 image: entry.join("image"),
                 vmlinux: None,
-                config,
+                config: config_file.as_deref().map(read_config).transpose()?,
                 config_file,
                 modules: Vec::new(),
                 source: format!("url {}", image.url),
                 sha256: image.sha256.clone(),
             }
         }
-        Source::Built(_) => return Err(KernelError::FromSources { name: name.clone() }),
+        Source::Built(_) => return Err(KernelError::FromSources { name: manifest.name.clone() }),
     };
     // Cached images are checked too. Reading a header is cheap, and a guest that hangs prints
     // nothing.
-    image::check(&image.image, image.arch)
+    image::check(&image.image, arch)
         .map_err(|source| KernelError::Image { path: image.image.clone(), source })?;
     Ok(image)
 }
 
+/// Downloads an image and perhaps its configuration. Returns the cache entry with `image` and
+/// `config`.
+fn fetch_url(
+    image: &Download,
+    config: Option<&Download>,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, KernelError> {
+    let key = match config {
+        Some(config) => format!("{}-{}", image.sha256, config.sha256),
+        None => image.sha256.clone(),
+    };
+    cache.entry("kernel-url", &key, |folder| {
+        progress(&format!("fetching {}", image.url));
+        download::fetch(image, &folder.join("image"))?;
+        config.map_or(Ok(()), |config| download::fetch(config, &folder.join("config")))
+    })
+}
+
+fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> KernelError + use<'a> {
+    move |source| KernelError::Io { action, path: path.to_owned(), source }
+}
+
 fn read_config(path: &Path) -> Result<Kconfig, KernelError> {
-    let error = |source| KernelError::Io { action: "read", path: path.to_owned(), source };
-    let text = fs::read_to_string(path).map_err(error)?;
+    let text = fs::read_to_string(path).map_err(io_error("read", path))?;
     Kconfig::parse(&text).map_err(|source| KernelError::Config { path: path.to_owned(), source })
 }

@@ -5,11 +5,12 @@
 use super::KernelError;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
+    cmp::Ordering,
     fs,
     time::{Duration, SystemTime},
 };
 use tramplab_host::{
-    apt::{self, Apt, AptError},
+    apt::{self, Apt, AptError, Package},
     cache::Cache,
 };
 
@@ -85,6 +86,29 @@ pub fn search<R>(
 ) -> Result<R, KernelError> {
     let apt = Apt::open(cache, architecture, progress)?;
     apt::attempt(&[&apt], progress, KernelError::apt, |progress| attempt(&apt, progress))
+}
+
+/// Returns the item with the newest package, by Debian's version order. Of one version that exists
+/// twice, prefers the signed package, whose name is shorter.
+pub fn newest<T>(
+    items: impl Iterator<Item = T>,
+    package: impl Fn(&T) -> &Package,
+) -> Result<Option<T>, AptError> {
+    let mut newest: Option<T> = None;
+    for item in items {
+        let is_newer = match newest.as_ref().map(&package) {
+            None => true,
+            Some(best) => {
+                let package = package(&item);
+                let order = apt::compare_versions(&package.version, &best.version)?;
+                order.then(best.name.len().cmp(&package.name.len())) == Ordering::Greater
+            }
+        };
+        if is_newer {
+            newest = Some(item);
+        }
+    }
+    Ok(newest)
 }
 
 /// Returns the extended regular expression that matches only `text`.

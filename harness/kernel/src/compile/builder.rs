@@ -199,7 +199,9 @@ impl<'a> Builder<'a> {
         let toolchain = self.tools.identity.join("\n");
         let name = workspace::name(lineage, &[arch.name(), &toolchain]);
         let stage = match workspace::user(self.cache, &name) {
-            Some(process) => format!("waiting for process {process}, which builds in the folder {name}"),
+            Some(process) => {
+                format!("waiting for process {process}, which builds in the folder {name}")
+            }
             None => format!("opening the build folder {name}"),
         };
         self.order.stage(events, &stage)?;

@@ -44,15 +44,18 @@ fn config(text: &str) -> Fragments {
     Fragments::merge(Fragment::parse(text, Path::new("a.config")).unwrap())
 }
 
+/// Applies a patch to sources.
+pub type ApplyFn = dyn Fn(&Patch, &Path) -> Result<(), Reason>;
+
 /// Applies patches with git. `folder` must outlive the sources.
-pub fn git_apply(folder: &Path) -> impl Fn(&Patch, &Path) -> Result<(), Reason> + use<> {
+pub fn git_apply(folder: &Path) -> Box<ApplyFn> {
     let file = folder.join("diff");
-    move |patch, source| {
+    Box::new(move |patch, source| {
         fs::write(&file, &patch.diff)?;
         let mut command = Command::new("git");
         command.arg("apply").arg(&file).current_dir(source);
         Ok(child::run(&mut command, Duration::from_secs(60)).map(drop)?)
-    }
+    })
 }
 
 #[test]

@@ -105,7 +105,9 @@ impl Fragment {
                     .split_once('=')
                     .ok_or_else(|| error("CONFIG_NAME=value or `# CONFIG_NAME is not set`"))?,
                 _ if line.is_empty() || line.starts_with('#') => continue,
-                _ => return Err(error("CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment")),
+                _ => {
+                    return Err(error("CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment"));
+                }
             };
             if !is_option(option) {
                 return Err(error("letters, digits and `_` in an option's name"));

@@ -6,6 +6,8 @@ mod fragment;
 mod offered;
 mod options;
 #[cfg(test)]
+mod tests_of_fragments;
+#[cfg(test)]
 mod tests_of_trees;
 mod unmet;
 
@@ -155,7 +157,8 @@ mod tests {
             ),
             (
                 "CONFIG_A\n",
-                "line 1 is no kernel configuration: `CONFIG_A`; expected `CONFIG_NAME=value` or a comment",
+                "line 1 is no kernel configuration: `CONFIG_A`; expected `CONFIG_NAME=value` or a \
+                 comment",
             ),
         ] {
             assert_eq!(Kconfig::parse(text).unwrap_err().to_string(), expected);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fragments, and their effect in small trees. The excerpts are shortened from 6.12.
+//! The effect of fragments in small trees. The excerpts are shortened from 6.12.
 
 use super::*;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 const TOP: &str = r#"
 mainmenu "Linux/$(ARCH) $(KERNELVERSION) Kernel Configuration"
@@ -239,7 +236,7 @@ config RETHOOK_STATISTICS
 endif # FTRACE
 "#;
 
-fn write(tree: &Path, files: &[(&str, &str)]) {
+pub fn write(tree: &Path, files: &[(&str, &str)]) {
     for (name, text) in files {
         let path = tree.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -247,7 +244,7 @@ fn write(tree: &Path, files: &[(&str, &str)]) {
     }
 }
 
-fn tree() -> tempfile::TempDir {
+pub fn tree() -> tempfile::TempDir {
     let tree = tempfile::tempdir().unwrap();
     write(
         tree.path(),
@@ -279,14 +276,21 @@ fn lost_on_arm64(wanted: &str, result: &str) -> Vec<String> {
 
 #[test]
 fn reports_lost_options_but_not_unavailable_ones() {
-    const SET: &str = "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_FTRACE=y\n\
-                       CONFIG_DYNAMIC_FTRACE=y\nCONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\n";
+    const SET: &str = "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\n\
+                       CONFIG_GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_FTRACE=y\n\
+                       CONFIG_DYNAMIC_FTRACE=y\nCONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS=y\n\
+                       CONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\n";
     const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
     const DIRECT: &str = "DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
-    let have = "it depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] \
+    let have = "it depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; \
+                HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] \
                 only with ";
     for (option, set, expected) in [
-        (CALL_OPS, format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"), format!("{have}(CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])")),
+        (
+            CALL_OPS,
+            format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"),
+            format!("{have}(CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"),
+        ),
         (
             CALL_OPS,
             SET.replace("GCC", "CLANG") + "CONFIG_CFI_CLANG=y\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n",
@@ -296,9 +300,11 @@ fn reports_lost_options_but_not_unavailable_ones() {
         (
             DIRECT,
             format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"),
-            "it depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS [=n]; HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS is selected by ARM64 [=y] \
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS [=n]; \
+             HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS is selected by ARM64 [=y] \
              only with DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; DYNAMIC_FTRACE_WITH_CALL_OPS depends on \
-             HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] only with \
+             HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected \
+             by ARM64 [=y] only with \
              (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
                 .to_owned(),
         ),
@@ -306,20 +312,24 @@ fn reports_lost_options_but_not_unavailable_ones() {
         (
             "DYNAMIC_FTRACE_WITH_ARGS",
             "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n".to_owned(),
-            "it depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS [=n]; HAVE_DYNAMIC_FTRACE_WITH_ARGS is selected by ARM64 [=y] only with \
-             (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n] || CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n])"
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS [=n]; HAVE_DYNAMIC_FTRACE_WITH_ARGS is \
+             selected by ARM64 [=y] only with \
+             (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n] || \
+             CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n])"
                 .to_owned(),
         ),
         (
             "GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS",
             "CONFIG_CC_IS_GCC=y\n".to_owned(),
-            "it depends on $(cc-option, -fpatchable-function-entry=2), which the compiler and the other tools decide"
+            "it depends on $(cc-option, -fpatchable-function-entry=2), which the compiler and the \
+             other tools decide"
                 .to_owned(),
         ),
     ] {
         let found = lost_on_arm64(&format!("CONFIG_{option}=y\n"), &set);
         let expected = format!(
-            "offered.config:1: CONFIG_{option}=y did not survive (it is n): {expected}; for a kernel without it, write \
+            "offered.config:1: CONFIG_{option}=y did not survive (it is n): {expected}; for a \
+             kernel without it, write \
              `# CONFIG_{option} is not set` into a fragment of the manifest's"
         );
         assert_eq!(found, [expected]);
@@ -349,8 +359,8 @@ fn reports_lost_options_but_not_unavailable_ones() {
 #[test]
 fn names_unmet_dependencies_of_lost_options() {
     let tree = tree();
-    let usual =
-        "CONFIG_X86=y\nCONFIG_MMU=y\nCONFIG_HAVE_RETHOOK=y\nCONFIG_PREEMPT_NONE=y\nCONFIG_NR_CPUS=64\n";
+    let usual = "CONFIG_X86=y\nCONFIG_MMU=y\nCONFIG_HAVE_RETHOOK=y\nCONFIG_PREEMPT_NONE=y\n\
+                 CONFIG_NR_CPUS=64\n";
     for (wanted, result, expected) in [
         (
             "FPROBE=y",
@@ -387,7 +397,8 @@ fn names_unmet_dependencies_of_lost_options() {
         (
             "STACKPROTECTOR=y",
             "",
-            "it is n): it depends on $(cc-option, -fstack-protector), which the compiler and the other tools decide",
+            "it is n): it depends on $(cc-option, -fstack-protector), which the compiler and the \
+             other tools decide",
         ),
     ] {
         let found = explained(tree.path(), &format!("\nCONFIG_{wanted}\n"), &format!("{usual}{result}\n"));
@@ -425,127 +436,11 @@ fn reports_unreadable_tree() {
         write(tree.path(), &[(name, text)]);
         let found = explained(tree.path(), "CONFIG_FPROBE=y\n", "CONFIG_X86=y\n");
         assert_eq!(found.len(), 1);
-        let start = "my.config:1: CONFIG_FPROBE=y did not survive (it is n): its dependencies are not known, \
+        let start = "my.config:1: CONFIG_FPROBE=y did not survive (it is n): its dependencies are \
+                     not known, \
                      failed to read this tree's Kconfig files: ";
         assert!(found[0].starts_with(start) && found[0].contains(words), "{name}: {}", found[0]);
     }
     let empty = tempfile::tempdir().unwrap();
     assert!(Options::read(empty.path(), Arch::X86_64).is_err());
-}
-
-#[test]
-fn reads_fragments_and_names_bad_lines() {
-    let text = "# why\n\nCONFIG_A=y\r\nCONFIG_B=m\n# CONFIG_64BIT is not set\nCONFIG_D=\"a \\\"b\\\" c\"\nCONFIG_E=-1\n  CONFIG_F=0xfF\n";
-    let wanted = Fragment::parse(text, Path::new("a.config")).unwrap();
-    let shown: Vec<_> = wanted.iter().map(|wanted| format!("{} {wanted}", wanted.place())).collect();
-    assert_eq!(
-        shown,
-        [
-            "a.config:3 CONFIG_A=y",
-            "a.config:4 CONFIG_B=m",
-            "a.config:5 CONFIG_64BIT=n",
-            "a.config:6 CONFIG_D=\"a \\\"b\\\" c\"",
-            "a.config:7 CONFIG_E=-1",
-            "a.config:8 CONFIG_F=0xfF",
-        ]
-    );
-    for (line, words) in [
-        ("A=y", "expected CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment"),
-        ("CONFIG_A", "expected CONFIG_NAME=value or `# CONFIG_NAME is not set`"),
-        ("CONFIG_A =y", "expected letters, digits and `_` in an option's name"),
-        ("CONFIG_=y", "expected letters, digits"),
-        ("CONFIG_A=", "expected y, m, n, a number or a \"text\""),
-        ("CONFIG_A=yes", "expected y, m, n, a number or a \"text\""),
-        ("CONFIG_A=y # why", "and nothing after it"),
-        ("CONFIG_A=\"a\"b\"", "expected y, m, n"),
-        ("CONFIG_A=\"a", "expected y, m, n"),
-        ("CONFIG_A=0x", "expected y, m, n"),
-    ] {
-        let error =
-            Fragment::parse(&format!("CONFIG_B=y\n{line}\n"), Path::new("a.config")).unwrap_err().to_string();
-        assert!(error.starts_with("a.config:2: ") && error.contains(words), "{line}: {error}");
-    }
-}
-
-#[test]
-fn later_fragments_win_and_raise_demand() {
-    let tree = tree();
-    let configs = tree.path().join("configs");
-    write(
-        &configs,
-        &[
-            ("base.config", "CONFIG_A=y\nCONFIG_FPROBE=y\n"),
-            ("x86_64.config", "CONFIG_B=1\n"),
-            ("offered.config", "CONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n"),
-        ],
-    );
-    let extra = [configs.join("mine.config"), configs.join("more.config")];
-    write(
-        &configs,
-        &[
-            ("mine.config", "# CONFIG_A is not set\nCONFIG_B=1\n"),
-            ("more.config", "CONFIG_C=\"c\"\nCONFIG_D=y\n"),
-        ],
-    );
-    let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
-    let merged = fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &extra).unwrap();
-    let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n\
-                    CONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\nCONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
-    assert_eq!(merged.text(), expected);
-    // The fragment that demands more is named. A mechanism's option may be missing.
-    let named = |option: &str| merged.wanted.iter().find(|wanted| wanted.option == option).unwrap();
-    for (option, demand, place) in [
-        ("FPROBE", Demand::Always, "base.config:2"),
-        ("D", Demand::Always, "more.config:2"),
-        ("TRACEPOINTS", Demand::WhereOffered, "offered.config:3"),
-        ("KPROBES", Demand::WhereOffered, "the mechanism kprobe"),
-    ] {
-        assert_eq!(named(option).demand, demand, "{option}");
-        assert!(named(option).place().ends_with(place), "{option}: {}", named(option).place());
-    }
-    let place = |name: &str| configs.join(name).display().to_string();
-    let conflicts: Vec<_> = merged.conflicts.iter().map(ToString::to_string).collect();
-    let expected =
-        format!("{}:1: CONFIG_A=n replaces CONFIG_A=y of {}:1", place("mine.config"), place("base.config"));
-    assert_eq!(conflicts, [expected]);
-    assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
-
-    let none = [PathBuf::from("/no/such.config")];
-    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none).unwrap_err().to_string();
-    assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
-    let error = fragments(&configs, Arch::Arm64, &[], Uses::default(), &[]).unwrap_err().to_string();
-    assert!(error.contains("arm64.config"), "{error}");
-}
-
-#[test]
-fn reads_shipped_fragments() {
-    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
-    for arch in [Arch::X86_64, Arch::Arm64] {
-        let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[]).unwrap();
-        assert_eq!(merged.conflicts, []);
-        // The suite's mechanisms do not change the kernel.
-        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[]).unwrap());
-        // Only kernels that virtme-ng boots have its options.
-        let virtme_ng = Uses { virtme_ng: true, ..Uses::default() };
-        let booted = fragments(&configs, arch, &[], virtme_ng, &[]).unwrap();
-        assert_eq!(booted.conflicts, []);
-        let has = |fragments: &Fragments, option: &str| {
-            fragments.wanted.iter().any(|wanted| wanted.option == option && wanted.value == "y")
-        };
-        for option in super::VIRTME_NEEDS {
-            assert!(has(&booted, option), "{option}");
-        }
-        assert!(!has(&merged, "VIRTIO_FS") && merged.wanted.len() < booted.wanted.len());
-        let demand = |option: &str| {
-            let found = merged.wanted.iter().find(|wanted| wanted.option == option);
-            found.unwrap_or_else(|| panic!("no {option}")).demand
-        };
-        for option in ["FPROBE", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "DYNAMIC_FTRACE_WITH_CALL_OPS"] {
-            assert_eq!(demand(option), Demand::WhereOffered, "{option}");
-        }
-        // No measurement works without these.
-        for option in required_base(arch) {
-            assert_eq!(demand(option), Demand::Always, "{option}");
-        }
-    }
 }

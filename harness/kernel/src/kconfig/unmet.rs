@@ -65,7 +65,8 @@ fn explain(wanted: &Wanted, result: &Kconfig, options: &Result<Options, Unreadab
     };
     if wanted.demand == Demand::WhereOffered {
         why += &format!(
-            "; for a kernel without it, write `# CONFIG_{} is not set` into a fragment of the manifest's",
+            "; for a kernel without it, write `# CONFIG_{} is not set` into a fragment of the \
+             manifest's",
             wanted.option
         );
     }
@@ -85,8 +86,12 @@ fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> Str
     let value = wanted.plain();
     let is_switch = matches!(value, "y" | "m" | "n") && !wanted.value.starts_with('"');
     match symbol.kind {
-        Some(Kind::Bool) if !is_switch || value == "m" => return "it is a bool, expected y or n".to_owned(),
-        Some(Kind::Tristate) if !is_switch => return "it is a tristate, expected y, m or n".to_owned(),
+        Some(Kind::Bool) if !is_switch || value == "m" => {
+            return "it is a bool, expected y or n".to_owned();
+        }
+        Some(Kind::Tristate) if !is_switch => {
+            return "it is a tristate, expected y, m or n".to_owned();
+        }
         Some(Kind::Text) if !wanted.value.starts_with('"') => {
             return "it is a string, expected a \"text\"".to_owned();
         }

@@ -192,26 +192,30 @@ mod tests {
             files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
         };
         Sources {
-            makefile:
-                "LSKELS := fentry_test.c \\\n\tatomics.c\nlinked_funcs.skel.h-deps := linked_funcs1.bpf.o\n\
+            makefile: "LSKELS := fentry_test.c \\\n\tatomics.c\n\
+                 linked_funcs.skel.h-deps := linked_funcs1.bpf.o\n\
                        $(OUTPUT)/bench_trigger.o: $(OUTPUT)/trigger_bench.skel.h\n"
-                    .to_owned(),
+                .to_owned(),
             tests: texts(&[
                 (
                     "fexit_bpf2bpf.c",
-                    "#include \"helpers.h\"\n\t\"./fexit_bpf2bpf.bpf.o\",\nvoid serial_test_fexit_bpf2bpf(void)\n{\n",
+                    "#include \"helpers.h\"\n\t\"./fexit_bpf2bpf.bpf.o\",\n\
+                     void serial_test_fexit_bpf2bpf(void)\n{\n",
                 ),
                 (
                     "btf_dump.c",
-                    "\tsnprintf(f, sizeof(f), \"btf_dump_test_case_%s.bpf.o\", n);\nvoid test_btf_dump() {\n",
+                    "\tsnprintf(f, sizeof(f), \"btf_dump_test_case_%s.bpf.o\", n);\n\
+                     void test_btf_dump() {\n",
                 ),
                 (
                     "core_reloc.c",
-                    "\t.btf_src_file = \"btf__core_reloc_\" #name \".bpf.o\",\nvoid test_core_reloc(void)\nvoid test_core_reloc_btfgen(void)\n",
+                    "\t.btf_src_file = \"btf__core_reloc_\" #name \".bpf.o\",\n\
+                     void test_core_reloc(void)\nvoid test_core_reloc_btfgen(void)\n",
                 ),
                 (
                     "other.c",
-                    "#include \"other.skel.h\"\nvoid test_other(void)\nstatic void test_inner(void)\nvoid test_arguments(int a)\n",
+                    "#include \"other.skel.h\"\nvoid test_other(void)\n\
+                     static void test_inner(void)\nvoid test_arguments(int a)\n",
                 ),
             ]),
             shared: texts(&[

@@ -25,7 +25,10 @@ const MOST_SEARCHED: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    #[error("failed to {action} {patch}: it does not fit the tree{}\ngit says:\n{git}", shown(.conflicts))]
+    #[error(
+        "failed to {action} {patch}: it does not fit the tree{}\ngit says:\n{git}",
+        shown(.conflicts)
+    )]
     Conflicts { action: &'static str, patch: String, conflicts: Vec<Conflict>, git: String },
     #[error("failed to {action} {patch}:\n{git}")]
     Git { action: &'static str, patch: String, git: String },
@@ -39,7 +42,10 @@ pub enum ApplyError {
     NoFile { action: &'static str, patch: String, path: PathBuf, what: String },
     #[error("failed to {action} {patch}: {source}")]
     Child { action: &'static str, patch: String, source: ChildError },
-    #[error("failed to {action} {patch}: failed to write the diff or read the files it changes: {source}")]
+    #[error(
+        "failed to {action} {patch}: failed to write the diff or read the files it changes: \
+         {source}"
+    )]
     Io { action: &'static str, patch: String, source: io::Error },
 }
 

@@ -27,7 +27,10 @@ pub enum DiffError {
     Git(String),
     #[error("it names `{}`, {why}; expected a path inside the tree", .path.display())]
     Unsafe { path: PathBuf, why: &'static str },
-    #[error("it has no new content for `{}`; make it with `git format-patch --binary`", .0.display())]
+    #[error(
+        "it has no new content for `{}`; make it with `git format-patch --binary`",
+        .0.display()
+    )]
     NoContents(PathBuf),
     #[error("git is not installed, but it applies patches; run `apt install git`")]
     NoGit,

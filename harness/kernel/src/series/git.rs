@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs the host's git so that only its arguments decide what it does.
 
-use std::{env, ffi::OsStr, path::Path, process::Command, time::Duration};
+use std::{env, ffi::OsStr, io, path::Path, process::Command, time::Duration};
 use tramplab_host::ChildError;
 
 /// Far longer than the largest patch needs.
@@ -33,5 +33,5 @@ pub fn alone() -> Command {
 
 /// True if git is not installed.
 pub fn is_missing(error: &ChildError) -> bool {
-    matches!(error, ChildError::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    matches!(error, ChildError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }

@@ -30,7 +30,9 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, NotQuilt> {
                 // quilt's names for a/FILE and b/FILE, and for ORIG/FILE and NEW/FILE.
                 ("-pab" | "-p", _) => entry.strip = 1,
                 (_, Some([digit @ b'0'..=b'9'])) => entry.strip = usize::from(digit - b'0'),
-                _ => return Err(NotQuilt { line: index + 1, word: word.chars().take(40).collect() }),
+                _ => {
+                    return Err(NotQuilt { line: index + 1, word: word.chars().take(40).collect() });
+                }
             }
         }
         entries.push(entry);

@@ -2,14 +2,13 @@
 //! Debian's `linux-source-*`: one package with one tarball, Debian's patches applied.
 
 use super::{KernelError, SourceError, io_error};
-use crate::registry::{self, Question, regex_quoted};
+use crate::registry::{self, Question, newest, regex_quoted};
 use std::{
-    cmp::Ordering,
     fs,
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, Apt, AptError, Package},
+    apt::{self, Apt, Package},
     cache::Cache,
 };
 
@@ -49,21 +48,7 @@ fn choose(name: &str, version: Option<&str>, apt: &Apt) -> Result<Package, Kerne
         Some(version) => format!("version {version} of the package {name}"),
         None => format!("the package {name}"),
     };
-    newest(fitting)?.ok_or_else(|| apt.not_found(&described).into())
-}
-
-fn newest(packages: impl Iterator<Item = Package>) -> Result<Option<Package>, AptError> {
-    let mut newest: Option<Package> = None;
-    for package in packages {
-        let is_newer = match &newest {
-            None => true,
-            Some(best) => apt::compare_versions(&package.version, &best.version)? == Ordering::Greater,
-        };
-        if is_newer {
-            newest = Some(package);
-        }
-    }
-    Ok(newest)
+    newest(fitting, |package| package)?.ok_or_else(|| apt.not_found(&described).into())
 }
 
 /// Returns the package's tarball in the cache. Fetches it first if needed.
@@ -121,8 +106,8 @@ mod tests {
             room: 0,
         };
         let versions = ["6.12.9-1", "6.12.107-1", "6.12.107-1~bpo12+1", "6.12~rc6-1~exp1"];
-        let found = newest(versions.into_iter().map(package)).unwrap().unwrap();
+        let found = newest(versions.into_iter().map(package), |package| package).unwrap().unwrap();
         assert_eq!(found.version, "6.12.107-1");
-        assert_eq!(newest(std::iter::empty()).unwrap(), None);
+        assert_eq!(newest(std::iter::empty(), |package| package).unwrap(), None);
     }
 }

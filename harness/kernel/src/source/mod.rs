@@ -14,13 +14,13 @@ use tramplab_model::name::hex;
 pub use tree::check_tree;
 
 use super::{
-    KernelError,
+    KernelError, io_error,
     manifest::{Download, Tree},
 };
 use sha2::{Digest, Sha256};
 use state::State;
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 use tramplab_host::{
@@ -202,7 +202,9 @@ impl Resolved {
             Some(state) if !is_empty && state.lineage != self.lineage => {
                 return Err(SourceError::Foreign { into: into.clone(), why: "it holds other sources" }.into());
             }
-            Some(state) if !is_empty && !self.is_git() && state.holds(&self.digest, into)? => return Ok(()),
+            Some(state) if !is_empty && !self.is_git() && state.holds(&self.digest, into)? => {
+                return Ok(());
+            }
             _ => {}
         }
         require_room(into, self.room(is_empty))?;
@@ -264,10 +266,6 @@ fn described_commit(repository: &str, reference: &str, commit: &str) -> String {
 
 fn lineage(kind: &str, place: &[u8]) -> String {
     format!("{kind}-{}", &hex(&Sha256::digest(place))[..16])
-}
-
-fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> KernelError + 'a {
-    move |source| KernelError::Io { action, path: path.to_owned(), source }
 }
 
 #[cfg(test)]

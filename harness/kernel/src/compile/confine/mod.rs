@@ -240,7 +240,9 @@ fn reason(error: &child::ChildError) -> String {
         child::ChildError::Start { source, .. } => format!("bwrap does not start ({source})"),
         child::ChildError::Deadline { .. } => "bwrap hangs".to_owned(),
         child::ChildError::Failed { status, stderr, .. } => match stderr.lines().next() {
-            Some(line) => format!("bwrap does not work here ({})", line.trim_start_matches("bwrap: ")),
+            Some(line) => {
+                format!("bwrap does not work here ({})", line.trim_start_matches("bwrap: "))
+            }
             None => format!("bwrap does not work here ({status})"),
         },
     }

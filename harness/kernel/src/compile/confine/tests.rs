@@ -208,7 +208,8 @@ fn inherits_no_descriptor() {
         fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     }
     let script = format!(
-        "exec 2>&1; cat /proc/self/fd/{}; echo x > /proc/self/fd/{}/planted; echo; ls /proc/self/fd",
+        "exec 2>&1; cat /proc/self/fd/{}; echo x > /proc/self/fd/{}/planted; echo; ls \
+         /proc/self/fd",
         numbers[0], numbers[1]
     );
     assert!(outside(&script).1.contains("hunter2"));

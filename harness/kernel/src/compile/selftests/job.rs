@@ -46,8 +46,10 @@ prepare:
 	@for path in $(SOURCE)/*; do ln -s "$$path" $(TREE)/; done
 	@rm $(TREE)/tools
 	@cp -a $(SOURCE)/tools $(TREE)/tools
-	@cd $(TREE)/$(FOLDER)/prog_tests && ls | grep '\.c$$' | grep -vxFf $(KEEP).tests | xargs -r rm -f --
-	@cd $(TREE)/$(FOLDER)/progs && ls | grep '\.c$$' | grep -vxFf $(KEEP).programs | xargs -r rm -f --
+	@cd $(TREE)/$(FOLDER)/prog_tests && \
+		ls | grep '\.c$$' | grep -vxFf $(KEEP).tests | xargs -r rm -f --
+	@cd $(TREE)/$(FOLDER)/progs && \
+		ls | grep '\.c$$' | grep -vxFf $(KEEP).programs | xargs -r rm -f --
 .PHONY: prepared
 prepared:
 	@rm -rf $(TREE)

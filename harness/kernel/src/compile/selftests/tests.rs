@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     compile::{
         Confinement, Event, Order, Reason,
-        tests::{git_apply, order},
+        tests::{ApplyFn, git_apply, order},
     },
     series::Patch,
 };
@@ -99,7 +99,7 @@ fn tree(folder: &Path) -> Result<(), Reason> {
 struct Place {
     cache: Cache,
     order: Order,
-    apply: Box<dyn Fn(&Patch, &Path) -> Result<(), Reason>>,
+    apply: Box<ApplyFn>,
     folder: tempfile::TempDir,
 }
 
@@ -123,7 +123,7 @@ impl Place {
         Place {
             cache: Cache::at(folder.path().join("cache"), true),
             order: Order { confinement: Confinement::probe().ok(), ..order(vec![patch]) },
-            apply: Box::new(git_apply(folder.path())),
+            apply: git_apply(folder.path()),
             folder,
         }
     }

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The format of manifests: YAML fields, and the checks of their values.
+
+use super::{
+    BadToolchain, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, check_reference, is_name,
+    is_series, is_source_package, is_version, release_of, repository_of,
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{
+    apt::debian_architecture,
+    config::{self, ConfigError, Spanned},
+};
+use tramplab_model::run::Arch;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ManifestFile {
+    arch: Spanned<Arches>,
+    debian: Option<Spanned<DebianFields>>,
+    path: Option<Spanned<PathFields>>,
+    url: Option<Spanned<UrlFields>>,
+    git: Option<Spanned<GitFields>>,
+    #[serde(rename = "debian-source")]
+    debian_source: Option<Spanned<DebianSourceFields>>,
+    tarball: Option<Spanned<TarballFields>>,
+    toolchain: Option<Spanned<String>>,
+    config: Option<Spanned<Vec<PathBuf>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DebianFields {
+    series: Option<Spanned<String>>,
+    flavour: Option<Spanned<String>>,
+    package: Option<Spanned<String>>,
+    version: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathFields {
+    image: Option<Spanned<PathBuf>>,
+    vmlinux: Option<Spanned<PathBuf>>,
+    config: Option<Spanned<PathBuf>>,
+    source: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GitFields {
+    repository: Spanned<String>,
+    #[serde(rename = "ref")]
+    reference: Spanned<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DebianSourceFields {
+    package: Spanned<String>,
+    version: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TarballFields {
+    path: Option<Spanned<PathBuf>>,
+    url: Option<Spanned<String>>,
+    sha256: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UrlFields {
+    image: Spanned<String>,
+    sha256: Spanned<String>,
+    config: Option<ConfigFields>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigFields {
+    url: Spanned<String>,
+    sha256: Spanned<String>,
+}
+
+/// One architecture or a list of them.
+#[derive(Debug)]
+struct Arches(Vec<Arch>);
+
+impl<'de> Deserialize<'de> for Arches {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Arches, D::Error> {
+        struct OneOrMore;
+
+        impl<'de> Visitor<'de> for OneOrMore {
+            type Value = Arches;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                write!(f, "an architecture, or a list of them: {}", Arch::ALL.map(Arch::name).join(", "))
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Arches, E> {
+                Ok(Arches(vec![name.parse().map_err(E::custom)?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Arches, A::Error> {
+                let mut arches = Vec::new();
+                while let Some(name) = names.next_element::<String>()? {
+                    let arch = name.parse().map_err(de::Error::custom)?;
+                    if arches.contains(&arch) {
+                        return Err(de::Error::custom(format!("{name} is named twice")));
+                    }
+                    arches.push(arch);
+                }
+                if arches.is_empty() { Err(de::Error::invalid_length(0, &self)) } else { Ok(Arches(arches)) }
+            }
+        }
+        deserializer.deserialize_any(OneOrMore)
+    }
+}
+
+/// Parses a manifest. Errors name `path`; relative paths in `text` are relative to its folder.
+pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
+    let ManifestFile {
+        arch: arch_at,
+        debian,
+        path: from_path,
+        url,
+        git,
+        debian_source,
+        tarball,
+        toolchain,
+        config,
+    } = config::parse(text, path)?;
+    let Arches(arches) = &arch_at.value;
+    // Paths are relative to the manifest, not to the current folder.
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let source = match (debian, from_path, url, git, debian_source, tarball) {
+        (Some(debian), None, None, None, None, None) => {
+            let wanted = arches.iter().map(|&arch| wanted(&debian, arch, path));
+            let sources = wanted.map(|wanted| Ok(Source::Debian { wanted: wanted? }));
+            Found::Prebuilt(sources.collect::<Result<_, ConfigError>>()?)
+        }
+        (None, Some(fields), None, None, None, None) => by_path(fields, folder, path)?,
+        (None, None, Some(fields), None, None, None) => {
+            let UrlFields { image, sha256, config } = fields.value;
+            let config = config.map(|config| download(config.url, config.sha256, path)).transpose()?;
+            Found::Prebuilt(vec![Source::Url { image: download(image, sha256, path)?, config }])
+        }
+        (None, None, None, Some(fields), None, None) => Found::Sources(git_tree(fields.value, folder, path)?),
+        (None, None, None, None, Some(fields), None) => Found::Sources(debian_tree(fields.value, path)?),
+        (None, None, None, None, None, Some(fields)) => Found::Sources(tarball_tree(fields, folder, path)?),
+        (debian, from_path, url, git, debian_source, tarball) => {
+            let places = [
+                debian.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                from_path.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                url.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                git.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                debian_source.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                tarball.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+            ];
+            let last = places.into_iter().flatten().last();
+            return Err(last.unwrap_or_else(|| config::invalid(path, &arch_at, EXACTLY_ONE)));
+        }
+    };
+    let sources = match source {
+        Found::Sources(tree) => {
+            let recipe = recipe(tree, toolchain, config, folder, path)?;
+            vec![Source::Built(recipe); arches.len()]
+        }
+        Found::Prebuilt(sources) => {
+            let places = [
+                toolchain.map(|at| config::invalid(path, &at, ONLY_BUILT)),
+                config.map(|at| config::invalid(path, &at, ONLY_BUILT)),
+            ];
+            if let Some(error) = places.into_iter().flatten().next() {
+                return Err(error);
+            }
+            if sources.len() != arches.len() {
+                let message = "an image has one architecture: expected one; write a manifest for \
+                               each other one";
+                return Err(config::invalid(path, &arch_at, message));
+            }
+            sources
+        }
+    };
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    if !is_name(stem) {
+        let message = "the file's name is the kernel's: expected letters, digits and `.`, `_`, \
+                       `+`, `-` before .yaml";
+        return Err(config::invalid(path, &arch_at, message));
+    }
+    let manifest = |(&arch, source)| Manifest { name: stem.to_owned(), arch, source };
+    Ok(arches.iter().zip(sources).map(manifest).collect())
+}
+
+const EXACTLY_ONE: &str = "a kernel has exactly one source, expected one of debian, path, url, \
+                           git, debian-source, tarball";
+const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and config only with \
+                          git, debian-source, tarball, or path with source";
+
+enum Found {
+    /// One source for each architecture.
+    Prebuilt(Vec<Source>),
+    Sources(Tree),
+}
+
+fn recipe(
+    tree: Tree,
+    toolchain: Option<Spanned<String>>,
+    config: Option<Spanned<Vec<PathBuf>>>,
+    folder: &Path,
+    path: &Path,
+) -> Result<Recipe, ConfigError> {
+    let toolchain = match toolchain {
+        Some(at) => {
+            at.value.parse().map_err(|error: BadToolchain| config::invalid(path, &at, error.to_string()))?
+        }
+        None => Toolchain::default(),
+    };
+    let config = config.map_or_else(Vec::new, |config| config.value);
+    let config = config.into_iter().map(|file| folder.join(file)).collect();
+    Ok(Recipe { tree, toolchain, config })
+}
+
+fn by_path(fields: Spanned<PathFields>, folder: &Path, path: &Path) -> Result<Found, ConfigError> {
+    let absolute = |file: Spanned<PathBuf>| folder.join(file.value);
+    let whole = |message: &str| Err(config::invalid(path, &fields, message));
+    match &fields.value {
+        PathFields { image: Some(_), source: None, .. } => {}
+        PathFields { image: None, source: Some(_), vmlinux: None, config: None } => {}
+        PathFields { image: None, source: Some(_), .. } => {
+            return whole("vmlinux and config are an image's: expected only source");
+        }
+        _ => return whole("expected either image (and perhaps vmlinux and config), or source"),
+    }
+    let PathFields { image, vmlinux, config, source } = fields.value;
+    Ok(match (image, source) {
+        (Some(image), _) => Found::Prebuilt(vec![Source::Path {
+            image: absolute(image),
+            vmlinux: vmlinux.map(absolute),
+            config: config.map(absolute),
+        }]),
+        (None, source) => Found::Sources(Tree::Folder(absolute(source.expect("checked above")))),
+    })
+}
+
+fn git_tree(fields: GitFields, folder: &Path, path: &Path) -> Result<Tree, ConfigError> {
+    let GitFields { repository, reference } = fields;
+    check_reference(&reference.value).map_err(|message| config::invalid(path, &reference, message))?;
+    let place = repository_of(&repository.value, folder)
+        .map_err(|message| config::invalid(path, &repository, message))?;
+    Ok(Tree::Git { repository: place, reference: reference.value })
+}
+
+fn debian_tree(fields: DebianSourceFields, path: &Path) -> Result<Tree, ConfigError> {
+    let DebianSourceFields { package, version } = fields;
+    if !is_source_package(&package.value) {
+        return Err(config::invalid(
+            path,
+            &package,
+            "expected a package with one kernel's sources, such as linux-source-6.12",
+        ));
+    }
+    if let Some(version) = &version
+        && !is_version(&version.value)
+    {
+        return Err(config::invalid(path, version, "expected a version of Debian's, such as 6.12.107-1"));
+    }
+    Ok(Tree::DebianSource { package: package.value, version: version.map(|version| version.value) })
+}
+
+fn tarball_tree(fields: Spanned<TarballFields>, folder: &Path, path: &Path) -> Result<Tree, ConfigError> {
+    match fields.value {
+        TarballFields { path: Some(file), url: None, sha256: None } => {
+            Ok(Tree::TarballFile(folder.join(file.value)))
+        }
+        TarballFields { path: None, url: Some(url), sha256: Some(sha256) } => {
+            Ok(Tree::TarballUrl(download(url, sha256, path)?))
+        }
+        TarballFields { path: None, url: Some(url), sha256: None } => {
+            Err(config::invalid(path, &url, "expected sha256 as well: what is downloaded is checked"))
+        }
+        _ => Err(config::invalid(path, &fields, "expected either path, or url and sha256")),
+    }
+}
+
+fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wanted, ConfigError> {
+    let error = |at: &Spanned<String>, message: &str| Err(config::invalid(path, at, message));
+    let whole = |message: &str| Err(config::invalid(path, debian, message));
+    let DebianFields { series, flavour, package, version } = &debian.value;
+    match (series, flavour, package, version) {
+        (Some(series), Some(flavour), None, None) => {
+            if !is_series(&series.value) && series.value != "newest" {
+                return error(series, "expected a series such as \"6.12\", or newest");
+            }
+            let architecture = debian_architecture(arch);
+            let names = |arch: &Arch| flavour.value.split('-').any(|word| word == debian_architecture(*arch));
+            // `cloud` stands for cloud-amd64 and cloud-arm64.
+            let full = match Arch::ALL.into_iter().find(names) {
+                None if !flavour.value.is_empty() => format!("{}-{architecture}", flavour.value),
+                Some(named) if named == arch => flavour.value.clone(),
+                _ => {
+                    let expected = format!(
+                        "expected a flavour for {}: {architecture} or cloud-{architecture}, or \
+                         cloud for any architecture",
+                        arch.name()
+                    );
+                    return error(flavour, &expected);
+                }
+            };
+            let series = Some(series.value.clone()).filter(|series| series != "newest");
+            Ok(Wanted::Newest { series, flavour: full })
+        }
+        (None, None, Some(package), version) => {
+            let Some(release) = release_of(&package.value) else {
+                return error(
+                    package,
+                    "expected a package with one kernel, linux-image-RELEASE or \
+                     linux-binary-RELEASE \
+                     (for the newest of a series give series and flavour instead)",
+                );
+            };
+            let architecture = debian_architecture(arch);
+            if !release.split('-').any(|word| word == architecture) {
+                return error(package, &format!("expected a package with a kernel for {}", arch.name()));
+            }
+            let version = version.as_ref().map(|version| version.value.clone());
+            Ok(Wanted::Package { name: package.value.clone(), version })
+        }
+        (None, None, None, Some(version)) => {
+            error(version, "version belongs to a package: expected package as well")
+        }
+        (Some(series), None, None, _) => error(
+            series,
+            "expected flavour as well, such as cloud-amd64: the newest kernel is chosen by both",
+        ),
+        (None, Some(flavour), None, _) => error(
+            flavour,
+            "expected series as well, such as \"6.12\" or newest: the newest kernel is chosen by \
+             both",
+        ),
+        _ => whole("expected either series and flavour, or package and perhaps version"),
+    }
+}
+
+fn download(url: Spanned<String>, sha256: Spanned<String>, path: &Path) -> Result<Download, ConfigError> {
+    if !url.value.starts_with("https://") && !url.value.starts_with("http://") {
+        return Err(config::invalid(path, &url, "expected a URL that starts with https:// or http://"));
+    }
+    let is_hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    if sha256.value.len() != 64 || !sha256.value.chars().all(is_hex) {
+        return Err(config::invalid(path, &sha256, "expected a SHA-256: 64 lower-case hexadecimal digits"));
+    }
+    Ok(Download { url: url.value, sha256: sha256.value })
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernel manifests: `kernels/NAME.yaml` describes the kernel NAME.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use super::KernelError;
+pub use file::parse;
+use serde::Deserialize;
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+use tramplab_host::config::ConfigError;
+use tramplab_model::{name::is_name_char, run::Arch};
+
+/// A kernel for one architecture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The file's name without `.yaml`. Suites and cells use it on every architecture.
+    pub name: String,
+    pub arch: Arch,
+    pub source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Debian { wanted: Wanted },
+    Path { image: PathBuf, vmlinux: Option<PathBuf>, config: Option<PathBuf> },
+    Url { image: Download, config: Option<Download> },
+    Built(Recipe),
+}
+
+/// How to build a kernel on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    pub tree: Tree,
+    pub toolchain: Toolchain,
+    /// Configuration fragments to add to those in `configs/kconfig/`.
+    pub config: Vec<PathBuf>,
+}
+
+/// Where sources come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// A commit of a repository. `repository` is a local folder or a URL.
+    Git {
+        repository: String,
+        reference: String,
+    },
+    /// Debian's `linux-source-*`.
+    DebianSource {
+        package: String,
+        version: Option<String>,
+    },
+    TarballFile(PathBuf),
+    TarballUrl(Download),
+    /// A folder with its uncommitted changes.
+    Folder(PathBuf),
+}
+
+/// `gcc`, `gcc-13`, `clang`, `clang-19`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Toolchain {
+    pub compiler: Compiler,
+    /// The `13` of `gcc-13`; None for the host's default.
+    pub version: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compiler {
+    Gcc,
+    Clang,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no toolchain `{0}`: expected gcc or clang, perhaps with a version: gcc-13, clang-19")]
+pub struct BadToolchain(String);
+
+impl Default for Toolchain {
+    fn default() -> Toolchain {
+        Toolchain { compiler: Compiler::Gcc, version: None }
+    }
+}
+
+impl FromStr for Toolchain {
+    type Err = BadToolchain;
+
+    fn from_str(text: &str) -> Result<Toolchain, BadToolchain> {
+        let error = || BadToolchain(text.to_owned());
+        let (compiler, version) = match text.split_once('-') {
+            Some((compiler, version)) => (compiler, Some(version)),
+            None => (text, None),
+        };
+        let compiler = match compiler {
+            "gcc" => Compiler::Gcc,
+            "clang" => Compiler::Clang,
+            _ => return Err(error()),
+        };
+        // The version becomes part of a program's name.
+        let is_number =
+            |text: &str| (1..=3).contains(&text.len()) && text.chars().all(|c| c.is_ascii_digit());
+        if version.is_some_and(|version| !is_number(version)) {
+            return Err(error());
+        }
+        Ok(Toolchain { compiler, version: version.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.compiler {
+            Compiler::Gcc => "gcc",
+            Compiler::Clang => "clang",
+        })?;
+        self.version.as_ref().map_or(Ok(()), |version| write!(f, "-{version}"))
+    }
+}
+
+/// Selects one of Debian's kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The newest kernel of a series, or of all series if `series` is None.
+    Newest {
+        series: Option<String>,
+        flavour: String,
+    },
+    Package {
+        name: String,
+        version: Option<String>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Download {
+    pub url: String,
+    pub sha256: String,
+}
+
+/// Reads a manifest file. Returns a manifest for each of its architectures.
+pub fn load_manifest(path: &Path) -> Result<Vec<Manifest>, KernelError> {
+    let text =
+        fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    Ok(parse(&text, path)?)
+}
+
+/// Returns the names of the manifests in a folder, sorted.
+pub fn names(folder: &Path) -> Vec<String> {
+    let name = |path: PathBuf| {
+        let stem = path.file_stem()?.to_str()?.to_owned();
+        (path.extension()? == "yaml").then_some(stem)
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.filter_map(|entry| name(entry.path())).collect();
+    names.sort();
+    names
+}
+
+/// Checks a repository, which is a URL or a folder. Makes a folder relative to `folder`.
+pub(super) fn repository_of(text: &str, folder: &Path) -> Result<String, String> {
+    const SCHEMES: [&str; 5] = ["https", "http", "git", "ssh", "file"];
+    let plain = !text.is_empty() && !text.chars().any(char::is_control);
+    match text.split_once("://") {
+        Some((scheme, rest))
+            if plain && SCHEMES.contains(&scheme) && !rest.is_empty() && !rest.starts_with('-') =>
+        {
+            Ok(text.to_owned())
+        }
+        None if plain => Ok(folder.join(text).to_str().expect("made of texts").to_owned()),
+        _ => Err(format!("expected a folder, or a URL that starts with one of {}://", SCHEMES.join("://, "))),
+    }
+}
+
+/// Rejects references that git would take for an option and those with control characters.
+pub(super) fn check_reference(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
+        return Err("expected a branch, a tag or a commit, such as v6.12");
+    }
+    Ok(())
+}
+
+pub(super) fn is_source_package(name: &str) -> bool {
+    name.strip_prefix("linux-source-").is_some_and(is_series)
+}
+
+pub(super) fn is_version(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || ".+~:-".contains(c))
+}
+
+/// Returns the kernel release of a Debian package:
+/// `linux-image-6.12.107+deb13-cloud-amd64-unsigned` holds `6.12.107+deb13-cloud-amd64`.
+pub fn release_of(package: &str) -> Option<&str> {
+    let release = ["linux-binary-unsigned-", "linux-binary-", "linux-image-"]
+        .iter()
+        .find_map(|prefix| package.strip_prefix(prefix))?;
+    let release = release.strip_suffix("-unsigned").unwrap_or(release);
+    release.starts_with(|c: char| c.is_ascii_digit()).then_some(release)
+}
+
+pub(super) fn is_series(text: &str) -> bool {
+    let number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
+    text.split_once('.').is_some_and(|(major, minor)| number(major) && number(minor))
+}
+
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('.') && text.chars().all(is_name_char)
+}

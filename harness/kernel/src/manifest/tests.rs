@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Manifests as users write them, right and wrong.
+
+use super::*;
+
+fn parsed(text: &str) -> Result<Vec<Manifest>, String> {
+    parse(text, Path::new("kernels/some.yaml")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn reads_each_kind_of_prebuilt_kernel() {
+    let debian = |wanted| Source::Debian { wanted };
+    let sha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
+    let url = format!("arch: x86_64\nurl: {{image: https://x/bzImage, sha256: {sha256}}}\n");
+    for (text, arch, source) in [
+        (
+            "arch: x86_64\ndebian: {series: \"6.10\", flavour: cloud-amd64}\n",
+            Arch::X86_64,
+            debian(Wanted::Newest { series: Some("6.10".into()), flavour: "cloud-amd64".into() }),
+        ),
+        (
+            // Unquoted, but still the text and not the number 6.1.
+            "arch: arm64\ndebian: {series: 6.10, flavour: arm64}\n",
+            Arch::Arm64,
+            debian(Wanted::Newest { series: Some("6.10".into()), flavour: "arm64".into() }),
+        ),
+        (
+            "arch: x86_64\ndebian: {series: newest, flavour: cloud-amd64}\n",
+            Arch::X86_64,
+            debian(Wanted::Newest { series: None, flavour: "cloud-amd64".into() }),
+        ),
+        (
+            "arch: x86_64\ndebian: {package: linux-binary-7.3-cloud-amd64, version: \
+             7.3~rc7-1~exp1}\n",
+            Arch::X86_64,
+            debian(Wanted::Package {
+                name: "linux-binary-7.3-cloud-amd64".into(),
+                version: Some("7.3~rc7-1~exp1".into()),
+            }),
+        ),
+        (
+            "arch: x86_64\npath: {image: ../linux/bzImage, config: /boot/config}\n",
+            Arch::X86_64,
+            Source::Path {
+                image: "kernels/../linux/bzImage".into(),
+                vmlinux: None,
+                config: Some("/boot/config".into()),
+            },
+        ),
+        (
+            &url,
+            Arch::X86_64,
+            Source::Url {
+                image: Download { url: "https://x/bzImage".into(), sha256: sha256.into() },
+                config: None,
+            },
+        ),
+    ] {
+        assert_eq!(parsed(text), Ok(vec![Manifest { name: "some".into(), arch, source }]), "{text}");
+    }
+}
+
+#[test]
+fn reads_manifest_for_several_architectures() {
+    let debian = |flavour: &str| Source::Debian {
+        wanted: Wanted::Newest { series: Some("6.12".into()), flavour: flavour.into() },
+    };
+    let on = |arch, source| Manifest { name: "some".into(), arch, source };
+    for (arch, flavour, expected) in [
+        ("x86_64", "cloud", vec![on(Arch::X86_64, debian("cloud-amd64"))]),
+        (
+            "[x86_64, arm64]",
+            "cloud",
+            vec![on(Arch::X86_64, debian("cloud-amd64")), on(Arch::Arm64, debian("cloud-arm64"))],
+        ),
+        ("[arm64]", "cloud-arm64", vec![on(Arch::Arm64, debian("cloud-arm64"))]),
+    ] {
+        let text = format!("arch: {arch}\ndebian: {{series: \"6.12\", flavour: {flavour}}}\n");
+        assert_eq!(parsed(&text), Ok(expected), "{text}");
+    }
+    let found = parsed("arch: [arm64, x86_64]\npath: {source: ../linux}\n").unwrap();
+    assert_eq!(found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(), [Arch::Arm64, Arch::X86_64]);
+    assert_eq!(found[0].source, found[1].source);
+}
+
+#[test]
+fn reads_each_kind_of_sources() {
+    let sha256 = "0".repeat(64);
+    let url = format!("tarball: {{url: https://x/y.tar.xz, sha256: {sha256}}}\n");
+    let git = |repository: &str| Tree::Git { repository: repository.into(), reference: "v6.12".into() };
+    let debian = |version: Option<&str>| Tree::DebianSource {
+        package: "linux-source-6.12".into(),
+        version: version.map(str::to_owned),
+    };
+    for (text, tree) in [
+        ("git: {repository: ../linux, ref: v6.12}\n", git("kernels/../linux")),
+        ("git: {repository: /src/linux, ref: v6.12}\n", git("/src/linux")),
+        ("git: {repository: https://x/linux, ref: v6.12}\n", git("https://x/linux")),
+        ("debian-source: {package: linux-source-6.12}\n", debian(None)),
+        ("debian-source: {package: linux-source-6.12, version: 6.12.107-1}\n", debian(Some("6.12.107-1"))),
+        ("tarball: {path: x.tar.xz}\n", Tree::TarballFile("kernels/x.tar.xz".into())),
+        (&url, Tree::TarballUrl(Download { url: "https://x/y.tar.xz".into(), sha256: sha256.clone() })),
+        ("path: {source: ../linux}\n", Tree::Folder("kernels/../linux".into())),
+    ] {
+        let clang = Toolchain { compiler: Compiler::Clang, version: Some("19".into()) };
+        let config = vec!["kernels/a.config".into(), "/b.config".into()];
+        for (more, toolchain, config) in [
+            ("", Toolchain::default(), vec![]),
+            ("toolchain: clang-19\nconfig: [a.config, /b.config]\n", clang, config),
+        ] {
+            let recipe = Recipe { tree: tree.clone(), toolchain, config };
+            let source = Source::Built(recipe);
+            let expected = Manifest { name: "some".into(), arch: Arch::X86_64, source };
+            assert_eq!(parsed(&format!("arch: x86_64\n{text}{more}")), Ok(vec![expected]), "{text}{more}");
+        }
+    }
+}
+
+#[test]
+fn parses_and_formats_toolchains() {
+    for text in ["gcc", "gcc-13", "clang", "clang-19"] {
+        assert_eq!(text.parse::<Toolchain>().unwrap().to_string(), text);
+    }
+    for text in ["", "GCC", "gcc-", "gcc-x", "gcc-13-1", "gcc-1300", "clang-../x"] {
+        assert_eq!(text.parse::<Toolchain>(), Err(BadToolchain(text.to_owned())));
+    }
+}
+
+#[test]
+fn errors_name_place_and_expectation() {
+    let short = "arch: x86_64\nurl: {image: https://x/bzImage, sha256: 58AB}\n";
+    let file = format!("arch: x86_64\nurl: {{image: ./bzImage, sha256: {}}}\n", "0".repeat(64));
+    for (text, place, words) in [
+        ("", "1:1", "unexpected end of file"),
+        (
+            "arch: x86_64\n",
+            "1:7",
+            "exactly one source, expected one of debian, path, url, git, debian-source, tarball",
+        ),
+        (
+            "arch: x86_64\ndebian: {series: newest, flavour: amd64}\npath: {image: x}\n",
+            "3:7",
+            "exactly one source, expected one of debian, path, url, git, debian-source, tarball",
+        ),
+        ("arch: mips\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+        ("arch: [mips]\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
+        ("arch: []\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
+        ("arch: 5\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
+        ("arch: [arm64, arm64]\ndebian: {series: newest, flavour: cloud}\n", "1:7", "arm64 is named twice"),
+        (
+            "arch: [x86_64, arm64]\ndebian: {series: newest, flavour: amd64}\n",
+            "2:35",
+            "expected a flavour for arm64: arm64 or cloud-arm64, or cloud for any architecture",
+        ),
+        (
+            "arch: [x86_64, arm64]\ndebian: {package: linux-image-6.1.0-50-amd64}\n",
+            "2:19",
+            "expected a package with a kernel for arm64",
+        ),
+        ("arch: [x86_64, arm64]\npath: {image: x}\n", "1:7", "an image has one architecture"),
+        (
+            "arch: x86_64\ndebain: {}\n",
+            "2:1",
+            "expected one of arch, debian, path, url, git, debian-source, tarball",
+        ),
+        (
+            "arch: x86_64\ndebian: {serie: newest}\n",
+            "2:10",
+            "expected one of series, flavour, package, version",
+        ),
+        ("arch: x86_64\ndebian: {}\n", "2:9", "expected either series and flavour, or package"),
+        (
+            "arch: x86_64\ndebian: {series: \"6\", flavour: amd64}\n",
+            "2:18",
+            "expected a series such as \"6.12\", or newest",
+        ),
+        ("arch: x86_64\ndebian: {series: \"6.12\"}\n", "2:18", "expected flavour as well"),
+        ("arch: x86_64\ndebian: {flavour: amd64}\n", "2:19", "expected series as well"),
+        (
+            "arch: arm64\ndebian: {series: \"6.12\", flavour: cloud-amd64}\n",
+            "2:35",
+            "expected a flavour for arm64: arm64 or cloud-arm64",
+        ),
+        ("arch: x86_64\ndebian: {version: \"1\"}\n", "2:19", "expected package as well"),
+        (
+            "arch: x86_64\ndebian: {package: linux-image-amd64}\n",
+            "2:19",
+            "expected a package with one kernel",
+        ),
+        (
+            "arch: x86_64\ndebian: {package: linux-image-6.1.0-50-amd64, flavour: amd64}\n",
+            "2:9",
+            "expected either series and flavour, or package",
+        ),
+        (
+            "arch: x86_64\npath: {vmlinux: x}\n",
+            "2:7",
+            "expected either image (and perhaps vmlinux and config), or source",
+        ),
+        ("arch: x86_64\npath: {source: x, config: y}\n", "2:7", "expected only source"),
+        ("arch: x86_64\npath: {source: x, image: y}\n", "2:7", "expected either image"),
+        ("arch: x86_64\ngit: {repository: ../linux}\n", "2:7", "missing field `ref`"),
+        (
+            "arch: x86_64\ngit: {repository: ../linux, ref: --all}\n",
+            "2:34",
+            "expected a branch, a tag or a commit",
+        ),
+        (
+            "arch: x86_64\ngit: {repository: ext::sh://x, ref: v1}\n",
+            "2:19",
+            "a URL that starts with one of https://",
+        ),
+        ("arch: x86_64\ndebian-source: {package: linux-source}\n", "2:26", "such as linux-source-6.12"),
+        (
+            "arch: x86_64\ndebian-source: {package: linux-source-6.12, version: ../x}\n",
+            "2:54",
+            "expected a version of Debian's",
+        ),
+        ("arch: x86_64\ntarball: {}\n", "2:10", "expected either path, or url and sha256"),
+        ("arch: x86_64\ntarball: {url: https://x/y}\n", "2:16", "expected sha256 as well"),
+        ("arch: x86_64\ntarball: {path: x, sha256: y}\n", "2:10", "expected either path, or url and sha256"),
+        (
+            "arch: x86_64\ntoolchain: icc\npath: {source: x}\n",
+            "2:12",
+            "no toolchain `icc`: expected gcc or clang",
+        ),
+        ("arch: x86_64\ntoolchain: gcc-13/x\npath: {source: x}\n", "2:12", "no toolchain `gcc-13/x`"),
+        ("arch: x86_64\ntoolchain: gcc\npath: {image: x}\n", "2:12", "this kernel is not built here"),
+        (
+            "arch: x86_64\ndebian: {series: newest, flavour: amd64}\nconfig: [x]\n",
+            "3:9",
+            "this kernel is not built here",
+        ),
+        ("arch: x86_64\nconfig: x\npath: {source: x}\n", "2:9", ""),
+        (short, "2:41", "expected a SHA-256: 64 lower-case hexadecimal digits"),
+        (&file, "2:14", "expected a URL that starts with https:// or http://"),
+    ] {
+        let error = parsed(text).unwrap_err();
+        let start = format!("kernels/some.yaml:{place}: ");
+        assert!(
+            error.starts_with(&start) && error.contains(words),
+            "{text}expected {start}… {words}\ngot {error}"
+        );
+    }
+    let error = parse("arch: x86_64\npath: {image: x}\n", Path::new("a b.yaml")).unwrap_err().to_string();
+    assert!(error.contains("the file's name is the kernel's"), "{error}");
+}
