@@ -55,7 +55,7 @@ impl BuildError {
         self
     }
 
-    /// True if the user can fix it by asking for something else or by installing what is missing.
+    /// True if the user can fix it by asking for something else or by installing tools.
     pub fn is_usage(&self) -> bool {
         matches!(self, BuildError::Toolchain(_) | BuildError::Config { .. } | BuildError::Apply { .. })
     }

@@ -69,7 +69,8 @@ pub struct Toolchain {
     pub version: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Compiler {
     Gcc,
     Clang,
@@ -94,11 +95,7 @@ impl FromStr for Toolchain {
             Some((compiler, version)) => (compiler, Some(version)),
             None => (text, None),
         };
-        let compiler = match compiler {
-            "gcc" => Compiler::Gcc,
-            "clang" => Compiler::Clang,
-            _ => return Err(error()),
-        };
+        let compiler = compiler.parse().map_err(|_| error())?;
         // The version becomes part of a program's name.
         let is_number =
             |text: &str| (1..=3).contains(&text.len()) && text.chars().all(|c| c.is_ascii_digit());
@@ -111,10 +108,7 @@ impl FromStr for Toolchain {
 
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.compiler {
-            Compiler::Gcc => "gcc",
-            Compiler::Clang => "clang",
-        })?;
+        write!(f, "{}", self.compiler)?;
         self.version.as_ref().map_or(Ok(()), |version| write!(f, "-{version}"))
     }
 }

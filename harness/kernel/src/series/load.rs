@@ -155,7 +155,7 @@ fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread,
     Ok(thread)
 }
 
-/// Who selected a file.
+/// Tells who selected a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Picked {
     /// The command line. The user may mean the whole series.

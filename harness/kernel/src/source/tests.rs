@@ -204,7 +204,7 @@ fn checkout_leaves_users_repository_unchanged() {
 }
 
 #[test]
-fn a_reference_that_moves_changes_only_the_files_that_differ() {
+fn moved_reference_changes_only_files_that_differ() {
     let place = Place::new();
     let (linux, first) = repository(&place);
     let into = place.path("into");

@@ -34,8 +34,8 @@ pub enum RangeError {
     )]
     UnknownCommit { repository: PathBuf, reference: String },
     #[error(
-        "the base {base} is not in the fetched history of {head}: fetch more of it (`depth` in CI, \
-         or `git fetch --unshallow`) or rebase"
+        "the base {base} is not in the history of {head}: fetch more of it (`depth` in CI, or `git \
+         fetch --unshallow`) or rebase"
     )]
     NotAncestor { base: String, head: String },
     #[error("{range} has {count} merges; expected a linear history: rebase it")]
