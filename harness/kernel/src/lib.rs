@@ -177,54 +177,41 @@ pub fn fetch(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Image, KernelError> {
     let arch = manifest.arch;
-    let image = match &manifest.source {
+    let plain = |image: PathBuf, source: String, sha256: String| Image {
+        name: manifest.name.clone(),
+        arch,
+        image,
+        vmlinux: None,
+        config: None,
+        config_file: None,
+        modules: Vec::new(),
+        source,
+        sha256,
+    };
+    let mut image = match &manifest.source {
         Source::Debian { wanted } => {
             let files = debian::fetch(wanted, arch, cache, progress)?;
-            Image {
-                name: manifest.name.clone(),
-                arch,
-                image: files.image,
-                vmlinux: None,
-                config: Some(read_config(&files.config)?),
-                config_file: Some(files.config),
-                modules: files.modules,
-                source: files.source,
-                sha256: files.sha256,
-            }
+            let (config_file, modules) = (Some(files.config), files.modules);
+            Image { config_file, modules, ..plain(files.image, files.source, files.sha256) }
         }
         Source::Path { image, vmlinux, config } => {
             for path in [Some(image), vmlinux.as_ref()].into_iter().flatten() {
                 fs::metadata(path).map_err(io_error("find", path))?;
             }
-            Image {
-                name: manifest.name.clone(),
-                arch,
-                image: image.clone(),
-                vmlinux: vmlinux.clone(),
-                config: config.as_deref().map(read_config).transpose()?,
-                config_file: config.clone(),
-                modules: Vec::new(),
-                source: format!("path {}", image.display()),
-                sha256: apt::sha256(image).map_err(io_error("read", image))?,
-            }
+            let sha256 = apt::sha256(image).map_err(io_error("read", image))?;
+            let (vmlinux, config_file) = (vmlinux.clone(), config.clone());
+            let source = format!("path {}", image.display());
+            Image { vmlinux, config_file, ..plain(image.clone(), source, sha256) }
         }
         Source::Url { image, config } => {
             let entry = fetch_url(image, config.as_ref(), cache, progress)?;
             let config_file = config.as_ref().map(|_| entry.join("config"));
-            Image {
-                name: manifest.name.clone(),
-                arch,
-                image: entry.join("image"),
-                vmlinux: None,
-                config: config_file.as_deref().map(read_config).transpose()?,
-                config_file,
-                modules: Vec::new(),
-                source: format!("url {}", image.url),
-                sha256: image.sha256.clone(),
-            }
+            let source = format!("url {}", image.url);
+            Image { config_file, ..plain(entry.join("image"), source, image.sha256.clone()) }
         }
         Source::Built(_) => return Err(KernelError::FromSources { name: manifest.name.clone() }),
     };
+    image.config = image.config_file.as_deref().map(read_config).transpose()?;
     // Cached images are checked too. Reading a header is cheap, and a guest that hangs prints
     // nothing.
     image::check(&image.image, arch)

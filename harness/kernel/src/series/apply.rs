@@ -24,29 +24,27 @@ const MOST_CONFLICTS: usize = 8;
 const MOST_SEARCHED: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    #[error(
-        "failed to {action} {patch}: it does not fit the tree{}\ngit says:\n{git}",
-        shown(.conflicts)
-    )]
-    Conflicts { action: &'static str, patch: String, conflicts: Vec<Conflict>, git: String },
-    #[error("failed to {action} {patch}:\n{git}")]
-    Git { action: &'static str, patch: String, git: String },
-    #[error("failed to {action} {patch}: {source}")]
-    Diff { action: &'static str, patch: String, source: DiffError },
-    #[error(
-        "failed to {action} {patch}: it makes {} {what}; expected only files and links inside the \
-         tree",
-        .path.display()
-    )]
-    NoFile { action: &'static str, patch: String, path: PathBuf, what: String },
-    #[error("failed to {action} {patch}: {source}")]
-    Child { action: &'static str, patch: String, source: ChildError },
-    #[error(
-        "failed to {action} {patch}: failed to write the diff or read the files it changes: \
-         {source}"
-    )]
-    Io { action: &'static str, patch: String, source: io::Error },
+#[error("failed to {action} {patch}: {reason}")]
+pub struct ApplyError {
+    action: &'static str,
+    patch: String,
+    pub reason: ApplyReason,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyReason {
+    #[error("it does not fit the tree{}\ngit says:\n{git}", shown(.conflicts))]
+    Conflicts { conflicts: Vec<Conflict>, git: String },
+    #[error("git rejects it:\n{0}")]
+    Git(String),
+    #[error(transparent)]
+    Diff(#[from] DiffError),
+    #[error("it makes {} {what}; expected only files and links inside the tree", .path.display())]
+    NoFile { path: PathBuf, what: String },
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    #[error("failed to write the diff or read the files it changes: {0}")]
+    Io(#[from] io::Error),
 }
 
 /// A hunk that does not fit the tree.
@@ -82,37 +80,34 @@ impl fmt::Display for Conflict {
 /// disk, or a file created where another needs a folder. The caller keeps the files to restore.
 pub fn apply(patch: &Patch, tree: &Path, reverse: bool) -> Result<(), ApplyError> {
     let action = if reverse { "revert" } else { "apply" };
-    let label = || patch.label();
-    let diff_error = |source| ApplyError::Diff { action, patch: label(), source };
-    let io_error = |source| ApplyError::Io { action, patch: label(), source };
-    let turned = patch.reversed != reverse;
+    try_apply(patch, tree, patch.reversed != reverse).map_err(|reason| ApplyError {
+        action,
+        patch: patch.label(),
+        reason,
+    })
+}
 
-    let file = diff::to_file(&patch.diff).map_err(|source| diff_error(source.into()))?;
+fn try_apply(patch: &Patch, tree: &Path, turned: bool) -> Result<(), ApplyReason> {
+    let file = diff::to_file(&patch.diff)?;
     // Asks git instead of trusting `patch.touched`: only the diff counts.
-    let files = diff::touched(&patch.diff, patch.strip, file.path()).map_err(diff_error)?;
+    let files = diff::touched(&patch.diff, patch.strip, file.path())?;
     let changes = diff::parse(&patch.diff, patch.strip);
-
-    let git = |option: &str| {
+    for option in ["--check", "--verbose"] {
         let mut command = git::apply(tree, patch.strip, file.path().as_os_str());
         command.args(turned.then_some("--reverse")).arg(option);
-        let (status, output) = child::finish(&mut command, git::LIMIT)
-            .map_err(|source| ApplyError::Child { action, patch: label(), source })?;
-        if status.success() {
-            return Ok(());
+        let (status, output) = child::finish(&mut command, git::LIMIT)?;
+        if !status.success() {
+            let git = printable(output.stderr.trim_end());
+            let conflicts = conflicts(&changes, tree, turned, &git);
+            return Err(match conflicts.is_empty() {
+                true => ApplyReason::Git(git),
+                false => ApplyReason::Conflicts { conflicts, git },
+            });
         }
-        let git = printable(output.stderr.trim_end());
-        let conflicts = conflicts(&changes, tree, turned, &git);
-        if conflicts.is_empty() {
-            Err(ApplyError::Git { action, patch: label(), git })
-        } else {
-            Err(ApplyError::Conflicts { action, patch: label(), conflicts, git })
-        }
-    };
-    git("--check")?;
-    git("--verbose")?;
-    match find_escape(tree, &files).map_err(io_error)? {
+    }
+    match find_escape(tree, &files)? {
         None => Ok(()),
-        Some((path, what)) => Err(ApplyError::NoFile { action, patch: label(), path, what }),
+        Some((path, what)) => Err(ApplyReason::NoFile { path, what }),
     }
 }
 

@@ -24,7 +24,7 @@ pub mod subject;
 mod tests;
 pub mod thread;
 
-pub use apply::{ApplyError, Conflict, apply};
+pub use apply::{ApplyError, ApplyReason, Conflict, apply};
 pub use b4::B4Error;
 pub use diff::DiffError;
 pub use load::{SeriesError, load, names};

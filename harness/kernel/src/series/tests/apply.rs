@@ -99,7 +99,7 @@ fn undoes_patch_that_fails_half_way() {
                 diff --git a/deep/er/new/er b/deep/er/new/er\nnew file mode 100644\n--- /dev/null\n\
                 +++ b/deep/er/new/er\n@@ -0,0 +1 @@\n+a\n";
     let error = apply(&patch(diff), tree.path(), false).unwrap_err();
-    assert!(matches!(error, ApplyError::Git { .. }), "{error}");
+    assert!(matches!(error.reason, ApplyReason::Git(_)), "{error}");
     assert!(error.to_string().contains("unable to write file 'deep/er/new/er'"), "{error}");
     assert_eq!(snapshot(tree.path()), before);
 }
@@ -201,7 +201,7 @@ fn rejects_patch_truncated_anywhere_in_its_diff() {
     for cut in (last_hunk + 1..end).step_by(7).chain([end - 1, end]) {
         let patch = Patch { diff: whole.diff[..cut].to_vec(), ..whole.clone() };
         let error = apply(&patch, tree.path(), false).unwrap_err();
-        assert!(matches!(error, ApplyError::Diff { .. }), "cut at {cut}: {error}");
+        assert!(matches!(error.reason, ApplyReason::Diff(_)), "cut at {cut}: {error}");
         refused += 1;
     }
     assert!(refused > 10, "{refused}");
