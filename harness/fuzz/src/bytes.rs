@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An input as a stream of small numbers, for what no text or file is made of. It never ends: behind its end are zeros, so that an input
-//! that was cut still means something.
+//! Reads an input as a stream of small numbers, for targets that take neither text nor a file.
+//!
+//! The stream never ends: it reads as zeros past the end, so a truncated input stays meaningful.
 
 use tramplab_protocol::message::Symbol;
 
@@ -30,7 +31,7 @@ impl<'a> Bytes<'a> {
         values[usize::from(self.byte()) % values.len()]
     }
 
-    /// Small ones, and those at which sums overflow.
+    /// A small number, or a large one near which sums overflow.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             small @ 0..=0xef => small.into(),
@@ -39,12 +40,13 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// A function, and how kallsyms calls its module.
+/// A function's name, and its module's as kallsyms writes it.
 pub type Named = (&'static str, Option<&'static str>);
 
-/// Functions of one size, one behind the other.
+/// Adjacent functions of equal size.
 pub struct Table {
     pub base: u64,
+    /// Bytes per function.
     pub each: u64,
     pub names: &'static [Named],
 }
@@ -59,7 +61,7 @@ impl Table {
         })
     }
 
-    /// By number; behind the last of them nothing is known.
+    /// The address of function number `function`, which may lie past the last one.
     pub fn address(&self, function: u8, offset: u64) -> u64 {
         self.base + u64::from(function) * self.each + offset
     }

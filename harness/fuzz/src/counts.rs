@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plugin's file of exact counts, with its frame put right, and the profile that is made of it.
+//! Fuzz the reader of the plugin's exact counts and the profile made of them.
 
 use super::{bytes::Table, perf};
 use tramplab_analysis::{
@@ -21,9 +21,9 @@ const KERNEL: Table = Table {
     ],
 };
 
-pub fn run(data: &[u8]) {
+pub fn run(data: &[u8]) -> bool {
     let _ = Counts::decode(data);
-    let Ok(counts) = perf::decode_counts(data) else { return };
+    let Ok(counts) = perf::decode_counts(data) else { return false };
     let again = counts.encode().expect("what was read can be written");
     assert_eq!(Counts::decode(&again).as_ref(), Ok(&counts));
     let _ = counts.fault();
@@ -37,4 +37,5 @@ pub fn run(data: &[u8]) {
         assert_eq!(own, counted, "instructions are lost, or counted twice");
     }
     perf::look_at(&[profile]);
+    true
 }

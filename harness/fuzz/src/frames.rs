@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's link: frames as they come, and what is in them. Of a message in a good frame the rest of the host is shown what it would
-//! look at.
+//! Fuzz the guest's link: streams of frames, and single messages in a valid frame. The code of the
+//! host that takes a message apart gets every message that is read.
 
 use serde_json::Value;
 use tramplab_analysis::{
@@ -13,9 +13,9 @@ use tramplab_protocol::{
     message::{Command, Event, PhaseReply, Request, Response},
 };
 
-pub fn run(data: &[u8]) {
-    stream(data);
-    // The checksum is no secret: a guest that lies computes it.
+pub fn run(data: &[u8]) -> bool {
+    let mut accepted = stream(data) > 0;
+    // A hostile guest computes the checksum as well.
     let mut framed = Vec::from((data.len() as u32).to_le_bytes());
     framed.extend(crc(data).to_le_bytes());
     framed.extend(data);
@@ -25,20 +25,24 @@ pub fn run(data: &[u8]) {
             let read = frame::read::<Event>(&mut &again[..]).expect("what was written can be read");
             assert_eq!(read.as_ref(), Some(&event));
             look_at(event);
+            accepted = true;
         }
         Err(FrameError::Message(_)) => {}
         other => panic!("a good frame is taken for {other:?}"),
     }
-    // What the agent reads, and what finds its way into a guest's root.
+    // The agent reads requests from the link, and orders from a file in its root.
     if let Ok(Some(request)) = frame::read::<Request>(&mut &framed[..]) {
         let again = frame::encode(&request).expect("what was read can be written");
         assert_eq!(frame::read(&mut &again[..]).expect("what was written can be read"), Some(request));
+        accepted = true;
     }
-    let _ = serde_json::from_slice::<Vec<Command>>(data);
+    accepted |= serde_json::from_slice::<Vec<Command>>(data).is_ok();
     cleaned(data);
+    accepted
 }
 
-/// The link cleans each message before it is read: no string in it moves a cursor or hides, and what was clean is as it was.
+/// The link cleans each message before parsing it. Cleaning removes escapes and invisible
+/// characters from every string, and leaves clean messages alone.
 fn cleaned(data: &[u8]) {
     let clean = text::json(data);
     assert_eq!(text::json(&clean), clean);
@@ -58,22 +62,27 @@ fn is_clean(value: &Value) -> bool {
     }
 }
 
-/// Whatever is in a stream, it ends, at its end or at the first frame that is none.
-fn stream(mut data: &[u8]) {
-    loop {
+/// Reads a stream to its end or to its first bad frame; counts the frames.
+fn stream(mut data: &[u8]) -> usize {
+    for frames in 0.. {
         let before = data.len();
         match frame::read::<Event>(&mut data) {
-            Ok(Some(_)) => assert!(before - data.len() >= 8, "a frame without a header"),
-            Ok(None) => return assert_eq!(before, 0),
-            Err(FrameError::TooLarge(length)) => return assert!(length > MAX_PAYLOAD),
-            Err(FrameError::Truncated) => return assert!(data.is_empty()),
-            Err(_) => return,
+            Ok(Some(_)) => {
+                assert!(before - data.len() >= 8, "a frame without a header");
+                continue;
+            }
+            Ok(None) => assert_eq!(before, 0),
+            Err(FrameError::TooLarge(length)) => assert!(length > MAX_PAYLOAD),
+            Err(FrameError::Truncated) => assert!(data.is_empty()),
+            Err(_) => {}
         }
+        return frames;
     }
+    unreachable!("each frame takes eight bytes of the data")
 }
 
+/// The protocol's CRC-32, computed bit by bit.
 pub fn crc(data: &[u8]) -> u32 {
-    // As the protocol's own, bit by bit.
     !data.iter().fold(!0, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
     })

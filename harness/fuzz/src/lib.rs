@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tramplab reads that others wrote, one function for each kind: it takes any bytes and panics where a promise is broken.
+//! Fuzz targets, one module for each kind of untrusted input.
 //!
-//! Called by libFuzzer (`fuzz_targets/`), and by a plain test of the harness with every kept input (`harness/tests/corpora.rs`),
-//! which includes this file: so it knows nothing of the fuzzer.
+//! Each `run` takes any bytes and panics if an invariant breaks. It returns true if a reader
+//! accepted the input, so that a test notices seeds that no longer get past the reader.
+//!
+//! `harness/cli/tests/corpora.rs` includes this file: keep the fuzzer out of it.
 
 pub mod bytes;
 pub mod counts;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A series as strangers send it: mboxes, mails, bare diffs, quilt's lists. All but git's own reading of a diff, which is a program.
+//! Fuzz the readers of patch series: mboxes, mails, bare diffs and quilt's lists. git applies the
+//! diffs in another process and is not fuzzed.
 
 use std::path::{Component, Path};
 use tramplab_kernel::series::{diff, mail, name, quilt, subject, thread};
 
-pub fn run(data: &[u8]) {
+pub fn run(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
-    let _ = quilt::parse(&text);
+    let listed = quilt::parse(&text).is_ok_and(|patches| !patches.is_empty());
     let told = subject::parse(&text);
     let fit = name::fit(&told.title);
     let mut parts = Path::new(&fit).components();
     assert!(matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)), "{fit}");
-    let Ok(messages) = mail::messages(data, "input") else { return };
+    let Ok(messages) = mail::messages(data, "input") else { return listed };
     assert!(messages.len() <= data.len().max(1));
-    let Ok(thread) = thread::collect(messages) else { return };
+    let Ok(thread) = thread::collect(messages) else { return listed };
     assert!((1..=thread::MOST_PATCHES).contains(&thread.patches.len()));
     let total = thread.patches.len();
     let mut mbox = Vec::new();
@@ -30,10 +31,10 @@ pub fn run(data: &[u8]) {
         mbox.extend(&patch.diff);
         mbox.extend(b"\n");
     }
-    // Written as git writes it, the same patches are read again; unless a line of theirs ends a mail.
+    // Patches written as `git format-patch` does are read back, unless a line of one ends a mail.
     let ends_mail = |diff: &[u8]| diff.windows(6).any(|bytes| bytes == b"\nFrom ");
     if total > 9999 || thread.patches.iter().any(|patch| ends_mail(&patch.diff)) {
-        return;
+        return true;
     }
     let again = mail::messages(&mbox, "again").expect("it is a mailbox");
     let again = thread::collect(again).expect("it is a series");
@@ -41,6 +42,7 @@ pub fn run(data: &[u8]) {
     for (patch, again) in thread.patches.iter().zip(&again.patches) {
         assert_eq!(again.diff.strip_suffix(b"\n"), Some(&patch.diff[..]));
     }
+    true
 }
 
 fn look_at(changes: &[diff::Change<'_>]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Profiles: files as they are stored, and trees of any shape, laid over each other and printed in every form.
+//! Fuzz profiles: stored files, and trees of any shape, merged and printed in every format.
 
 use super::bytes::Bytes;
 use tramplab_analysis::profile::{
@@ -8,8 +8,8 @@ use tramplab_analysis::profile::{
 };
 use tramplab_protocol::counts::{Counts, CountsError};
 
-pub fn run(data: &[u8]) {
-    // A stored profile is JSON; what is none is taken for the shape of one.
+pub fn run(data: &[u8]) -> bool {
+    // An input that is no JSON describes the shape of a tree.
     match serde_json::from_slice::<Profile>(data) {
         Ok(profile) => {
             let text = serde_json::to_vec(&profile).expect("a profile has a form in JSON");
@@ -28,9 +28,10 @@ pub fn run(data: &[u8]) {
             }
         }
     }
+    true
 }
 
-/// As the plugin's file, without what only says that it is whole.
+/// Decodes the body of a counts file; adds the header and the checksum.
 pub fn decode_counts(data: &[u8]) -> Result<Counts, CountsError> {
     let empty = Counts::default().encode().expect("it is empty");
     let mut file = Vec::from(&empty[..8]);
@@ -72,7 +73,7 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
     }
     let mut nodes: Vec<Node> = Vec::new();
     for _ in 0..bytes.byte() {
-        // Of the last ones, or, past them, a bottom: what is deep is more than what is wide.
+        // One of the last eight nodes, else a new root: deep trees rather than wide ones.
         let parent = (nodes.len() as u32).checked_sub(1 + u32::from(bytes.byte() % 8));
         let above = parent.map(|parent| &nodes[parent as usize]);
         let drawn = bytes.byte();
@@ -92,7 +93,7 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
     Profile { schema: SCHEMA, cell: "cell".to_owned(), phase, unit, sampling, threads, functions, nodes }
 }
 
-/// All that is made of profiles that pass for whole.
+/// Checks the invariants of everything made of valid profiles.
 pub fn look_at(profiles: &[Profile]) {
     if profiles.iter().any(|profile| profile.check().is_err()) {
         return;
@@ -126,7 +127,7 @@ pub fn look_at(profiles: &[Profile]) {
             }
             assert!(
                 !lines.contains(|c: char| c.is_control() && c != '\n'),
-                "it is not fit to print: {lines:?}"
+                "a control character in {lines:?}"
             );
             let mut printed = Vec::new();
             text::render(&subject, &tree, 0.5, &mut printed).expect("memory takes it");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plugin's file of branches, with its frame put right; and flows of any shape, as what they waste and what a trigger of them costs.
+//! Fuzz the reader of the plugin's branch traces, and what flows of any shape waste and cost.
 
 use super::{
     bytes::{Bytes, Table},
@@ -15,7 +15,7 @@ use tramplab_protocol::{
     trace::{Kind, Record, Trace, VcpuTrace},
 };
 
-/// A kernel of a few functions.
+/// A kernel with few functions. `seed.py` uses the same order.
 pub const KERNEL: Table = Table {
     base: 0xffff_ffff_8100_0000,
     each: 0x1000,
@@ -58,33 +58,34 @@ const MECHANISMS: [Mechanism; 6] = [
     Mechanism::TpBtf,
 ];
 
-pub fn run(data: &[u8]) {
+pub fn run(data: &[u8]) -> bool {
     let _ = Trace::decode(data);
     match data.split_first() {
         Some((b'F', file)) => of_file(file),
         Some((_, flow)) => of_flow(flow),
-        None => {}
+        None => false,
     }
 }
 
-fn of_file(data: &[u8]) {
+fn of_file(data: &[u8]) -> bool {
     let mut file = Vec::from(&Trace::default().encode()[..8]);
     file.extend(data);
     file.extend(crc(&file).to_le_bytes());
-    let Ok(trace) = Trace::decode(&file) else { return };
+    let Ok(trace) = Trace::decode(&file) else { return false };
     assert_eq!(Trace::decode(&trace.encode()).as_ref(), Ok(&trace));
     assert!(trace.vcpus.iter().map(|vcpu| vcpu.records.len() * 24).sum::<usize>() <= data.len());
     assert!(symbols::addresses(&trace).is_sorted());
+    true
 }
 
-fn of_flow(data: &[u8]) {
+fn of_flow(data: &[u8]) -> bool {
     let mut bytes = Bytes::new(data);
     let mechanism = bytes.one_of(&MECHANISMS);
     let (hits, result, depth) = (u32::from(bytes.byte() % 8), bytes.byte(), bytes.byte());
     let mut vcpus: Vec<VcpuTrace> = Vec::new();
     while !bytes.is_empty() {
         let kind = bytes.byte();
-        // Where another vCPU begins.
+        // 0xff begins another vCPU.
         if kind == 0xff || vcpus.is_empty() {
             vcpus.push(VcpuTrace { index: vcpus.len() as u32, ..VcpuTrace::default() });
         }
@@ -111,8 +112,10 @@ fn of_flow(data: &[u8]) {
         pmu: Pmu::default(),
         hardware: Vec::new(),
     };
+    let mut accepted = false;
     for arch in Arch::ALL {
         if let Ok(waste) = lbr_waste(arch, &trace, &symbols, &reply) {
+            accepted = true;
             measured(arch, &waste);
         }
     }
@@ -137,16 +140,18 @@ fn of_flow(data: &[u8]) {
         assert_eq!(cost.hits, hits);
         assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= hits);
         cost.parts.iter().for_each(|part| drop(trigger_listing(part)));
+        accepted = true;
     }
+    accepted
 }
 
-/// In one of the functions, or in user space.
+/// An address in one of the functions, or in user space.
 fn address(bytes: &mut Bytes) -> u64 {
     let (function, offset) = (bytes.byte(), bytes.byte());
     if function == 0xff { offset.into() } else { KERNEL.address(function & 0xf, offset.into()) }
 }
 
-/// The definitions, the slow way.
+/// Checks the definitions of waste against the records.
 fn measured(arch: Arch, waste: &LbrWaste) {
     assert!(waste.agreeing_hits > 0 && waste.agreeing_hits + waste.interrupted_hits <= waste.hits);
     let touches = |address: u64| (waste.function.start..waste.function.end).contains(&address);
@@ -172,7 +177,7 @@ fn measured(arch: Arch, waste: &LbrWaste) {
     }
 }
 
-/// A ring holds the newest records, in their order, and no more than its depth.
+/// Checks that a ring holds the newest records in order, at most as many as its depth.
 fn in_rings(model: Model, filter: Filter, records: &[NamedRecord]) {
     let all: Vec<_> = model.snapshot(filter, None, records).collect();
     for &depth in model.depths() {

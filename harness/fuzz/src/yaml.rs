@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The files a user writes or is given: suites, kernels' manifests, a suite's budgets written from a run.
+//! Fuzz the readers of YAML: suites, kernel manifests, and budgets written into a suite from a run.
 
 use std::{path::Path, sync::LazyLock};
 use tramplab_host::config;
@@ -7,14 +7,16 @@ use tramplab_kernel as kernel;
 use tramplab_model::run::Run;
 use tramplab_suite::{Suite, baseline};
 
-/// A run that is stored in the repository.
+/// A stored run from the repository.
 static RUN: LazyLock<Run> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../testdata/run.json")).expect("it is a run"));
 
-pub fn run(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+pub fn run(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
     let path = Path::new("/fuzz/input.yaml");
-    if let Err(error) = kernel::parse_manifest(text, path) {
+    let manifest = kernel::parse_manifest(text, path);
+    let mut accepted = manifest.is_ok();
+    if let Err(error) = manifest {
         assert!(error.to_string().starts_with("/fuzz/input.yaml"), "{error}");
     }
     match config::parse::<Suite>(text, path) {
@@ -22,6 +24,7 @@ pub fn run(data: &[u8]) {
             let written = config::write(&suite);
             let again: Suite = config::parse(&written, path).expect("what was written can be read");
             assert_eq!(config::write(&again), written);
+            accepted = true;
         }
         Err(error) => assert!(error.to_string().starts_with("/fuzz/input.yaml:"), "{error}"),
     }
@@ -29,4 +32,5 @@ pub fn run(data: &[u8]) {
         let again = baseline::updated(&updated, path, &RUN).expect("a baseline can be written again");
         assert_eq!(again, updated, "a run changes its own baseline");
     }
+    accepted
 }
