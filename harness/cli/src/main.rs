@@ -38,8 +38,6 @@ enum Command {
     Shell(commands::shell::Args),
     /// Run every test of this repository, real guests included
     Test(commands::test::Args),
-    /// Make everything go wrong that can, for real, and print what came of it as a table
-    Faults(commands::faults::Args),
     /// Check prerequisites; print install commands
     Doctor(commands::doctor::Args),
     /// Render a stored run again
@@ -60,8 +58,6 @@ enum Command {
     Cache(commands::cache::Args),
     /// Measure tramplab itself: boots with and without the plugin, armed against idle
     Bench(commands::bench::Args),
-    /// Fuzz what reads the files, messages and words of others: an hour, or a while for each target
-    Fuzz(commands::fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -115,7 +111,6 @@ fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::VmTest(args) => commands::vm_test::vm_test(&args),
         Command::Test(args) => commands::test::test(&args),
         Command::Shell(args) => commands::shell::shell(&args),
-        Command::Faults(args) => commands::faults::faults(&args),
         Command::Doctor(args) => commands::doctor::doctor(&args),
         Command::Report(args) => commands::report::report(&args),
         Command::Merge(args) => commands::merge::merge(&args),
@@ -126,7 +121,6 @@ fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args),
         Command::Cache(args) => commands::cache::cache(&args),
         Command::Bench(args) => commands::bench::bench(&args),
-        Command::Fuzz(args) => commands::fuzz::fuzz(&args),
     };
     ExitCode::from(ended(result, code_of))
 }

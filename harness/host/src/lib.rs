@@ -7,7 +7,6 @@ pub mod busybox;
 pub mod cache;
 pub mod child;
 pub mod config;
-pub mod fuzzer;
 pub mod kvm;
 pub mod lbr;
 mod private;

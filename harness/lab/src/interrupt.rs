@@ -36,19 +36,10 @@ impl Interrupt {
             let ends = flag::register_conditional_shutdown(signal, INTERRUPTED.into(), came)?;
             interrupt.handlers.push(ends);
         }
-        interrupt.noted()
-    }
-
-    /// However many come, the program goes on, and must look for them.
-    pub fn note() -> io::Result<Interrupt> {
-        Interrupt { came: Arc::default(), handlers: Vec::new() }.noted()
-    }
-
-    fn noted(mut self) -> io::Result<Interrupt> {
         for signal in SIGNALS {
-            self.handlers.push(flag::register(signal, Arc::clone(&self.came))?);
+            interrupt.handlers.push(flag::register(signal, Arc::clone(&interrupt.came))?);
         }
-        Ok(self)
+        Ok(interrupt)
     }
 
     /// For what is to be stopped by it.

@@ -3,11 +3,7 @@
 
 use crate::error::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
-use std::{
-    env, fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, fs, io, path::Path, time::Duration};
 use tempfile::TempDir;
 
 const PREFIX: &str = "tramplab-scratch-";
@@ -35,11 +31,6 @@ impl Scratch {
 
     pub fn path(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// Leaves it to the caller to remove it.
-    pub fn keep(self) -> PathBuf {
-        self.folder.keep()
     }
 }
 

@@ -7,8 +7,6 @@ pub mod bisect;
 pub mod cache;
 pub mod compare;
 pub mod doctor;
-pub mod faults;
-pub mod fuzz;
 pub mod history;
 pub mod mechanisms;
 pub mod merge;

@@ -20,10 +20,6 @@ const TOOLCHAINS: [(Compiler, Arch); 3] =
 /// The kernels that tests boot: those with the most mechanisms.
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
 
-/// The test kernel of an architecture.
-pub(super) fn kernel(of: Arch) -> &'static str {
-    TEST_KERNELS.iter().find(|(arch, _)| *arch == of).expect("each has one").1
-}
 
 /// The QEMUs of the tests' guests, with the names of their variables.
 const EMULATORS: [(&str, Arch, Purpose); 3] = [
@@ -43,7 +39,7 @@ pub struct Args {
 }
 
 pub fn test(args: &Args) -> Result<u8> {
-    let sh = prepared(args.setup, &Arch::ALL)?;
+    let sh = prepared(args.setup)?;
     let cargo = artifacts::cargo();
     let rest = &args.rest;
     let workspace =
@@ -57,18 +53,17 @@ pub fn test(args: &Args) -> Result<u8> {
     Ok(if workspace.is_ok() && agent.is_ok() { exit::PASS } else { exit::FAIL })
 }
 
-/// A shell whose environment names what tests with guests of these architectures need.
-pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
+/// A shell whose environment names the programs and files that tests with guests need.
+fn prepared(setup: bool) -> Result<Shell> {
     let cache = Cache::open(true)?;
     let progress = Progress::new();
-    let emulators = || EMULATORS.iter().filter(|(_, arch, _)| arches.contains(arch));
     if setup {
         let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
         // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
         let wanted = setup::Wanted {
-            toolchains: toolchains.into_iter().filter(|(_, arch)| arches.contains(arch)).collect(),
-            arches: arches.to_vec(),
-            emulators: emulators().map(|&(_, arch, purpose)| (arch, purpose)).collect(),
+            toolchains: toolchains.to_vec(),
+            arches: Arch::ALL.to_vec(),
+            emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
             backend: Backend::VirtmeNg,
             selftests: None,
         };
@@ -95,16 +90,16 @@ pub(super) fn prepared(setup: bool, arches: &[Arch]) -> Result<Shell> {
     let set = |what: &str, arch: Arch, path: &Path| {
         sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
     };
-    for &(what, arch, purpose) in emulators() {
+    for (what, arch, purpose) in EMULATORS {
         set(what, arch, Qemu::find(&cache, arch, purpose)?.single_program());
     }
-    for (arch, name) in TEST_KERNELS.into_iter().filter(|(arch, _)| arches.contains(arch)) {
+    for (arch, name) in TEST_KERNELS {
         let manifest = kernels::find(name, &[arch])?.remove(0);
         let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
         set("TEST_KERNEL", arch, &image.image);
     }
     progress.step("building the plugin and the guest agents");
-    let built = artifacts::build(&cache, arches, &|event| progress.show(event))?;
+    let built = artifacts::build(&cache, &Arch::ALL, &|event| progress.show(event))?;
     sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
     built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
     Ok(sh)

@@ -210,13 +210,6 @@ fn names_bad_argument_and_exits_2() {
             &["the filterset `test(` is wrong"],
         ),
         with_arguments("a cell without a name", &[""], &["a value is required", "CELL"]),
-        Case {
-            name: "a row without a name",
-            suite: None,
-            files: vec![],
-            arguments: &["faults", ""],
-            words: &["a value is required", "ROW"],
-        },
         with_arguments(
             "an option that does not exist",
             &["--mechanism", "fexit"],

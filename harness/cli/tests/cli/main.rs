@@ -7,18 +7,7 @@ mod bad_input;
 mod command;
 
 use command::{said, stderr, tramplab};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 /// A suite of one cell.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
@@ -44,37 +33,6 @@ fn removes_own_cargo_variables_for_children() {
     assert!(seen.contains("CARGO_HOME=/kept"), "{seen}");
     for name in ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"] {
         assert!(!seen.contains(name), "{name}: {seen}");
-    }
-}
-
-/// Ends the tests, their children and their folders, also when several signals come.
-#[test]
-fn interrupted_fault_matrix_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let (cargo, pids, tmp) = (dir.path().join("cargo"), dir.path().join("pids"), dir.path().join("tmp"));
-    fs::create_dir(&tmp).unwrap();
-    let pids_at = pids.display();
-    let script = format!(
-        "#!/bin/sh\n[ $1 = test ] || exit 0\nmkdir $TMPDIR/of-a-row\nsleep 1000 &\n\
-         echo $$ $! > {pids_at}.new\nmv {pids_at}.new {pids_at}\nwait\n"
-    );
-    fs::write(&cargo, script).unwrap();
-    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut faults = tramplab().arg("faults").env("CARGO", &cargo).env("TMPDIR", &tmp).spawn().unwrap();
-    let began = Instant::now();
-    while !pids.exists() {
-        assert!(faults.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(20));
-    }
-    assert!(fs::read_dir(&tmp).unwrap().next().is_some());
-    for signal in [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTERM] {
-        kill(Pid::from_raw(faults.id().cast_signed()), signal).unwrap();
-    }
-    assert_eq!(faults.wait().unwrap().code(), Some(130));
-    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
-    for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
     }
 }
 
