@@ -20,7 +20,6 @@ const TOOLCHAINS: [(Compiler, Arch); 3] =
 /// The kernels that tests boot: those with the most mechanisms.
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
 
-
 /// The QEMUs of the tests' guests, with the names of their variables.
 const EMULATORS: [(&str, Arch, Purpose); 3] = [
     ("QEMU", Arch::X86_64, Purpose::Measuring),

@@ -8,15 +8,22 @@ use crate::{
 };
 use std::fmt::Write;
 
-/// Of what was said.
+/// Characters of a cell.
 const MOST: usize = 110;
+
+/// The names of the rows in docs/faults.md.
+pub fn documented() -> Vec<&'static str> {
+    let lines = include_str!("../../../../docs/faults.md").lines();
+    let rows = lines.skip_while(|line| !line.starts_with("| fault |")).skip(2);
+    rows.map_while(|row| row.strip_prefix("| ")?.split_once(" |")).map(|(name, _)| name).collect()
+}
 
 pub fn markdown(names: &[&str], seen: &Seen) -> String {
     let mut out =
         String::from("| fault | verdict | seconds | left behind | results kept |\n|---|---|---:|---|---|\n");
     for (number, name) in names.iter().enumerate() {
         let _ = match seen.get(&number) {
-            None => writeln!(out, "| {name} | not run: not selected | | | |"),
+            None => continue,
             Some(Err(NotRun(why))) => writeln!(out, "| {name} | not run: {} | | | |", cell(why)),
             Some(Ok(observed)) => row(&mut out, name, observed),
         };
@@ -49,7 +56,7 @@ fn verdict(observed: &Observed) -> String {
     }
 }
 
-/// Short, on one line, with no bar of its own, and of the rows' folders, which are called otherwise each time, only what is in them.
+/// Makes a table's cell: one short line, bars escaped, paths relative to the row's temporary folder.
 fn cell(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().replace('|', "\\|");
     let line = line.split(' ').map(plain).collect::<Vec<_>>().join(" ");
