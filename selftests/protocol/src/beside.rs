@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What else is attached to a function while a hit of it is measured: several tracers of one function take another way
-//! through ftrace than one alone.
+//! Further tracers on the function of a measured hit. With several tracers on a function ftrace
+//! takes another path than with one.
 
 use crate::mechanism::{Mechanism, UnknownMechanism};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// One thing that is attached to the same function.
+/// One further tracer on the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Beside {
-    /// An empty program of its own.
+    /// Another empty program.
     Mechanism(Mechanism),
     /// ftrace's tracer `function`, which every kernel with ftrace has.
     FunctionTracer,
@@ -26,10 +26,10 @@ impl Beside {
         }
     }
 
-    /// Whether it attaches to what a mechanism is measured on.
+    /// Returns true if it attaches to the kind of target that a mechanism is measured on.
     pub fn fits(self, measured: Mechanism) -> bool {
         match self {
-            // `fmod_ret` takes few functions: what it is measured on is its own.
+            // `fmod_ret` attaches to few functions, so it is measured on one of its own.
             Beside::Mechanism(beside) => {
                 measured.is_tracepoint() == beside.is_tracepoint()
                     && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
@@ -38,7 +38,7 @@ impl Beside {
         }
     }
 
-    /// All there are; a set has a bit for each.
+    /// All tracers. A set has one bit for each.
     pub fn all() -> impl Iterator<Item = Beside> {
         Mechanism::ALL.into_iter().map(Beside::Mechanism).chain([Beside::FunctionTracer])
     }
@@ -79,7 +79,7 @@ impl From<Beside> for String {
     }
 }
 
-/// All that is attached beside; mostly nothing.
+/// A set of tracers; empty for most measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Vec<Beside>", into = "Vec<Beside>")]
 pub struct BesideSet(u16);
@@ -89,12 +89,12 @@ impl BesideSet {
         self.0 == 0
     }
 
-    /// In the order in which they are attached.
+    /// In attach order.
     pub fn iter(self) -> impl Iterator<Item = Beside> {
         Beside::all().enumerate().filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, beside)| beside)
     }
 
-    /// Those that are programs.
+    /// The tracers that are BPF programs.
     pub fn mechanisms(self) -> impl Iterator<Item = Mechanism> {
         self.iter().filter_map(|beside| match beside {
             Beside::Mechanism(mechanism) => Some(mechanism),
@@ -102,7 +102,7 @@ impl BesideSet {
         })
     }
 
-    /// `fentry`, `fentry+kprobe.multi+function_tracer`: what is measured, and what is there beside it.
+    /// The name of a measurement with its tracers: `fentry`, `fentry+kprobe.multi+function_tracer`.
     pub fn with(self, measured: Mechanism) -> String {
         self.iter().fold(measured.name().to_owned(), |name, beside| format!("{name}+{beside}"))
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_one_has_a_name_and_a_place_in_the_set() {
+    fn every_tracer_has_a_name_and_a_place_in_the_set() {
         let all: Vec<Beside> = Beside::all().collect();
         let mut text = "fentry".to_owned();
         for &beside in &all {
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&set).unwrap(), format!("[\"{beside}\"]"));
             text = format!("{text}+{beside}");
         }
-        // Whatever order they are listed in.
+        // The order of the list does not matter.
         let set: BesideSet = all.iter().rev().copied().collect();
         assert_eq!(Vec::from(set), all);
         assert_eq!(set.with(Mechanism::Fentry), text);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_attaches_to_the_same_fits() {
+    fn fits_only_tracers_of_the_same_target() {
         use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf};
         for (measured, beside, fits) in [
             (Fentry, KprobeMulti, true),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_one_is_named_with_those_there_are() {
+    fn lists_the_known_tracers_with_an_unknown_one() {
         let error = serde_json::from_str::<BesideSet>("[\"function\"]").unwrap_err().to_string();
         assert!(error.contains("`function`") && error.contains("raw_tp, function_tracer"), "{error}");
     }

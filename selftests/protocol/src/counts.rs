@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The counts file: instructions by call path, as the plugin counted them between the `Profile` magic and disarm.
+//! The counts file: instructions by call path, which the plugin counts between the `Profile` magic
+//! and disarm.
 //!
-//! Magic `TLBRCNT1`, the [`Counts`] in postcard's encoding, and last a CRC-32 (little endian) of everything before it.
+//! It consists of the magic `TLBRCNT1`, the [`Counts`] in postcard's encoding, and a CRC-32 (little
+//! endian) of everything before it.
 //!
-//! The plugin knows no symbols: a path is made of calls `(from, to)`, and what was executed in it is counted by the
-//! address of the block.
+//! The plugin knows no symbols. A path consists of calls `(from, to)`; its instructions are counted
+//! by the address of their block.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"TLBRCNT1";
 
-/// What the plugin must know of the kernel, where the guest's register points at the `Profile` magic (x86-64: `rax`, arm64: `x0`).
-/// Little endian, in this order.
+/// The plugin's knowledge of the kernel. The guest passes a pointer to it in a register at the
+/// `Profile` magic (x86-64: `rax`, arm64: `x0`). Little endian, in this order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
-    /// Of the function that switches threads (`__switch_to_asm`, `cpu_switch_to`), called with the `task_struct`s of the thread that
-    /// goes and the one that comes; 0 when it is not known: then all is one thread's.
+    /// Address of the function that switches threads (`__switch_to_asm`, `cpu_switch_to`). It is
+    /// called with the `task_struct`s of the previous and the next thread. 0 if unknown: then all
+    /// instructions belong to one thread.
     pub switch_to: u64,
-    /// The text that interrupts and exceptions enter at; empty when it is not known.
+    /// The text with the entries of interrupts and exceptions. Empty if unknown.
     pub entry_start: u64,
     pub entry_end: u64,
     /// Offsets in `task_struct`.
@@ -27,9 +30,9 @@ pub struct Setup {
     pub pid: u32,
 }
 
-/// Of [`Setup`].
+/// Bytes of an encoded [`Setup`].
 pub const SETUP_BYTES: usize = 32;
-/// Of `task_struct.comm` (`TASK_COMM_LEN`).
+/// Bytes of `task_struct.comm` (`TASK_COMM_LEN`).
 pub const COMM_BYTES: usize = 16;
 
 impl Setup {
@@ -53,11 +56,13 @@ impl Setup {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Whether QEMU told the plugin of interrupts and exceptions (10.2 and newer); else they were inferred.
+    /// True if QEMU reported interrupts and exceptions (10.2 and newer). Otherwise they were
+    /// inferred.
     pub discontinuities: bool,
-    /// Whether the setup could be read; else all is one thread's.
+    /// True if the plugin could read the setup. Otherwise all instructions belong to one thread.
     pub setup: bool,
-    /// Switches of threads that could not be read: what came after is the wrong thread's.
+    /// Thread switches that could not be read. Instructions after one are counted for the wrong
+    /// thread.
     pub lost_switches: u64,
     pub vcpus: Vec<VcpuCounts>,
 }
@@ -69,27 +74,29 @@ pub struct VcpuCounts {
     /// Parents before their children.
     pub paths: Vec<CallPath>,
     pub blocks: Vec<BlockCount>,
-    /// Calls that were not followed, since there were too many paths: what they executed is counted at their callers.
+    /// Calls that were not followed because there were too many paths. Their instructions are
+    /// counted at their callers.
     pub cut: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
-    /// `task_struct.comm`; empty where it is not known.
+    /// `task_struct.comm`. Empty if unknown.
     pub command: String,
     pub pid: u32,
-    /// The thread that executed the magic instruction.
+    /// True for the thread that executed the magic instruction.
     pub measured: bool,
 }
 
-/// A call in its place.
+/// A call on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallPath {
-    /// Index of the path it was made from; none for a thread as such: what ran in it without a known caller.
+    /// Index of the calling path. None for the path of a thread itself, which holds the
+    /// instructions without a known caller.
     pub parent: Option<u32>,
     /// Index into `threads`.
     pub thread: u32,
-    /// Address of the call, and of what it called; 0 for a thread as such.
+    /// Addresses of the call and of its target. 0 for the path of a thread itself.
     pub from: u64,
     pub to: u64,
     pub kind: Entered,
@@ -100,7 +107,7 @@ pub struct CallPath {
 pub enum Entered {
     Call,
     Syscall,
-    /// Interrupt or exception: which of them, the handler's name tells.
+    /// Interrupt or exception. The name of the handler tells which.
     Interrupt,
 }
 
@@ -108,14 +115,14 @@ pub enum Entered {
 pub struct BlockCount {
     /// Index into `paths`.
     pub path: u32,
-    /// Address of the block; 0 for all of user space.
+    /// Address of the block. 0 for all of user space.
     pub start: u64,
-    /// How often it was begun.
+    /// How often the block was entered.
     pub times: u64,
     pub instructions: u64,
 }
 
-/// The file the plugin writes for the `n`th profile (from 0) of a VM whose plugin was given `dir=DIR`.
+/// The file of the `n`th profile (from 0) of a VM whose plugin has `dir=DIR`.
 pub fn file_name(dir: &Path, n: u64) -> PathBuf {
     dir.join(format!("counts-{n:04}.bin"))
 }
@@ -135,18 +142,15 @@ pub enum CountsError {
 }
 
 impl Counts {
-    /// Why they are not what they should be, if they are not.
+    /// Returns the defect of the counts, if they have one.
     pub fn fault(&self) -> Option<String> {
         let cut: u64 = self.vcpus.iter().map(|vcpu| vcpu.cut).fold(0, u64::saturating_add);
         if !self.setup {
-            Some(
-                "the plugin could not read what it must know of the kernel: threads were not told apart"
-                    .to_owned(),
-            )
+            Some("the plugin could not read its setup: threads are not separated".to_owned())
         } else if self.lost_switches > 0 {
-            Some(format!("the plugin could not read {} switches of threads", self.lost_switches))
+            Some(format!("the plugin could not read {} thread switches", self.lost_switches))
         } else if cut > 0 {
-            Some(format!("{cut} calls were not followed: there were too many paths, or too deep ones"))
+            Some(format!("{cut} calls were not followed: there are too many or too deep paths"))
         } else {
             None
         }
@@ -158,7 +162,7 @@ impl Counts {
         Ok(out)
     }
 
-    /// Indices are checked, so that they can be used.
+    /// Decodes a file. The result's indices are valid.
     pub fn decode(bytes: &[u8]) -> Result<Counts, CountsError> {
         let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(CountsError::Magic)?;
         let content = body.strip_prefix(MAGIC).ok_or(CountsError::Magic)?;
@@ -212,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_come_back() {
+    fn decodes_its_own_encoding() {
         let bytes = counts().encode().unwrap();
         assert_eq!(Counts::decode(&bytes).unwrap(), counts());
     }
 
     #[test]
-    fn a_damaged_file_is_refused() {
+    fn rejects_a_damaged_file() {
         let bytes = counts().encode().unwrap();
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
@@ -237,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_lost_something_say_so() {
+    fn reports_lost_counts() {
         assert_eq!(counts().fault(), None);
         type Damage = fn(&mut Counts);
         let faults: [(Damage, &str); 3] = [
-            (|counts| counts.setup = false, "threads were not told apart"),
-            (|counts| counts.lost_switches = 2, "2 switches"),
+            (|counts| counts.setup = false, "threads are not separated"),
+            (|counts| counts.lost_switches = 2, "2 thread switches"),
             (|counts| counts.vcpus[0].cut = 7, "7 calls"),
         ];
         for (damage, words) in faults {
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setup_has_one_layout() {
+    fn keeps_the_layout_of_the_setup() {
         let setup = Setup { switch_to: 1, entry_start: 2, entry_end: 3, comm: 4, pid: 5 };
         assert_eq!(Setup::decode(&setup.encode()), setup);
         assert_eq!(size_of::<Setup>(), SETUP_BYTES);

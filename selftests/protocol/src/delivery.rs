@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the plugin must know to hand the guest's programs the branch records they ask for, as a CPU's driver would.
+//! The data the plugin needs to hand the guest's programs branch records, as a CPU's driver would.
 
 use crate::trace::Kind;
 use serde::{Deserialize, Serialize};
 
-/// A set of kinds.
+/// A set of branch kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Kinds(u16);
@@ -29,29 +29,30 @@ impl Kinds {
     }
 }
 
-/// The CPU the guest is to see, and what its branch record was asked for.
+/// The CPU that the guest sees, and the settings of its branch record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// What the ring keeps.
+    /// Records in the ring.
     pub depth: u32,
-    /// What takes a slot of it.
+    /// Kinds of branches that take a slot in the ring.
     pub ring: Kinds,
-    /// What of that the driver hands over.
+    /// Kinds among them that the driver hands over.
     pub kept: Kinds,
 }
 
-/// The [`crate::magic::Magic::Deliver`] instruction's argument. Addresses are the guest's.
+/// The argument of the [`crate::magic::Magic::Deliver`] instruction. Addresses are the guest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Where the pointer to the stand-in is: to the function that a program calls for a snapshot as long as no driver is there.
+    /// Address of the pointer to the stand-in, the function that a program calls for a snapshot
+    /// while no driver is loaded.
     pub stand_in_at: u64,
-    /// The kernel's text: whoever calls the stand-in from there is no program.
+    /// The kernel's text. A caller of the stand-in inside it is no BPF program.
     pub text_start: u64,
     pub text_end: u64,
     pub cpu: Cpu,
 }
 
-/// Of an encoded [`Setup`].
+/// Bytes of an encoded [`Setup`].
 pub const SETUP_BYTES: usize = 32;
 
 impl Setup {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setup_has_one_layout() {
+    fn keeps_the_layout_of_the_setup() {
         let cpu =
             Cpu { depth: 32, ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]), kept: Kinds::of(&[Kind::Ret]) };
         let setup = Setup { stand_in_at: 1, text_start: 2, text_end: u64::MAX, cpu };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Framing on the virtio-serial byte stream: `len: u32 LE | crc32 of payload: u32 LE | payload (JSON)`.
+//! Frames on the virtio-serial byte stream: `len: u32 LE | crc32 of payload: u32 LE | payload
+//! (JSON)`.
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// No message is larger; a length beyond it means the stream is corrupt.
+/// Bytes. A larger length means that the stream is corrupt.
 pub const MAX_PAYLOAD: usize = 16 << 20;
 const HEADER: usize = 8;
 
@@ -36,18 +37,18 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Writes a message as one frame, in one write.
+/// Writes a message as one frame with one call of `write`.
 pub fn write<T: Serialize>(out: &mut impl Write, message: &T) -> Result<(), FrameError> {
     out.write_all(&encode(message)?)?;
     Ok(out.flush()?)
 }
 
-/// Reads one frame; `None` when the stream ended between frames.
+/// Reads one frame. Returns `None` if the stream ended between frames.
 pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> Result<Option<T>, FrameError> {
     Ok(payload(input)?.map(|payload| serde_json::from_slice(&payload)).transpose()?)
 }
 
-/// The message of one frame, as it came.
+/// Reads the payload of one frame without parsing it.
 pub fn payload(input: &mut impl Read) -> Result<Option<Vec<u8>>, FrameError> {
     let mut header = [0; HEADER];
     match fill(input, &mut header)? {
@@ -72,7 +73,7 @@ pub fn payload(input: &mut impl Read) -> Result<Option<Vec<u8>>, FrameError> {
     Ok(Some(payload))
 }
 
-/// Like `read_exact`, but says how much there was.
+/// Like `read_exact`, but returns how many bytes there were.
 fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_follow_each_other() {
+    fn reads_consecutive_frames() {
         let mut stream = encode(&"one").unwrap();
         stream.extend(encode(&"two").unwrap());
         let mut input = &stream[..];
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() {
+    fn names_the_damage_of_a_frame() {
         let good = encode(&"message").unwrap();
         for cut in 1..good.len() {
             assert!(matches!(read_all(&good[..cut]), Err(FrameError::Truncated)), "cut at {cut}");

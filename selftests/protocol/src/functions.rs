@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! To how many functions a measurement attaches.
+//! The number of functions that a measurement attaches to.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, num::NonZeroU32};
 
-/// A number, or every function the mechanism can attach to.
+/// A number, or all functions that the mechanism can attach to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Functions {
     Count(NonZeroU32),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_or_all() {
+    fn accepts_a_number_or_all() {
         let count = |n| Functions::Count(NonZeroU32::new(n).unwrap());
         for (text, functions) in [("1", count(1)), ("40000", count(40000)), ("\"all\"", Functions::All)] {
             assert_eq!(serde_json::from_str::<Functions>(text).unwrap(), functions);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the three sides of tramplab say to each other, defined once.
+//! The protocol between the host, the guest agent and the TCG plugin.
 //!
-//! - [`message`]: requests of the host and events of the guest agent, sent as [`frame`]s over virtio-serial.
-//! - [`magic`]: the instructions by which the agent arms and disarms the TCG plugin.
-//! - [`counts`]: the file in which it hands over instructions counted by call path.
-//! - [`delivery`]: what it must know to hand branch records to the guest.
+//! - [`message`]: the host's requests and the guest agent's events, sent as [`frame`]s over
+//!   virtio-serial.
+//! - [`magic`]: the instructions by which the agent arms and disarms the plugin.
+//! - [`counts`]: the file in which the plugin hands counted instructions to the host.
+//! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
 mod beside;

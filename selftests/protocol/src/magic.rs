@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions that do nothing on a CPU and mean something to the TCG plugin.
+//! Instructions that do nothing on a CPU and give an order to the TCG plugin.
 //!
-//! x86-64: `nop dword ptr [rax + imm32]` (`0f 1f 80 imm32`); arm64: `movz xzr, #imm16`. Both are architectural
-//! no-ops at every privilege level, so the same agent runs under KVM and on hardware.
+//! x86-64: `nop dword ptr [rax + imm32]` (`0f 1f 80 imm32`); arm64: `movz xzr, #imm16`. Both are
+//! architectural no-ops at every privilege level, so the same agent runs under KVM and on hardware.
 
 use std::arch::asm;
 
-/// What a magic instruction asks of the plugin.
+/// The order that a magic instruction gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Magic {
-    /// Start recording branches, on all vCPUs, into empty buffers.
+    /// Start recording branches of all vCPUs into empty buffers.
     Arm = 1,
-    /// Stop recording and write the trace file; the file is complete when the next instruction runs.
+    /// Stop recording and write the trace file. The file is complete when the next instruction
+    /// runs.
     Disarm = 2,
-    /// Start counting instructions by call path; a register points at a [`crate::counts::Setup`]. Disarm ends it and
-    /// writes the counts file.
+    /// Start counting instructions by call path. A register points at a [`crate::counts::Setup`].
+    /// `Disarm` stops it and writes the counts file.
     Profile = 3,
-    /// As `Arm`, and hand programs the branch records they ask for; a register points at a [`crate::delivery::Setup`].
+    /// Like `Arm`, and hand programs the branch records they ask for. A register points at a
+    /// [`crate::delivery::Setup`].
     Deliver = 4,
 }
 
-/// Upper 24 bits of the x86-64 displacement ("TLB" would be a pun too many: it reads `TrB`).
+/// Upper 24 bits of the x86-64 displacement: "TrB".
 const X86_TAG: u32 = 0x5472_4200;
 const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 /// Upper 12 bits of the arm64 immediate.
@@ -59,7 +61,8 @@ impl Magic {
     /// Executes the instruction while a register (x86-64: `rax`, arm64: `x0`) points at its argument.
     #[inline(always)]
     pub fn execute_with(self, argument: *const u8) {
-        // SAFETY: architectural no-ops. The plugin may read what the pointer leads to, as any debugger may.
+        // SAFETY: architectural no-ops. The plugin may read the memory behind the pointer, like a
+        // debugger.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             match self {
@@ -87,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_are_the_documented_ones() {
+    fn encodes_the_documented_instructions() {
         assert_eq!(Magic::Arm.x86_64(), [0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54]);
         assert_eq!(Magic::Disarm.x86_64(), [0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54]);
         // movz xzr, #0x7b41

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ways of attaching a BPF tracing program that tramplab knows.
+//! The mechanisms for attaching a BPF tracing program.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -37,7 +37,7 @@ pub enum Mechanism {
     RawTp,
 }
 
-/// Which side of the traced function a program runs on.
+/// The side of the traced function that a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Point {
@@ -72,7 +72,7 @@ impl Mechanism {
         Mechanism::RawTp,
     ];
 
-    /// The name in manifests, cells and reports: the field's own, as in libbpf's section names.
+    /// The name in manifests, cells and reports, as in libbpf's section names.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Fentry => "fentry",
@@ -92,8 +92,7 @@ impl Mechanism {
         }
     }
 
-    /// The points at which one hit runs the program, in the order in which they happen.
-    /// A session program runs at both.
+    /// The points at which one hit runs the program, in order. A session program runs at both.
     pub fn points(self) -> &'static [Point] {
         match self {
             Mechanism::Fexit | Mechanism::FexitMulti | Mechanism::Kretprobe | Mechanism::KretprobeMulti => {
@@ -106,7 +105,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether one link covers many functions.
+    /// Returns true if one link covers many functions.
     pub fn is_multi(self) -> bool {
         matches!(
             self,
@@ -119,7 +118,7 @@ impl Mechanism {
         )
     }
 
-    /// Whether a program is loaded for one target and can be attached to no other.
+    /// Returns true if a program is loaded for one target and cannot be attached to another.
     pub fn program_per_target(self) -> bool {
         matches!(
             self,
@@ -131,7 +130,7 @@ impl Mechanism {
         )
     }
 
-    /// Whether it attaches to tracepoints rather than to functions.
+    /// Returns true if it attaches to tracepoints rather than functions.
     pub fn is_tracepoint(self) -> bool {
         matches!(self, Mechanism::TpBtf | Mechanism::RawTp)
     }
@@ -150,7 +149,10 @@ impl fmt::Display for Point {
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("unknown mechanism `{0}`, expected one of: {names}", names = Mechanism::ALL.map(Mechanism::name).join(", "))]
+#[error(
+    "unknown mechanism `{0}`, expected one of: {names}",
+    names = Mechanism::ALL.map(Mechanism::name).join(", ")
+)]
 pub struct UnknownMechanism(pub String);
 
 impl FromStr for Mechanism {

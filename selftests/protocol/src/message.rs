@@ -5,28 +5,32 @@ use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// Raised with every change of a message; both sides refuse another version.
+/// Increment with every change of a message. Both sides reject another version.
 pub const VERSION: u32 = 10;
 
-/// The agent's line on the console when the kernel is up and it begins to do what it is asked: what the kernel warns of from there on, it
-/// warns of while it is measured. On the console, as the order among its lines is certain.
+/// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
+/// of the kernel after this line happened during a measurement. It is on the console because only
+/// there its order among the kernel's lines is certain.
 pub const UP: &str = "tramplab-agent: up";
-/// The head of its line when it switches the machine off unasked; why is behind it. There may be no other way to say so.
+/// The agent prints this, followed by the reason, when it powers the machine off unasked. The
+/// console may be the only way left to say so.
 pub const GAVE_UP: &str = "tramplab-agent: gave up: ";
-/// The virtio-serial port's name, under `/sys/class/virtio-ports/*/name` in the guest.
+/// The virtio-serial port's name, in `/sys/class/virtio-ports/*/name` in the guest.
 pub const PORT_NAME: &str = "tramplab.agent";
-/// What the agent's threads that measure call themselves.
+/// The name of the agent's measuring threads.
 pub const AGENT_NAME: &str = "tramplab-agent";
-/// It is the first process.
+/// The agent is the first process.
 pub const AGENT_PID: u32 = 1;
-/// On the kernel's command line where the agent is not: there another init starts it as a program. Nobody's own machine has this
-/// word, so that the agent, which mounts and powers off, still refuses to run on one.
+/// Word on the kernel's command line that allows the agent to run as a program under another init.
+/// Without it, and not as PID 1, the agent refuses to run: it mounts and powers off, and must not
+/// do so on anybody's own machine.
 pub const PROGRAM_WORD: &str = "tramplab.agent=program";
-/// The agent beats at least this often (milliseconds of guest time), also while it measures.
+/// The longest time between two heartbeats, in milliseconds of guest time, also during a
+/// measurement.
 pub const HEARTBEAT_MS: u64 = 500;
 
-/// Commands in the guest's root (a JSON list of [`Command`]s) that the agent executes before it opens the link. It
-/// answers them when the host asks the same, in the same order.
+/// A file in the guest's root with a JSON list of [`Command`]s. The agent executes them before it
+/// opens the link. It answers them when the host sends the same commands in the same order.
 pub const ORDERS: &str = "/orders.json";
 
 /// Host to guest.
@@ -39,40 +43,42 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// What the guest's kernel is and can do.
+    /// Reports the guest's kernel and its abilities.
     Facts,
-    /// Reads what measurements need and never changes, before the guest is kept: else each reads it when it needs it.
+    /// Reads data that measurements need and that never changes, before a snapshot is taken.
+    /// Otherwise each measurement reads it on first use.
     Prepare,
-    /// Attaches a capturing program and triggers it, recorder armed. The program stays attached, so that
-    /// its addresses can be resolved, until `Release` or another measurement.
+    /// Attaches a capturing program and triggers it with the recorder armed. The program stays
+    /// attached until `Release` or another measurement, so that its addresses can be resolved.
     LbrWaste(LbrWasteRequest),
-    /// Names for kernel addresses, from the guest's kallsyms.
+    /// Resolves kernel addresses to names by the guest's kallsyms.
     Resolve { addresses: Vec<u64> },
-    /// Detaches what `LbrWaste` left attached.
+    /// Detaches the program that `LbrWaste` left attached.
     Release,
     /// Measures attach and detach times.
     Attach(AttachRequest),
-    /// One more round of attach and detach, with what shows where its time goes. Resolves as `LbrWaste` does: the names
-    /// are those of the moment when everything was attached.
+    /// Runs one more round of attach and detach and records where its time goes. The answer's
+    /// addresses resolve as those of `LbrWaste`: by the names at the moment when all was attached.
     Explain(ExplainRequest),
-    /// Attaches the empty program and triggers it: against the clock, and then recorder armed for the cost of a hit.
-    /// What is attached stays, as after `LbrWaste`.
+    /// Attaches the empty program and triggers it: first against the clock, then with the recorder
+    /// armed for the cost of a hit. The program stays attached, as after `LbrWaste`.
     Trigger(TriggerRequest),
-    /// Makes small system calls under the plugin's profile, and again under the kernel's own tracer of calls: how the
-    /// harness' own tests prove the one by the other.
+    /// Makes small system calls under the plugin's profile, then under the kernel's own call
+    /// tracer. The harness' tests compare the two.
     Calls(CallsRequest),
-    /// Runs a program of the guest's root. What it prints comes as [`Event::Output`] before the answer.
+    /// Runs a program from the guest's root. Its output comes as [`Event::Output`] before the
+    /// answer.
     Exec(ExecRequest),
-    /// Makes the guest fail in a chosen way: how the harness' own tests prove that it notices.
+    /// Makes the guest fail in a chosen way. The harness' tests check that it notices.
     Inject(Fault),
-    /// What a guest that was restored from a snapshot cannot know: what time it is, and what no other guest that was
-    /// restored from it has.
+    /// Gives a guest restored from a snapshot the time, and a seed that no other guest restored
+    /// from it has.
     Awake {
         /// Since 1970.
         realtime_ns: u64,
         seed: [u8; 32],
     },
-    /// What it is then: how the harness' own tests prove the one above.
+    /// Reports time and a random number, so that the harness' tests can check `Awake`.
     Moment,
     /// Powers the guest off; answered before it happens.
     PowerOff,
@@ -81,43 +87,46 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LbrWasteRequest {
     pub mechanism: Mechanism,
-    /// Triggers while armed, each a hit of its own in the trace.
+    /// Triggers while armed. Each is a hit of its own in the trace.
     pub hits: u32,
-    /// Triggers before arming, so that lazily patched code has settled.
+    /// Triggers before arming, so that lazily patched code settles.
     pub warmup: u32,
-    /// The plugin hands the program the records such a CPU would.
+    /// Have the plugin hand the program the records of this CPU.
     pub deliver: Option<Cpu>,
-    /// perf's `branch_sample_type`s under which the hits are repeated, one event after the other, for the CPU's own records.
+    /// perf's `branch_sample_type`s. For each, the hits are repeated under an event of that type,
+    /// to read the CPU's own records.
     pub hardware: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttachRequest {
     pub mechanism: Mechanism,
-    /// How many functions (or tracepoints) to attach to.
+    /// Functions (or tracepoints) to attach to.
     pub functions: Functions,
     /// Measured rounds of load, attach, detach.
     pub rounds: u32,
-    /// Chooses the functions: the same seed and kernel give the same list.
+    /// Chooses the functions. The same seed and kernel give the same list.
     pub seed: u64,
-    /// Guest time that loading, attaching and detaching may each take where every function has a link of its own; what
-    /// was done by then is the measurement. Links that are left over stay: only a new guest measures more.
+    /// Guest seconds that loading, attaching and detaching may each take if every function has a
+    /// link of its own. When they are over, the measurement covers the functions done so far. The
+    /// other links stay, so only a new guest can measure more.
     pub seconds: Option<u32>,
 }
 
-/// How the time of a round is explained.
+/// How to explain the time of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Explain {
-    /// The plugin counts instructions by call path: a `Profile` magic around each phase.
+    /// The plugin counts instructions by call path, with a `Profile` magic around each phase.
     Exact,
-    /// The guest's own clock interrupts samples call chains, and BPF programs on `sched_switch` time the waiting.
+    /// The guest's clock interrupts sample call chains, and BPF programs on `sched_switch` time the
+    /// waits.
     Sampled,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainRequest {
-    /// Mechanism, functions and seed; `rounds` of attach and detach are explained as one.
+    /// Mechanism, functions and seed. Its `rounds` of attach and detach are explained as one.
     pub attach: AttachRequest,
     pub how: Explain,
 }
@@ -125,37 +134,38 @@ pub struct ExplainRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TriggerRequest {
     pub mechanism: Mechanism,
-    /// What is attached to the same function all the time.
+    /// Programs attached to the same function all the time.
     pub beside: BesideSet,
-    /// Triggers while armed, each a hit of its own in the trace.
+    /// Triggers while armed. Each is a hit of its own in the trace.
     pub hits: u32,
     /// Triggers before arming.
     pub warmup: u32,
-    /// Triggers per timed round, and how many rounds, attached and not in turns.
+    /// Triggers per timed round, and rounds. Rounds with and without the program alternate.
     pub timed: u32,
     pub rounds: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallsRequest {
-    /// System calls under each.
+    /// System calls under each of the two.
     pub times: u32,
 }
 
-/// Both streams of the program's output are one, in the order in which it wrote; it reads nothing.
+/// A program to run. Its stdout and stderr are one stream, in order; its stdin is empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExecRequest {
-    /// The program by its whole path, and its arguments.
+    /// The program's absolute path, and its arguments.
     pub argv: Vec<String>,
-    /// The whole environment.
+    /// The complete environment.
     pub env: Vec<(String, String)>,
     pub cwd: String,
-    /// Of guest time; then it and its process group are killed.
+    /// Guest seconds after which the program and its process group are killed.
     pub seconds: u32,
-    /// Output beyond it is read and dropped, lest a program that prints without end fill the host.
+    /// Limit in bytes. Output beyond it is read and dropped, so that an endless program does not
+    /// fill the host's memory.
     pub output_bytes: u64,
-    /// While it runs the plugin hands programs the branch records they ask for, as this CPU would; and to all that runs the guest looks
-    /// like a machine that has them.
+    /// While the program runs, the plugin hands BPF programs branch records as this CPU would, and
+    /// the guest looks like a machine with that CPU.
     pub deliver: Option<Cpu>,
 }
 
@@ -164,31 +174,32 @@ pub struct ExecRequest {
 pub enum Fault {
     /// `echo c > /proc/sysrq-trigger`.
     Panic,
-    /// A process of the agent's dies in the kernel of a bad pointer; the kernel and the agent go on.
+    /// A process of the agent dies in the kernel of a bad pointer. The kernel and the agent
+    /// continue.
     Oops,
-    /// The kernel warns of a bug of its own, and all goes on.
+    /// The kernel warns of a bug of its own, and everything continues.
     Warning,
     /// A thread of the agent waits uninterruptibly until the kernel complains.
     HungTask,
-    /// The agent takes memory until there is none.
+    /// The agent allocates memory until none is left.
     OutOfMemory,
     /// A thread of the agent holds the RCU read lock (a BPF loop) until the kernel complains.
     RcuStall,
     /// The agent stops beating and answering, but lives.
     Silence,
-    /// The agent exits: PID 1 is gone, the kernel panics.
+    /// The agent exits. PID 1 is gone, so the kernel panics.
     ExitAgent,
-    /// Bytes that are no frame are sent to the host.
+    /// The agent sends bytes that are no frame.
     GarbageFrame,
-    /// A frame with a flipped bit.
+    /// The agent sends a frame with a flipped bit.
     CorruptFrame,
-    /// Half a frame, and then others.
+    /// The agent sends half a frame, then others.
     CutFrame,
-    /// Answers that nobody asked for, without end.
+    /// The agent sends answers that nobody asked for, without end.
     Flood,
 }
 
-/// As it is serialised.
+/// Writes the serialised name.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
@@ -208,8 +219,8 @@ pub enum Event {
     Heartbeat {
         uptime_ns: u64,
     },
-    /// A line, its end included, or as much of a long one as a message takes, of what the program of request `id`
-    /// printed. What is no UTF-8 is replaced.
+    /// One line of output, with its line end, of the program of request `id`; long lines are split.
+    /// Bytes that are no UTF-8 are replaced.
     Output {
         id: u64,
         text: String,
@@ -225,7 +236,7 @@ pub enum Event {
 pub enum Response {
     Facts(Facts),
     LbrWaste(LbrWasteReply),
-    /// The functions around the addresses that have one, each once, ascending: many addresses are of few.
+    /// The functions that hold the addresses, each once, in ascending order.
     Resolve {
         symbols: Vec<Symbol>,
     },
@@ -238,7 +249,7 @@ pub enum Response {
     Done,
 }
 
-/// What no two guests have in common.
+/// Two values that differ between any two guests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// Since 1970.
@@ -247,14 +258,14 @@ pub struct Moment {
     pub random: u64,
 }
 
-/// Why the guest did not measure.
+/// The reason why the guest did not measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestError {
-    /// This kernel cannot; the reason is the kernel's own. Becomes a `skip`.
+    /// This kernel cannot; the reason is the kernel's own. The cell becomes a `skip`.
     #[error("not supported by this kernel: {0}")]
     Unsupported(String),
-    /// It should have worked. Becomes an `error`.
+    /// It should have worked. The cell becomes an `error`.
     #[error("{0}")]
     Failed(String),
 }
@@ -276,18 +287,18 @@ pub struct Facts {
     pub cpus: u32,
     pub memory_kib: u64,
     pub clocksource: String,
-    /// Size of `/sys/kernel/btf/vmlinux`; 0 when there is none.
+    /// Size of `/sys/kernel/btf/vmlinux`, or 0 without one.
     pub btf_bytes: u64,
-    /// Functions ftrace can attach to, and those of them that BTF describes.
+    /// Functions that ftrace can attach to; the next field counts those that BTF describes.
     pub ftrace_functions: u32,
     pub btf_functions: u32,
-    /// `name: state` lines of `/sys/devices/system/cpu/vulnerabilities`: mitigations add branches.
+    /// `name: state` lines of `/sys/devices/system/cpu/vulnerabilities`. Mitigations add branches.
     pub mitigations: Vec<String>,
     pub cmdline: String,
 }
 
-/// The kernel has none that is longer (`KSYM_NAME_LEN`). Whoever reads a trace copies a name for every record: a guest with longer ones would fill
-/// the host's memory.
+/// The kernel's own limit for names (`KSYM_NAME_LEN`). A reader of a trace copies a name for every
+/// record, so longer names would fill the host's memory.
 pub const LONGEST_NAME: usize = 512;
 
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -301,7 +312,7 @@ fn module<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, 
 fn fits<E: serde::de::Error>(name: String) -> Result<String, E> {
     match name.len() <= LONGEST_NAME {
         true => Ok(name),
-        false => Err(E::invalid_length(name.len(), &"the name of a symbol, of at most 512 bytes")),
+        false => Err(E::invalid_length(name.len(), &"a symbol's name of at most 512 bytes")),
     }
 }
 
@@ -310,8 +321,8 @@ fn fits<E: serde::de::Error>(name: String) -> Result<String, E> {
 pub struct Symbol {
     #[serde(deserialize_with = "name")]
     pub name: String,
-    /// Module name as kallsyms prints it without brackets: `bpf` for JITed programs and trampolines,
-    /// `__builtin__ftrace` for ftrace's; none for the kernel proper.
+    /// Module name as kallsyms prints it, without brackets: `bpf` for JITed programs and
+    /// trampolines, `__builtin__ftrace` for ftrace's. None for the kernel proper.
     #[serde(default, deserialize_with = "module")]
     pub module: Option<String>,
     pub start: u64,
@@ -324,45 +335,49 @@ pub struct LbrWasteReply {
     pub mechanism: Mechanism,
     /// The function the program traces (for a tracepoint, the function that holds it).
     pub function: Symbol,
-    /// Where the program runs relative to it, in order, per hit.
+    /// Where the program runs relative to the function, in order, per hit.
     pub points: Vec<Point>,
     pub hits: u32,
-    /// How often the program ran while armed, by its own count: `hits` times the number of points, or the trace is void.
+    /// How often the program ran while armed, by its own count. Any number but `hits` times
+    /// `points.len()` voids the trace.
     pub runs: u64,
-    /// What `bpf_get_branch_snapshot` returned in the last run: bytes, or a negative errno (-2 without a PMU driver).
+    /// The result of `bpf_get_branch_snapshot` in the last run: bytes, or a negative errno (-2
+    /// without a PMU driver).
     pub snapshot_result: i64,
-    /// The records it returned, newest first, when there are any: the CPU's or delivered ones (`snapshot_result` > 0).
+    /// The records it returned, newest first: the CPU's or delivered ones. Empty unless
+    /// `snapshot_result` > 0.
     pub snapshot: Vec<(u64, u64)>,
     #[serde(default)]
     pub pmu: Pmu,
-    /// In the order of the request; none where the kernel opens no such event.
+    /// In the order of the request. Empty if the kernel opens no such event.
     #[serde(default)]
     pub hardware: Vec<CpuRecords>,
 }
 
-/// What the guest's kernel says of its CPU's branch records: without both, whatever a program was given is not the CPU's.
+/// The guest kernel's answers about its CPU's branch records. A kernel without a depth, or one that
+/// refuses, has not handed out records of the CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pmu {
-    /// Records that it keeps (`caps/branches` of the PMU).
+    /// Records that the CPU keeps (`caps/branches` of the PMU).
     pub depth: Option<u32>,
-    /// Why it refuses an event with a branch stack, if it does.
+    /// Why the kernel refuses an event with a branch stack, if it does.
     pub refused: Option<String>,
 }
 
-/// Hits under one event.
+/// The hits under one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuRecords {
     pub branch_sample_type: u64,
-    /// Hit by hit, and of each hit point by point.
+    /// By hit, then by point.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// What `bpf_get_branch_snapshot` gave a program.
+/// The result of one `bpf_get_branch_snapshot`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Bytes, or a negative errno.
     pub result: i64,
-    /// `from`, `to` and flags of each `struct perf_branch_entry`, newest first, as they are.
+    /// `from`, `to` and flags of each `struct perf_branch_entry`, unchanged, newest first.
     pub entries: Vec<(u64, u64, u64)>,
 }
 
@@ -371,24 +386,25 @@ pub struct AttachReply {
     pub mechanism: Mechanism,
     /// In attach order.
     pub functions: Vec<String>,
-    /// Candidates the kernel refused: replaced by the next of the list, or, of all functions, left out.
+    /// Candidates the kernel refused. The next one on the list replaces each, unless all functions
+    /// were asked for.
     pub refused: Vec<Refusal>,
     pub programs: u32,
     pub links: u32,
     pub rounds: Vec<AttachRound>,
-    /// Where the time budget ended it before all functions were attached.
+    /// Set if the time budget ended before all functions were attached.
     pub stopped: Option<Stopped>,
 }
 
-/// A measurement that its time budget ended: it is one of fewer functions.
+/// A measurement that ended with its time budget and covers fewer functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopped {
     /// Functions asked for.
     pub wanted: u32,
-    /// Of these attached within the budget, and of those detached again.
+    /// Functions attached within the budget, and functions detached again.
     pub attached: u32,
     pub detached: u32,
-    /// The budget, seconds of guest time.
+    /// The budget, in seconds of guest time.
     pub seconds: u32,
 }
 
@@ -407,53 +423,55 @@ pub struct AttachRound {
     pub attach_ns: u64,
     /// The same for closing them.
     pub detach_ns: u64,
-    /// Memory that the links took (programs not included): what the kernel has allocated more after attaching than before.
-    /// Absent in runs of before it was measured.
+    /// Memory that the links take, without their programs: the growth of the kernel's allocations
+    /// from before to after attaching. Absent from older runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_kib: Option<i64>,
 }
 
-/// A round in two phases. Addresses are the kernel's; `Resolve` names them.
+/// A round in two phases. `Resolve` names its kernel addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReply {
-    /// Done: fewer than asked for where the time budget ended one.
+    /// Rounds done; fewer than asked for if the time budget ended one.
     pub rounds: u32,
-    /// Attached to in the last one.
+    /// Functions attached to in the last round.
     pub functions: u32,
     pub links: u32,
     pub attach: PhaseReply,
     pub detach: PhaseReply,
 }
 
-/// What one phase did. Which parts are there depends on how it was explained.
+/// The measurements of one phase. The method decides which fields are set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReply {
     pub wall_ns: u64,
-    /// Time on a CPU by the scheduler's accounts of the thread (interrupts included). A little short of the truth: the
-    /// time from a wake-up that is to preempt the thread to the switch is charged to whom it switches to.
+    /// Time of the thread on a CPU by the scheduler's accounts, interrupts included. It is slightly
+    /// short: from a preempting wake-up to the switch, the time is charged to the thread that is
+    /// switched to.
     pub cpu_ns: u64,
-    /// Times off the CPU, by kernel stack, longest first; being ready to run, behind another thread, is part of them.
+    /// Times off the CPU by kernel stack, longest first. They include being ready to run behind
+    /// another thread.
     pub waits: Vec<Wait>,
     pub samples: Option<Samples>,
-    /// Of the thread, where it was sampled: what this guest can count.
+    /// perf counters of the thread, as far as this guest has them, if it was sampled.
     pub counters: Vec<Counter>,
 }
 
-/// What an event of perf's counted.
+/// The count of one perf event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
-    /// By perf's name: `cycles`, `context-switches`. Times are nanoseconds.
+    /// perf's name: `cycles`, `context-switches`. Times are in nanoseconds.
     pub event: String,
     pub count: u64,
-    /// Counted for a part of the time only.
+    /// The event was counted for only a part of the time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Innermost first, beginning in the scheduler; empty where the stack is not known.
+    /// Innermost first, starting in the scheduler. Empty if the stack is unknown.
     pub stack: Vec<u64>,
     pub ns: u64,
     pub count: u64,
@@ -467,7 +485,7 @@ pub struct Samples {
     pub period: u64,
     /// Samples the kernel dropped.
     pub lost: u64,
-    /// All threads on the CPU that measures, equal stacks put together.
+    /// Samples of all threads on the measuring CPU, equal stacks merged.
     pub stacks: Vec<Sample>,
 }
 
@@ -475,9 +493,9 @@ pub struct Samples {
 pub struct Sample {
     pub command: String,
     pub pid: u32,
-    /// Whether it is the thread that attaches.
+    /// True for the thread that attaches.
     pub measured: bool,
-    /// Innermost first; empty in user space.
+    /// Innermost first. Empty in user space.
     pub stack: Vec<u64>,
     pub count: u64,
 }
@@ -485,13 +503,13 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TriggerReply {
     pub mechanism: Mechanism,
-    /// As of [`LbrWasteReply`].
+    /// As in [`LbrWasteReply`].
     pub function: Symbol,
     pub points: Vec<Point>,
-    /// The program that is attached, as kallsyms names it; its end is that of its code.
+    /// The attached program, as kallsyms names it. `end` is the end of its code.
     pub program: Symbol,
     pub hits: u32,
-    /// Guest nanoseconds of `timed` triggers, round by round.
+    /// Guest nanoseconds of `timed` triggers, by round.
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
     pub timed: u32,
@@ -499,18 +517,18 @@ pub struct TriggerReply {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallsReply {
-    /// The function that both looked at, with all it calls.
+    /// The function that both traced, with all its callees.
     pub root: String,
-    /// What `function_graph` printed, without interrupts.
+    /// The output of `function_graph`, without interrupts.
     pub trace: String,
-    /// The functions of the kernel image that it can see.
+    /// The functions of the kernel image that `function_graph` can see.
     pub traceable: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExecReply {
     pub end: ExecEnd,
-    /// Bytes of output beyond what was asked for.
+    /// Bytes of output beyond the limit.
     pub dropped: u64,
 }
 
@@ -520,7 +538,7 @@ pub struct ExecReply {
 pub enum ExecEnd {
     Exited(i32),
     Signaled(i32),
-    /// It took longer than it may, and was killed.
+    /// It exceeded its time and was killed.
     TimedOut,
 }
 
@@ -529,7 +547,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_symbol_has_a_longer_name_than_the_kernels() {
+    fn rejects_symbols_with_names_longer_than_the_kernels() {
         let read = |name: usize, module: usize| {
             let (name, module) = ("a".repeat(name), "b".repeat(module));
             serde_json::from_str::<Symbol>(&format!(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trace file: what the plugin recorded between arm and disarm.
+//! The trace file: the branches recorded between arm and disarm.
 //!
-//! Little endian. Header: magic `TLBRTRC2`, `flags: u32`, `vcpus: u32`. Then per vCPU: `index: u32`, `reserved: u32`,
-//! `total: u64` (records seen), `kept: u64` (records that follow, the newest ones), and `kept` records of 24 bytes:
-//! `from: u64`, `to: u64`, `kind: u8`, 3 reserved bytes, `instructions: u32`. Last, a CRC-32 of everything before it.
+//! Little endian. Header: magic `TLBRTRC2`, `flags: u32`, `vcpus: u32`. Then per vCPU: `index:
+//! u32`, `reserved: u32`, `total: u64` (records seen), `kept: u64` (records that follow, the newest
+//! ones), and `kept` records of 24 bytes: `from: u64`, `to: u64`, `kind: u8`, 3 reserved bytes,
+//! `instructions: u32`. Last, a CRC-32 of everything before it.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -58,7 +59,7 @@ impl Kind {
     }
 }
 
-/// As it is serialised.
+/// Writes the serialised name.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
@@ -68,19 +69,20 @@ impl fmt::Display for Kind {
 /// One taken control transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Address of the branch instruction; for [`Kind::Interrupt`], of the interrupted one.
+    /// Address of the branch instruction. For [`Kind::Interrupt`], of the interrupted one.
     pub from: u64,
     pub to: u64,
     pub kind: Kind,
-    /// Begun since the record before (of the first: since arming), the branch itself included. The iterations of a
-    /// `rep` are one instruction. One that faults, and a `rep` that is interrupted, is begun again when the handler
-    /// has returned, and counts again then.
+    /// Instructions begun since the record before (for the first: since arming), the branch
+    /// included. All iterations of a `rep` count as one. An instruction that faults and an
+    /// interrupted `rep` begin again after the handler returns, and count again.
     pub instructions: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Whether QEMU told the plugin of interrupts and exceptions (10.2 and newer); else they were inferred.
+    /// True if QEMU reported interrupts and exceptions (10.2 and newer). Otherwise they were
+    /// inferred.
     pub discontinuities: bool,
     pub vcpus: Vec<VcpuTrace>,
 }
@@ -88,13 +90,13 @@ pub struct Trace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VcpuTrace {
     pub index: u32,
-    /// Records seen while armed; more than `records.len()` when the oldest were dropped.
+    /// Records seen while armed. More than `records.len()` if the oldest were dropped.
     pub total: u64,
     /// Oldest first.
     pub records: Vec<Record>,
 }
 
-/// The file the plugin writes for the `n`th disarm (from 0) of a VM whose plugin was given `dir=DIR`.
+/// The file of the `n`th disarm (from 0) of a VM whose plugin has `dir=DIR`.
 pub fn file_name(dir: &Path, n: u64) -> PathBuf {
     dir.join(format!("trace-{n:04}.bin"))
 }
@@ -114,7 +116,7 @@ pub enum TraceError {
 }
 
 impl Trace {
-    /// Where its branches come from and lead to, once each, ascending.
+    /// All source and target addresses of branches, once each, ascending.
     pub fn addresses(&self) -> Vec<u64> {
         let records = self.vcpus.iter().flat_map(|vcpu| &vcpu.records);
         let mut addresses: Vec<u64> = records.flat_map(|record| [record.from, record.to]).collect();
@@ -209,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn decodes_what_it_encodes() {
+    fn decodes_its_own_encoding() {
         assert_eq!(Trace::decode(&sample().encode()).unwrap(), sample());
     }
 
     #[test]
-    fn every_cut_and_flip_is_an_error() {
+    fn rejects_every_cut_and_every_flipped_bit() {
         let good = sample().encode();
         for cut in 0..good.len() {
             assert!(Trace::decode(&good[..cut]).is_err(), "cut at {cut}");
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_length_with_a_right_checksum_does_not_allocate() {
+    fn rejects_a_huge_length_without_allocating() {
         let mut body = Vec::from(*MAGIC);
         body.extend([0, 0, 0, 0, 1, 0, 0, 0]);
         body.extend([0; 16]);
