@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! QEMU's plugin interface (`include/qemu/qemu-plugin.h`), as much of it as is used, declared by hand.
+//! The used part of QEMU's plugin interface (`include/qemu/qemu-plugin.h`), declared by hand.
 //!
-//! One binary serves QEMU 9.2 to 11.1: what 9.2 has is linked, what came later is looked up at run time. Interface 7 (QEMU
-//! 11.1) changed what the callbacks of [`super::events`] are given.
+//! One binary serves QEMU 9.2 to 11.1: functions of 9.2 are linked, later ones are looked up at run
+//! time. Interface 7 (QEMU 11.1) changed the arguments of the callbacks in [`super::events`].
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -38,7 +38,7 @@ pub struct Info {
 #[repr(C)]
 pub struct RegisterHandle([u8; 0]);
 
-/// `qemu_plugin_reg_descriptor`; newer QEMUs' are longer.
+/// The head of `qemu_plugin_reg_descriptor`. Newer QEMUs append fields.
 #[repr(C)]
 pub struct RegisterDescriptor {
     pub handle: *mut RegisterHandle,
@@ -46,7 +46,7 @@ pub struct RegisterDescriptor {
     pub feature: *const c_char,
 }
 
-/// GLib's `GArray` and `GByteArray`, which are laid out alike.
+/// GLib's `GArray` and `GByteArray`, which share one layout.
 #[repr(C)]
 pub struct GArray {
     pub data: *mut u8,
@@ -57,7 +57,7 @@ pub struct GArray {
 pub const NO_REGISTERS: c_int = 0;
 /// `QEMU_PLUGIN_CB_R_REGS`: the callback reads registers.
 pub const READS_REGISTERS: c_int = 1;
-/// `QEMU_PLUGIN_CB_RW_REGS`: it writes them, too.
+/// `QEMU_PLUGIN_CB_RW_REGS`: the callback also writes registers.
 pub const WRITES_REGISTERS: c_int = 2;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub const INLINE_STORE: c_int = 1;
@@ -91,10 +91,11 @@ unsafe extern "C" {
         value: u64,
     );
     pub fn qemu_plugin_get_registers() -> *mut GArray;
-    /// A length, or from interface 6 on whether it worked: only what is in `to` afterwards counts.
+    /// Returns a length, or from interface 6 on success as a `bool`. Check the length of `to`
+    /// instead.
     pub fn qemu_plugin_read_register(handle: *mut RegisterHandle, to: *mut GArray) -> c_int;
     pub fn qemu_plugin_read_memory_vaddr(address: u64, to: *mut GArray, length: usize) -> bool;
-    // Of GLib, which QEMU brings along.
+    // Provided by GLib, which QEMU links.
     fn g_byte_array_new() -> *mut GArray;
     fn g_byte_array_set_size(array: *mut GArray, length: c_uint) -> *mut GArray;
     fn g_byte_array_unref(array: *mut GArray);
@@ -105,7 +106,7 @@ unsafe extern "C" {
     pub fn qemu_plugin_scoreboard_find(scoreboard: *mut Scoreboard, vcpu: c_uint) -> *mut c_void;
 }
 
-/// Lets QEMU fill a byte array; what it holds then, if it is that long.
+/// Lets QEMU fill a byte array. Returns its bytes if it has the expected length.
 pub fn with_bytes<const LENGTH: usize>(fill: impl FnOnce(*mut GArray) -> bool) -> Option<[u8; LENGTH]> {
     // SAFETY: the array is ours until it is given back.
     unsafe {
@@ -122,12 +123,13 @@ pub fn with_bytes<const LENGTH: usize>(fill: impl FnOnce(*mut GArray) -> bool) -
     }
 }
 
-/// The registers of the vCPU whose thread this is.
+/// The registers of the current vCPU.
 ///
 /// # Safety
-/// On the vCPU's thread, in a callback of QEMU.
+/// Call on the vCPU's thread, in a callback of QEMU.
 pub unsafe fn registers() -> Vec<RegisterDescriptor> {
-    // SAFETY: the array is QEMU's description, freed by its reader; each element begins with what is declared here.
+    // SAFETY: the array is QEMU's description, which the reader frees. Each element begins with the
+    // declared fields.
     unsafe {
         let array = qemu_plugin_get_registers();
         let stride = g_array_get_element_size(array) as usize;
@@ -141,10 +143,10 @@ pub unsafe fn registers() -> Vec<RegisterDescriptor> {
 }
 
 type WriteMemory = unsafe extern "C" fn(u64, *mut GArray) -> bool;
-/// A length, or from interface 6 on whether it worked.
+/// Returns a length, or from interface 6 on success as a `bool`.
 type WriteRegister = unsafe extern "C" fn(*mut RegisterHandle, *mut GArray) -> c_int;
 
-/// What writes to the guest, where QEMU has it (10.1).
+/// QEMU's functions that write to the guest (10.1 and newer).
 #[derive(Clone, Copy, Debug)]
 pub struct Writer {
     memory: WriteMemory,
@@ -155,7 +157,8 @@ impl Writer {
     pub fn find() -> Option<Writer> {
         let (memory, register) =
             (find(c"qemu_plugin_write_memory_vaddr")?, find(c"qemu_plugin_write_register")?);
-        // SAFETY: the symbols of these names have these types; a `bool` is returned in a register whose low byte it is.
+        // SAFETY: the symbols of these names have these types. A `bool` is returned in the low byte
+        // of a register.
         unsafe {
             Some(Writer {
                 memory: std::mem::transmute::<*mut c_void, WriteMemory>(memory),
@@ -164,24 +167,25 @@ impl Writer {
         }
     }
 
-    /// Whether the guest has a page for each byte.
+    /// Returns true if the guest has a page for each byte.
     ///
     /// # Safety
-    /// On the vCPU's thread, in a callback of QEMU.
+    /// Call on the vCPU's thread, in a callback of QEMU.
     pub unsafe fn memory(self, address: u64, bytes: &[u8]) -> bool {
         // SAFETY: the caller's promise.
         holding(bytes, |array| unsafe { (self.memory)(address, array) })
     }
 
     /// # Safety
-    /// In a callback that writes registers; the register has that many bytes.
+    /// Call in a callback that writes registers. The register must have as many bytes.
     pub unsafe fn register(self, handle: *mut RegisterHandle, bytes: &[u8]) -> bool {
-        // SAFETY: the caller's promise. Of a `bool` only the low byte is the answer; a length is below 256.
+        // SAFETY: the caller's promise. Only the low byte of a `bool` is valid; a length is below
+        // 256.
         holding(bytes, |array| unsafe { (self.register)(handle, array) & 0xff != 0 })
     }
 }
 
-/// Gives QEMU a byte array.
+/// Passes QEMU a byte array.
 fn holding<T>(bytes: &[u8], give: impl FnOnce(*mut GArray) -> T) -> T {
     // SAFETY: the array is ours until it is given back.
     unsafe {
@@ -199,20 +203,21 @@ pub fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Read by QEMU before anything is called; set when the library is loaded, by what QEMU offers.
+/// QEMU reads it before it calls anything. `claim_version` sets it when the library is loaded.
 #[unsafe(no_mangle)]
 pub static mut qemu_plugin_version: c_int = 4;
 
-/// The first interface whose callbacks are given other arguments.
+/// The first interface with other arguments for callbacks.
 const OTHER_CALLBACKS: c_int = 7;
 
-/// Whether callbacks are given data of the plugin's instead of its id.
+/// Returns true if callbacks receive data of the plugin instead of its id.
 pub fn other_callbacks() -> bool {
-    // SAFETY: written once, before any other code of this library ran.
+    // SAFETY: written once, before any other code of this library runs.
     unsafe { qemu_plugin_version >= OTHER_CALLBACKS }
 }
 
-/// Each interface that only adds is claimed by a function it added; that of QEMU 11.1 added none.
+/// Claims the newest interface that QEMU offers. A function that an interface added shows that QEMU
+/// has it; the interface of QEMU 11.1 added none.
 extern "C" fn claim_version() {
     let version = if release().is_some_and(|release| release >= (11, 1)) {
         OTHER_CALLBACKS
@@ -241,12 +246,12 @@ struct VersionTriple {
     micro: i64,
 }
 
-/// QEMU's, by the function that answers its monitor's `query-version`. A QEMU that loads parts of itself as modules exports it, which
-/// those of distributions do.
+/// QEMU's version, from the function behind its monitor's `query-version`. A QEMU that loads parts
+/// of itself as modules exports the function, as distributions' builds do.
 fn release() -> Option<(i64, i64)> {
     type Query = unsafe extern "C" fn(*mut *mut c_void) -> *const VersionInfo;
     let symbol = find(c"qmp_query_version")?;
-    // SAFETY: the symbol of this name has this type, and has not failed since there is one. The few bytes stay allocated.
+    // SAFETY: the symbol of this name has this type and never fails. The few bytes stay allocated.
     unsafe {
         let query = std::mem::transmute::<*mut c_void, Query>(symbol);
         let info = query(std::ptr::null_mut()).as_ref()?;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Branch records as the guest's kernel would get them of a CPU and its driver. Pure: no QEMU here.
+//! Branch records as the guest's kernel would get them from a CPU and its driver. Pure: independent
+//! of QEMU.
 //!
-//! A program that asks for a snapshot calls the kernel's static call for it, which as long as no driver is there leads to a stand-in
-//! that returns 0. What is delivered is written when the stand-in is about to return, as if it were the driver.
+//! A program that asks for a snapshot calls the kernel's static call. Without a driver it leads to
+//! a stand-in that returns 0. The plugin writes the records when the stand-in is about to return,
+//! as if it were the driver.
 
 use crate::decode::Guest;
 use tramplab_protocol::{
@@ -10,24 +12,25 @@ use tramplab_protocol::{
     trace::{Kind, Record},
 };
 
-/// The stand-in returns at once: its last instruction is no farther than this.
+/// The longest distance from the stand-in's entry to its `ret`: it returns at once.
 const STAND_IN_BYTES: u64 = 16;
-/// Of `struct perf_branch_entry`: `from`, `to`, and flags, all 0: neither its class nor whether it was predicted is known.
+/// Bytes of a `struct perf_branch_entry`: `from`, `to` and flags. The flags are 0: neither class
+/// nor prediction is known.
 const ENTRY_BYTES: usize = 24;
-/// More than any CPU keeps.
+/// More records than any CPU keeps.
 const MOST: usize = 1024;
 
-/// What is to be delivered, and where.
+/// The records to deliver, and their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Of the function that the kernel calls for a snapshot.
+    /// Address of the function that the kernel calls for a snapshot.
     pub stand_in: u64,
-    /// The kernel's text.
+    /// Start and end of the kernel's text.
     pub text: [u64; 2],
     pub cpu: Cpu,
 }
 
-/// What a program asked the stand-in for: so many entries, to there.
+/// The arguments of a call of the stand-in: room for `count` entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub entries: u64,
@@ -35,12 +38,13 @@ pub struct Asked {
 }
 
 impl Delivery {
-    /// Whether an instruction at the end of a block is the one by which the stand-in returns.
+    /// Returns true if an instruction at the end of a block is the stand-in's return.
     pub fn is_left_at(&self, address: u64) -> bool {
         address.checked_sub(self.stand_in).is_some_and(|offset| offset < STAND_IN_BYTES)
     }
 
-    /// Whether the stand-in, which begins now, was called by a program. An interrupt may have come between the call and its target.
+    /// Returns true if a program called the stand-in, which begins now. An interrupt may have come
+    /// between the call and its target.
     pub fn is_asked(&self, mut newest_first: impl Iterator<Item = Record>) -> bool {
         while let Some(record) = newest_first.next() {
             let returns = record.kind == Kind::Iret && record.to == self.stand_in;
@@ -52,7 +56,7 @@ impl Delivery {
         false
     }
 
-    /// The kernel itself calls it, too, for other things.
+    /// The kernel itself calls the stand-in for other purposes.
     fn is_called_by_program(&self, record: Record) -> bool {
         let [start, end] = self.text;
         record.to == self.stand_in
@@ -61,8 +65,8 @@ impl Delivery {
             && !(start..end).contains(&record.from)
     }
 
-    /// The entries, `count` of them or as many as the CPU's ring has: what the driver drops, and what is not yet recorded, is left 0 at
-    /// the end.
+    /// The entries: `count`, or as many as the CPU's ring has. Zeros at the end stand for records
+    /// that the driver drops and for those not yet recorded.
     pub fn entries(
         &self,
         guest: Guest,
@@ -92,17 +96,19 @@ fn is_kernel(address: u64) -> bool {
     address >> 63 == 1
 }
 
-/// Only the kernel's branches are asked for: on x86-64 those that lead there, on arm64 those that lead there or from there.
+/// perf asks for the kernel's branches: on x86-64 those into the kernel, on arm64 those into or out
+/// of it.
 fn is_of_kernel(guest: Guest, record: &Record) -> bool {
     is_kernel(record.to) || guest == Guest::Aarch64 && is_kernel(record.from)
 }
 
-/// The driver of x86-64 decodes the instruction at `from`; one of the kernel's that was interrupted is no branch.
+/// On x86-64 the driver decodes the instruction at `from`. An interrupted kernel instruction is no
+/// branch.
 fn is_classless(guest: Guest, record: &Record) -> bool {
     guest == Guest::X86_64 && record.kind == Kind::Interrupt && is_kernel(record.from)
 }
 
-/// On arm64 the half in user space is zeroed.
+/// arm64 zeroes the half in user space.
 fn shown(guest: Guest, record: &Record) -> [u64; 2] {
     [record.from, record.to].map(|address| match guest {
         Guest::Aarch64 if !is_kernel(address) => 0,
@@ -139,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_are_delivered_to() {
+    fn delivers_only_to_programs() {
         let Delivery { stand_in, .. } = delivery(32);
         for (from, to, kind, asked) in [
             (PROGRAM, stand_in, Kind::Call, true),
@@ -151,7 +157,8 @@ mod tests {
         ] {
             let record = record(from, to, kind);
             assert_eq!(delivery(32).is_asked([record].into_iter()), asked, "{record:x?}");
-            // Interrupted twice before the stand-in's first instruction; within the first handler something else was interrupted.
+            // Two interrupts before the stand-in's first instruction, one more within the first
+            // handler.
             let interrupt = [
                 self::record(HANDLER + 4, stand_in, Kind::Iret),
                 self::record(HANDLER + 4, HANDLER, Kind::Iret),
@@ -160,7 +167,7 @@ mod tests {
             ];
             let newest_first = [&interrupt[..], &interrupt, &[record]].concat();
             assert_eq!(delivery(32).is_asked(newest_first.into_iter()), asked, "{record:x?}");
-            // The ring is too short to tell.
+            // The ring is too short to decide.
             assert!(!delivery(32).is_asked(interrupt[..3].iter().copied()));
         }
         assert!(!delivery(32).is_asked(std::iter::empty()));
@@ -170,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_comes_before_the_driver_and_the_rest_is_zero() {
+    fn fills_the_ring_before_the_driver_filters_and_pads_with_zeros() {
         let call = |n| record(KERNEL + n, KERNEL + n + 8, Kind::Call);
         let shown = |n| (KERNEL + n, KERNEL + n + 8);
         let other = record(KERNEL, KERNEL, Kind::Cond);
         let system_call = record(USER, KERNEL, Kind::Syscall);
         let newest_first = [call(1), other, system_call, call(2), call(3), call(4)];
         let x86 = |depth, count| delivered(Guest::X86_64, depth, count, &newest_first);
-        // A system call has used its slot; the conditional has not.
+        // A system call takes a slot; the conditional branch does not.
         assert_eq!(x86(4, 64), [shown(1), shown(2), shown(3), (0, 0)]);
         assert_eq!(x86(4, 3), [shown(1), shown(2), shown(3)]);
         assert_eq!(x86(4, 2), [shown(1), shown(2)]);
@@ -187,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_kernels_depends_on_the_cpu() {
+    fn selects_the_kernels_branches_by_architecture() {
         let enters = record(USER, KERNEL, Kind::Interrupt);
         let leaves = record(KERNEL, USER, Kind::Iret);
         let within = record(KERNEL + 8, KERNEL, Kind::Interrupt);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What QEMU tells of whatever the plugin has instrumented. Interface 7 (QEMU 11.1) gives callbacks a pointer of the plugin's, last,
-//! where those before give the plugin's id, first.
+//! QEMU's events for instrumented code. Since interface 7 (QEMU 11.1) callbacks receive a pointer
+//! of the plugin as their last argument; before, the plugin's id as their first.
 
 use crate::api::{self, PluginId, Tb};
 use std::{
@@ -10,23 +10,23 @@ use std::{
 };
 
 unsafe extern "C" {
-    // As interface 7 has them. Those before have no last argument, and leave what is passed there alone.
+    // Declared as in interface 7. Earlier QEMUs have no last argument and ignore it.
     fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: *const c_void, data: *mut c_void);
     fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: *const c_void, data: *mut c_void);
     fn qemu_plugin_reset(id: PluginId, callback: *const c_void, data: *mut c_void);
 }
 
-/// A function of either shape, of which QEMU's takes one.
+/// Picks the callback with the shape that QEMU expects.
 macro_rules! either {
     ($before:expr, $since:expr) => {
         if api::other_callbacks() { $since as *const c_void } else { $before as *const c_void }
     };
 }
 
-/// Asks to be told of each vCPU, on its thread.
+/// Registers the callback for each vCPU, on its thread.
 ///
 /// # Safety
-/// The id QEMU gave, while the plugin is installed.
+/// Pass the id QEMU gave, while the plugin is being installed.
 pub unsafe fn register_vcpus(id: PluginId) {
     extern "C" fn before(_: PluginId, vcpu: c_uint) {
         crate::vcpu_started(vcpu);
@@ -38,10 +38,10 @@ pub unsafe fn register_vcpus(id: PluginId) {
     unsafe { qemu_plugin_register_vcpu_init_cb(id, either!(before, since), null_mut()) };
 }
 
-/// Asks to be told of each block that is translated.
+/// Registers the callback for each translated block.
 ///
 /// # Safety
-/// The id QEMU gave, while the plugin is installed or after it was reset.
+/// Pass the id QEMU gave, while the plugin is being installed or was just reset.
 pub unsafe fn register_translation(id: PluginId) {
     extern "C" fn before(_: PluginId, tb: *mut Tb) {
         crate::translated(tb);
@@ -53,17 +53,17 @@ pub unsafe fn register_translation(id: PluginId) {
     unsafe { qemu_plugin_register_vcpu_tb_trans_cb(id, either!(before, since), null_mut()) };
 }
 
-/// Whether QEMU tells of interrupts and exceptions (10.2).
+/// Returns true if QEMU reports interrupts and exceptions (10.2 and newer).
 pub fn tells_of_discontinuities() -> bool {
     api::find(DISCONTINUITY).is_some()
 }
 
 const DISCONTINUITY: &std::ffi::CStr = c"qemu_plugin_register_vcpu_discon_cb";
 
-/// Asks to be told of interrupts and exceptions of these kinds, where QEMU does.
+/// Registers the callback for interrupts and exceptions of these kinds, if QEMU reports them.
 ///
 /// # Safety
-/// As of [`register_translation`].
+/// As for [`register_translation`].
 pub unsafe fn register_discontinuities(id: PluginId, kinds: c_int) {
     type Register = unsafe extern "C" fn(PluginId, c_int, *const c_void, *mut c_void);
     extern "C" fn before(_: PluginId, vcpu: c_uint, _: c_int, from: u64, to: u64) {
@@ -73,18 +73,18 @@ pub unsafe fn register_discontinuities(id: PluginId, kinds: c_int) {
         crate::discontinuity(vcpu, from, to);
     }
     let Some(symbol) = api::find(DISCONTINUITY) else { return };
-    // SAFETY: the symbol of this name has this type, as above; the rest is the caller's promise.
+    // SAFETY: the symbol of this name has this type, as above. The rest is the caller's promise.
     unsafe {
         transmute::<*mut c_void, Register>(symbol)(id, kinds, either!(before, since), null_mut());
     }
 }
 
-/// Throws all translated code and all callbacks away; the plugin changes while all vCPUs stand still.
+/// Discards all translated code and all callbacks, then calls `done` while all vCPUs stand still.
 ///
 /// # Safety
-/// The id QEMU gave, on a vCPU's thread.
+/// Pass the id QEMU gave, on a vCPU's thread.
 pub unsafe fn reset(id: PluginId) {
-    // Of the id that it is given, or of the pointer that was registered with it, which is the same.
+    // The argument is the id, or the pointer registered with it, which holds the id.
     extern "C" fn done(id: PluginId) {
         crate::change(id);
     }

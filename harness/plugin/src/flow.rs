@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From the blocks a vCPU runs to the transfers between them. Pure: no QEMU here.
+//! Derives the transfers between the blocks that a vCPU runs. Pure: independent of QEMU.
 //!
-//! Each time a block starts, what is known of the one before decides how control came here: which block it was, the
-//! last of its instructions that was begun, and the transfer it ends in. A branch is one only if its instruction was
-//! begun and the new block lies where it can lead.
+//! When a block starts, three facts about the block before decide how control came here: which
+//! block it was, its last instruction that began, and the transfer it ends in. A branch was taken
+//! only if its instruction began and the new block lies where it can lead.
 //!
-//! QEMU before 10.2 does not tell of interrupts and exceptions. They show as a block that starts where the last one
-//! cannot lead. Two things are not decidable then, and are documented in `docs/branch-records.md`: an interrupt right
-//! after a return, an indirect or a far transfer is taken for its target (the host knows handlers by name), and
-//! whether an instruction at a block's end faulted or was interrupted after, until the handler returns.
+//! QEMU before 10.2 does not report interrupts and exceptions. They show as a block that starts
+//! where the last one cannot lead. Two cases are then undecidable, see `docs/branch-records.md`: an
+//! interrupt right after a return, an indirect or a far transfer is taken for its target (the host
+//! knows handlers by name); and whether an instruction at a block's end faulted or was interrupted
+//! afterwards, until the handler returns.
 
 use tramplab_protocol::trace::Kind;
 
-/// The transfer a block ends in.
+/// The transfer that a block ends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// No branch: the block ended for the emulator's reasons.
+    /// No branch: the emulator ended the block.
     Next { may_fault: bool },
-    /// Taken or not.
+    /// Conditional.
     Cond { target: u64 },
-    /// Always taken, to a known place.
+    /// Always taken, to a known address.
     Direct { kind: Kind, target: u64 },
-    /// Always taken; where to is known when it happened.
+    /// Always taken, to an address known at run time.
     Indirect { kind: Kind },
     /// Raises an exception by definition (`ud2`).
     Trap,
@@ -29,25 +30,27 @@ pub enum Tail {
 
 /// A translated block.
 ///
-/// What is asked of it whenever the guest runs it fits in one line of the host's cache, and needs few decisions: with the plugin armed, most
-/// of the time goes there.
+/// The fields read at every run of the block fit in one cache line of the host and need few
+/// decisions. With the plugin armed, most of the time goes there.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Block {
     pub start: u64,
     /// Address of the last instruction.
     pub last: u64,
-    /// Where control goes from its end without a branch, or [`NOWHERE`].
+    /// The address after the block's end, if control can fall through; else [`NOWHERE`].
     falls_to: u64,
-    /// Where its branch leads, or [`NOWHERE`].
+    /// The target of its branch, or [`NOWHERE`].
     leads_to: u64,
-    /// Of the branch, if it has one.
+    /// Kind of the branch, if it has one.
     kind: Kind,
-    /// All of the block, with the branch.
+    /// The whole block, with the branch.
     pub stretch: Stretch,
-    /// Whether the branch may lead to any place, and does no more than that: what returns from an interrupt is looked at closely.
+    /// True if its branch may lead to any address and does nothing else. A return from an interrupt
+    /// gets a closer look.
     leads_anywhere: bool,
-    /// Whether nothing in it can fail, so that it runs to its end whenever it starts: it does not have noted what was begun.
+    /// True if nothing in it can fail. Such a block runs to its end whenever it starts, and does
+    /// not note the instructions that begin.
     whole: bool,
     /// Number of instructions.
     length: u32,
@@ -63,19 +66,20 @@ struct Rest {
     instructions: Box<[u64]>,
 }
 
-/// No block starts there.
+/// An address where no block starts.
 const NOWHERE: u64 = u64::MAX;
 
-/// How control came to a block, where that needs no closer look.
+/// How control came to a block, if no closer look is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
     /// None if there was no branch.
     pub branch: Option<Kind>,
-    /// Of the block before, all of which were begun.
+    /// Instructions of the block before, all of which began.
     pub instructions: u32,
 }
 
-/// How many instructions, and above them the kind of the branch that they end in, so that both are stored at once.
+/// A number of instructions, with the kind of the branch that ends them in the upper bits, so that
+/// one store writes both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch(u64);
 
@@ -91,31 +95,31 @@ impl Stretch {
         Kind::from_byte((self.0 >> Stretch::KIND).checked_sub(1)? as u8)
     }
 
-    /// As many as a record can say.
+    /// The number of instructions, at most the largest that a record holds.
     pub fn instructions(self) -> u32 {
         u32::try_from(self.0 & ((1 << Stretch::KIND) - 1)).unwrap_or(u32::MAX)
     }
 
-    /// With more instructions before it: nobody lives to see as many as there is no room for.
+    /// Prepends instructions. The number does not overflow in a lifetime.
     pub fn behind(self, instructions: u64) -> Stretch {
         Stretch(self.0.wrapping_add(instructions))
     }
 }
 
-/// How a block was left.
+/// How control left a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     AtItsEnd,
-    /// After this instruction, an access to a device that the emulator did outside of the block.
+    /// After this instruction, a device access that the emulator did outside the block.
     After(u64),
-    /// At this instruction, which the next block begins again.
+    /// At this instruction, which the next block repeats.
     Again(u64),
     /// At this instruction, which raised an exception.
     Raised(u64),
 }
 
 impl Block {
-    /// Of at least one instruction, each of which may be the last that is begun.
+    /// A block of at least one instruction, any of which may be the last that begins.
     pub fn new(instructions: Box<[u64]>, end: u64, tail: Tail) -> Block {
         let (start, last) = (instructions[0], instructions[instructions.len() - 1]);
         let falls_to = if matches!(tail, Tail::Next { .. } | Tail::Cond { .. }) { end } else { NOWHERE };
@@ -139,12 +143,13 @@ impl Block {
         }
     }
 
-    /// The same, of which nothing can fail.
+    /// Marks the block as one in which nothing can fail.
     pub fn surely_whole(self) -> Block {
         Block { whole: true, ..self }
     }
 
-    /// The last instruction that was begun, where `noted` is what was noted of this block or, as it may have noted none, of one before.
+    /// The last instruction that began. `noted` was noted by this block, or by an earlier one if
+    /// this one notes nothing.
     pub fn begun(&self, noted: u64) -> u64 {
         if self.whole { self.last } else { noted }
     }
@@ -157,7 +162,8 @@ impl Block {
         self.rest.tail
     }
 
-    /// How control came from here to `start`, if the block ran to its end and its last instruction leads there: as it nearly always is.
+    /// How control came from here to `start`, if the block ran to its end and its last instruction
+    /// leads there. This is nearly always the case.
     #[inline]
     pub fn plainly(&self, begun: impl Fn() -> u64, start: u64) -> Option<Plain> {
         let branch = match start {
@@ -169,12 +175,12 @@ impl Block {
         Some(Plain { branch, instructions: self.length })
     }
 
-    /// `begun` is the last instruction begun, `start` where the next block is.
+    /// `begun` is the last instruction that began, `start` the address of the next block.
     pub fn left(&self, begun: u64, start: u64) -> Left {
         let begun = self.begun(begun);
         let inside = (self.start..self.rest.end).contains(&start);
         match self.rest.tail {
-            // `rep` goes on, or the instruction is done again.
+            // A `rep` continues, or the instruction is repeated.
             Tail::Next { .. } if begun == self.last && start == begun => Left::Again(begun),
             _ if begun == self.last => Left::AtItsEnd,
             _ if start == begun => Left::Again(begun),
@@ -183,14 +189,15 @@ impl Block {
         }
     }
 
-    /// The address behind an instruction.
+    /// The address after an instruction.
     fn next(&self, address: u64) -> u64 {
         let index = self.rest.instructions.partition_point(|&other| other <= address);
         self.rest.instructions.get(index).copied().unwrap_or(self.rest.end)
     }
 
-    /// Instructions begun; one that is begun again is counted then. One at the end that raised an exception cannot be told from
-    /// one that was interrupted after: so all that raised one are counted.
+    /// Instructions that began; repeated ones count later. At a block's end, an instruction that
+    /// raised an exception looks like one that was interrupted afterwards. All instructions that
+    /// raised one are therefore counted.
     pub fn counted(&self, left: Left) -> u32 {
         let until = |last: u64| self.rest.instructions.partition_point(|&address| address <= last) as u32;
         match left {
@@ -201,21 +208,22 @@ impl Block {
     }
 }
 
-/// What happened between two blocks, in order.
+/// An event between two blocks, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Branch {
         from: u64,
         to: u64,
         kind: Kind,
-        /// A conditional one before an inferred interrupt, whose return will tell whether it was taken.
+        /// Marks a conditional branch before an inferred interrupt. The interrupt's return tells if
+        /// it was taken.
         on_trial: bool,
     },
     /// An interrupt or exception that was inferred.
     Interrupt {
         from: u64,
         to: u64,
-        /// Where the interrupted flow can go on, and what `from` was then.
+        /// Addresses where the interrupted flow can continue, with the `from` for each.
         resume: [u64; 3],
     },
 }
@@ -224,7 +232,8 @@ fn branch(from: u64, to: u64, kind: Kind) -> Step {
     Step::Branch { from, to, kind, on_trial: false }
 }
 
-/// How control came from block `p` to a block at `start`. `told` are the interrupts QEMU told of meanwhile.
+/// Calls `step` with the events from block `p` to a block at `start`. `told` holds the interrupts
+/// that QEMU reported meanwhile.
 pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step: impl FnMut(Step)) {
     let begun = p.begun(begun);
     if !told.is_empty() {
@@ -233,7 +242,8 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
     let interrupt = |from, resume| Step::Interrupt { from, to: start, resume };
     match p.left(begun, start) {
         Left::After(_) | Left::Again(_) => return,
-        // Unless it was an access to a device, done outside of the block, and the device's interrupt came at once.
+        // Unless the instruction was a device access, done outside the block, followed by the
+        // device's interrupt.
         Left::Raised(at) => {
             let next = p.next(at);
             return step(interrupt(at, [at, next, next]));
@@ -262,10 +272,10 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
     }
 }
 
-/// The same where QEMU says where the flow was broken.
+/// As [`between`], for a QEMU that reports where the flow broke.
 fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step: impl FnMut(Step)) {
     let (first, _) = told[0];
-    // The last instruction was done if the interrupt came after it.
+    // The last instruction completed if the interrupt came after it.
     if begun == p.last && first != p.last {
         match p.tail() {
             Tail::Next { .. } | Tail::Trap => {}
@@ -289,12 +299,12 @@ fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step
     debug_assert_eq!(told.last().map(|&(_, to)| to), Some(start));
 }
 
-/// Whether an exception that QEMU tells of at `from` is what the block's last instruction is there for. It is recorded from that
-/// instruction, not from the next.
+/// Returns true if an exception that QEMU reports at `from` is the purpose of the block's last
+/// instruction. It is recorded from that instruction, not from the next.
 fn calls_by_exception(kind: Kind, p: &Block, from: u64) -> bool {
     match kind {
         Kind::Int => from == p.last || from == p.end(),
-        // arm64's; x86-64's raises none, but for those it fails with.
+        // On arm64. On x86-64 a system call raises only exceptions for its own failure.
         Kind::Syscall => from == p.end(),
         _ => false,
     }

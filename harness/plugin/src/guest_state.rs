@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Registers and memory of the guest, as far as QEMU's interface lets a plugin read them: on a vCPU's thread, in callbacks
-//! that were registered for it.
+//! Reads the guest's registers and memory through QEMU's interface. This works on a vCPU's thread,
+//! in callbacks registered for it.
 
 use crate::{
     api::{self, Writer},
@@ -14,27 +14,27 @@ use tramplab_protocol::{
     delivery,
 };
 
-/// Handles of the registers of interest, of one vCPU.
+/// Handles of the registers that the plugin uses, for one vCPU.
 pub struct Registers {
-    /// Points at a magic instruction's argument.
+    /// Holds the pointer to a magic instruction's argument.
     argument: *mut api::RegisterHandle,
-    /// The first two arguments of a function.
+    /// Holds the first argument of a function; the next field the second.
     first: *mut api::RegisterHandle,
     second: *mut api::RegisterHandle,
 }
 
-// SAFETY: handles are names; QEMU uses them with whichever vCPU's thread asks.
+// SAFETY: handles are names. QEMU uses them with the vCPU of the calling thread.
 unsafe impl Send for Registers {}
 // SAFETY: as above.
 unsafe impl Sync for Registers {}
 
 impl Registers {
-    /// None where QEMU does not describe them.
+    /// Returns none if QEMU does not describe the registers.
     ///
     /// # Safety
-    /// On the vCPU's thread, in a callback of QEMU.
+    /// Call on the vCPU's thread, in a callback of QEMU.
     pub unsafe fn find(guest: Guest) -> Option<Registers> {
-        // SAFETY: the caller's promise; names are C strings.
+        // SAFETY: the caller's promise. Names are C strings.
         let (descriptors, name) =
             (unsafe { api::registers() }, |name| unsafe { CStr::from_ptr(name) }.to_bytes());
         let handle = |wanted: &str| {
@@ -45,19 +45,19 @@ impl Registers {
         Some(Registers { argument: handle(argument)?, first: handle(first)?, second: handle(second)? })
     }
 
-    /// What the magic instruction's argument says.
+    /// Reads the argument of `Profile`.
     ///
     /// # Safety
-    /// In a callback that reads registers.
+    /// Call in a callback that reads registers.
     pub unsafe fn setup(&self) -> Option<Setup> {
         // SAFETY: the caller's promise.
         unsafe { memory::<SETUP_BYTES>(register(self.argument)?).map(|bytes| Setup::decode(&bytes)) }
     }
 
-    /// The same of the one that asks for delivery. None where it leads nowhere.
+    /// Reads the argument of `Deliver`. Returns none if it points nowhere.
     ///
     /// # Safety
-    /// In a callback that reads registers.
+    /// Call in a callback that reads registers.
     pub unsafe fn delivery(&self) -> Option<Delivery> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -68,29 +68,29 @@ impl Registers {
         }
     }
 
-    /// What the stand-in of a snapshot is called for, at its entry.
+    /// Reads the arguments of a snapshot's stand-in, at its entry.
     ///
     /// # Safety
-    /// In a callback that reads registers.
+    /// Call in a callback that reads registers.
     pub unsafe fn asked(&self) -> Option<Asked> {
         // SAFETY: the caller's promise. The count is an `unsigned int`.
         unsafe { Some(Asked { entries: register(self.first)?, count: register(self.second)? as u32 }) }
     }
 
-    /// Sets what a function that is about to return returns: by the register that a magic instruction's argument is in, on both
-    /// architectures.
+    /// Sets the return value of a function that is about to return. On both architectures its
+    /// register is that of a magic instruction's argument.
     ///
     /// # Safety
-    /// In a callback that writes registers.
+    /// Call in a callback that writes registers.
     pub unsafe fn set_returned(&self, writer: Writer, value: u64) {
-        // SAFETY: the caller's promise; it has eight bytes.
+        // SAFETY: the caller's promise. The register has eight bytes.
         unsafe { writer.register(self.argument, &value.to_le_bytes()) };
     }
 
-    /// The threads that go and come, at the entry of the function that switches them.
+    /// Reads the previous and the next thread, at the entry of the function that switches them.
     ///
     /// # Safety
-    /// In a callback that reads registers.
+    /// Call in a callback that reads registers.
     pub unsafe fn switched(&self, setup: &Setup) -> Option<(Task, Task)> {
         // SAFETY: the caller's promise.
         unsafe { Some((task(register(self.first)?, setup)?, task(register(self.second)?, setup)?)) }
@@ -98,7 +98,7 @@ impl Registers {
 }
 
 /// # Safety
-/// In a callback of QEMU on a vCPU's thread.
+/// Call in a callback of QEMU on a vCPU's thread.
 unsafe fn task(address: u64, setup: &Setup) -> Option<Task> {
     // SAFETY: the caller's promise.
     let (command, pid) = unsafe {
@@ -113,7 +113,7 @@ unsafe fn task(address: u64, setup: &Setup) -> Option<Task> {
 }
 
 /// # Safety
-/// In a callback that reads registers.
+/// Call in a callback that reads registers.
 unsafe fn register(handle: *mut api::RegisterHandle) -> Option<u64> {
     // SAFETY: the caller's promise.
     api::with_bytes(|bytes| unsafe { api::qemu_plugin_read_register(handle, bytes) > 0 })
@@ -121,7 +121,7 @@ unsafe fn register(handle: *mut api::RegisterHandle) -> Option<u64> {
 }
 
 /// # Safety
-/// In a callback of QEMU on a vCPU's thread.
+/// Call in a callback of QEMU on a vCPU's thread.
 unsafe fn memory<const LENGTH: usize>(address: u64) -> Option<[u8; LENGTH]> {
     // SAFETY: the caller's promise.
     api::with_bytes(|bytes| unsafe { api::qemu_plugin_read_memory_vaddr(address, bytes, LENGTH) })

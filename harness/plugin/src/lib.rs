@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A QEMU TCG plugin that looks at the guest between two magic instructions: it records every taken branch, a virtual LBR of
-//! unlimited depth, or counts instructions by call path.
+//! A QEMU TCG plugin that observes the guest between two magic instructions. It records every taken
+//! branch, a virtual LBR of unlimited depth, or counts instructions by call path.
 //!
 //!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS]
 //!
-//! While idle nothing is instrumented but the blocks that hold a magic instruction, which are found when they are
-//! translated. Arming throws all translated code away, and from the next block on every block of every vCPU is instrumented,
-//! and every instruction that need not complete. Disarming stops that, and writes `DIR/trace-NNNN.bin` or `DIR/counts-NNNN.bin` while all
-//! vCPUs stand still: the file is complete when the block after the magic instruction starts. A guest can do so as often as
-//! it likes. Asked to, and where QEMU lets a plugin write to the guest, it also hands recorded branches to the guest's own programs.
+//! While idle, the plugin instruments only blocks with a magic instruction, which it finds at
+//! translation. Arming discards all translated code. From the next block on, every block of every
+//! vCPU is instrumented, and every instruction that may not complete. Disarming stops that and
+//! writes `DIR/trace-NNNN.bin` or `DIR/counts-NNNN.bin` while all vCPUs stand still: the file is
+//! complete when the block after the magic instruction starts. A guest can do so as often as it
+//! likes. On request, and if QEMU lets a plugin write to the guest, the plugin also hands recorded
+//! branches to the guest's own programs.
 
 mod api;
 mod decode;
@@ -44,72 +46,76 @@ use tramplab_protocol::{
 };
 use typed_arena::Arena;
 
-/// Records kept per vCPU unless told otherwise: 24 MiB.
+/// Records kept per vCPU by default: 24 MiB.
 const RING: usize = 1 << 20;
-/// The longest instruction of any guest.
+/// Bytes of the longest instruction of any guest.
 const LONGEST: usize = 16;
-/// Instructions of all blocks that may be translated while it is armed, 256 MiB: a guest that makes code without end, or is never disarmed, must
-/// not fill its host's memory. Attaching to every function of a kernel takes a tenth.
+/// Instructions in all blocks that may be translated while armed, 256 MiB. A guest that makes code
+/// without end, or never disarms, must not fill its host's memory. Attaching to every function of a
+/// kernel takes a tenth.
 const MOST_INSTRUCTIONS: u64 = 1 << 25;
-/// What a block takes beside its instructions, in these.
+/// Memory of a block besides its instructions, counted in instructions.
 const BLOCK: u64 = 16;
 
 struct Plugin {
     guest: Guest,
     dir: PathBuf,
     ring: usize,
-    /// Per vCPU: the address of the last instruction that was begun.
+    /// Per vCPU: the address of the last instruction that began.
     begun: api::ScoreboardField,
     discontinuities: bool,
-    /// For what newly translated blocks are instrumented. Changes only while all vCPUs stand still.
+    /// How newly translated blocks are instrumented. Changes only while all vCPUs stand still.
     mode: Mutex<Mode>,
-    /// Whether it is for anything: what the vCPUs ask at every block.
+    /// True unless the mode is idle. The vCPUs read it at every block.
     armed: AtomicBool,
-    /// A change is asked for, and takes place when all vCPUs stand still.
+    /// The requested mode, which takes effect when all vCPUs stand still.
     changing: Mutex<Option<Mode>>,
-    /// The function that switches threads; 0 while nobody asks.
+    /// Address of the function that switches threads; 0 while nothing watches it.
     switch_to: AtomicU64,
-    /// Calls of the threads that do not run, while they are followed.
+    /// Call stacks of the threads that do not run, while profiling.
     parked: Mutex<Parking>,
     lost_switches: AtomicU64,
-    /// Of blocks translated since it was armed; beyond [`MOST_INSTRUCTIONS`] nothing is looked at any more, and nothing is written.
+    /// Instructions of blocks translated since arming. Beyond [`MOST_INSTRUCTIONS`] the plugin
+    /// stops observing and writes nothing.
     translated: AtomicU64,
-    /// None where QEMU has nothing to write to the guest with.
+    /// None if QEMU cannot write to the guest.
     writer: Option<Writer>,
     traces: AtomicU64,
     counts: AtomicU64,
-    /// What instrumented code points at, where it stays until that code is thrown away. Blocks that run together were mostly translated
-    /// together, and so share pages: with each in an allocation of its own the host's CPU waits for them.
+    /// Blocks that instrumented code points to. They stay until that code is discarded. Blocks that
+    /// run together are mostly translated together and share pages here; in allocations of their
+    /// own the host's CPU waits for them.
     blocks: Mutex<Arena<Block>>,
 }
 
-/// What the vCPUs are looked at for.
+/// The purpose of the instrumentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Idle,
-    /// Branches are recorded, and delivered to programs that ask for them.
+    /// Record branches, and deliver them to programs that ask for them.
     Record {
         delivery: Option<Delivery>,
     },
-    /// Instructions are counted by call path; of interest is the thread that asked, on this vCPU.
+    /// Count instructions by call path. The measured thread is the one that asked, on this vCPU.
     Profile {
-        /// None where it could not be read: the counts say so.
+        /// None if it could not be read; the counts say so.
         setup: Option<Setup>,
         vcpu: u32,
     },
 }
 
-/// Aligned, so that its place is found by a shift.
+/// Aligned, so that a shift finds its place.
 #[repr(align(256))]
 struct Vcpu {
-    /// Touched by its own vCPU's thread, or while all stand still. What it points at lives until then.
+    /// Touched only by its own vCPU's thread, or while all stand still. Its pointers are valid
+    /// until then.
     watched: UnsafeCell<Option<Watched>>,
     registers: OnceLock<Registers>,
 }
 
 const MOST_VCPUS: usize = 256;
 
-/// A static, and as many as there can be: looking for one is of what the host does at every block.
+/// A static of the largest size: the host looks up a vCPU at every block.
 static VCPUS: [Vcpu; MOST_VCPUS] =
     [const { Vcpu { watched: UnsafeCell::new(None), registers: OnceLock::new() } }; MOST_VCPUS];
 
@@ -117,18 +123,19 @@ fn vcpu(index: c_uint) -> &'static Vcpu {
     &VCPUS[index as usize % MOST_VCPUS]
 }
 
-/// A vCPU that is looked at.
+/// The state of an observed vCPU.
 struct Watched {
-    /// Its place in the scoreboard, which moves only when vCPUs are added: asking for it would cost a quarter of what a block does.
+    /// Its place in the scoreboard, which moves only when vCPUs are added. Looking it up would cost
+    /// a quarter of a block's time.
     begun: *const u64,
     watch: Watch,
 }
 
-/// What looks at a vCPU.
+/// The observer of a vCPU.
 enum Watch {
     Recorder {
         recorder: Recorder<'static>,
-        /// What a program just asked the stand-in for.
+        /// The arguments of a program's call of the stand-in that has not returned.
         asked: Option<Asked>,
     },
     Profiler(Box<Profiler<'static>>),
@@ -142,7 +149,7 @@ unsafe impl Sync for Plugin {}
 unsafe impl Send for Plugin {}
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
-/// What a magic instruction's callback is given.
+/// Data for the callback of a magic instruction.
 static ARM: Magic = Magic::Arm;
 static DISARM: Magic = Magic::Disarm;
 static PROFILE: Magic = Magic::Profile;
@@ -152,10 +159,10 @@ fn plugin() -> &'static Plugin {
     PLUGIN.get().expect("installed before any callback")
 }
 
-/// QEMU's entry point; anything but 0 makes QEMU refuse to start.
+/// QEMU's entry point. QEMU refuses to start if it returns anything but 0.
 ///
 /// # Safety
-/// Called by QEMU, with its documented arguments.
+/// Called by QEMU with its documented arguments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: api::PluginId,
@@ -182,15 +189,15 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     if !info.system_emulation {
         return Err("only whole-system emulation can be recorded".to_owned());
     }
-    // SAFETY: a C string for as long as QEMU runs.
+    // SAFETY: a C string that lives as long as QEMU runs.
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
     let guest =
         Guest::from_target(&target).ok_or_else(|| format!("guests of type {target} are not supported"))?;
     if info.max_vcpus > info.smp_vcpus {
-        return Err("vCPUs that are added later cannot be recorded: use -smp without maxcpus".to_owned());
+        return Err("hot-plugged vCPUs cannot be recorded; use -smp without maxcpus".to_owned());
     }
     if !(0..=MOST_VCPUS as c_int).contains(&info.max_vcpus) {
-        return Err(format!("{} vCPUs: no more than {MOST_VCPUS} can be recorded", info.max_vcpus));
+        return Err(format!("{} vCPUs: at most {MOST_VCPUS} can be recorded", info.max_vcpus));
     }
     let (mut dir, mut ring) = (None, RING);
     for argument in arguments {
@@ -240,10 +247,11 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     Ok(())
 }
 
-/// Callbacks of instructions are not given it.
+/// The plugin's id: callbacks of instructions do not receive it.
 static ID: AtomicU64 = AtomicU64::new(0);
 
-/// A block was translated: a look for magic when idle, all of it instrumented when armed.
+/// Called for each translated block. Looks for magic instructions when idle; instruments everything
+/// when armed.
 fn translated(tb: *mut api::Tb) {
     let plugin = plugin();
     // SAFETY: `tb` and its instructions are valid during this callback.
@@ -284,9 +292,9 @@ fn translated(tb: *mut api::Tb) {
     }
 }
 
-/// Has the address of the last instruction that was begun stored, whenever that can be asked for: after each instruction of the block that
-/// need not complete. Behind the last of them nothing but the block's end can follow, which is noted at once. A block that has none of them
-/// notes nothing; returned is whether it is one.
+/// Stores the address of the last instruction that began, after each instruction of the block that
+/// may not complete. After the last of them only the block's end can follow, which is stored at
+/// once. Returns true for a block without such instructions, which stores nothing.
 ///
 /// # Safety
 /// `tb` is valid and has `count` instructions.
@@ -321,9 +329,10 @@ unsafe fn note_what_is_begun(plugin: &Plugin, tb: *mut api::Tb, count: usize) ->
 
 /// Called on the thread that runs the vCPU.
 ///
-/// Where several vCPUs share a thread (`thread=single`, `-icount`), QEMU 9.2 to 10.0 at least translates as if there
-/// were only one: callbacks are told the vCPU that translated, not the one that runs, and the inline stores of all
-/// instructions but a block's first go beside the scoreboard. Nothing true could be recorded.
+/// If several vCPUs share a thread (`thread=single`, `-icount`), at least QEMU 9.2 to 10.0
+/// translate as if there were only one. Callbacks receive the translating vCPU instead of the
+/// running one, and inline stores of all instructions but a block's first miss the scoreboard. The
+/// records would be wrong, so the plugin ends QEMU.
 fn vcpu_started(index: c_uint) {
     static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -333,7 +342,7 @@ fn vcpu_started(index: c_uint) {
             "tramplab-plugin: several vCPUs share a thread, which QEMU does not instrument rightly: use \
              thread=multi, without -icount, or -smp 1"
         );
-        // SAFETY: ends the process; no handler runs in the midst of QEMU's start.
+        // SAFETY: ends the process. No handler runs during QEMU's start.
         unsafe { libc::_exit(1) };
     }
     threads.push(this);
@@ -343,7 +352,7 @@ fn vcpu_started(index: c_uint) {
     }
 }
 
-/// What a panic left behind a lock is as good as before it.
+/// Locks a mutex. Data that a panic left behind is as good as before.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -389,9 +398,9 @@ unsafe fn describe(guest: Guest, tb: *mut api::Tb, count: usize) -> Block {
     }
 }
 
-/// A block starts while branches are recorded.
+/// Callback at the start of a block while branches are recorded.
 extern "C" fn recorded(index: c_uint, data: *mut c_void) {
-    // SAFETY: this vCPU's own thread; `data` is a block that lives longer than what looks at it.
+    // SAFETY: this vCPU's own thread. `data` is a block that outlives its observer.
     unsafe {
         let block = &*data.cast::<Block>();
         match &mut *vcpu(index).watched.get() {
@@ -403,7 +412,7 @@ extern "C" fn recorded(index: c_uint, data: *mut c_void) {
     }
 }
 
-/// … while instructions are counted.
+/// Callback at the start of a block while instructions are counted.
 extern "C" fn profiled(index: c_uint, data: *mut c_void) {
     // SAFETY: as above.
     unsafe {
@@ -418,16 +427,16 @@ extern "C" fn profiled(index: c_uint, data: *mut c_void) {
 }
 
 impl Plugin {
-    /// Whether there is room for another block.
+    /// Returns true if there is room for another block.
     fn takes(&self, instructions: u64) -> bool {
         let more = instructions + BLOCK;
         self.translated.fetch_add(more, Ordering::Relaxed).saturating_add(more) <= MOST_INSTRUCTIONS
     }
 
-    /// What looks at a vCPU from its first instrumented block on.
+    /// Creates the observer of a vCPU at its first instrumented block.
     ///
     /// # Safety
-    /// On the vCPU's own thread.
+    /// Call on the vCPU's own thread.
     #[cold]
     #[inline(never)]
     unsafe fn watch(&self, index: c_uint, watched: &mut Option<Watched>, first: &'static Block) {
@@ -450,12 +459,12 @@ impl Plugin {
     }
 
     fn begun_by(&self, index: c_uint) -> *const u64 {
-        // SAFETY: the scoreboard is of addresses, and has a place for each vCPU.
+        // SAFETY: the scoreboard holds addresses and has a place for each vCPU.
         unsafe { api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast() }
     }
 }
 
-/// The function that switches threads is entered.
+/// Callback at the entry of the function that switches threads.
 extern "C" fn switched(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let Vcpu { watched, registers } = vcpu(index);
@@ -471,7 +480,7 @@ extern "C" fn switched(index: c_uint, _: *mut c_void) {
     }
 }
 
-/// What the snapshot's stand-in was called for, if a program called it.
+/// Callback at the entry of the stand-in. Notes the arguments if a program called it.
 extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let Vcpu { watched, registers } = vcpu(index);
@@ -489,7 +498,7 @@ extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
     }
 }
 
-/// It is about to return: the entries are written, and their number is what it returns.
+/// Callback before the stand-in's return. Writes the entries, and their number as the return value.
 extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let Vcpu { watched, registers } = vcpu(index);
@@ -504,14 +513,14 @@ extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
             return;
         };
         let entries = delivery.entries(plugin.guest, asked.count, recorder.newest_first());
-        // Nothing is returned of what was not written: the program finds that there is no driver.
+        // If the memory could not be written, the program sees a kernel without a driver.
         if writer.memory(asked.entries, entries.as_flattened()) {
             registers.set_returned(writer, entries.len() as u64);
         }
     }
 }
 
-/// QEMU tells of an interrupt or exception.
+/// QEMU reported an interrupt or exception.
 fn discontinuity(index: c_uint, from: u64, to: u64) {
     // SAFETY: this vCPU's own thread.
     match unsafe { &mut *vcpu(index).watched.get() } {
@@ -521,7 +530,8 @@ fn discontinuity(index: c_uint, from: u64, to: u64) {
     }
 }
 
-/// The change itself waits until all vCPUs stand still; this one reaches that point at the end of the block.
+/// Callback of a magic instruction. The change waits until all vCPUs stand still; this one does at
+/// the end of the block.
 extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     let plugin = plugin();
     // SAFETY: `data` is one of the statics.
@@ -538,7 +548,7 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     };
     let armed = plugin.armed.load(Ordering::Relaxed);
     let mut changing = locked(&plugin.changing);
-    // One thing at a time: what is armed ends before something else begins.
+    // One mode at a time: an armed mode must end before another begins.
     if (wanted == Mode::Idle) != armed || changing.is_some() {
         return;
     }
@@ -548,7 +558,7 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     unsafe { events::reset(ID.load(Ordering::Relaxed)) };
 }
 
-/// All vCPUs stand still, all translated code and all callbacks are gone.
+/// Changes the mode. All vCPUs stand still; all translated code and all callbacks are gone.
 fn change(id: api::PluginId) {
     let plugin = plugin();
     let wanted = locked(&plugin.changing).take().unwrap_or(Mode::Idle);
@@ -559,7 +569,7 @@ fn change(id: api::PluginId) {
     let overrun = plugin.translated.swap(0, Ordering::Relaxed) > MOST_INSTRUCTIONS;
     match was {
         Mode::Idle => {}
-        // Its host finds no file, and this line in QEMU's log.
+        // The host misses the file and finds this line in QEMU's log.
         _ if overrun => {
             output::say("the guest ran more code than is looked at while armed: nothing is written")
         }
@@ -575,7 +585,7 @@ fn change(id: api::PluginId) {
     plugin.switch_to.store(switch_to, Ordering::Relaxed);
     let armed = wanted != Mode::Idle;
     plugin.armed.store(armed, Ordering::Relaxed);
-    // SAFETY: the id QEMU gave; a reset plugin registers anew.
+    // SAFETY: the id QEMU gave. A plugin registers again after a reset.
     unsafe {
         events::register_translation(id);
         if armed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A file for the host: written beside and renamed, so that a reader sees all of it or nothing. How often it is armed and disarmed is the
-//! guest's to say, so there is an end to what is written.
+//! Writes a file for the host: first under another name, then renamed, so that a reader sees all of
+//! it or nothing. The guest decides how often it arms and disarms, so the output is limited.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Of one guest.
+/// Files per guest.
 const MOST_FILES: u64 = 1000;
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_LINES: u64 = 1000;
@@ -17,10 +17,11 @@ static FILES: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static LINES: AtomicU64 = AtomicU64::new(0);
 
-/// When it fails the guest goes on; its host finds no file, and this line in QEMU's log.
+/// Writes a file. If that fails, the guest continues; the host misses the file and finds the reason
+/// in QEMU's log.
 pub fn write(path: &Path, bytes: &[u8]) {
     if !takes(&FILES, 1, MOST_FILES) || !takes(&BYTES, bytes.len() as u64, MOST_BYTES) {
-        return say(&format!("{} is not written: this guest has had enough written", path.display()));
+        return say(&format!("{} is not written: this guest exceeded its limit", path.display()));
     }
     let unfinished = path.with_extension("part");
     if let Err(error) = fs::write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, path)) {
@@ -29,14 +30,14 @@ pub fn write(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// To QEMU's log.
+/// Writes a line to QEMU's log.
 pub fn say(line: &str) {
     if takes(&LINES, 1, MOST_LINES) {
         eprintln!("tramplab-plugin: {line}");
     }
 }
 
-/// Once it is full it stays so.
+/// Adds to a sum. A full sum stays full.
 fn takes(sum: &AtomicU64, more: u64, most: u64) -> bool {
     let add = |sum: u64| Some(sum.saturating_add(more));
     let before = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or(u64::MAX);
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_has_written_has_an_end() {
+    fn limits_the_output_of_a_guest() {
         let folder = std::env::temp_dir().join(format!("tramplab-output-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         for number in 0..MOST_FILES + 5 {
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_is_full_stays_full() {
+    fn keeps_a_full_sum_full() {
         let sum = AtomicU64::new(0);
         assert!(takes(&sum, 6, 10) && !takes(&sum, 6, 10) && !takes(&sum, 1, 10));
         assert!(!takes(&sum, u64::MAX, 10) && !takes(&sum, 1, 10));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Instructions by call path, for one vCPU. Pure: no QEMU here.
+//! Counts instructions by call path, for one vCPU. Pure: independent of QEMU.
 //!
-//! A shadow of each thread's kernel stack follows calls and returns. A return that leads to no caller on it is a jump:
-//! trampolines return into what they are to run, `fexit` and kretprobes replace the address a function returns to. What
-//! such a flow executes stays with the path it came from, until it returns to a caller that is known.
+//! A shadow of each thread's kernel stack follows calls and returns. A return that leads to no
+//! caller on it is a jump: trampolines return into the code they run next; `fexit` and kretprobes
+//! replace a function's return address. The instructions of such a flow stay on the path it came
+//! from, until it returns to a known caller.
 
 use crate::{
     flow::{self, Block, Plain, Step},
@@ -15,13 +16,13 @@ use tramplab_protocol::{
     trace::Kind,
 };
 
-/// Paths kept apart; a kernel that attaches has some ten thousand.
+/// Limit of separate paths. A kernel that attaches has some ten thousand.
 const MOST_PATHS: usize = 1 << 21;
-/// Blocks counted apart; the same kernel has some hundred thousand.
+/// Limit of separate blocks. The same kernel has some hundred thousand.
 const MOST_BLOCKS: usize = 1 << 22;
-/// Threads kept apart, and those that do not run. A guest that lies has as many as it likes.
+/// Limit of separate threads, and of parked ones. A hostile guest has as many as it likes.
 const MOST_THREADS: usize = 1 << 13;
-/// Of one thread; a kernel stack of 16 KiB cannot hold more.
+/// Depth of a thread's calls. A kernel stack of 16 KiB cannot hold more.
 const DEEPEST: usize = 1 << 10;
 /// Blocks found without a search. A power of two.
 const CACHED: usize = 1 << 13;
@@ -36,20 +37,21 @@ struct Frame {
     back: Back,
 }
 
-/// Where a call, or an interrupt, goes back to.
+/// The address that a call or an interrupt returns to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Back {
     To(u64),
-    /// One of these: whether a branch before the interrupt was taken is not known.
+    /// One of these: it is unknown if a branch before the interrupt was taken.
     Either([u64; 3]),
-    /// Right behind a return: to wherever that led, which may be a caller.
+    /// The interrupt came right after a return: the flow continues at the return's target, which
+    /// may be a caller.
     Returned,
-    /// Right behind a call through a register: to what that called.
+    /// The interrupt came right after an indirect call: the flow continues at the call's target.
     Called {
         from: u64,
         after: u64,
     },
-    /// Not known.
+    /// Unknown.
     Anywhere,
 }
 
@@ -63,14 +65,14 @@ impl Back {
     }
 }
 
-/// The calls of a thread that does not run now.
+/// The calls of a thread that does not run.
 #[derive(Clone, Debug, Default)]
 pub struct Parked(Vec<Frame>);
 
-/// By `task_struct` and process id: the memory of a thread that ended is used again.
+/// Parked threads by `task_struct` and process id, as the memory of an ended thread is used again.
 pub type Parking = FxHashMap<(u64, u32), Parked>;
 
-/// A thread as the kernel's memory describes it.
+/// A thread, as the kernel's memory describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Address of its `task_struct`.
@@ -89,9 +91,9 @@ struct Cached {
 pub struct Profiler<'a> {
     setup: Setup,
     threads: Vec<Thread>,
-    /// Indices into `threads`, as in [`Parking`].
+    /// Indices into `threads`, by the same key as [`Parking`].
     known: FxHashMap<(u64, u32), u32>,
-    /// None until the first switch tells which thread ran from the beginning.
+    /// None until the first switch names the thread that ran from the start.
     task: Option<u64>,
     thread: u32,
     /// Indices into `paths`, by thread.
@@ -99,7 +101,7 @@ pub struct Profiler<'a> {
     paths: Vec<CallPath>,
     children: FxHashMap<(u32, u64, u64), u32>,
     stack: Vec<Frame>,
-    /// The thread's own path, below all calls.
+    /// The path of the thread itself, below all calls.
     root: u32,
     path: u32,
     blocks: Vec<BlockCount>,
@@ -111,7 +113,7 @@ pub struct Profiler<'a> {
     cut: u64,
 }
 
-// SAFETY: the cache's pointers are compared and never followed.
+// SAFETY: the cache's pointers are only compared.
 unsafe impl Send for Profiler<'_> {}
 
 impl<'a> Profiler<'a> {
@@ -141,11 +143,11 @@ impl<'a> Profiler<'a> {
         profiler
     }
 
-    /// A block starts; `begun` is the address of the last instruction that was begun before it.
+    /// A block starts. `begun` is the address of the last instruction that began before it.
     pub fn block(&mut self, block: &'a Block, begun: u64) {
         if let Some(previous) = self.previous {
             match previous.plainly(|| begun, block.start) {
-                // Of all steps the most, and none that calls or returns.
+                // By far the most frequent case: neither a call nor a return.
                 Some(Plain { branch: None | Some(Kind::Cond | Kind::Jump), instructions })
                     if self.told.is_empty() =>
                 {
@@ -154,7 +156,7 @@ impl<'a> Profiler<'a> {
                 _ => self.closely(previous, begun, block.start),
             }
         } else if self.is_entry(block.start) {
-            // Interrupted before anything was seen.
+            // An interrupt came before the first block.
             self.enter(0, block.start, Entered::Interrupt, Back::Anywhere, true);
         }
         self.previous = Some(block);
@@ -170,15 +172,15 @@ impl<'a> Profiler<'a> {
         self.told.clear();
     }
 
-    /// QEMU tells of an interrupt or exception, before the block at `to` starts.
+    /// QEMU reported an interrupt or exception, before the block at `to` starts.
     pub fn discontinuity(&mut self, from: u64, to: u64) {
         if self.told.len() < MOST_TOLD {
             self.told.push((from, to));
         }
     }
 
-    /// The function that switches threads was entered; `previous` and `next` are its arguments. Calls of threads that do not
-    /// run are kept in `parked`, for whichever vCPU runs them next.
+    /// The function that switches threads was entered with the arguments `previous` and `next`.
+    /// `parked` keeps the calls of threads that do not run, for the vCPU that runs them next.
     pub fn switch(&mut self, previous: &Task, next: &Task, parked: &mut Parking) {
         if self.task.is_none() {
             let thread = &mut self.threads[self.thread as usize];
@@ -207,7 +209,7 @@ impl<'a> Profiler<'a> {
         };
         self.thread = thread;
         self.add_root(thread);
-        // Its paths are this vCPU's own, whichever ran it last.
+        // Its paths belong to this vCPU, whichever ran it last.
         let Parked(frames) = parked.remove(&(next.address, next.pid)).unwrap_or_default();
         for frame in frames {
             self.enter(frame.from, frame.to, frame.kind, frame.back, false);
@@ -216,7 +218,7 @@ impl<'a> Profiler<'a> {
     }
 
     fn add_root(&mut self, thread: u32) {
-        // Threads are numbered as they come, and each gets its root at once.
+        // Threads are numbered in order, and each gets its root at once.
         if self.roots.len() == thread as usize {
             let root = CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
             self.roots.push(self.paths.len() as u32);
@@ -263,8 +265,8 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// A transfer through a register or memory to where interrupts enter is an interrupt behind one, see `flow`. Returns
-    /// whether it was.
+    /// An indirect transfer to the entry of interrupts is an interrupt right after one, see `flow`.
+    /// Returns true if it was.
     fn interrupted_at_once(&mut self, to: u64, back: Back) -> bool {
         let interrupted = self.is_entry(to);
         if interrupted {
@@ -277,7 +279,7 @@ impl<'a> Profiler<'a> {
         self.enter(from, to, Entered::Call, Back::To(after), true);
     }
 
-    /// Behind the block that ends here: what a call in it returns to.
+    /// The address after the ending block: the return address of its call.
     fn after(&self) -> u64 {
         self.previous.map_or(0, |block| block.end())
     }
@@ -287,7 +289,7 @@ impl<'a> Profiler<'a> {
     }
 
     fn enter(&mut self, from: u64, to: u64, kind: Entered, back: Back, called: bool) {
-        // Programs of user space are not looked into.
+        // Functions in user space are not told apart.
         if is_user(to) {
             return;
         }
@@ -327,7 +329,8 @@ impl<'a> Profiler<'a> {
         self.path = self.stack.last().map_or(self.root, |frame| frame.path);
     }
 
-    /// Finds who is returned to, not looking through an interrupt: nothing returns past one.
+    /// Finds the call that returns to `to`. The search stops at an interrupt: nothing returns past
+    /// one.
     fn caller(&self, to: u64) -> Option<usize> {
         for (depth, frame) in self.stack.iter().enumerate().rev() {
             if frame.kind != Entered::Call {
@@ -353,29 +356,30 @@ impl<'a> Profiler<'a> {
         if is_user(to) {
             return self.leave_all();
         }
-        // `sync_core()`: a return to behind itself, which ends nothing.
+        // `sync_core()` returns to the address after itself, which ends nothing.
         let innermost = self.stack.iter().rposition(|frame| frame.kind == Entered::Interrupt);
         if to == self.after() && !innermost.is_some_and(|depth| self.stack[depth].back.leads_to(to)) {
             return;
         }
         let Some(depth) = innermost else {
-            // A system call that ends like this goes to user space, and an interrupt had been waiting.
+            // Such an end of a system call leads to user space, where a pending interrupt came.
             if self.is_entry(to) && self.stack.last().is_some_and(|frame| frame.kind == Entered::Syscall) {
                 self.leave_all();
             }
-            // What was called before anything was seen may return like this as well.
+            // A call from before the first block may return like this as well.
             return self.returned(to);
         };
         let back = self.stack[depth].back;
         self.leave(depth);
         match back {
             _ if back.leads_to(to) => {}
-            // The next one had been waiting, and came before an instruction was done.
+            // A pending interrupt came before any instruction completed.
             _ if self.interrupted_at_once(to, back) => {}
             Back::Returned => self.returned(to),
             Back::Called { from, after } => self.call(from, to, after),
-            // A handler may go on elsewhere: behind a probed instruction, at an access' fixup; or in the caller of a function
-            // whose return was replaced by a breakpoint, as arm64's kretprobes do it.
+            // A handler may continue elsewhere: after a probed instruction, at the fixup of an
+            // access, or in the caller of a function whose return was replaced by a breakpoint, as
+            // in arm64's kretprobes.
             Back::To(_) | Back::Either(_) | Back::Anywhere => {
                 if let Some(depth) = self.caller(to) {
                     self.leave(depth);
@@ -384,7 +388,7 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// Counts instructions of a block, in the path it started in.
+    /// Counts instructions of a block on the path in which it started.
     fn count(&mut self, block: &Block, instructions: u32) {
         let path = self.previous_path;
         let pointer = std::ptr::from_ref(block);
@@ -422,7 +426,7 @@ impl<'a> Profiler<'a> {
         path
     }
 
-    /// What was counted; `begun` is the last instruction begun.
+    /// Returns the counts. `begun` is the last instruction that began.
     pub fn finish(mut self, index: u32, begun: u64) -> VcpuCounts {
         if let Some(block) = self.previous {
             let counted = block.counted(flow::Left::After(block.begun(begun)));

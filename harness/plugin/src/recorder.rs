@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The branches a vCPU takes, the newest of them kept. Pure: no QEMU here.
+//! Records the newest branches that a vCPU takes. Pure: independent of QEMU.
 
 use crate::flow::{self, Block, Plain, Step, Stretch};
 use std::collections::VecDeque;
 use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
 
-/// An interrupt that was inferred, and what its return will decide.
+/// An inferred interrupt, and the facts its return will decide.
 struct Inferred {
     /// The conditional branch before it, recorded on trial.
     trial: Option<Trial>,
     /// Number of the interrupt's record.
     interrupt: u64,
-    /// Where the interrupted flow can go on, and what `from` was then.
+    /// Addresses where the interrupted flow can continue, with the `from` for each.
     resume: [u64; 3],
 }
 
@@ -19,29 +19,31 @@ struct Inferred {
 struct Trial {
     /// The record's number.
     number: u64,
-    /// Instructions recorded with it: if it is left out they are the interrupt's.
+    /// Instructions recorded with it. If it is removed, they move to the interrupt.
     instructions: u64,
 }
 
-/// Interrupts that QEMU may tell of before an instruction runs. A guest whose vectors lead nowhere has no end of them.
+/// Interrupts that QEMU may report before an instruction runs. Vectors that lead nowhere would
+/// produce them without end.
 pub const MOST_TOLD: usize = 1 << 10;
 
-/// More interrupts than this are not open at once, unless their handlers never return.
+/// Limit of open interrupts. Only handlers that never return exceed it.
 const OPEN: usize = 64;
 
-/// A [`Record`], in no more room.
+/// A [`Record`] in compact form.
 #[derive(Clone, Copy)]
 struct Slot {
     from: u64,
     to: u64,
-    /// Without a kind it is void: not used yet, or a conditional branch of which it turned out that it was not taken, or never became known.
+    /// Without a kind the slot is void: unused, or a conditional branch that was not taken or
+    /// stayed undecided.
     stretch: Stretch,
 }
 
 const VOID: Stretch = Stretch::new(None, 0);
 const EMPTY: Slot = Slot { from: 0, to: 0, stretch: VOID };
 
-/// Slots that a ring begins with.
+/// Slots of a new ring.
 const FIRST: usize = 1 << 12;
 
 impl Slot {
@@ -51,22 +53,23 @@ impl Slot {
     }
 }
 
-/// The branches of one vCPU, the newest `capacity` of them.
+/// The newest `capacity` branches of one vCPU.
 pub struct Recorder<'b> {
     /// Grows until it has `capacity` slots.
     ring: Vec<Slot>,
-    /// Where the next record goes, once there is room.
+    /// Index of the next record, once the ring is full.
     next: usize,
     /// Number of the record in the first slot.
     first: u64,
-    /// How many records are void, those included that the ring dropped.
+    /// Void records, including those that the ring dropped.
     void: u64,
     capacity: usize,
-    /// The block that runs, unless it was interrupted as far as QEMU told.
+    /// The running block, unless QEMU reported that it was interrupted.
     previous: Option<&'b Block>,
     /// Instructions begun since the newest record.
     instructions: u64,
-    /// The block that was interrupted, and the interrupts QEMU told of since it started.
+    /// The interrupted block; the next field holds the interrupts that QEMU reported since it
+    /// started.
     interrupted: Option<&'b Block>,
     told: Vec<(u64, u64)>,
     /// The branch before an interrupt that is about to be inferred.
@@ -91,9 +94,10 @@ impl<'b> Recorder<'b> {
         }
     }
 
-    /// A block starts; `begun` is the address of the last instruction that was begun before it.
+    /// A block starts. `begun` is the address of the last instruction that began before it.
     ///
-    /// With the plugin armed, most of the time goes here: what is rare is in functions of its own, called last.
+    /// With the plugin armed, most of the time goes here. Rare cases are in functions of their own,
+    /// called last.
     #[inline]
     pub fn block(&mut self, block: &'b Block, begun: impl Fn() -> u64) {
         let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun()) };
@@ -112,7 +116,7 @@ impl<'b> Recorder<'b> {
         if let Some(interrupted) = self.interrupted.take() {
             self.closely(interrupted, begun, block.start);
         }
-        // Of what came before the first block nothing was seen.
+        // Interrupts before the first block are unknown.
         self.told.clear();
     }
 
@@ -125,7 +129,7 @@ impl<'b> Recorder<'b> {
         flow::between(previous, begun, &told, start, |step| self.step(step));
     }
 
-    /// QEMU tells of an interrupt or exception, before the block at `to` starts.
+    /// QEMU reported an interrupt or exception, before the block at `to` starts.
     pub fn discontinuity(&mut self, from: u64, to: u64) {
         self.interrupted = self.previous.take().or(self.interrupted);
         if self.told.len() < MOST_TOLD {
@@ -169,7 +173,7 @@ impl<'b> Recorder<'b> {
         self.open.push_back(Inferred { trial, interrupt, resume });
     }
 
-    /// A handler returned to `to`: which settles what was open about its interrupt.
+    /// A handler returned to `to`, which decides the open questions about its interrupt.
     fn returned(&mut self, to: u64) {
         let Some(position) = self.open.iter().rposition(|open| open.resume.contains(&to)) else { return };
         let open = self.open.remove(position).expect("just found");
@@ -177,7 +181,8 @@ impl<'b> Recorder<'b> {
             slot.from = to;
         }
         if let Some(trial) = open.trial {
-            // Taken if the flow went on at the target, which is not the next instruction.
+            // The branch was taken if the flow continued at its target, not at the next
+            // instruction.
             let taken = to != open.resume[0];
             if !taken {
                 self.leave_out(trial, open.interrupt);
@@ -210,7 +215,7 @@ impl<'b> Recorder<'b> {
         self.first + self.next as u64
     }
 
-    /// What was begun since the newest record, ending in a branch.
+    /// The instructions begun since the newest record, ending in a branch.
     fn stretch(&self, kind: Kind) -> Stretch {
         Stretch::new(Some(kind), 0).behind(self.instructions)
     }
@@ -220,7 +225,8 @@ impl<'b> Recorder<'b> {
         self.instructions = 0;
         match self.ring.get_mut(self.next) {
             Some(slot) => {
-                // Each by itself: of a whole the compiler makes a copy first, for which the CPU waits.
+                // Store each field by itself. For a whole slot the compiler makes a copy first, and
+                // the CPU waits for it.
                 slot.from = from;
                 slot.to = to;
                 slot.stretch = stretch;
@@ -230,7 +236,7 @@ impl<'b> Recorder<'b> {
         }
     }
 
-    /// The ring grows, or is full, and begins anew.
+    /// Grows the ring, or starts over when it is full.
     #[cold]
     #[inline(never)]
     fn push_with_room(&mut self, from: u64, to: u64, stretch: Stretch) {
@@ -244,7 +250,7 @@ impl<'b> Recorder<'b> {
         self.next += 1;
     }
 
-    /// What is kept, newest first. What an open interrupt will decide is not decided yet.
+    /// The kept records, newest first. Open interrupts are still undecided.
     pub fn newest_first(&self) -> impl Iterator<Item = Record> {
         self.oldest_first().rev()
     }
@@ -254,7 +260,7 @@ impl<'b> Recorder<'b> {
         older.iter().chain(newer).filter_map(Slot::record)
     }
 
-    /// What was recorded, oldest first.
+    /// The kept records, oldest first.
     pub fn finish(mut self, index: u32) -> VcpuTrace {
         while !self.open.is_empty() {
             self.give_up_oldest();
@@ -280,7 +286,7 @@ mod tests {
         block(start, start + 8, start + 12, tail)
     }
 
-    /// One that notes nothing, as it runs to its end whenever it starts.
+    /// A block that notes nothing because it always runs to its end.
     fn whole(start: u64, tail: Tail) -> Block {
         at(start, tail).surely_whole()
     }
@@ -295,7 +301,7 @@ mod tests {
     enum Step {
         /// A block runs to its last instruction.
         Whole(Block),
-        /// It is left at this instruction.
+        /// The block is left at this instruction.
         Left(Block, u64),
         Told(u64, u64),
     }
@@ -325,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn flows() {
+    fn records_flows() {
         let stop = |start| Whole(at(start, NEXT));
         type Case = (&'static str, Vec<Step>, Vec<(u64, u64, Kind)>);
         let cases: Vec<Case> = vec![
@@ -489,7 +495,7 @@ mod tests {
 
     /// Each block has three instructions.
     #[test]
-    fn every_instruction_is_counted_once() {
+    fn counts_every_instruction_once() {
         let stop = |start| Whole(at(start, NEXT));
         let cases: Vec<(&str, Vec<Step>, &[u32])> = vec![
             (
@@ -572,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_newest_and_counts_all() {
+    fn keeps_the_newest_records_and_counts_all() {
         let blocks: Vec<Block> = (1..=8).map(|i| at(0x1000 * i, RET)).collect();
         let mut recorder = Recorder::new(3);
         let mut begun = 0;
@@ -590,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_on_trial_that_left_the_ring_is_not_counted() {
+    fn does_not_count_a_branch_on_trial_that_left_the_ring() {
         let blocks = [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
         let mut recorder = Recorder::new(2);
         for (block, begun) in blocks.iter().zip([0, 0x108, V + 8, 0x208, V + 20]) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! arm64, AArch64 state. The encodings are those of the Arm Architecture Reference Manual (DDI 0487), section C4.1, "Branches,
-//! Exception Generating and System instructions": all that QEMU executes.
+//! arm64, AArch64 state. The encodings follow the Arm Architecture Reference Manual (DDI 0487),
+//! section C4.1, "Branches, Exception Generating and System instructions", as far as QEMU executes
+//! them.
 
 use crate::flow::Tail;
 use tramplab_protocol::trace::Kind;
@@ -19,9 +20,9 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
             Tail::Cond { target: target(5, 19) }
         }
         _ if is(0x7e00_0000, 0x3600_0000) => Tail::Cond { target: target(5, 14) },
-        // CB<cond>, CBB<cond> and CBH<cond>, which compare as well (FEAT_CMPBR).
+        // CB<cond>, CBB<cond> and CBH<cond>, which also compare (FEAT_CMPBR).
         _ if is(0x7e00_0000, 0x7400_0000) => Tail::Cond { target: target(5, 9) },
-        // To a register: the forms that authenticate it differ in bits 24 and 11.
+        // Branches to a register. The forms that authenticate it differ in bits 24 and 11.
         _ if is(0xfe00_0000, 0xd600_0000) => match (word >> 21) & 0b1111 {
             0b0000 | 0b1000 => indirect(Kind::IndJump),
             0b0001 | 0b1001 => indirect(Kind::IndCall),
@@ -30,13 +31,13 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
             _ => Tail::Trap,
         },
         _ if is(0xffe0_001f, 0xd400_0001) => indirect(Kind::Syscall),
-        // HVC and SMC come back behind themselves: QEMU is the firmware.
+        // HVC and SMC return behind themselves: QEMU is the firmware.
         _ if is(0xffe0_001f, 0xd400_0002) || is(0xffe0_001f, 0xd400_0003) => Tail::Next { may_fault: true },
-        // BRK, which kprobes are made of: as `int3` is on x86.
+        // BRK, which kprobes use, like `int3` on x86.
         _ if is(0xffe0_001f, 0xd420_0000) => indirect(Kind::Int),
         // HLT and the like; UDF.
         _ if is(0xff00_0000, 0xd400_0000) || is(0xffff_0000, 0) => Tail::Trap,
-        // Loads and stores, those of SVE and SME, and SYS: caches by address.
+        // Loads, stores, those of SVE and SME, and SYS: it maintains caches by address.
         _ => Tail::Next {
             may_fault: is(0x0a00_0000, 0x0800_0000)
                 || is(0x9e00_0000, 0x8400_0000)
@@ -47,17 +48,20 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
     }
 }
 
-/// Whether an instruction completes whatever registers and memory hold, or whatever they hold but the stack pointer, which points at memory
-/// that is there. Of those it does not know it says no.
+/// Returns true if an instruction completes for any contents of registers and memory. With
+/// `has_stack` the stack pointer may be assumed to point at present memory. Returns false for
+/// unknown instructions.
 pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
     let Ok(bytes) = instruction.try_into() else { return false };
     let word = u32::from_le_bytes(bytes);
     let is = |mask: u32, value: u32| word & mask == value;
     let processes_data = is(0x1c00_0000, 0x1000_0000) || is(0x0e00_0000, 0x0a00_0000);
-    // Of one source: those that authenticate a pointer may raise an exception (FEAT_FPACCOMBINE).
+    // One-source instructions: those that authenticate a pointer may raise an exception
+    // (FEAT_FPACCOMBINE).
     let authenticates = is(0xffff_0000, 0xdac1_0000);
     let branches = is(0x7c00_0000, 0x1400_0000) || matches!(tail(instruction, 0), Tail::Cond { .. });
-    // LDP and STP of 32 and 64 bits, LDR and STR of any size with an offset that is part of them, but for the unprivileged: the base is register 31.
+    // LDP and STP of 32 and 64 bits; LDR and STR of any size with an immediate offset, except the
+    // unprivileged. The base is register 31.
     let loads_or_stores = is(0x7e00_0000, 0x2800_0000)
         || is(0x3f80_0000, 0x3900_0000)
         || is(0x3fa0_0000, 0x3800_0000) && !is(0x0c00, 0x0800);
@@ -65,12 +69,12 @@ pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
     processes_data && !authenticates || branches || word == NOP || has_stack && uses_stack
 }
 
-/// Of register 0.
+/// With register 0.
 const RET: u32 = 0xd65f_0000;
 
 const NOP: u32 = 0xd503_201f;
 
-/// A signed number of instructions, in bytes.
+/// A signed number of instructions, converted to bytes.
 fn offset(word: u32, low: u32, bits: u32) -> i64 {
     let high = 32 - bits;
     i64::from(((word >> low) << high).cast_signed() >> high) * 4

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What an instruction at a block's end does to the flow, per architecture.
+//! Decodes the effect of an instruction at a block's end on the flow, per architecture.
 
 mod aarch64;
 mod x86_64;
@@ -16,7 +16,7 @@ pub enum Guest {
 }
 
 impl Guest {
-    /// By QEMU's target name.
+    /// Takes QEMU's name of the target.
     pub fn from_target(name: &str) -> Option<Guest> {
         match name {
             "x86_64" => Some(Guest::X86_64),
@@ -32,13 +32,16 @@ impl Guest {
         }
     }
 
-    /// Whether an instruction always completes: no fault, no exit from the emulator's block in its middle.
+    /// Returns true if an instruction always completes: without a fault, and without leaving the
+    /// emulator's block in its middle.
     pub fn surely_completes(self, instruction: &[u8], address: u64, is_first: bool) -> bool {
-        // The kernel has the upper half of the addresses, and a stack: what faults at it is its overflow, from which nothing goes on.
+        // The kernel lives in the upper half of the address space and has a stack. A fault on its
+        // stack is an overflow, from which nothing continues.
         let has_stack = address >> 63 == 1;
         match self {
             Guest::X86_64 => x86_64::surely_completes(instruction, has_stack),
-            // Where an indirect branch led may be no place for one to lead (BTI), whatever is there.
+            // The target of an indirect branch may be no valid target (BTI), whatever the
+            // instruction.
             Guest::Aarch64 => !is_first && aarch64::surely_completes(instruction, has_stack),
         }
     }
@@ -50,8 +53,8 @@ impl Guest {
         }
     }
 
-    /// Names, in QEMU's description, of the register that points at a magic instruction's argument and of those that hold a
-    /// function's first two arguments.
+    /// QEMU's names of the register that points at a magic instruction's argument, and of those
+    /// with a function's first two arguments.
     pub fn registers(self) -> [&'static str; 3] {
         match self {
             Guest::X86_64 => ["rax", "rdi", "rsi"],
@@ -59,21 +62,21 @@ impl Guest {
         }
     }
 
-    /// What QEMU (10.2 and newer) is asked to tell of.
+    /// The kinds of events that QEMU (10.2 and newer) is asked to report.
     pub fn discontinuities(self) -> c_int {
         match self {
-            // The one of the two kinds that carries the right addresses.
+            // Only this kind has the right addresses.
             Guest::X86_64 => api::DISCONTINUITY_INTERRUPT,
-            // Calls of the firmware are a third kind: they come back.
+            // Calls of the firmware are a third kind, and return.
             Guest::Aarch64 => api::DISCONTINUITY_INTERRUPT | api::DISCONTINUITY_EXCEPTION,
         }
     }
 
-    /// Cheaply rules out nearly all instructions.
+    /// Rules out nearly all instructions cheaply.
     pub fn may_be_magic(self, size: usize) -> bool {
         match self {
             Guest::X86_64 => size == 7,
-            // All are of one size; comparing them is as cheap.
+            // All instructions have one size; comparing them is as cheap.
             Guest::Aarch64 => size == 4,
         }
     }

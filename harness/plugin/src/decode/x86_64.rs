@@ -18,7 +18,7 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
         FlowControl::Call => match decoded.mnemonic() {
             Mnemonic::Call => Tail::Direct { kind: Kind::Call, target },
             Mnemonic::Syscall | Mnemonic::Sysenter => Tail::Indirect { kind: Kind::Syscall },
-            // Calls of a hypervisor come back behind themselves.
+            // Hypervisor calls return behind themselves.
             _ => Tail::Next { may_fault: true },
         },
         FlowControl::Return => match decoded.mnemonic() {
@@ -39,18 +39,21 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
     }
 }
 
-/// Whether an instruction completes whatever registers and memory hold, or whatever they hold but the stack pointer, which points at memory
-/// that is there. Of those it does not know it says no.
+/// Returns true if an instruction completes for any contents of registers and memory. With
+/// `has_stack` the stack pointer may be assumed to point at present memory. Returns false for
+/// unknown instructions.
 pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
     let decoded = Decoder::new(64, instruction, DecoderOptions::NONE).decode();
     let is_on_stack = decoded.memory_base() == Register::RSP
         && decoded.memory_index() == Register::None
         && decoded.segment_prefix() == Register::None;
-    // Segment and control registers are no general ones; a far jump has an operand of another kind.
+    // Segment and control registers are not general ones. The operand of a far jump has another
+    // kind.
     let is_harmless = |index| match (decoded.op_kind(index), decoded.mnemonic()) {
         (OpKind::Register, _) => decoded.op_register(index).is_gpr(),
         (OpKind::Memory, Mnemonic::Lea | Mnemonic::Nop) => true,
-        // One exchanges with the other CPUs in mind, the others take any bit from there on.
+        // `xchg` locks memory against other CPUs; the bit instructions can access any distance from
+        // the address.
         (OpKind::Memory, Mnemonic::Xchg | Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts) => {
             false
         }
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instruction_classes() {
+    fn classifies_instructions() {
         let indirect = |kind| Tail::Indirect { kind };
         let cases: &[(&str, &[u8], Tail)] = &[
             ("jne +0x10", &[0x75, 0x10], Tail::Cond { target: 0x1012 }),
@@ -166,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn what_surely_completes() {
-        /// Without a stack that is there, and with one.
+    fn knows_the_instructions_that_surely_complete() {
+        /// Without a valid stack, and with one.
         const ALWAYS: [bool; 2] = [true, true];
         const WITH_STACK: [bool; 2] = [false, true];
         const NEVER: [bool; 2] = [false, false];

@@ -5,9 +5,9 @@ use crate::flow::Tail;
 use proptest::prelude::*;
 use tramplab_protocol::counts::Counts;
 
-/// The kernel's half, in which the tests' short addresses lie.
+/// The kernel's half of the address space, where the tests' short addresses lie.
 const K: u64 = 1 << 63;
-/// Where interrupts enter.
+/// The entry of interrupts.
 const ENTRY: u64 = 0xe000;
 /// A handler, in the entry text.
 const V: u64 = ENTRY + 0x100;
@@ -17,12 +17,12 @@ fn block(start: u64, last: u64, tail: Tail) -> Block {
     Block::new((start..=last).step_by(4).collect(), last + 4, tail)
 }
 
-/// Three instructions of the kernel: at 0x100, 0x104, 0x108.
+/// A kernel block of three instructions: at 0x100, 0x104, 0x108.
 fn at(start: u64, tail: Tail) -> Block {
     block(K + start, K + start + 8, tail)
 }
 
-/// Three of a program of user space.
+/// A block of three instructions in user space.
 fn user(start: u64, tail: Tail) -> Block {
     block(start, start + 8, tail)
 }
@@ -45,10 +45,10 @@ fn jump(target: u64) -> Tail {
 enum Step {
     /// A block runs to its last instruction.
     Whole(Block),
-    /// It is left at this instruction.
+    /// The block is left at this instruction.
     Left(Block, u64),
     Told(u64, u64),
-    /// From one thread to another, in the block that has just started.
+    /// A switch from one thread to another, in the block that just started.
     Switch(u32, u32),
 }
 use Step::{Left, Switch, Told, Whole};
@@ -85,8 +85,8 @@ fn run(steps: &[Step]) -> VcpuCounts {
     profiler.finish(0, begun)
 }
 
-/// A line for every path that was called or in which anything ran: thread, calls from the outermost, how often it was
-/// called, and instructions by the block's address.
+/// One line per path that was called or that ran anything: thread, calls from the outermost, number
+/// of calls, and instructions by block address.
 fn shown(counts: &VcpuCounts) -> Vec<String> {
     let short = |address: u64| format!("{:x}", address & !K);
     let mut names: Vec<String> = Vec::new();
@@ -118,7 +118,7 @@ fn shown(counts: &VcpuCounts) -> Vec<String> {
 }
 
 #[test]
-fn calls_and_interrupts() {
+fn follows_calls_and_interrupts() {
     let stop = |start| Whole(at(start, NEXT));
     type Case = (&'static str, Vec<Step>, &'static [&'static str]);
     let cases: Vec<Case> = vec![
@@ -186,7 +186,7 @@ fn calls_and_interrupts() {
             "`fexit`: the function returns to the trampoline, which returns to the function's caller",
             vec![
                 Whole(at(0x100, call(0x200))),
-                // The function's entry calls the trampoline, which calls the function behind its entry.
+                // The function's entry calls the trampoline, which calls the code after that entry.
                 Whole(at(0x200, call(0x900))),
                 Whole(at(0x900, call(0x20c))),
                 Whole(at(0x20c, RET)),
@@ -364,7 +364,7 @@ fn calls_and_interrupts() {
         (
             "a handler that does not go back by `iret` but returns to a caller of before",
             vec![Whole(at(0x100, call(0x200))), Whole(at(0x200, NEXT)), Whole(at(V, RET)), stop(0x10c)],
-            // Nothing returns past an interrupt: what follows is its.
+            // Nothing returns past an interrupt: the code that follows belongs to it.
             &["? *0 100=3", "?/200 *1 200=3", "?/200/ie100 *1 10c=3 e100=3"],
         ),
         (
@@ -492,13 +492,13 @@ fn calls_and_interrupts() {
     }
 }
 
-/// What switches: called from 0x100, it returns there in whichever thread comes.
+/// Steps of a thread switch: called from 0x100, it returns there in the next thread.
 fn switching(from: u64, previous: u32, next: u32, back: u64) -> [Step; 4] {
     [Whole(at(from, call(SWITCH))), Whole(at(SWITCH, RET)), Switch(previous, next), Whole(at(back, NEXT))]
 }
 
 #[test]
-fn threads() {
+fn follows_threads() {
     let steps = |parts: Vec<Vec<Step>>| parts.into_iter().flatten().collect::<Vec<Step>>();
     let there_and_back = steps(vec![
         vec![Whole(at(0x100, call(0x200)))],
@@ -509,7 +509,7 @@ fn threads() {
         switching(0x118, 1, 2, 0x40c).into(),
     ]);
     let counts = run(&there_and_back);
-    // The block that switches is whose it switches to. The second thread's first return has no known caller.
+    // The switching block belongs to the next thread, whose first return has no known caller.
     let expected = [
         "t1 *0 100=3 10c=3 118=3",
         "t1/200 *1 200=3 20c=3 218=3",
@@ -523,7 +523,7 @@ fn threads() {
     let threads: Vec<_> = counts.threads.iter().map(|t| (t.command.as_str(), t.pid, t.measured)).collect();
     assert_eq!(threads, [("t1", 1, true), ("t2", 2, false)]);
 
-    // A new thread in the memory of one that ended: it has none of that one's calls.
+    // A new thread in the memory of an ended one has none of its calls.
     let blocks = [at(0x100, call(0x200)), at(0x200, RET), at(0x300, NEXT)];
     let mut profiler = Profiler::new(setup(), true);
     let mut parked = Parking::default();
@@ -539,7 +539,7 @@ fn threads() {
 }
 
 #[test]
-fn a_thread_goes_on_on_another_cpu_with_the_calls_it_made() {
+fn moves_a_thread_with_its_calls_to_another_cpu() {
     let mut parked = Parking::default();
     let away: Vec<Step> =
         [Whole(at(0x100, call(0x200)))].into_iter().chain(switching(0x200, 1, 2, 0x90c)).collect();
@@ -562,7 +562,7 @@ fn a_thread_goes_on_on_another_cpu_with_the_calls_it_made() {
 }
 
 #[test]
-fn calls_too_deep_to_follow_are_counted_at_their_caller() {
+fn counts_too_deep_calls_at_their_caller() {
     let recursing = at(0x100, call(0x100));
     let mut profiler = Profiler::new(setup(), true);
     let mut begun = 0;
@@ -576,24 +576,24 @@ fn calls_too_deep_to_follow_are_counted_at_their_caller() {
     assert_eq!((counts.paths.len(), deepest.instructions, deepest.times), (DEEPEST + 1, 33, 11));
 }
 
-/// How a block was left, and where the flow goes on.
+/// How a block is left, and where the flow continues.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// After its last instruction, to any other block.
     End,
     /// After this instruction (of four), at the next.
     After(usize),
-    /// At this one, which is done again.
+    /// At this instruction, which is repeated.
     Again(usize),
-    /// At this one, by an exception.
+    /// At this instruction, by an exception.
     Raised(usize),
 }
 
-/// From one thread to another.
+/// A switch from one thread to another.
 type Switched = Option<(u32, u32)>;
 
-/// Blocks of four instructions with every end, in the kernel, in its entry text and in user space; and how each is
-/// left. What comes next is inside of it, or the next of the list.
+/// Blocks of four instructions with every end, in the kernel, in its entry text and in user space,
+/// with the way each is left. The next block is inside it or the next on the list.
 fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Switched)>> {
     let tail = prop_oneof![
         Just(NEXT),
@@ -624,11 +624,11 @@ fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Switched)>> {
 
 proptest! {
     #[test]
-    fn every_instruction_is_counted_once(ways in ways()) {
+    fn counts_every_instruction_once(ways in ways()) {
         let mut blocks: Vec<(Block, u64, Switched)> = Vec::new();
         let mut expected = 0;
         for (start, tail, way, switch) in ways {
-            // What starts where the one before was left inside would be that one going on.
+            // A block that starts where the one before was left inside would continue it.
             let inside = |(before, begun, _): &(Block, u64, _)| {
                 *begun != before.last && (before.start..before.end()).contains(&start)
                     || matches!(before.tail(), Tail::Next { .. }) && start == before.last
@@ -677,9 +677,9 @@ proptest! {
     }
 }
 
-/// Which threads there are is the guest's word, in its own memory.
+/// The guest decides how many threads there are, in its own memory.
 #[test]
-fn a_guest_that_makes_threads_up_is_followed_so_far_and_says_so() {
+fn limits_made_up_threads_and_reports_it() {
     let mut profiler = Profiler::new(setup(), true);
     let mut parked = Parking::default();
     let threads = MOST_THREADS as u32 + 100;
@@ -692,9 +692,9 @@ fn a_guest_that_makes_threads_up_is_followed_so_far_and_says_so() {
     assert!(counted.cut > 0, "nothing says that threads were left out");
 }
 
-/// One whose vectors lead nowhere is interrupted for ever, and runs nothing.
+/// Vectors that lead nowhere interrupt forever, and nothing runs.
 #[test]
-fn interrupts_without_end_are_not_stored() {
+fn does_not_store_endless_interrupts() {
     let mut profiler = Profiler::new(setup(), true);
     let mut recorder = crate::recorder::Recorder::new(16);
     for _ in 0..100 * MOST_TOLD {

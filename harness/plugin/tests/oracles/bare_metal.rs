@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The recorder against a machine whose branches are known.
+//! Tests the recorder on a machine whose branches are known.
 
 use crate::{
     compare::difference,
@@ -16,7 +16,7 @@ on_each_machine! {
     a_small_ring_keeps_the_newest
 }
 
-/// Every way of running the same machine must give the same list.
+/// All these ways of running the same machine must give the same list.
 const WAYS: &[(&str, &[&str])] = &[
     ("tcg", &[]),
     ("tcg,thread=single", &["-icount", "shift=0"]),
@@ -46,7 +46,7 @@ fn each_cpu_has_its_own_list(guest: Guest) {
     for accel in ["tcg,thread=multi", "tcg,thread=multi,one-insn-per-tb=on"] {
         let traces = machine.record(accel, &["-smp", "2"]);
         let [_, _, trace] = &traces[..] else { panic!("{} traces of three windows", traces.len()) };
-        // How often they wait for each other is not known.
+        // The number of waiting loops is unknown.
         let of = |index, wait: &str| -> Vec<Transfer> {
             let vcpu = trace.vcpus.iter().find(|vcpu| vcpu.index == index).unwrap();
             transfers(vcpu.records.iter().filter(|record| record.from != labels[wait]))

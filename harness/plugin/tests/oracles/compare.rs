@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Two lists, record for record.
+//! Compares two lists record by record.
 
-/// The first difference, with its surroundings.
+/// Returns the first difference, with its neighbours.
 pub fn difference<T: PartialEq + std::fmt::Debug>(expected: &[T], found: &[T]) -> Option<String> {
     let at = expected.iter().zip(found).position(|(e, f)| e != f);
     let at = at.or_else(|| (expected.len() != found.len()).then(|| expected.len().min(found.len())))?;
@@ -20,7 +20,7 @@ pub fn difference<T: PartialEq + std::fmt::Debug>(expected: &[T], found: &[T]) -
 }
 
 #[test]
-fn a_dropped_an_invented_and_a_changed_record_are_seen() {
+fn finds_dropped_invented_and_changed_records() {
     let good = [1, 2, 3, 4];
     assert_eq!(difference(&good, &good), None);
     for (bad, at) in [

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The plugin's records of the bare-metal image against QEMU's own log of the same run.
+//! Compares the plugin's records of the bare-metal image with QEMU's own log of the same run.
 
 use crate::{
     compare::difference,
@@ -17,14 +17,14 @@ on_each_machine! {
     a_profile_adds_up_to_the_instructions_of_the_bare_metal_image
 }
 
-/// Compares, and says how many records were compared.
+/// Compares the records of one window. Returns their number.
 pub fn compare(name: &str, log: &[qemu_log::Transfer], trace: &Trace) -> usize {
     let mut expected: Vec<Record> = if trace.discontinuities {
         log.iter().map(|transfer| transfer.record).collect()
     } else {
         qemu_log::without_being_told(log)
     };
-    // A window begins with a block, and so where that does; the log's begins at `armed`.
+    // The plugin's window begins with a block; the log's begins at `armed`.
     expected[0].instructions = trace.vcpus[0].records[0].instructions;
     if let Some(difference) = difference(&expected, &trace.vcpus[0].records) {
         panic!("{name}: {difference}");
@@ -35,10 +35,10 @@ pub fn compare(name: &str, log: &[qemu_log::Transfer], trace: &Trace) -> usize {
 const WAYS: [(&str, &[&str]); 3] =
     [("tcg", &[]), ("tcg,one-insn-per-tb=on", &[]), ("tcg", &["-icount", "shift=0"])];
 
-/// The window of the arm64 image in which a timer goes off at any place.
+/// The window of the arm64 image in which a timer fires at any place.
 const STORM: usize = 2;
 
-/// Runs something of the image, and parses QEMU's log of it.
+/// Runs the image and parses QEMU's log of it.
 fn logged<T>(
     machine: &Machine,
     arguments: &[&str],
@@ -60,7 +60,7 @@ fn of_the_bare_metal_image(guest: Guest) {
         for (window, trace) in windows.iter().zip(&traces) {
             compare(&format!("{accel} {arguments:?}"), &qemu_log::transfers(window), trace);
         }
-        // By the host's clock, how often the timer goes off is anyone's guess.
+        // The host's clock makes the number of timer interrupts unpredictable.
         if guest == Guest::Arm64 && arguments.contains(&"-icount") {
             let interrupts = qemu_log::interrupts_of_devices(windows[STORM]);
             assert!(interrupts > 100, "{interrupts} interrupts");
@@ -73,7 +73,7 @@ fn a_profile_adds_up_to_the_instructions_of_the_bare_metal_image(guest: Guest) {
     let labels = labels(&machine.image);
     for (accel, arguments) in WAYS {
         let (profiles, events) = logged(&machine, arguments, |arguments| machine.profile(accel, arguments));
-        // A window begins with the block behind the one that arms.
+        // A window begins with the block after the one that arms.
         let first = if accel.contains("one-insn") { "arming" } else { "armed" };
         let windows = qemu_log::windows(&events, labels[first], labels["disarm"]);
         assert_eq!(windows.len(), profiles.len(), "{accel} {arguments:?}");
@@ -82,7 +82,7 @@ fn a_profile_adds_up_to_the_instructions_of_the_bare_metal_image(guest: Guest) {
             let counted: u64 = vcpu.blocks.iter().map(|block| block.instructions).sum();
             assert_eq!(counted, qemu_log::instructions(window), "{accel} {arguments:?}");
             assert!(counted > 1000 && vcpu.cut == 0, "{vcpu:?}");
-            // As the image calls them: so registers and memory were read.
+            // The image's names: they show that registers and memory were read.
             let threads: Vec<_> = vcpu.threads.iter().map(|t| (&*t.command, t.pid, t.measured)).collect();
             assert_eq!(threads, [("first", 11, true), ("second", 12, false)], "{accel} {arguments:?}");
             assert_eq!(counts.lost_switches, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* How the images say what must be recorded of them, read by machine.rs. */
+/* Macros by which the images list their expected records. machine.rs reads the lists. */
 	.set COND, 0
 	.set JUMP, 1
 	.set IND_JUMP, 2
@@ -12,14 +12,14 @@
 	.set INT, 9
 	.set INTERRUPT, 10
 
-	/* What every QEMU makes the plugin record. */
+	/* A record under every QEMU. */
 	.macro expect from, to, kind
 	.pushsection .expected, ""
 	.quad \from, \to, \kind, 0
 	.popsection
 	.endm
 
-	/* What is recorded where QEMU tells of interrupts (10.2 and newer), and where they are inferred. */
+	/* A record under a QEMU that reports interrupts (10.2 and newer), and one where they are inferred. */
 	.macro expect_told from, to, kind
 	.pushsection .expected, ""
 	.quad \from, \to, \kind, 1
@@ -31,14 +31,14 @@
 	.popsection
 	.endm
 
-	/* The same of the second CPU, in the third window. */
+	/* The same for the second CPU, in the third window. */
 	.macro expect_second from, to, kind
 	.pushsection .expected_second, ""
 	.quad \from, \to, \kind, 0
 	.popsection
 	.endm
 
-	/* As in tramplab-protocol's magic.rs; assembled with another number here, the windows are profiles. */
+	/* See magic.rs in tramplab-protocol. Assembled with another number, the windows are profiles. */
 	.ifndef ARM
 	.set ARM, 1
 	.endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The bare-metal image: assembled, read, and run in QEMU with the plugin.
+//! Assembles the bare-metal image, reads its symbols, and runs it in QEMU with the plugin.
 
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::{
@@ -15,30 +15,30 @@ use tramplab_protocol::{
     trace::{self, Kind, Record, Trace},
 };
 
-/// What an image leaves in QEMU's exit code when it came to its end.
+/// QEMU's exit code after an image ran to its end.
 const DONE: i32 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guest {
     X86_64,
-    /// In a QEMU that tells of interrupts and exceptions, and whose plugin interface is another.
+    /// Under a QEMU that reports interrupts and exceptions and has another plugin interface.
     X86_64Newer,
     Arm64,
 }
 
-/// What differs between the images.
+/// The differences between the images.
 struct Architecture {
-    /// Below `tests/oracles`.
+    /// A folder in `tests/oracles`.
     source: &'static str,
-    /// If it is not `cc`, or what the environment variable `CC` names.
+    /// Set unless the compiler is `cc` or the one that the variable `CC` names.
     cross_compiler: Option<&'static str>,
-    /// What the linker is told.
+    /// Options for the linker.
     link: &'static str,
     /// The environment variable that names QEMU.
     qemu: &'static str,
-    /// QEMU's arguments, the image left out.
+    /// QEMU's arguments, without the image.
     machine: &'static str,
-    /// Addresses that the image's instructions lie in.
+    /// The address range of the image's instructions.
     code: &'static str,
 }
 
@@ -48,7 +48,7 @@ const X86_64: Architecture = Architecture {
     link: "-Wl,-Ttext=0x100000,--build-id=none,-e,start32",
     qemu: "TRAMPLAB_QEMU_X86_64",
     machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4",
-    // Not the firmware, which runs before.
+    // Without the firmware, which runs before.
     code: "0x100000..0x3fffff",
 };
 
@@ -73,7 +73,7 @@ impl Guest {
     }
 }
 
-/// Runs the tests of these names, functions beside, on each architecture.
+/// Runs the named tests, functions of the same module, on each architecture.
 macro_rules! on_each_machine {
     ($($test:ident)+) => {
         mod x86_64 {
@@ -113,7 +113,7 @@ fn link(cross_compiler: Option<&str>, source: &Path, program: &Path, arguments: 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The symbols of an object and their addresses.
+/// The symbols of an object, with their addresses.
 pub fn labels(program: &Path) -> HashMap<String, u64> {
     let bytes = fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -121,12 +121,12 @@ pub fn labels(program: &Path) -> HashMap<String, u64> {
 }
 
 impl Machine {
-    /// Its windows are recorded.
+    /// Assembles an image that records its windows.
     pub fn assemble(guest: Guest) -> Machine {
         Machine::assemble_with(guest, Magic::Arm)
     }
 
-    /// Its windows are what this asks for.
+    /// Assembles an image whose windows start with this magic instruction.
     pub fn assemble_with(guest: Guest, magic: Magic) -> Machine {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
@@ -137,7 +137,7 @@ impl Machine {
         Machine { guest, dir, image }
     }
 
-    /// Addresses that the image's instructions lie in.
+    /// The address range of the image's instructions.
     pub fn code(&self) -> &'static str {
         self.guest.architecture().code
     }
@@ -170,7 +170,7 @@ impl Machine {
         self.written(accel, arguments, counts::file_name, |bytes| Counts::decode(bytes).unwrap())
     }
 
-    /// What the plugin wrote.
+    /// The files that the plugin wrote.
     fn written<T>(
         &self,
         accel: &str,
@@ -188,7 +188,8 @@ impl Machine {
         (0..files).map(|n| decode(&fs::read(name(dir.path(), n)).unwrap())).collect()
     }
 
-    /// What stands beside the branches in the source, for a QEMU that tells of interrupts or one that does not.
+    /// The records that the source expects, for a QEMU that reports interrupts or one that does
+    /// not.
     pub fn expected(&self, section: &str, told: bool) -> Vec<Transfer> {
         let bytes = fs::read(&self.image).unwrap();
         let file = object::File::parse(&*bytes).unwrap();
@@ -201,14 +202,14 @@ impl Machine {
     }
 }
 
-/// A record without its count of instructions, which the source does not say.
+/// A record without its number of instructions, which the source does not give.
 pub type Transfer = (u64, u64, Kind);
 
 pub fn transfers<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Transfer> {
     records.into_iter().map(|record| (record.from, record.to, record.kind)).collect()
 }
 
-/// The images' numbers.
+/// Converts the numbers of the images.
 fn kind(number: u64) -> Kind {
     match number {
         0 => Kind::Cond,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the plugin records, against what is known from elsewhere.
+//! Compares the plugin's records with independent sources.
 
 mod bare_metal;
 mod compare;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! QEMU's own log (`-d exec,nochain,in_asm,int`) of one vCPU, and the transfers it tells of.
+//! Parses QEMU's own log (`-d exec,nochain,in_asm,int`) of one vCPU into transfers.
 //!
-//! It names each block before it is executed, disassembles it when it is translated, and names the instruction at each
-//! interrupt and exception: nothing has to be inferred, and neither the plugin interface nor the plugin's decoder
-//! takes part.
+//! The log names each block before it runs, disassembles it at its translation, and names the
+//! instruction at each interrupt and exception. Nothing needs to be inferred, and neither the
+//! plugin interface nor the plugin's decoder is involved.
 
 mod arm64;
 mod x86_64;
@@ -12,7 +12,7 @@ use crate::machine::Guest;
 use std::{collections::HashMap, io::BufRead, rc::Rc};
 use tramplab_protocol::trace::{Kind, Record};
 
-/// What to log.
+/// The items to log.
 pub const ITEMS: &str = "exec,nochain,in_asm,int";
 
 #[derive(Debug)]
@@ -20,7 +20,8 @@ pub struct Instruction {
     address: u64,
     length: u64,
     text: String,
-    /// If it is a branch: of which kind, and where to if the instruction says so.
+    /// The kind of a branch, with its target if the instruction gives it. None for other
+    /// instructions.
     branch: Option<(Kind, Option<u64>)>,
 }
 
@@ -28,9 +29,9 @@ pub type Block = Rc<Vec<Instruction>>;
 
 #[derive(Debug)]
 pub enum Event {
-    /// Is about to be executed.
+    /// The block is about to run.
     Block(Block),
-    /// The block was left in its middle, to do an access to a device again.
+    /// The block was left in its middle, to repeat an access to a device.
     Rewound,
     Interrupt(Interrupt),
 }
@@ -38,7 +39,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt {
     cause: Cause,
-    /// The instruction it is about: which failed, or is next, or, of a software interrupt, the instruction itself.
+    /// The instruction that failed or comes next. For a software interrupt, the instruction itself.
     at: u64,
 }
 
@@ -46,18 +47,18 @@ pub struct Interrupt {
 enum Cause {
     Device,
     Instruction,
-    /// The instruction at this address could not be done.
+    /// The instruction at this address failed.
     Fault,
-    /// A single step: after an instruction.
+    /// A single step, after an instruction.
     Trap,
 }
 
 fn hex(text: &str) -> u64 {
     u64::from_str_radix(text.trim_start_matches("0x"), 16)
-        .unwrap_or_else(|_| panic!("`{text}` is no address"))
+        .unwrap_or_else(|_| panic!("expected an address, found `{text}`"))
 }
 
-/// An instruction's bytes and its text, from a line of the disassembly.
+/// Splits a line of the disassembly into the instruction's bytes and its text.
 fn instruction(guest: Guest, rest: &str) -> (u64, &str) {
     match guest {
         Guest::X86_64 | Guest::X86_64Newer => x86_64::instruction(rest),
@@ -72,7 +73,7 @@ fn branch(guest: Guest, text: &str) -> Option<(Kind, Option<u64>)> {
     }
 }
 
-/// Reads what is logged of interrupts and exceptions.
+/// A reader of the log's lines about interrupts and exceptions.
 enum Interrupts {
     X86_64(x86_64::Interrupts),
     Arm64(arm64::Interrupts),
@@ -103,14 +104,14 @@ impl Interrupts {
 
 pub fn parse(guest: Guest, log: impl BufRead) -> Vec<Event> {
     let mut events = Vec::new();
-    // By address in QEMU's memory: the same instructions can be translated in several ways.
+    // Keyed by address in QEMU's memory: the same instructions may be translated in several ways.
     let mut translated: HashMap<String, Block> = HashMap::new();
     let mut latest: HashMap<u64, Vec<Instruction>> = HashMap::new();
     let mut reading: Vec<Instruction> = Vec::new();
     let mut interrupts = Interrupts::of(guest);
     for line in log.lines() {
         let line = line.unwrap();
-        assert!(!line.starts_with("OBJD-T"), "QEMU was built without Capstone: its log has no disassembly");
+        assert!(!line.starts_with("OBJD-T"), "this QEMU has no Capstone: its log lacks the disassembly");
         if let Some((address, rest)) = line.split_once(":  ").filter(|_| line.starts_with("0x")) {
             match (reading.last_mut(), instruction(guest, rest)) {
                 (Some(Instruction { length: whole, .. }), (more, "")) => *whole += more,
@@ -133,7 +134,7 @@ pub fn parse(guest: Guest, log: impl BufRead) -> Vec<Event> {
             if let Some(block) = latest.remove(&address) {
                 translated.insert(host.to_owned(), Rc::new(block));
             }
-            // One that was translated before the log began is none of the window's.
+            // A block translated before the log began belongs to no window.
             events.extend(translated.get(host).cloned().map(Event::Block));
         } else if line.starts_with("Stopped execution of TB chain before") {
             assert!(matches!(events.pop(), Some(Event::Block(_))), "{line}");
@@ -146,7 +147,8 @@ pub fn parse(guest: Guest, log: impl BufRead) -> Vec<Event> {
     events
 }
 
-/// From each block that starts at `armed` to the next that holds the instruction at `disarm`, both included.
+/// The windows, each from a block at `armed` to the next block with the instruction at `disarm`,
+/// both included.
 pub fn windows(events: &[Event], armed: u64, disarm: u64) -> Vec<&[Event]> {
     let mut windows = Vec::new();
     let mut begin = None;
@@ -169,13 +171,13 @@ pub fn interrupts_of_devices(window: &[Event]) -> usize {
     window.iter().filter(device).count()
 }
 
-/// A transfer, and what can only be known with the log.
+/// A transfer, with facts that only the log gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     pub record: Record,
-    /// Nothing was executed between the transfer before and this one.
+    /// True if no instruction ran since the transfer before.
     at_once: bool,
-    /// Of an exception: the failed instruction is such a branch.
+    /// For an exception: the kind of the failed instruction, if it is a branch.
     failed_branch: Option<Kind>,
 }
 
@@ -183,13 +185,13 @@ pub fn transfers(window: &[Event]) -> Vec<Transfer> {
     transfers_and_rest(window).0
 }
 
-/// How many instructions were begun; a window ends with a whole block.
+/// The number of instructions that began. A window ends with a whole block.
 pub fn instructions(window: &[Event]) -> u64 {
     let (transfers, rest) = transfers_and_rest(window);
     transfers.iter().map(|transfer| u64::from(transfer.record.instructions)).sum::<u64>() + u64::from(rest)
 }
 
-/// The transfers, and how many instructions were begun behind the last one.
+/// The transfers, and the number of instructions that began after the last one.
 fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
     let mut transfers = Vec::new();
     let mut instructions = 0;
@@ -240,20 +242,20 @@ fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
     (transfers, instructions)
 }
 
-/// How many of the block's instructions were begun, those left out that the next block begins again without an
-/// interrupt between; `to` is where the flow went on, or was to.
+/// The number of the block's instructions that began, without those that the next block repeats
+/// without an interrupt between. `to` is the address where the flow continued or was to continue.
 fn begun(block: &Block, branched: bool, interrupted: bool, to: u64) -> u32 {
     let before = block.iter().take_while(|instruction| instruction.address != to).count();
     let begun = match (branched, interrupted) {
         (true, _) => block.len(),
-        // The one that failed, or the `rep` that was interrupted, was begun.
+        // The failed instruction, or the interrupted `rep`, began.
         (false, true) => (before + 1).min(block.len()),
         (false, false) => before,
     };
     begun as u32
 }
 
-/// What the block's last instruction did, if it was done.
+/// The transfer of the block's last instruction, if it completed.
 fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
     let last = block.last().unwrap();
     let within = block.iter().any(|instruction| instruction.address == to);
@@ -268,14 +270,14 @@ fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
         Some((Kind::Cond, Some(target))) if to == target => record(Kind::Cond),
         Some((kind, None)) => record(kind),
         None if to == end => None,
-        // Left in its middle, or repeated: the block changed its own code, or goes on with a `rep`.
+        // Left in its middle, or repeated: the block changed its own code, or a `rep` continues.
         _ if within => None,
         _ => panic!("nothing in the log leads from {:#x} `{}` to {to:#x}", last.address, last.text),
     }
 }
 
-/// The same as far as it is to be known where QEMU does not tell of interrupts (before 10.2): the limits documented in
-/// `docs/branch-records.md`, and nothing else.
+/// The records as far as a QEMU that does not report interrupts (before 10.2) allows: exactly the
+/// limits in `docs/branch-records.md`.
 pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
     let indirect = |kind| {
         use Kind::{IndCall, IndJump, Iret, Ret, Syscall, Sysret};
@@ -285,9 +287,9 @@ pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
     for transfer in transfers {
         let Record { from, to, instructions, .. } = transfer.record;
         match (records.last_mut(), transfer.failed_branch) {
-            // An interrupt right behind an indirect branch is taken for its target.
+            // An interrupt right after an indirect branch is taken for its target.
             (Some(last), _) if transfer.at_once && indirect(last.kind) => last.to = to,
-            // An indirect branch that fails is taken for one to the handler.
+            // A failed indirect branch is taken for a branch to the handler.
             (_, Some(kind)) if indirect(kind) => records.push(Record { from, to, kind, instructions }),
             _ => records.push(transfer.record),
         }

@@ -3,7 +3,7 @@
 use super::*;
 use std::{collections::BTreeMap, fs, process::Command};
 
-/// Where the instructions are thought to lie.
+/// The address of the instructions.
 const BASE: u64 = 0xffff_8000_8000_0000;
 
 const NEXT: Tail = Tail::Next { may_fault: false };
@@ -18,7 +18,7 @@ fn decoded(word: u32) -> Tail {
 }
 
 #[test]
-fn instruction_classes() {
+fn classifies_instructions() {
     let to = |offset: i64| BASE.wrapping_add_signed(offset);
     let jump = |offset| Tail::Direct { kind: Kind::Jump, target: to(offset) };
     let call = |offset| Tail::Direct { kind: Kind::Call, target: to(offset) };
@@ -37,7 +37,7 @@ fn instruction_classes() {
         ("cbz x1, farthest back", 0xb480_0001, cond(-0x10_0000)),
         ("tbz w0, #0, farthest", 0x3603_ffe0, cond(0x7ffc)),
         ("tbnz x9, #63, farthest back", 0xb7fc_0009, cond(-0x8000)),
-        // Not known to binutils 2.40, by the manual.
+        // Encoded by the manual: binutils 2.40 does not know it.
         ("cbgt x1, x2, farthest", 0xf402_1fe1, cond(0x3fc)),
         ("cbhi w1, #5, farthest back", 0x7542_a001, cond(-0x400)),
         ("cbbeq w1, w2", 0x74c2_8041, cond(8)),
@@ -109,25 +109,25 @@ fn instruction_classes() {
     for &(name, word, expected) in cases {
         assert_eq!(decoded(word), expected, "{name}");
     }
-    // One at no multiple of four cannot be read, and raises an exception.
+    // An instruction at an unaligned address cannot be read and raises an exception.
     assert_eq!(tail(&[0x1f, 0x20], BASE + 1), Tail::Trap);
 }
 
-/// Classes of encodings, and how many words of each are tried: bits that are given, and what they are.
+/// Classes of encodings: the fixed bits, their values, and how many words to try.
 const CLASSES: &[(u32, u32, usize)] = &[
     (0xfc00_0000, 0x1400_0000, 300),
     (0xfc00_0000, 0x9400_0000, 300),
     (0xfe00_0000, 0x5400_0000, 600),
     (0x7e00_0000, 0x3400_0000, 600),
     (0x7e00_0000, 0x3600_0000, 600),
-    // To a register: at random hardly one of them is allocated.
+    // Branches to a register. Few random words among them are allocated.
     (0xfe00_0000, 0xd600_0000, 600),
     (0xfe1f_fc00, 0xd61f_0000, 600),
     (0xfe1f_f800, 0xd61f_0800, 900),
     (0xfe1f_f81f, 0xd61f_081f, 600),
     (0xfe1f_ffff, 0xd61f_03e0, 100),
     (0xfe1f_fbff, 0xd61f_0bff, 100),
-    // Exceptions, and what else is of the system.
+    // Exceptions and other system instructions.
     (0xff00_0000, 0xd400_0000, 1000),
     (0xff1f_fff0, 0xd400_0000, 200),
     (0xffff_0000, 0x0000_0000, 100),
@@ -139,7 +139,7 @@ const CLASSES: &[(u32, u32, usize)] = &[
     (0x0000_0000, 0x0000_0000, 16000),
 ];
 
-/// The same words each time: Marsaglia's xorshift.
+/// Generates the same words each time, with Marsaglia's xorshift.
 fn words() -> Vec<u32> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
@@ -152,7 +152,7 @@ fn words() -> Vec<u32> {
     classes.map(|(given, bits, _)| random() & !given | bits).collect()
 }
 
-/// What a disassembler's text says of the flow; None where it knows no such instruction.
+/// The transfer that a disassembler's text describes. None if it does not know the instruction.
 fn told(text: &str) -> Option<Tail> {
     let text = text.split("//").next().unwrap().trim();
     let (name, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
@@ -175,7 +175,7 @@ fn told(text: &str) -> Option<Tail> {
         "brk" => indirect(Kind::Int),
         "hlt" | "udf" | "drps" | "dcps1" | "dcps2" | "dcps3" | "tcancel" => Tail::Trap,
         "hvc" | "smc" => FAULTS,
-        // By address, but also all else that `sys` stands for.
+        // Cache maintenance by address, and everything else spelled `sys`.
         "dc" | "ic" | "at" | "tlbi" | "sys" | "cfp" | "cpp" | "dvp" | "brb" => FAULTS,
         _ if ["ld", "st", "cas", "swp", "cpy", "setp", "setm", "sete", "setg", "prf"]
             .iter()
@@ -188,7 +188,7 @@ fn told(text: &str) -> Option<Tail> {
 }
 
 #[test]
-fn as_binutils_has_it() {
+fn agrees_with_binutils() {
     let words = words();
     let dir = tempfile::tempdir().unwrap();
     let code = dir.path().join("code");
@@ -201,7 +201,7 @@ fn as_binutils_has_it() {
         .expect("aarch64-linux-gnu-objdump, of Debian's binutils-aarch64-linux-gnu");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    // `address:`, the word, the text.
+    // Columns: `address:`, the word, the text.
     let lines: Vec<&str> = text.lines().filter_map(|line| line.splitn(3, '\t').nth(2)).collect();
     assert_eq!(lines.len(), words.len());
     let mut compared = 0;
@@ -220,8 +220,8 @@ fn as_binutils_has_it() {
 }
 
 #[test]
-fn what_surely_completes() {
-    /// Without a stack that is there, and with one.
+fn knows_the_instructions_that_surely_complete() {
+    /// Without a valid stack, and with one.
     const ALWAYS: [bool; 2] = [true, true];
     const WITH_STACK: [bool; 2] = [false, true];
     const NEVER: [bool; 2] = [false, false];

@@ -270,7 +270,7 @@ b_own:	b.ne	own
 	expect	b_own, own, COND
 	expect	b_own, own, COND
 b_self:	cbnz	x1, b_self
-	/* What copies and sets memory is no branch. */
+	/* Instructions that copy and set memory are no branches. */
 	la	x1, buffer
 	la	x2, buffer + 5000
 	mov	x3, #4500

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is arm64's own in QEMU's log.
+//! The arm64 parts of QEMU's log.
 
 use super::{Cause, Interrupt, hex};
 use tramplab_protocol::trace::Kind;
@@ -11,7 +11,7 @@ pub fn instruction(rest: &str) -> (u64, &str) {
     (word.len() as u64 / 2, text.trim())
 }
 
-/// A branch: of which kind, and where to if the instruction says so.
+/// The kind of a branch, with its target if the instruction gives it.
 pub fn branch(text: &str) -> Option<(Kind, Option<u64>)> {
     let (name, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let target = || operands.rsplit('#').next().map(hex);
@@ -29,17 +29,17 @@ pub fn branch(text: &str) -> Option<(Kind, Option<u64>)> {
     })
 }
 
-/// Reads what is logged of interrupts and exceptions.
+/// A reader of the log's lines about interrupts and exceptions.
 #[derive(Default)]
 pub struct Interrupts {
-    /// Of the one that is being told of.
+    /// The cause of the exception that the following lines describe.
     cause: Option<Cause>,
 }
 
 impl Interrupts {
     /// A block starts.
     pub fn block(&mut self) {
-        // Calls of the firmware have no further lines.
+        // Firmware calls have no further lines.
         self.cause = None;
     }
 
@@ -55,14 +55,14 @@ impl Interrupts {
                 _ => Cause::Fault,
             });
         } else if let Some(class) = line.strip_prefix("...with ESR ") {
-            // A device has none, and the line is about an exception before.
+            // A device has no class: the line belongs to an exception before.
             match (self.cause, class.split('/').next().unwrap()) {
                 (Some(Cause::Device), _) => {}
                 // A system call is the branch of its block.
                 (_, "0x15") => self.cause = None,
-                // `brk`: it says itself which instruction it is.
+                // `brk` gives its own address.
                 (_, "0x3c") => self.cause = Some(Cause::Instruction),
-                // A single step, from user space or not.
+                // A single step, from user space or from the kernel.
                 (_, "0x32" | "0x33") => self.cause = Some(Cause::Trap),
                 _ => {}
             }
@@ -74,7 +74,7 @@ impl Interrupts {
 }
 
 #[test]
-fn kinds_of_branches() {
+fn reads_kinds_of_branches() {
     for (text, expected) in [
         ("b        #0x40200160", Some((Kind::Jump, Some(0x40200160)))),
         ("bl       #0x402010bc", Some((Kind::Call, Some(0x402010bc)))),
@@ -100,7 +100,7 @@ fn kinds_of_branches() {
 }
 
 #[test]
-fn interrupts() {
+fn reads_interrupts() {
     let told = |lines: &str| {
         let mut interrupts = Interrupts::default();
         lines.lines().filter_map(|line| interrupts.line(line)).collect::<Vec<_>>()

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is x86-64's own in QEMU's log.
+//! The x86-64 parts of QEMU's log.
 
 use super::{Cause, Interrupt, hex};
 use tramplab_protocol::trace::Kind;
 
-/// The bytes of an instruction, or more of the one before, and its text, which is empty then.
+/// The bytes of an instruction and its text. A long instruction's second line has further bytes and
+/// no text.
 pub fn instruction(rest: &str) -> (u64, &str) {
-    // Eight bytes to a line.
+    // Eight bytes per line.
     let (bytes, text) = rest.split_at(rest.len().min(24));
     (bytes.split_whitespace().count() as u64, text.trim())
 }
 
-/// A branch: of which kind, and where to if the instruction says so. AT&T syntax.
+/// The kind of a branch, with its target if the instruction gives it. AT&T syntax.
 pub fn branch(text: &str) -> Option<(Kind, Option<u64>)> {
     let mut words =
         text.split_whitespace().skip_while(|word| ["notrack", "bnd", "rep", "repz"].contains(word));
@@ -34,7 +35,7 @@ pub fn branch(text: &str) -> Option<(Kind, Option<u64>)> {
     })
 }
 
-/// Reads what is logged of interrupts and exceptions.
+/// A reader of the log's lines about interrupts and exceptions.
 #[derive(Default)]
 pub struct Interrupts {
     device: bool,
@@ -43,7 +44,7 @@ pub struct Interrupts {
 impl Interrupts {
     /// A block starts.
     pub fn block(&mut self) {
-        // In real mode an interrupt is served without a further line.
+        // In real mode an interrupt has no further line.
         self.device = false;
     }
 
@@ -64,7 +65,7 @@ impl Interrupts {
 }
 
 #[test]
-fn kinds_of_branches() {
+fn reads_kinds_of_branches() {
     for (text, expected) in [
         ("je       0x10016f", Some((Kind::Cond, Some(0x10016f)))),
         ("loop     0x10", Some((Kind::Cond, Some(0x10)))),
