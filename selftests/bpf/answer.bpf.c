@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Hooks of the security modules that answer what no module does: a positive number. The kernel warns of the one, and takes the
- * other for a pointer.
+ * Hooks of the security modules that return a positive number, which no module does. The kernel
+ * warns of one, and takes the other for a pointer.
  */
 #include "tramplab.bpf.h"
 
@@ -14,7 +14,7 @@ int warning(void *ctx)
 	return NO_ERRNO;
 }
 
-/* path_openat() goes on with ERR_PTR(1), which is no error. */
+/* path_openat() continues with ERR_PTR(1), which is no error. */
 SEC("fmod_ret/security_file_alloc")
 int oops(void *ctx)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * One capturing program per attach mechanism. All have the same body, and its first acts are those of retsnoop:
- * the CPU's number, then the snapshot of the branch records. Whatever runs before is waste of the mechanism,
- * whatever runs after no longer matters.
+ * One capturing program per attach mechanism. All have one body, which begins like retsnoop's: it
+ * reads the CPU's number, then takes the snapshot of the branch records. Branches before the
+ * snapshot are waste of the mechanism; those after it do not matter.
  */
 #include "tramplab.bpf.h"
 
@@ -10,14 +10,14 @@
 #define RUNS 2
 #define RECORDS 64
 
-/* As struct perf_branch_entry. */
+/* Same layout as struct perf_branch_entry. */
 struct record {
 	__u64 from;
 	__u64 to;
 	__u64 flags;
 };
 
-/* The agent reads this layout: keep in step with `State` in guest/src/capture.rs. */
+/* The agent reads this layout. Keep it equal to `State` in guest/src/capture.rs. */
 struct {
 	__u64 runs;
 	__u32 cpu;
@@ -29,28 +29,31 @@ struct {
 static __always_inline int capture(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	/* No branch: nothing is wasted by it. */
+	/* Compiles to no branch, so it wastes no record. */
 	__u32 run = state.runs % RUNS;
 	long result = bpf_get_branch_snapshot(state.records[run], sizeof(state.records[run]), 0);
 
 	state.results[run] = result;
 	state.cpu = cpu;
 	__sync_fetch_and_add(&state.runs, 1);
-	/* Of a session, 0 at the entry asks for the exit as well. */
+	/* In a session, 0 at the entry requests the exit as well. */
 	return 0;
 }
 
-#define CAPTURE(section, name)                                                                                         \
-	SEC(section) int name(void *ctx)                                                                               \
-	{                                                                                                              \
-		return capture();                                                                                      \
+#define CAPTURE(section, name) \
+	SEC(section) int name(void *ctx) \
+	{ \
+		return capture(); \
 	}
 
 CAPTURE("fentry/bpf_fentry_test1", capture_fentry)
 CAPTURE("fexit/bpf_fentry_test1", capture_fexit)
 CAPTURE("fmod_ret/bpf_modify_return_test", capture_fmod_ret)
 CAPTURE("fsession/bpf_fentry_test1", capture_fsession)
-/* libbpf 1.7 does not know the sections of tracing multi: the agent says type and attach type when it loads them. */
+/*
+ * libbpf 1.7 does not know the sections of tracing multi. The agent sets type and attach type when
+ * it loads the programs.
+ */
 CAPTURE("fentry.multi", capture_fentry_multi)
 CAPTURE("fexit.multi", capture_fexit_multi)
 CAPTURE("fsession.multi", capture_fsession_multi)

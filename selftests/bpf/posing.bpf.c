@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Lets a process open an event of a CPU's branch records where no CPU has them: what it asks for becomes a software
- * clock before the kernel reads it. For programs that only want the event to be there: it samples nothing.
+ * Lets a process open an event of branch records on a CPU without any: it turns the request into
+ * one for a software clock before the kernel reads it. The event samples nothing, which suffices
+ * for programs that only need it to exist.
  */
 #include "tramplab.bpf.h"
 
-/* Of the system call's registers as the kernel saved them: the first argument. */
+/* Offset of the first argument in the system call's registers, as the kernel saves them. */
 #define DI 112
 #define X0 0
 
@@ -14,7 +15,7 @@
 #define PERF_COUNT_SW_CPU_CLOCK 0
 #define PERF_SAMPLE_BRANCH_STACK (1U << 11)
 
-/* The beginning of struct perf_event_attr, which is the kernel's ABI. */
+/* The head of struct perf_event_attr, which is ABI. */
 struct attr {
 	__u32 type;
 	__u32 size;

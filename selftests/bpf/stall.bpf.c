@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Holds the RCU read lock for a while, by looping: a program's run is one read-side critical section. An fentry
- * program, because its trampoline leaves preemption on: the kernel's own threads go on, so that the grace period
- * begins and the stall is noticed on one CPU too.
+ * Loops to hold the RCU read lock: a program's run is one read-side critical section. It is an
+ * fentry program because its trampoline leaves preemption on. The kernel's own threads keep
+ * running, so the grace period begins and the kernel notices the stall even on one CPU.
  */
 #include "tramplab.bpf.h"
 
-/* Well beyond the shortest time-out the kernel takes (3 s), checks of the scheduler's tick included. */
+/* Well above the kernel's shortest timeout (3 s) plus the period of its checks. */
 #define STALL_NS 8000000000ULL
 #define MOST_LOOPS (1 << 23)
 #define BETWEEN_CLOCK_READS (1 << 12)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What tramplab's programs need of the kernel's types. The programs read nothing of the kernel's structures,
- * so no dump of a vmlinux is needed and one object fits every kernel.
+ * The kernel types that tramplab's programs use. The programs read none of the kernel's structures
+ * by a fixed layout, so they need no dump of a vmlinux and one object fits every kernel.
  */
 #pragma once
 
@@ -19,5 +19,5 @@ typedef __u32 __wsum;
 
 #include <bpf/bpf_helpers.h>
 
-/* GPL-compatible licences only: the tracing helpers are for GPL programs. */
+/* The tracing helpers require a GPL-compatible licence. */
 char LICENSE[] SEC("license") = "GPL";

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Times how long one thread is off the CPU, by the stack with which it left: from each switch away from it to the next
- * switch to it. What of that was spent ready to run, behind another thread, is part of the stack's time.
+ * Times how long one thread is off the CPU, by the stack with which it left: from each switch away
+ * from it to the next switch to it. Time spent ready to run behind another thread is included.
  */
 #include "tramplab.bpf.h"
 
 /*
- * Where a kernel preempts there are hundreds of stacks, and one whose place in the map is taken is not known. Two phases
- * have room for all.
+ * A preemptible kernel has hundreds of stacks. A stack whose place in the map is taken is lost;
+ * this has room for those of two phases.
  */
 #define STACKS 8192
 #define DEPTH 127
 #define WAITS (2 * STACKS + 2)
 
-/* Of the kernel's interface (enum bpf_map_type and the flags of bpf_map_update_elem). */
+/* The kernel's ABI (enum bpf_map_type and the flags of bpf_map_update_elem). */
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_STACK_TRACE 7
 #define BPF_ANY 0
 
-/* The member that is read, at whatever place this kernel has it. */
+/* The used member. CO-RE adjusts its offset to the kernel. */
 struct task_struct {
 	int pid;
 } __attribute__((preserve_access_index));
 
-/* The agent reads and writes these layouts: keep in step with guest/src/waiting.rs. */
+/* The agent reads and writes these layouts. Keep them equal to guest/src/waiting.rs. */
 struct {
-	/* 0: nothing is timed. */
+	/* 0 means that nothing is timed. */
 	__u32 phase;
 	__u32 thread;
-	/* When the thread left, and its stack's id, negative where that is not known. */
+	/* The time when the thread left, and its stack's id, which is negative if unknown. */
 	__u64 since;
 	__s64 stack;
 } state;
@@ -59,7 +59,7 @@ struct {
 
 static __always_inline void count(void)
 {
-	/* All failures are one: the stack is not known. */
+	/* All failures are equal: the stack is unknown. */
 	struct key key = { .phase = state.phase, .stack = state.stack < 0 ? -1 : state.stack };
 	__u64 ns = bpf_ktime_get_ns() - state.since;
 	struct wait *wait = bpf_map_lookup_elem(&waits, &key);
@@ -74,7 +74,7 @@ static __always_inline void count(void)
 	}
 }
 
-/* Arguments: preempt, prev, next; a fourth came later. */
+/* Arguments: preempt, prev, next. Newer kernels have a fourth. */
 SEC("tp_btf/sched_switch")
 int switched(__u64 *arguments)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the BPF programs with clang; the agent embeds the objects.
+//! Compiles the BPF programs with clang. The agent embeds the objects.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
 fn main() {
     let sources = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../bpf");
     let out = PathBuf::from(variable("OUT_DIR"));
-    // libbpf-sys says where its build put bpf_helpers.h.
+    // libbpf-sys exports the folder of bpf_helpers.h.
     let headers = variable("DEP_BPF_INCLUDE");
     println!("cargo::rerun-if-changed={}", sources.display());
     println!("cargo::rerun-if-env-changed=CLANG");
@@ -25,7 +25,8 @@ fn main() {
     for source in found {
         compile(&clang, &source, &headers, &out);
     }
-    // The agent travels in an initramfs with every VM. Symbols stay in debug builds, and so in the tests.
+    // The agent travels in an initramfs with every VM. Debug builds, and so tests, keep their
+    // symbols.
     if variable("PROFILE") == "release" {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }
@@ -45,7 +46,7 @@ fn find_clang() -> String {
         .find(|clang| answers(clang))
         .unwrap_or_else(|| {
             panic!(
-                "no clang found, which compiles the BPF programs of the guest agent: neither `clang` nor `clang-NN` \
+                "found no clang to compile the guest agent's BPF programs: neither `clang` nor `clang-NN` \
                  ({} to {}) is in PATH. Install it (Debian, Ubuntu: `apt-get install clang`) or set CLANG.",
                 CLANG_VERSIONS.start(),
                 CLANG_VERSIONS.end()

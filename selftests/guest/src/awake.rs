@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After a restore: the clock stands where it stood when the guest was saved, and every guest that is restored from the same
+//! After a restore: the clock shows the time of the snapshot, and all guests restored from one
 //! snapshot would draw the same random numbers.
 
 use nix::{
@@ -14,7 +14,7 @@ use std::{
 };
 use tramplab_protocol::message::{GuestError, Moment};
 
-/// The wall clock; what measures is the monotonic one, which goes on from where it was.
+/// Sets the wall clock. Measurements use the monotonic clock, which continues.
 pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
     let now = TimeSpec::from_duration(Duration::from_nanos(realtime_ns));
     clock_settime(ClockId::CLOCK_REALTIME, now)
@@ -22,7 +22,8 @@ pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
 }
 
 pub fn moment() -> Result<Moment, GuestError> {
-    let failed = |error: io::Error| GuestError::Failed(format!("failed to say what the moment is: {error}"));
+    let failed =
+        |error: io::Error| GuestError::Failed(format!("failed to read time and random number: {error}"));
     let now = clock_gettime(ClockId::CLOCK_REALTIME).map_err(|errno| failed(errno.into()))?;
     let mut random = [0; 8];
     File::open(RANDOM).and_then(|mut device| device.read_exact(&mut random)).map_err(failed)?;
@@ -48,12 +49,12 @@ nix::ioctl_write_ptr_bad!(
 );
 nix::ioctl_none!(reseed, b'R', 0x07);
 
-/// Mixes it into the kernel's random numbers and has them begin anew from it.
+/// Mixes the seed into the kernel's random numbers and restarts their generator from it.
 pub fn seed(seed: &[u8; SEED]) -> Result<(), GuestError> {
     let failed = |error: io::Error| GuestError::Failed(format!("failed to seed the random numbers: {error}"));
     let device = File::options().write(true).open(RANDOM).map_err(failed)?;
     let pool = Pool { entropy_bits: 8 * SEED as libc::c_int, bytes: SEED as libc::c_int, buffer: *seed };
-    // SAFETY: the descriptor is open, and the structure as long as it says.
+    // SAFETY: the descriptor is open, and the structure has the length it states.
     unsafe { add_entropy(device.as_raw_fd(), &pool) }.map_err(|errno| failed(errno.into()))?;
     // SAFETY: it takes no argument.
     unsafe { reseed(device.as_raw_fd()) }.map_err(|errno| failed(errno.into()))?;

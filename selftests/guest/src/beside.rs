@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What else is attached to the function of a hit. Dropped, it is detached.
+//! Further tracers on the function of a hit. Dropping them detaches them.
 
 use crate::bpf::Link;
 use crate::kernel_btf::KernelBtf;
@@ -13,14 +13,14 @@ use tramplab_protocol::{Beside, BesideSet, Mechanism};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 
-/// Each in the order in which it was attached.
+/// In attach order.
 #[derive(Debug)]
 pub struct Attached {
     _programs: Vec<(Link, OwnedFd)>,
     _tracer: Option<FunctionTracer>,
 }
 
-/// Attaches all of a set to the target of a measured mechanism.
+/// Attaches a set of tracers to the target of a measured mechanism.
 pub fn attach(
     set: BesideSet,
     measured: Mechanism,
@@ -30,13 +30,13 @@ pub fn attach(
     let mut attached = Attached { _programs: Vec::new(), _tracer: None };
     for beside in set.iter() {
         if !beside.fits(measured) {
-            let text = format!("{beside} cannot be attached to what {measured} is measured on");
+            let text = format!("{beside} cannot attach to the target of {measured}");
             return Err(GuestError::Failed(text));
         }
         match beside {
             Beside::Mechanism(mechanism) => {
                 let method = Method::new(mechanism, btf)?;
-                // What it is refused for is the kernel's word on the mechanism.
+                // A refusal of the probe is the kernel's answer about the mechanism.
                 method.probe(target)?;
                 let program = method.load_empty(target)?;
                 attached._programs.push((method.link(program.as_fd(), target)?, program));
@@ -47,7 +47,7 @@ pub fn attach(
     Ok(attached)
 }
 
-/// ftrace's tracer `function`, of one function, in an instance of its own.
+/// ftrace's tracer `function`, for one function, in a tracing instance of its own.
 #[derive(Debug)]
 struct FunctionTracer(String);
 
@@ -56,7 +56,7 @@ impl FunctionTracer {
         let folder = format!("{INSTANCES}/tramplab");
         fs::create_dir(&folder).map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
         let tracer = FunctionTracer(folder);
-        // Without the option there is no such file, and no such tracer.
+        // A kernel without the option has neither this file nor this tracer.
         for (file, text, lacks) in [
             ("set_ftrace_filter", function, ErrorKind::NotFound),
             ("current_tracer", "function", ErrorKind::InvalidInput),
@@ -68,10 +68,10 @@ impl FunctionTracer {
     }
 }
 
-/// `lacks` says that the kernel was built without.
+/// `lacks` is the error of a kernel that was built without the tracer.
 fn refused(path: &str, error: &io::Error, lacks: ErrorKind) -> GuestError {
     if error.kind() == lacks {
-        GuestError::Unsupported(format!("{path}: {error} (it takes the option FUNCTION_TRACER)"))
+        GuestError::Unsupported(format!("{path}: {error} (requires the option FUNCTION_TRACER)"))
     } else {
         GuestError::Failed(format!("{path}: {error}"))
     }
@@ -80,7 +80,7 @@ fn refused(path: &str, error: &io::Error, lacks: ErrorKind) -> GuestError {
 impl Drop for FunctionTracer {
     fn drop(&mut self) {
         let folder = Path::new(&self.0);
-        // An instance that traces cannot be removed.
+        // A tracing instance cannot be removed.
         let stopped = fs::write(folder.join("current_tracer"), "nop");
         if let Err(error) = stopped.and_then(|()| fs::remove_dir(folder)) {
             eprintln!("tramplab-agent: failed to remove {}: {error}", self.0);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_kernel_that_lacks_the_tracer_cannot() {
+    fn skips_only_on_kernels_without_the_tracer() {
         let error = |kind: ErrorKind| refused("x", &io::Error::from(kind), ErrorKind::NotFound);
         assert!(matches!(error(ErrorKind::NotFound), GuestError::Unsupported(_)));
         assert!(matches!(error(ErrorKind::ResourceBusy), GuestError::Failed(_)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! bpf(2) and perf_event_open(2) as the measurements need them: one call is one function, nothing hidden in between.
+//! Thin wrappers of bpf(2) and perf_event_open(2): one function makes one call.
 //!
-//! libbpf's attach functions resolve names, probe features and parse BTF on the way; in a timed round none of that
-//! is the mechanism's cost. Besides, libbpf 1.7 has no call for tracing multi.
+//! libbpf's attach functions also resolve names, probe features and parse BTF, whose cost must not
+//! count for a mechanism in a timed round. Besides, libbpf 1.7 has no call for tracing multi.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -12,11 +12,11 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use tramplab_protocol::message::GuestError;
 
-/// The kernel's own "not supported", which has no name in user space.
+/// The kernel's internal "not supported", which has no name in user space.
 const ENOTSUPP: i32 = 524;
 const LOG_BYTES: usize = 1 << 16;
 
-/// Program and attach type, as numbers of the kernel's interface.
+/// Program and attach type, as the kernel's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub program: u32,
@@ -35,7 +35,7 @@ pub struct BpfError {
 #[derive(Clone, Debug)]
 struct Reason {
     errno: i32,
-    /// What the verifier said, if it said anything.
+    /// The verifier's log; may be empty.
     log: String,
 }
 
@@ -59,7 +59,7 @@ impl BpfError {
         BpfError::new(action, io::Error::last_os_error().raw_os_error().unwrap_or(0), "")
     }
 
-    /// Whether the kernel says that it cannot, rather than that something is wrong.
+    /// Returns true if the kernel lacks the feature, rather than that something is wrong.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP)
     }
@@ -75,7 +75,8 @@ impl From<BpfError> for GuestError {
     }
 }
 
-/// The verifier's reason out of its log: the last line that is neither an instruction, a register state nor a count.
+/// Extracts the reason from the verifier's log: the last line that is neither an instruction, a
+/// register state nor a count.
 fn verdict(log: &str) -> String {
     let noise = |line: &str| {
         line.is_empty()
@@ -101,7 +102,7 @@ fn owned(fd: i64, action: &'static str) -> Result<OwnedFd, BpfError> {
     }
 }
 
-/// `struct bpf_insn`, as it is.
+/// The bytes of `struct bpf_insn`.
 pub type Instruction = [u8; size_of::<libbpf_sys::bpf_insn>()];
 
 /// A program as the kernel takes it.
@@ -109,18 +110,19 @@ pub type Instruction = [u8; size_of::<libbpf_sys::bpf_insn>()];
 pub struct Program<'a> {
     pub name: &'a CStr,
     pub instructions: &'a [Instruction],
-    /// What its functions are called, and the BTF that says so: without it the kernel shows no more than 15 bytes of the name.
+    /// Names of its functions, and the BTF that holds them. Without it the kernel shows at most 15
+    /// bytes of the name.
     pub functions: Option<(BorrowedFd<'a>, &'a [libbpf_sys::bpf_func_info])>,
 }
 
-/// `r0 = 0; exit`: the program that costs nothing.
+/// `r0 = 0; exit`: the program without a cost of its own.
 pub const EMPTY: Program<'_> = Program {
     name: c"tramplab_empty",
     instructions: &[[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]],
     functions: None,
 };
 
-/// Loads a program; `btf_id` is what it is to be attached to, 0 where that is said at the link.
+/// Loads a program. `btf_id` is its target, or 0 if the link names the target.
 pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, BpfError> {
     let action = "load a program";
     let load = |log: &mut [u8]| {
@@ -140,7 +142,7 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
             options.func_info_cnt = functions.len() as u32;
             options.func_info_rec_size = size_of::<libbpf_sys::bpf_func_info>() as u32;
         }
-        // SAFETY: all pointers outlive the call, and the counts are theirs.
+        // SAFETY: all pointers outlive the call, and the counts belong to them.
         unsafe {
             libbpf_sys::bpf_prog_load(
                 kind.program,
@@ -156,7 +158,7 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
     if fd >= 0 {
         return owned(fd.into(), action);
     }
-    // The log costs time, so only a failure asks for it.
+    // The log costs time, so only a retry after a failure asks for it.
     let mut log = vec![0; LOG_BYTES];
     let again = load(&mut log);
     if again >= 0 {
@@ -166,7 +168,7 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
     Err(BpfError::new(action, -again, &String::from_utf8_lossy(&log[..length])))
 }
 
-/// Where the kernel put a program's code.
+/// The addresses of a program's code.
 pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     let mut address = 0u64;
     let mut info = libbpf_sys::bpf_prog_info {
@@ -175,7 +177,7 @@ pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
         ..Default::default()
     };
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: both live through the call, and the length is the structure's.
+    // SAFETY: both outlive the call, and the length is the structure's.
     let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
     if result < 0 {
         return Err(BpfError::new("ask for a program's code", -result, ""));
@@ -183,15 +185,16 @@ pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     Ok(address..address + u64::from(info.jited_prog_len))
 }
 
-/// A link; dropping it detaches.
+/// A link. Dropping it detaches the program.
 #[derive(Debug)]
 pub struct Link {
-    // Fields are closed in this order: the program leaves the event, then the event takes its probe along.
+    // Fields are dropped in this order: first the link frees the program, then the event removes
+    // its probe.
     _link: OwnedFd,
     _event: Option<OwnedFd>,
 }
 
-/// `bpf_attr.link_create`, with the members used here. Tracing multi is newer than libbpf's headers.
+/// `bpf_attr.link_create` with the used members. libbpf's headers do not have tracing multi yet.
 #[repr(C)]
 struct LinkCreate {
     program: u32,
@@ -235,20 +238,20 @@ fn link_create(
     detail: LinkDetail,
 ) -> Result<OwnedFd, BpfError> {
     let attr = LinkCreate { program: program.as_raw_fd() as u32, target, attach_type, flags: 0, detail };
-    // SAFETY: the attribute lives through the call; what it points to is borrowed by the callers.
+    // SAFETY: the attribute outlives the call; its pointers are borrowed by the callers.
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, libbpf_sys::BPF_LINK_CREATE, &raw const attr, size_of::<LinkCreate>())
     };
     owned(fd, "make a link")
 }
 
-/// Attaches a program to what it was loaded for (fentry and its kin, tp_btf).
+/// Attaches a program to the target it was loaded for (fentry and its kin, tp_btf).
 pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, BpfError> {
     let link = link_create(program, 0, attach_type, LinkDetail { none: [0; 4] })?;
     Ok(Link { _link: link, _event: None })
 }
 
-/// Attaches a program to all functions of the given BTF ids.
+/// Attaches a program to all functions with the given BTF ids.
 pub fn link_tracing_multi(program: BorrowedFd<'_>, attach_type: u32, ids: &[u32]) -> Result<Link, BpfError> {
     let list = TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
     let mut detail = LinkDetail { none: [0; 4] };
@@ -256,7 +259,7 @@ pub fn link_tracing_multi(program: BorrowedFd<'_>, attach_type: u32, ids: &[u32]
     Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
 }
 
-/// Attaches a program to the functions at the given addresses, at their exits if `exit`.
+/// Attaches a program to the functions at the given addresses; to their exits if `exit`.
 pub fn link_kprobe_multi(
     program: BorrowedFd<'_>,
     attach_type: u32,
@@ -277,12 +280,12 @@ pub fn link_kprobe_multi(
 /// Attaches a program to a raw tracepoint.
 pub fn link_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> Result<Link, BpfError> {
     let name = c_string(name);
-    // SAFETY: the name lives through the call.
+    // SAFETY: the name outlives the call.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
     Ok(Link { _link: owned(fd.into(), "open a raw tracepoint")?, _event: None })
 }
 
-/// How this kernel's perf spells kprobes.
+/// The type and format of kprobes in this kernel's perf.
 #[derive(Clone, Copy, Debug)]
 pub struct KprobePmu {
     kind: u32,
@@ -290,7 +293,7 @@ pub struct KprobePmu {
 }
 
 impl KprobePmu {
-    /// None when the kernel has no such PMU.
+    /// Returns none if the kernel has no such PMU.
     pub fn find() -> Option<KprobePmu> {
         let read =
             |name: &str| fs::read_to_string(format!("/sys/bus/event_source/devices/kprobe/{name}")).ok();
@@ -299,7 +302,7 @@ impl KprobePmu {
         Some(KprobePmu { kind, return_bit })
     }
 
-    /// Attaches a program to one function, at its exit if `exit`.
+    /// Attaches a program to one function; to its exit if `exit`.
     pub fn link(self, program: BorrowedFd<'_>, function: &str, exit: bool) -> Result<Link, BpfError> {
         let function = c_string(function);
         let mut attr = libbpf_sys::perf_event_attr {
@@ -321,9 +324,9 @@ impl KprobePmu {
     }
 }
 
-/// Opens an event of a thread (-1: all) on a CPU (-1: all).
+/// Opens an event for a thread (-1: all) on a CPU (-1: all).
 pub fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> Result<OwnedFd, BpfError> {
-    // SAFETY: the attribute and what it points to live through the call.
+    // SAFETY: the attribute and its pointers outlive the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -341,18 +344,18 @@ pub fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -
 const ENABLE: libc::c_ulong = 0x2400;
 const DISABLE: libc::c_ulong = 0x2401;
 
-/// Lets a perf event count, or stops it.
+/// Starts or stops a perf event.
 pub fn switch_event(event: BorrowedFd<'_>, on: bool) -> Result<(), BpfError> {
     // SAFETY: these requests take no pointer.
     let result = unsafe { libc::ioctl(event.as_raw_fd(), if on { ENABLE } else { DISABLE }, 0) };
     if result < 0 { Err(BpfError::last("switch a perf event")) } else { Ok(()) }
 }
 
-/// The kernel's branches of all kinds.
+/// Kernel branches of all kinds.
 pub const ALL_BRANCHES: u64 =
     (libbpf_sys::PERF_SAMPLE_BRANCH_KERNEL | libbpf_sys::PERF_SAMPLE_BRANCH_ANY) as u64;
 
-/// Turns the branch records of a CPU on while the event is open.
+/// Turns on the branch records of a CPU while the event is open.
 pub fn record_branches(cpu: i32, branch_sample_type: u64) -> Result<OwnedFd, BpfError> {
     let attr = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_HARDWARE,
@@ -371,7 +374,7 @@ pub fn test_run(program: BorrowedFd<'_>) -> Result<(), BpfError> {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         ..Default::default()
     };
-    // SAFETY: the options live through the call and point to nothing.
+    // SAFETY: the options outlive the call and have no pointers.
     let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     if result < 0 { Err(BpfError::new("run a test program", -result, "")) } else { Ok(()) }
 }
@@ -385,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_is_the_line_that_says_why() {
+    fn extracts_the_verifiers_reason() {
         for (log, expected) in [
             ("", ""),
             (
@@ -404,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kernels_own_words_make_a_skip() {
+    fn skips_only_on_the_kernels_own_errors() {
         let guest = |errno| GuestError::from(BpfError::new("make a link", errno, ""));
         assert!(matches!(guest(libc::EOPNOTSUPP), GuestError::Unsupported(_)));
         assert_eq!(

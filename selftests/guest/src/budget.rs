@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a phase with a link per function may take.
+//! Time budgets for phases with one link per function.
 
 use nix::time::{ClockId, clock_gettime};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The monotonic clock: what all times of a measurement are taken with.
+/// The monotonic clock, which times all measurements.
 pub fn now_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.tv_sec() as u64 * SECOND + t.tv_nsec() as u64)
 }
 
-/// Seconds of guest time for a phase; none is for ever.
+/// Seconds of guest time for a phase. None means no limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget(pub Option<u32>);
 
-/// When a phase's budget will have been used up.
+/// The end of a phase's budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<u64>);
 
@@ -25,7 +25,7 @@ impl Budget {
 }
 
 impl Deadline {
-    /// Whether a phase that has done so many steps may go on; the first step it always may.
+    /// Returns true if a phase after `done` steps may continue. The first step is always allowed.
     pub fn allows(self, done: usize, now_ns: u64) -> bool {
         done == 0 || self.0.is_none_or(|end| now_ns < end)
     }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_ends_when_its_time_is_up_and_never_with_nothing() {
+    fn ends_a_phase_with_its_budget_but_not_before_one_step() {
         for (seconds, step, expected) in [
             (None, 10 * SECOND, 5),
             (Some(10), SECOND, 5),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One small system call under the plugin's profile and under the kernel's own tracer of calls, `function_graph`: how
-//! the harness's tests prove the one by the other.
+//! Traces one small system call with the plugin's profile and with the kernel's own call tracer,
+//! `function_graph`. The harness' tests compare the two.
 
 use crate::bpf::BpfError;
 use crate::counting::Counting;
@@ -17,19 +17,20 @@ const TRACING: &str = "/sys/kernel/tracing";
 const ROOT: &str = "__x64_sys_prctl";
 #[cfg(target_arch = "aarch64")]
 const ROOT: &str = "__arm64_sys_prctl";
-/// What every interrupt passes.
+/// A function that every interrupt passes.
 const INTERRUPT: &str = "irq_enter_rcu";
-/// Attempts to find the system calls undisturbed: an interrupt comes every few milliseconds, and they take about one.
+/// Attempts to trace the system calls undisturbed. They take about a millisecond; an interrupt
+/// comes every few.
 const ATTEMPTS: usize = 50;
 
 pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, GuestError> {
     let counting = Counting::new(known.symbols()?, known.btf()?)?;
     let calls = || Trigger::Rename.pull_all(request.times);
-    // Page faults of the first time are nothing to compare.
+    // Page faults of the first run are not comparable.
     calls().map_err(GuestError::failed)?;
     counting.during(calls).map_err(GuestError::failed)?;
     let traced = traced(calls);
-    // Whatever came of it, nothing stays traced.
+    // Stop tracing in any case.
     for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")] {
         write(file, text)?;
     }
@@ -41,7 +42,8 @@ pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, Gues
     })
 }
 
-/// The tracer's text of calls that no interrupt came over: it can leave out hard interrupts, but not all that they bring.
+/// The tracer's text of calls without an interrupt. The tracer can leave out hard interrupts, but
+/// not all their consequences.
 fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError> {
     for (file, text) in
         [("tracing_on", "0"), ("set_graph_function", ROOT), ("current_tracer", "function_graph")]
@@ -49,7 +51,7 @@ fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError
         write(file, text)?;
     }
     for _ in 0..ATTEMPTS {
-        // Opened to be written, it is emptied.
+        // Opening the file for writing empties it.
         write("trace", "")?;
         write("tracing_on", "1")?;
         let done = calls();
@@ -62,7 +64,7 @@ fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError
             return Ok(trace);
         }
     }
-    Err(GuestError::failed(format!("an interrupt came over each of {ATTEMPTS} attempts to trace {ROOT}")))
+    Err(GuestError::failed(format!("an interrupt disturbed each of {ATTEMPTS} attempts to trace {ROOT}")))
 }
 
 fn write(file: &str, text: &str) -> Result<(), GuestError> {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The capturing programs (`selftests/bpf/capture.bpf.c`), which take a snapshot of the branch records, and what they leave.
+//! The capturing programs (`selftests/bpf/capture.bpf.c`), which snapshot the branch records, and
+//! their results.
 //!
-//! libbpf relocates them once and makes their map; each is then loaded by one call. Loaded by libbpf, every program of tracing would have
-//! it read the kernel's BTF, to find an id that is known: a seventh of a second under TCG.
+//! libbpf relocates them once and makes their map; the agent then loads each with one call. If
+//! libbpf loaded a tracing program, it would read the kernel's BTF to find an id that is already
+//! known. That takes a seventh of a second under TCG.
 
 use crate::bpf::Program;
 use crate::libbpf_log;
@@ -16,10 +18,11 @@ use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::{GuestError, Snapshot};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
-/// The helper as the verifier calls it: by its name, or by its number alone where the kernel does not know it (before 5.16).
+/// The helper's name in the verifier's log. A kernel that does not know it (before 5.16) logs only
+/// its number.
 const HELPER: [&str; 2] = ["bpf_get_branch_snapshot#176", "unknown#176"];
 
-/// As `state` of capture.bpf.c.
+/// Same layout as `state` in capture.bpf.c.
 #[repr(C)]
 pub struct State {
     pub runs: u64,
@@ -37,15 +40,15 @@ struct Record {
     flags: u64,
 }
 
-/// The newest that are kept.
+/// Runs whose snapshots are kept.
 const RUNS: usize = 2;
 const RECORDS: usize = 64;
 
-/// All of them, none loaded.
+/// All capturing programs, not loaded.
 #[derive(Debug)]
 pub struct Capture {
     object: OpenObject,
-    /// The map of the one that runs.
+    /// The map of the running program.
     state: OwnedFd,
 }
 
@@ -65,10 +68,10 @@ impl Capture {
         };
         let mut object = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| refused(&error))?;
         for mut program in object.progs_mut() {
-            // For this type libbpf looks for no BTF. What a program is, is said when it is loaded.
+            // For this type libbpf does not look for BTF. The real type is set at load time.
             program.set_prog_type(ProgramType::Kprobe);
         }
-        // SAFETY: the object is open, and not loaded yet.
+        // SAFETY: the object is open and not loaded.
         let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
         if result < 0 {
             return Err(refused(&io::Error::from_raw_os_error(-result)));
@@ -92,7 +95,7 @@ impl Capture {
         Ok(Capture { object, state })
     }
 
-    /// Loads the one for a mechanism.
+    /// Loads the program of a mechanism.
     pub fn load(&self, method: Method, target: &Target) -> Result<OwnedFd, GuestError> {
         let mechanism = method.mechanism;
         let wanted = name(mechanism);
@@ -100,8 +103,8 @@ impl Capture {
         let program = program.expect("there is one for each").as_libbpf_object().as_ptr();
         let name = CString::new(wanted).expect("names of mechanisms have no NUL");
         let object = self.object.as_libbpf_object().as_ptr();
-        // SAFETY: both belong to the object, which nobody changes any more, and live as long; instructions are bytes, and functions are
-        // none where the file's are not of this size.
+        // SAFETY: both belong to the object, which no longer changes and lives as long.
+        // Instructions are bytes. Without functions of this size in the file, the list is empty.
         let (instructions, functions, btf) = unsafe {
             let count = libbpf_sys::bpf_program__insn_cnt(program) as usize;
             let instructions = slice::from_raw_parts(libbpf_sys::bpf_program__insns(program).cast(), count);
@@ -113,7 +116,7 @@ impl Capture {
                 if first.is_null() { &[] } else { slice::from_raw_parts(first.cast_const(), count as usize) };
             (instructions, functions, libbpf_sys::bpf_object__btf_fd(object))
         };
-        // SAFETY: the object's own.
+        // SAFETY: the object owns it.
         let btf = (btf >= 0).then(|| unsafe { BorrowedFd::borrow_raw(btf) });
         let functions = btf.map(|btf| (btf, functions));
         method.load(target, Program { name: &name, instructions, functions }).map_err(|error| {
@@ -124,7 +127,7 @@ impl Capture {
 
     pub fn write(&self, state: &State) -> Result<(), GuestError> {
         let key = 0u32;
-        // SAFETY: both live through the call, and the map's values are as long as a `State`.
+        // SAFETY: both outlive the call, and the map's values have the size of a `State`.
         let result = unsafe {
             libbpf_sys::bpf_map_update_elem(
                 self.state.as_raw_fd(),
@@ -139,7 +142,8 @@ impl Capture {
     pub fn read(&self) -> Result<Box<State>, GuestError> {
         let key = 0u32;
         let mut state = State::zeroed();
-        // SAFETY: both live through the call, the map's values are as long as a `State`, and any bytes are one.
+        // SAFETY: both outlive the call, the map's values have the size of a `State`, and any bytes
+        // are a valid one.
         let result = unsafe {
             libbpf_sys::bpf_map_lookup_elem(
                 self.state.as_raw_fd(),
@@ -151,7 +155,7 @@ impl Capture {
     }
 }
 
-/// Whether a program is refused for the helper: no such, or not for programs of this type.
+/// Returns true if the verifier rejected the helper: unknown, or not for programs of this type.
 fn is_of_helper(refusal: &str) -> bool {
     HELPER.iter().any(|helper| refusal.contains(helper))
 }
@@ -168,7 +172,7 @@ impl State {
         Box::new(State { runs: 0, cpu: 0, reserved: 0, results: [0; RUNS], records })
     }
 
-    /// The snapshots of the last runs, the oldest first.
+    /// The snapshots of the last runs, oldest first.
     pub fn newest(&self, runs: usize) -> Vec<Snapshot> {
         let first = self.runs.saturating_sub(runs.min(RUNS) as u64);
         let snapshot = |run: u64| {
@@ -201,8 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_helper_is_told_from_a_program_that_is_wrong() {
-        // kernel/bpf/verifier.c, check_helper_call(): before 6.0 and after, unknown and of the wrong type.
+    fn tells_a_missing_helper_from_a_wrong_program() {
+        // kernel/bpf/verifier.c, check_helper_call(): before 6.0 and after, unknown and of the
+        // wrong type.
         for (log, expected) in [
             ("3: (85) call unknown#176\ninvalid func unknown#176\nprocessed 4 insns (limit 1000000)", true),
             ("unknown func bpf_get_branch_snapshot#176", true),
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_as_long_as_its_result_says() {
+    fn cuts_a_snapshot_at_its_result() {
         let mut state = State::zeroed();
         assert_eq!(state.newest(1), []);
         state.runs = 4;
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_session_the_entry_comes_before_the_exit() {
+    fn orders_a_sessions_entry_before_its_exit() {
         let mut state = State::zeroed();
         state.results = [24, 48];
         let lengths = |state: &State, runs| -> Vec<usize> {
@@ -243,7 +248,7 @@ mod tests {
             (1, 2, vec![1]),
             (2, 1, vec![2]),
             (2, 2, vec![1, 2]),
-            // Of more than are kept, the last.
+            // More runs than are kept: the last ones.
             (5, 2, vec![2, 1]),
             (5, 9, vec![2, 1]),
         ] {

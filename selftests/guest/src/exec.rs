@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a program of the guest's root for the host: its output line by line, its time bounded, its process group ended.
+//! Runs a program from the guest's root for the host. Sends its output by line, limits its time,
+//! and kills its process group.
 
 use crate::userspace;
 use nix::errno::Errno;
@@ -14,13 +15,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tramplab_protocol::message::{ExecEnd, ExecReply, ExecRequest, GuestError};
 
-/// Longer lines are sent in pieces.
+/// Bytes. Longer lines are sent in pieces.
 const LINE: usize = 8 << 10;
 const TICK: Duration = Duration::from_millis(20);
-/// What a program wrote before its end is in the pipe; what it left running may hold the pipe open for ever.
+/// How long to wait for output after the program's end. The pipe holds its last words; a process it
+/// left behind may keep the pipe open forever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// `say` sends a line to the host; its error ends the program.
+/// Runs a program. `say` sends a line to the host; its error ends the program.
 pub fn run(
     request: &ExecRequest,
     say: &mut dyn FnMut(String) -> Result<(), GuestError>,
@@ -28,7 +30,7 @@ pub fn run(
     let failed =
         |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
     let [program, arguments @ ..] = request.argv.as_slice() else {
-        return Err(GuestError::Failed("there is no program to run".to_owned()));
+        return Err(GuestError::Failed("the request names no program".to_owned()));
     };
     userspace::prepare();
     let (mut output, input) = io::pipe().map_err(|error| failed("make a pipe", &error))?;
@@ -53,7 +55,7 @@ pub fn run(
         });
     }
     let child = command.spawn().map_err(|error| failed(&format!("start {program}"), &error))?;
-    // It holds the pipe's other end, which only the program may.
+    // The command holds the pipe's other end, which only the program may hold.
     drop(command);
     let mut group = Group { leader: Pid::from_raw(child.id() as i32), ended: None };
     let mut lines = Lines { pending: Vec::new(), left: request.output_bytes, dropped: 0 };
@@ -90,14 +92,15 @@ pub fn run(
     Ok(ExecReply { end, dropped: lines.dropped })
 }
 
-/// The agent stays on the CPU that measures; what it runs need not.
+/// The agent stays on the measuring CPU; its programs may use all.
 fn every_cpu() -> nix::sched::CpuSet {
     let mut cpus = nix::sched::CpuSet::new();
     (0..nix::sched::CpuSet::count()).for_each(|cpu| cpus.set(cpu).expect("within the set"));
     cpus
 }
 
-/// The agent ignores the end of children, which would be handed on to the program and hide its own children's ends from it.
+/// Handles SIGCHLD while a program runs. The agent ignores it otherwise, which the program would
+/// inherit and which hides the end of children.
 struct Children;
 
 impl Children {
@@ -112,7 +115,7 @@ impl Drop for Children {
     fn drop(&mut self) {
         // SAFETY: ignoring a signal installs no handler.
         let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
-        // Orphans that ended meanwhile; what ends from now on the kernel reaps.
+        // Reap orphans that ended meanwhile. From now on the kernel reaps.
         while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             if status == WaitStatus::StillAlive {
                 break;
@@ -121,7 +124,7 @@ impl Drop for Children {
     }
 }
 
-/// Killed whole when dropped.
+/// A process group, killed as a whole when dropped.
 struct Group {
     leader: Pid,
     ended: Option<ExecEnd>,
@@ -142,9 +145,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Also after its end: what it left in the background.
+        // Kill after the leader's end too: it may have left processes in the background.
         let _ = killpg(self.leader, Signal::SIGKILL);
-        // Orphans are the first process' children. Until all have had a moment to die, the next program would meet them.
+        // Orphans become children of the first process. Give them a moment to die, or the next
+        // program would meet them.
         let end = Instant::now() + LAST_WORDS;
         let group = Pid::from_raw(-self.leader.as_raw());
         while waitpid(group, Some(WaitPidFlag::WNOHANG)).is_ok() && Instant::now() < end {
@@ -153,7 +157,7 @@ impl Drop for Group {
     }
 }
 
-/// Output on its way, in lines.
+/// Splits output into lines.
 struct Lines {
     pending: Vec<u8>,
     /// Bytes that may still be sent.
@@ -178,11 +182,11 @@ impl Lines {
         Ok(())
     }
 
-    /// Sends what is pending.
+    /// Sends the pending line.
     fn end(&mut self, say: &mut dyn FnMut(String) -> Result<(), GuestError>) -> Result<(), GuestError> {
         let line = std::mem::take(&mut self.pending);
         let length = line.len() as u64;
-        // Whole lines only: half of one could be read as another. What follows is dropped as well, in order.
+        // Send whole lines only, as half a line could be misread. Later lines are dropped too.
         if self.dropped > 0 || length > self.left {
             self.dropped += length;
             return Ok(());
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_sent_in_lines_and_a_flood_is_cut_at_one() {
+    fn sends_lines_and_cuts_a_flood_at_a_line() {
         let plus_minus = "hits 1 \u{b1} 2\nend".as_bytes();
         // Cut in the middle of a character.
         let (said, dropped) = through(&[&plus_minus[..8], &plus_minus[8..]], 100);

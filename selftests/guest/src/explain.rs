@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a round's time goes: rounds as [`crate::attach`] measures them, watched phase by phase and added up.
+//! Explains where a round's time goes. It runs rounds like [`crate::attach`], watches each phase,
+//! and adds the rounds up.
 
 use crate::MEASURING_CPU;
 use crate::budget::now_ns;
@@ -16,13 +17,14 @@ use tramplab_protocol::message::{
     AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply,
 };
 
-/// Explains rounds of a request. Also returns the names of the moment when everything was attached.
+/// Explains the rounds of a request. Also returns the names at the moment when everything was
+/// attached.
 pub fn explain(
     request: &ExplainRequest,
     prepared: &mut Prepared,
     known: &Known,
 ) -> Result<(ExplainReply, Kallsyms), GuestError> {
-    // What the kernel refuses is found in rounds that nobody watches.
+    // Unwatched rounds find the targets that the kernel refuses.
     prepared.settle()?;
     let (done, [attach, detach]) = match request.how {
         Explain::Sampled => {
@@ -45,7 +47,7 @@ pub fn explain(
     Ok((ExplainReply { rounds, functions, links, attach, detach }, names))
 }
 
-/// Phases of which the plugin counts the instructions.
+/// Phases whose instructions the plugin counts.
 struct Exact {
     counting: Counting,
     attach: PhaseReply,
@@ -75,15 +77,16 @@ impl Exact {
     }
 }
 
-/// What was done of the rounds.
+/// The completed rounds.
 struct Done {
     rounds: u32,
     functions: u32,
-    /// Of the moment when everything was attached, in the last round.
+    /// Symbols at the moment when everything was attached, in the last round.
     names: Kallsyms,
 }
 
-/// Does watched rounds, one only where a budget ends it: rounds of different lists do not add up.
+/// Runs watched rounds. After a round that its budget ended it stops, as rounds of different lists
+/// do not add up.
 fn rounds(
     request: &AttachRequest,
     prepared: &mut Prepared,
@@ -94,8 +97,8 @@ fn rounds(
     loop {
         let mut names = None;
         let functions = prepared.watched_round(watch, &mut || {
-            // Reading them, twice at least, takes time, in which a grace period may begin or end: so only in the last round. Where there is a
-            // budget any may turn out to be that.
+            // Reading the symbols at least twice takes time, in which a grace period may begin or
+            // end. Do it only in the last round. With a budget, any round may be the last.
             if done + 1 == request.rounds || request.seconds.is_some() {
                 names = Some(known.names()?);
             }
@@ -109,7 +112,7 @@ fn rounds(
     }
 }
 
-/// Phases explained by the guest's own means, so that it works under every accelerator.
+/// Phases explained by the guest's own means, which work under every accelerator.
 struct Sampled {
     thread: u32,
     waiting: Waiting,
@@ -118,7 +121,7 @@ struct Sampled {
     detach: Phased,
 }
 
-/// What was seen of a phase, of all rounds.
+/// The data of a phase, from all rounds.
 struct Phased {
     wall_ns: u64,
     cpu_ns: u64,
@@ -132,7 +135,7 @@ impl Phased {
     }
 }
 
-/// The program's number of a phase.
+/// The BPF program's number for a phase.
 fn number(phase: Phase) -> u32 {
     match phase {
         Phase::Attach => 1,
@@ -157,7 +160,7 @@ impl Sampled {
             Phase::Attach => &mut self.attach,
             Phase::Detach => &mut self.detach,
         };
-        // Outermost: what it takes to switch it is in no profile.
+        // Outermost, so that no profile contains the cost of switching it.
         phased.stat.switch(true)?;
         self.sampler.start()?;
         self.waiting.start(number(phase));
@@ -172,7 +175,7 @@ impl Sampled {
         self.sampler.drain(&mut phased.tally).map_err(GuestError::failed)
     }
 
-    /// Of attaching and detaching.
+    /// Returns the replies for attaching and detaching.
     fn finish(self, scheduler: Option<&std::ops::Range<u64>>) -> Result<[PhaseReply; 2], GuestError> {
         let Sampled { thread, waiting, sampler, attach, detach } = self;
         let reply = |phase, Phased { wall_ns, cpu_ns, tally, mut stat }| {
@@ -188,7 +191,7 @@ impl Sampled {
     }
 }
 
-/// The scheduler's account of this thread.
+/// Nanoseconds on a CPU, by the scheduler's account of this thread.
 fn cpu_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the guest's kernel is and can do.
+//! Facts about the guest's kernel.
 
 use crate::functions;
 use crate::kernel_btf::{self, KernelBtf};
@@ -10,16 +10,17 @@ use tramplab_protocol::message::{Facts, GuestError};
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 const MEMORY: &str = "/proc/meminfo";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
-/// Lines of meminfo that do not overlap: objects, JITed code and other vmalloc, page tables, per-CPU data.
+/// Non-overlapping lines of meminfo: objects, JITed code and other vmalloc, page tables, per-CPU
+/// data.
 const KERNEL_MEMORY: [&str; 4] = ["Slab:", "VmallocUsed:", "PageTables:", "Percpu:"];
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
-/// `uname -r`, also for the greeting.
+/// `uname -r`, also used in the greeting.
 pub fn release() -> String {
     uname().map_or_else(|_| "unknown".to_owned(), |names| names.release().to_string_lossy().into_owned())
 }
 
-/// `btf` is absent where the kernel has none: the facts must tell that, not fail on it.
+/// Collects the facts. Without BTF in the kernel, `btf` is none and the facts say so.
 pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
     let failed =
         |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
@@ -47,16 +48,17 @@ pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
     })
 }
 
-/// Of the machine, whatever this thread is bound to.
+/// CPUs of the machine, independent of this thread's affinity.
 fn online_cpus() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
     count.ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or(1)
 }
 
-/// Memory that the kernel took for itself, by kind. What is free or available would tell less: agents' memory, page
-/// caches and the allocator's lists per CPU change it as well.
+/// Memory that the kernel allocated for itself, in KiB. Free or available memory would be less
+/// precise: agents' memory, page caches and the allocator's lists per CPU change it as well.
 pub fn kernel_memory_kib() -> std::io::Result<i64> {
-    // Kernels count per CPU and add up now and then; this makes them do it. It is a convenience of CONFIG_SMP.
+    // The kernel counts per CPU and sums up now and then. This write forces it, if the kernel has
+    // CONFIG_SMP.
     let _ = fs::write(REFRESH, "1");
     let meminfo = fs::read_to_string(MEMORY)?;
     Ok(KERNEL_MEMORY.map(|name| memory_kib(&meminfo, name) as i64).iter().sum())
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_found_by_its_name() {
+    fn finds_memory_by_its_name() {
         let meminfo = "MemTotal:         989080 kB\nMemFree:          935480 kB\nSlab:   930112 kB\n";
         assert_eq!(memory_kib(meminfo, "MemTotal:"), 989_080);
         assert_eq!(memory_kib(meminfo, "Slab:"), 930_112);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which functions and tracepoints to attach to: the same for the same seed and kernel, and for all mechanisms
-//! as far as the kernel lets them.
+//! Chooses the functions and tracepoints to attach to. The choice is the same for the same seed and
+//! kernel, and for all mechanisms as far as the kernel allows.
 
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
@@ -9,15 +9,17 @@ use std::collections::HashSet;
 use std::fs;
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
-/// The same with addresses, `ADDRESS NAME [MODULE]`; there since 6.5.
+/// The same with addresses, `ADDRESS NAME [MODULE]`. Exists since 6.5.
 const ADDRESSES: &str = "/sys/kernel/tracing/available_filter_functions_addrs";
-/// Functions whose return value may be overridden; there only with CONFIG_FUNCTION_ERROR_INJECTION.
+/// Functions whose return value may be overridden. Exists only with
+/// CONFIG_FUNCTION_ERROR_INJECTION.
 const INJECTABLE: &str = "/sys/kernel/debug/error_injection/list";
-/// Hooks of security modules may always be overridden.
+/// Prefix of the hooks of security modules, which may always be overridden.
 const SECURITY: &str = "security_";
 
-/// Never chosen, by prefix. What runs inside every trampoline and handler, or under RCU's feet, would trace the
-/// tracer; BPF's own functions are in part kfuncs, which tracing multi refuses.
+/// Prefixes of functions that are never chosen. Functions that run inside every trampoline and
+/// handler, or below RCU, would trace the tracer. Some of BPF's own functions are kfuncs, which
+/// tracing multi refuses.
 const DENIED_PREFIXES: [&str; 14] = [
     "rcu_",
     "__rcu_",
@@ -35,7 +37,8 @@ const DENIED_PREFIXES: [&str; 14] = [
     "preempt_schedule",
 ];
 
-/// Never chosen, by name: the idle loop, and functions that do not return (their exit never comes).
+/// Functions that are never chosen: the idle loop, and functions that do not return, whose exit
+/// never comes.
 const DENIED: [&str; 17] = [
     "arch_cpu_idle",
     "default_idle",
@@ -60,8 +63,8 @@ fn is_denied(name: &str) -> bool {
     DENIED.contains(&name) || DENIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Tracepoints never chosen: where the kernel passes them while a reader of RCU that was interrupted ends, a program is
-/// such a reader again, and its end passes them again. 7.2 died of it.
+/// Tracepoints that are never chosen. The kernel passes them when an interrupted RCU reader ends. A
+/// program there is such a reader itself, and its end passes them again. 7.2 died of it.
 const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched_tp"];
 
 #[derive(Debug, thiserror::Error)]
@@ -71,28 +74,28 @@ pub struct FunctionsError {
     error: std::io::Error,
 }
 
-/// The functions ftrace can attach to, as tracefs lists them.
+/// Reads tracefs' list of the functions that ftrace can attach to.
 pub fn available() -> Result<String, FunctionsError> {
     fs::read_to_string(AVAILABLE).map_err(|error| FunctionsError { path: AVAILABLE, error })
 }
 
-/// The functions ftrace can attach to, with their addresses: none where the kernel has no such list.
+/// Reads the list with addresses. None if the kernel has no such list.
 pub fn available_addresses() -> Option<String> {
     fs::read_to_string(ADDRESSES).ok()
 }
 
-/// The functions listed for error injection: none where the kernel has no such list.
+/// Reads the list of functions for error injection. Empty if the kernel has no such list.
 pub fn injectable() -> String {
     fs::read_to_string(INJECTABLE).unwrap_or_default()
 }
 
-/// The names of the kernel image in a list of `NAME` or `NAME [MODULE]` lines.
+/// The functions of the kernel image in a list of `NAME` or `NAME [MODULE]` lines.
 pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
 }
 
-/// All functions to attach to that are in BTF, where they are looked up by `btf_id`; by name. Only those whose names stand for one function
-/// everywhere: in ftrace's list, in BTF and in kallsyms.
+/// All allowed functions in BTF, sorted by name. `btf_id` looks a function up. A function is
+/// included only if its name is unique in ftrace's list, in BTF and in kallsyms.
 pub fn candidates(available: &str, btf_id: impl Fn(&str) -> Option<u32>, kallsyms: &Kallsyms) -> Vec<Target> {
     let addresses = kallsyms.unique_addresses();
     let mut names: Vec<&str> = image_functions(available).filter(|name| !is_denied(name)).collect();
@@ -108,15 +111,15 @@ pub fn candidates(available: &str, btf_id: impl Fn(&str) -> Option<u32>, kallsym
         .collect()
 }
 
-/// Keeps those whose return value may be overridden.
+/// Keeps the functions whose return value may be overridden.
 pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
     let injectable: HashSet<&str> = image_functions(injectable).collect();
     targets.retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&*target.name));
 }
 
-/// All functions of the image that are not denied, by name and address, as mechanisms that attach by address take
-/// them: also those that BTF does not describe, and namesakes. Of a kernel that lists no addresses those that kallsyms
-/// knows one address of.
+/// All allowed functions of the image, by name and address, for mechanisms that attach by address.
+/// They include functions that BTF does not describe, and namesakes. For a kernel without a list of
+/// addresses, they are the functions with a single address in kallsyms.
 pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kallsyms) -> Vec<Target> {
     let of_image = |line: &&str| !line.ends_with(']');
     let mut targets: Vec<Target> = match with_addresses {
@@ -147,7 +150,7 @@ pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kall
     targets
 }
 
-/// All tracepoints that are not denied, by name.
+/// All allowed tracepoints, by name.
 pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
     let mut targets: Vec<Target> = btf
         .tracepoints()
@@ -158,16 +161,17 @@ pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
     targets
 }
 
-/// Puts candidates into the order in which they are taken: by a hash of seed and name, so that a function more or less
-/// in another kernel changes its own place and no other. Base and head of a comparison then attach to the same functions
-/// but for those that one of them lacks. A list of 10 is the beginning of the list of 100 of the same seed.
+/// Sorts candidates by a hash of seed and name. A function that another kernel has or lacks then
+/// changes only its own place: base and head of a comparison attach to the same functions, except
+/// those that one of them lacks. The list of 10 is the head of the list of 100 with the same seed.
 pub fn order(targets: &mut [Target], seed: u64) {
-    // Namesakes have one rank.
+    // Namesakes have equal ranks.
     targets.sort_by_cached_key(|target| (rank(seed, &target.name), target.address));
 }
 
-/// FNV-1a over the seed's bytes and the name's, and as that leaves the high bits of short names alike, the last steps of
-/// splitmix64. Written out because a library is free to change its hashes, and a list must stay what it was.
+/// FNV-1a over the bytes of seed and name, then the last steps of splitmix64, as FNV-1a alone
+/// leaves the high bits of short names alike. Written out, because a library may change its hashes
+/// and lists must stay the same.
 fn rank(seed: u64, name: &str) -> u64 {
     let bytes = seed.to_le_bytes().into_iter().chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -190,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_one_order_for_ever() {
-        // Computed from the published definitions of both hashes by another program.
+    fn keeps_the_order_of_a_seed() {
+        // Another program computed it from the published definitions of both hashes.
         let table = [
             (0, "", 0x813f_0174_a236_7c13),
             (0, "vfs_read", 0xe5e5_8a3f_8eae_9926),
@@ -213,9 +217,9 @@ mod tests {
         order(&mut [], 0);
     }
 
-    /// What no seed may do: choose those that are alike.
+    /// No seed may prefer functions with similar names.
     #[test]
-    fn an_order_has_nothing_to_do_with_the_names() {
+    fn orders_independently_of_the_names() {
         let names = |prefix: &str| (0..1000).map(|number| format!("{prefix}{number}")).collect::<Vec<_>>();
         let both = [names("__x64_sys_"), names("tcp_")].concat();
         for seed in 0..20 {
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_comes_or_goes_changes_its_own_place_only() {
+    fn keeps_the_order_when_a_function_comes_or_goes() {
         let names: Vec<String> = (0..1000).map(|number| format!("f{number}")).collect();
         let base = ordered(names.clone(), 3);
         for gone in names.iter().step_by(37) {
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn namesakes_are_in_order_of_their_addresses() {
+    fn orders_namesakes_by_address() {
         let namesake = |address| Target { name: "t_show".to_owned(), btf_id: 0, address };
         let mut targets = [namesake(3), namesake(1), namesake(2)];
         order(&mut targets, 5);
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_plain_and_unmistakable() {
+    fn chooses_plain_functions_with_unique_names() {
         let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();
         let btf = KernelBtf::of_functions(&[
             ("__set_task_comm", true),
@@ -255,8 +259,8 @@ mod tests {
             ("perf_trace_bpf_trigger_tp", true),
             ("perf_trace_bpf_test_finish", true),
         ]);
-        // In order: chosen, not plain, denied, two in kallsyms, in a module, none in kallsyms, listed twice, chosen,
-        // not in BTF.
+        // In order: chosen, not plain, denied, two in kallsyms, in a module, none in kallsyms,
+        // listed twice, chosen, not in BTF.
         let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n_etext [ext4]\n\
                          begin_new_exec\nperf_trace_bpf_test_finish\nperf_trace_bpf_test_finish\n__set_task_comm\n\
                          __x64_sys_fork\n";
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn by_address_namesakes_are_two() {
+    fn lists_both_namesakes_by_address() {
         let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();
         let available = "__set_task_comm\nt_show\nt_show\nrcu_read_unlock_strict\nvfs_read [fs]\nno_such\n";
         let with = "ffffffff81000014 t_show\nffffffff81000004 vfs_write\nffffffff81000024 t_show\n\
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_left_out() {
+    fn leaves_out_modules() {
         let list = "vfs_read\nvirtcons_probe [virtio_console]\nvfs_write\n";
         assert_eq!(image_functions(list).collect::<Vec<_>>(), ["vfs_read", "vfs_write"]);
         let injectable = "should_failslab\tERRNO\nvirt_fn [virtio]\tNULL\nopen_ctree\tERRNO\n";
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tracer_runs_on_is_denied() {
+    fn denies_the_functions_of_the_tracer() {
         for name in
             ["__rcu_read_lock", "migrate_disable", "preempt_count_add", "rcu_read_unlock_strict", "do_exit"]
         {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What falls to the first process of a machine: file systems, sysctls, limits, modules, and switching off. Where there is
-//! another, all but its console, its orphans and the modules, which that one has seen to.
+//! The duties of a machine's first process: file systems, sysctls, limits, modules, and power-off.
+//! Under another init, all except console, orphans and modules, which that init handles.
 
 use crate::Role;
 use nix::errno::Errno;
@@ -11,15 +11,15 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
 
-/// Kernel modules (`*.ko`, uncompressed) that the host packed for kernels whose virtio is not built in;
-/// loaded in the order of their names.
+/// Kernel modules (`*.ko`, uncompressed) that the host packs for kernels without built-in virtio.
+/// Loaded in the order of their names.
 const MODULES: &str = "/modules";
 
 struct Mount {
     source: &'static str,
     target: &'static str,
     kind: &'static str,
-    /// Whether nothing can be measured without it.
+    /// True if nothing can be measured without it.
     needed: bool,
 }
 
@@ -29,24 +29,25 @@ const MOUNTS: [Mount; 6] = [
     Mount { source: "devtmpfs", target: "/dev", kind: "devtmpfs", needed: true },
     Mount { source: "tracefs", target: "/sys/kernel/tracing", kind: "tracefs", needed: false },
     Mount { source: "bpf", target: "/sys/fs/bpf", kind: "bpf", needed: false },
-    // Lists the error-injectable functions, which are the ones fmod_ret may attach to.
+    // Lists the error-injectable functions, which fmod_ret may attach to.
     Mount { source: "debugfs", target: "/sys/kernel/debug", kind: "debugfs", needed: false },
 ];
 
-/// Set before the first measurement; one that a kernel lacks is left out.
+/// Set before the first measurement. Those that a kernel lacks are skipped.
 const SYSCTLS: [(&str, &str); 7] = [
     ("kernel/kptr_restrict", "0"),
     ("kernel/perf_event_paranoid", "-1"),
-    // Hardening first: with it on, the JIT keeps its symbols to itself.
+    // Hardening first: with it on, the JIT does not export its symbols.
     ("net/core/bpf_jit_harden", "0"),
     ("net/core/bpf_jit_enable", "1"),
     ("net/core/bpf_jit_kallsyms", "1"),
-    // Two clock reads around every program would be measured as the mechanism's cost.
+    // Statistics read the clock twice around every program, which would count for the mechanism.
     ("kernel/bpf_stats_enabled", "0"),
     ("kernel/ftrace_enabled", "1"),
 ];
 
-/// A link of some mechanisms holds two descriptors and a program of its own a third; 40,000 of them must fit.
+/// Links of some mechanisms hold two descriptors, and their program a third; 40,000 of them must
+/// fit.
 const DESCRIPTORS: u64 = 1 << 18;
 
 #[derive(Debug, thiserror::Error)]
@@ -59,15 +60,16 @@ pub enum InitError {
     Read { path: PathBuf, error: std::io::Error },
 }
 
-/// Makes the machine ready to measure.
+/// Prepares the machine for measurements.
 pub fn prepare(role: Role) -> Result<(), InitError> {
     for entry in &MOUNTS {
-        // Fails where it exists, or where its parent is a kernel file system; the mount then tells.
+        // Fails if it exists or if its parent is a kernel file system; then the mount reports the
+        // error.
         let _ = fs::create_dir_all(entry.target);
         let mounted =
             mount(Some(entry.source), entry.target, Some(entry.kind), MsFlags::empty(), None::<&str>);
         match mounted {
-            // devtmpfs may have been mounted by the kernel, and all of them by another init.
+            // The kernel may have mounted devtmpfs, and another init all of them.
             Ok(()) | Err(Errno::EBUSY) => {}
             Err(errno) if entry.needed => {
                 return Err(InitError::Mount { kind: entry.kind, target: entry.target, errno });
@@ -95,13 +97,14 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
     if role == Role::Program {
         return Ok(());
     }
-    // Orphans become children of the first process; the kernel reaps those of one that ignores SIGCHLD.
+    // Orphans become children of the first process. The kernel reaps the children of a process that
+    // ignores SIGCHLD.
     // SAFETY: ignoring a signal installs no handler.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
     load_modules()
 }
 
-/// An initramfs without /dev/console leaves the first process without standard streams.
+/// Opens the standard streams: an initramfs without /dev/console leaves the first process without.
 fn open_console() {
     let Ok(console) = OpenOptions::new().read(true).write(true).open("/dev/console") else { return };
     let _ = nix::unistd::dup2_stdin(&console);
@@ -128,7 +131,7 @@ fn load_modules() -> Result<(), InitError> {
     Ok(())
 }
 
-/// Switches the machine off; returns only when the kernel refused.
+/// Switches the machine off. Returns only if the kernel refused.
 pub fn power_off() {
     nix::unistd::sync();
     for mode in [RebootMode::RB_POWER_OFF, RebootMode::RB_AUTOBOOT] {

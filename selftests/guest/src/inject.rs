@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Failures on demand: how the harness' own tests prove that it notices. None is answered before it happens, as a real one would
-//! not be; most end the conversation.
+//! Failures on demand, for the tests of the harness. Like real failures, none is answered before it
+//! happens; most end the conversation.
 
 use crate::libbpf_log;
 use crate::link::{self, Events};
@@ -19,32 +19,32 @@ use tramplab_protocol::message::{Event, Fault, GuestError, Response};
 const ANSWER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/answer.bpf.o"));
 const STALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stall.bpf.o"));
 const STALL_TIMEOUT: &str = "/sys/module/rcupdate/parameters/rcu_cpu_stall_timeout";
-/// The least the kernel takes, in seconds.
+/// The shortest RCU stall timeout that the kernel accepts, in seconds.
 const LEAST_STALL_SECONDS: &str = "3";
 /// Runs of the program, a few seconds each.
 const STALLS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 const HUNG_TIMEOUT: &str = "/proc/sys/kernel/hung_task_timeout_secs";
-/// A file whose readers wait for the kernel to say something, one of them with the file's lock.
+/// A file whose readers wait for messages of the kernel, one of them with the file's lock.
 const KERNEL_LOG: &str = "/proc/kmsg";
-/// For the kernel to notice.
+/// How long to wait for the kernel's complaint.
 const NOTICED: Duration = Duration::from_secs(30);
-/// Taken at once.
+/// Bytes per allocation.
 const CHUNK: usize = 16 << 20;
 const PAGE: usize = 4096;
 
-/// What the main loop has to do after a fault.
+/// The main loop's next step after a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub enum After {
-    /// Answer and go on.
+    /// Answer and continue.
     Answer,
-    /// Neither beat nor answer ever again.
+    /// Neither beat nor answer again.
     FallSilent,
 }
 
 pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
-    // On the console, for whoever waits for it to begin.
-    eprintln!("tramplab-agent: what happens now was asked for: {fault:?}");
+    // A line on the console, for tests that wait for the fault to begin.
+    eprintln!("tramplab-agent: injecting the requested fault: {fault:?}");
     let failed =
         |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
     match fault {
@@ -59,7 +59,7 @@ pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
         Fault::Silence => return Ok(After::FallSilent),
         Fault::ExitAgent => std::process::exit(1),
         Fault::GarbageFrame => {
-            // A length beyond any frame's.
+            // A length larger than any frame's.
             events.send_raw(&[0xff; 64]).map_err(|error| failed("send garbage", &error))?;
         }
         Fault::CorruptFrame => {
@@ -88,7 +88,8 @@ fn a_frame() -> Result<Vec<u8>, GuestError> {
 
 type Failed = Box<dyn std::error::Error>;
 
-/// While it lives, a hook of the kernel's security modules gives an impossible answer.
+/// Attaches a program that makes a hook of the kernel's security modules return an impossible
+/// value, until it is dropped.
 fn answering(program: &str) -> Result<(Link, Object), Failed> {
     libbpf_log::clear();
     let mut open = ObjectBuilder::default().open_memory(ANSWER)?;
@@ -110,7 +111,7 @@ fn oops() -> Result<(), Failed> {
             libc::open(c"/".as_ptr(), libc::O_RDONLY);
             libc::_exit(0)
         },
-        // There is no status of children here, so this ends with an error when the child has ended.
+        // SIGCHLD is ignored, so this fails when the child has ended.
         ForkResult::Parent { child } => drop(waitpid(child, None)),
     }
     Ok(())
@@ -125,7 +126,7 @@ fn warn() -> Result<(), Failed> {
     }
 }
 
-/// Two threads read what nobody writes: one waits for the other, uninterruptibly.
+/// Lets two threads read a file that nobody writes: one waits for the other, uninterruptibly.
 fn hang() -> Result<(), Failed> {
     fs::write(HUNG_TIMEOUT, "1").map_err(|e| format!("{HUNG_TIMEOUT}: {e}"))?;
     let log = Arc::new(fs::File::open(KERNEL_LOG).map_err(|e| format!("{KERNEL_LOG}: {e}"))?);
@@ -137,18 +138,19 @@ fn hang() -> Result<(), Failed> {
     Err("the kernel did not complain".into())
 }
 
-/// The first process is never killed for its memory.
+/// Takes all memory. The kernel never kills the first process for it.
 fn exhaust() -> ! {
     let mut taken: Vec<Vec<u8>> = Vec::new();
     loop {
         let mut chunk = vec![0; CHUNK];
-        // A page that is not touched is none.
+        // Touch each page, so that the kernel allocates it.
         chunk.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
         taken.push(chunk);
     }
 }
 
-/// Runs a BPF program that loops under the RCU read lock for seconds, while another thread waits for RCU.
+/// Runs a BPF program that loops under the RCU read lock for seconds, while another thread waits
+/// for RCU.
 fn stall() -> Result<(), Failed> {
     fs::write(STALL_TIMEOUT, LEAST_STALL_SECONDS).map_err(|e| format!("{STALL_TIMEOUT}: {e}"))?;
     libbpf_log::clear();
@@ -161,14 +163,15 @@ fn stall() -> Result<(), Failed> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let waiter = thread::Builder::new().spawn(move || {
-        // A thread's end is freed after a grace period: as long as threads end, there is always one to wait for.
+        // The kernel frees an ended thread after a grace period. A steady supply of them always
+        // waits for one.
         while !stopped.load(Ordering::Relaxed) {
             let _ = thread::spawn(|| {}).join();
             thread::sleep(PAUSE);
         }
     })?;
     for _ in 0..STALLS {
-        // An fentry program's test run calls the function to which this one is attached.
+        // A test run of an fentry program calls the function that this program is attached to.
         program.test_run(ProgramInput::default())?;
     }
     stop.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's symbol table: names for addresses, addresses for names.
+//! The kernel's symbol table: resolves addresses to names and names to addresses.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,9 +11,10 @@ use std::time::Duration;
 use tramplab_protocol::message::Symbol;
 
 const PATH: &str = "/proc/kallsyms";
-/// Compilers' marks before a function (padding, type hashes): never the name of what starts at their address.
+/// Compilers' marks before a function (padding, type hashes). They never name a function that
+/// starts at their address.
 const MARKS: [&str; 2] = ["__pfx_", "__cfi_"];
-/// No function is longer; bounds a symbol after which nothing is known.
+/// The longest function, in bytes. It bounds a symbol before a gap.
 const LONGEST: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,15 +25,15 @@ pub enum KallsymsError {
     Line { line: usize, text: String },
     #[error("{PATH} hides the addresses from the agent (all are 0)")]
     Hidden,
-    #[error("{PATH} was another one each of {READINGS} times: programs or modules come and go all the time")]
+    #[error("{PATH} differed in each of {READINGS} readings: programs or modules come and go all the time")]
     Unsettled,
 }
 
-/// One line; names stay in the text, of which there are megabytes.
+/// One line. Names stay in the text, which has megabytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     address: u64,
-    /// `nm`'s letter; upper case is global.
+    /// `nm`'s letter. Upper case means global.
     kind: u8,
     name: Range<usize>,
     /// Empty for the kernel proper.
@@ -45,46 +46,47 @@ impl Entry {
     }
 }
 
-/// Lines that follow each other.
+/// Consecutive lines.
 #[derive(Debug, PartialEq, Eq)]
 struct Lines {
     text: String,
-    /// By address; of one address the best name first.
+    /// By address. Entries of one address start with the best name.
     entries: Vec<Entry>,
 }
 
 /// A snapshot of the table: programs and trampolines come and go.
 #[derive(Debug)]
 pub struct Kallsyms {
-    /// The kernel's own symbols, which never change: all tables of a boot share them.
+    /// The kernel's own symbols, which never change. All tables of a boot share them.
     own: Rc<Lines>,
-    /// Where its last lines begin, by which their end is known again in the file.
+    /// Offset of the last own lines, which identify the place in the file.
     last: usize,
-    /// Those behind: of modules, programs, trampolines.
+    /// The following lines: of modules, programs, trampolines.
     rest: Lines,
 }
 
-/// So many. Behind the last of them the file would already have looked for the first symbol of a module, and keep what it found.
+/// Number of last lines. After the very last one, the file would already have looked up the first
+/// symbol of a module and keep it.
 const LAST: usize = 2;
 
-/// So often the lines behind the kernel's own are read until two readings agree.
+/// How often the lines after the kernel's own are read until two readings agree.
 const READINGS: u32 = 10;
-/// After two that do not; then twice as long each time, five seconds in all.
+/// The pause after two different readings. It doubles each time, five seconds in all.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The file, at the kernel's own last lines. What is read on is of the moment when it is read: the file keeps the number of the record it
-/// has reached (fs/seq_file.c), not those that follow.
+/// The open file, positioned at the kernel's own last lines. Reading on gives the symbols of that
+/// moment: the file keeps the number of the next record (fs/seq_file.c), not its contents.
 #[derive(Debug)]
 pub struct Rest(File);
 
 impl Kallsyms {
-    /// The kernel's own symbols. Of those behind, one may lack; see [`settled`].
+    /// Reads the table. One of the symbols after the kernel's own may be missing, see [`settled`].
     pub fn read() -> Result<Kallsyms, KallsymsError> {
         Kallsyms::parse(std::fs::read_to_string(PATH)?)
     }
 
-    /// From where a later moment's symbols are read on. The kernel makes the lines before it all the same, for nobody: half a second under
-    /// TCG.
+    /// Opens the file for reading a later moment's symbols. The kernel still formats all lines
+    /// before them, which takes half a second under TCG.
     pub fn rest(&self) -> io::Result<Rest> {
         let mut file = File::open(PATH)?;
         file.seek(SeekFrom::Start(self.last as u64))?;
@@ -105,7 +107,7 @@ impl Kallsyms {
         }
     }
 
-    /// None where it does not begin with the lines by which the place is known.
+    /// Returns none if `rest` does not begin with the lines that identify the place.
     fn followed_by(&self, rest: &str) -> Result<Option<Kallsyms>, KallsymsError> {
         let Some(new) = rest.strip_prefix(&self.own.text[self.last..]) else { return Ok(None) };
         let rest = Lines::parse(new.to_owned(), || self.own.count())?;
@@ -160,12 +162,12 @@ impl Kallsyms {
         })
     }
 
-    /// The addresses of all text symbols whose name stands for one address only.
+    /// The addresses of all text symbols whose name has one address.
     pub fn unique_addresses(&self) -> HashMap<&str, u64> {
         self.unique_addresses_of(self.own.entries.len(), |_| true)
     }
 
-    /// Of those names that are wanted, some `count`.
+    /// The same for about `count` names that `wanted` accepts.
     fn unique_addresses_of(&self, count: usize, wanted: impl Fn(&str) -> bool) -> HashMap<&str, u64> {
         let mut addresses: HashMap<&str, Option<u64>> = HashMap::with_capacity(count);
         let text = self.entries().filter(|(_, entry)| entry.is_text());
@@ -176,12 +178,13 @@ impl Kallsyms {
         addresses.into_iter().filter_map(|(name, address)| Some((name, address?))).collect()
     }
 
-    /// The only address of a text symbol; none when there is no such symbol or there are several.
+    /// The address of a text symbol. None if the symbol does not exist or is not unique.
     pub fn unique(&self, name: &str) -> Option<u64> {
         self.only(|lines, entry| entry.is_text() && lines.name(entry) == name)
     }
 
-    /// The only address of a symbol of the kernel proper, be it data: which kernels without CONFIG_KALLSYMS_ALL do not name.
+    /// The address of a unique symbol of the kernel proper. It may be data, which kernels without
+    /// CONFIG_KALLSYMS_ALL do not list.
     pub fn of_kernel(&self, name: &str) -> Option<u64> {
         self.only(|lines, entry| entry.module.is_empty() && lines.name(entry) == name)
     }
@@ -192,12 +195,12 @@ impl Kallsyms {
         found.next().is_none().then_some(entry.address)
     }
 
-    /// A function by name, under that name even where its address has a better one.
+    /// A function by name. It keeps that name even if its address has a better one.
     pub fn function(&self, name: &str) -> Option<Symbol> {
         self.functions(&[name]).remove(name)
     }
 
-    /// Those of these functions that are there, and the only ones of their names.
+    /// The functions among these that exist and are unique.
     pub fn functions(&self, names: &[&str]) -> HashMap<String, Symbol> {
         let addresses = self.unique_addresses_of(names.len(), |name| names.contains(&name));
         let symbol = |(name, address): (&str, u64)| {
@@ -208,9 +211,9 @@ impl Kallsyms {
     }
 }
 
-/// What two readings in a row say. The kernel finds a place among its programs and trampolines by counting from the first
-/// (`bpf_get_kallsym`, kernel/bpf/core.c): if one goes meanwhile, the reading lacks another. And trampolines go late, when RCU lets them:
-/// the pauses between readings grow.
+/// Reads until two consecutive readings agree. The kernel finds its place among programs and
+/// trampolines by counting from the first (`bpf_get_kallsym`, kernel/bpf/core.c): if one goes
+/// meanwhile, the reading misses another. Trampolines go late, when RCU allows, so the pauses grow.
 fn settled(
     mut read: impl FnMut() -> io::Result<String>,
     pause: impl Fn(Duration),
@@ -228,7 +231,7 @@ fn settled(
 }
 
 impl Lines {
-    /// `before` is how many lines the file has before these; asked for an error.
+    /// `before` returns the number of lines in the file before these, for errors.
     fn parse(text: String, before: impl Fn() -> usize) -> Result<Lines, KallsymsError> {
         let mut entries = Vec::with_capacity(text.len() / 40);
         let mut start = 0;
@@ -256,9 +259,9 @@ impl Lines {
         &self.text[entry.module.clone()]
     }
 
-    /// The better of two names of one address has the smaller key: text, no mark, no section's
-    /// bound, then global, then the fewest underscores in front, then the shortest, then the
-    /// alphabet, its module's last. So an address has the same name in every run.
+    /// The better of two names of one address has the smaller key: text, no mark, no bound of a
+    /// section, then global, then the fewest leading underscores, then the shortest, then
+    /// alphabetically, names of modules last. So an address has the same name in every run.
     fn key(&self, entry: &Entry) -> impl Ord {
         let name = self.name(entry);
         (
@@ -274,8 +277,8 @@ impl Lines {
     }
 }
 
-/// Whether a name looks like a bound of a section, as linker scripts have them (`_stext`,
-/// `__softirqentry_text_end`): a function that starts there has a name of its own.
+/// Returns true if a name looks like a section's bound from a linker script (`_stext`,
+/// `__softirqentry_text_end`). A function that starts there has a name of its own.
 fn is_bound(name: &str) -> bool {
     name.starts_with('_') && ["_start", "_end", "_begin", "text"].iter().any(|end| name.ends_with(end))
 }
@@ -301,7 +304,8 @@ fn parse_line(line: &str, start: usize) -> Option<Entry> {
 mod tests {
     use super::*;
 
-    /// Lines of a 7.2.13 (Debian cloud, amd64) with a capturing program on `bpf_fentry_test1`, by fexit.
+    /// Lines of a 7.2.13 (Debian cloud, amd64) with a capturing program on `bpf_fentry_test1`, by
+    /// fexit.
     const RECORDED: &str = include_str!("../tests/kallsyms.txt");
 
     fn recorded() -> Kallsyms {
@@ -309,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_get_the_best_name_and_the_next_start_as_end() {
+    fn resolves_addresses_to_the_best_name_up_to_the_next_symbol() {
         let kallsyms = recorded();
         for (address, name, module, start, end) in [
             (
@@ -320,7 +324,7 @@ mod tests {
                 0xffff_ffff_937f_fdb0_u64,
             ),
             (0xffff_ffff_937f_fdaf, "bpf_fentry_test1", None, 0xffff_ffff_937f_fd90, 0xffff_ffff_937f_fdb0),
-            // Padding is nobody's but its own.
+            // Padding belongs to no other symbol.
             (
                 0xffff_ffff_937f_fd8f,
                 "__pfx_bpf_fentry_test1",
@@ -328,9 +332,9 @@ mod tests {
                 0xffff_ffff_937f_fd80,
                 0xffff_ffff_937f_fd90,
             ),
-            // Of a local and two global names the shorter global one.
+            // The shorter global name wins over a local and a longer global one.
             (0xffff_ffff_92b7_66a1, "__x64_sys_fork", None, 0xffff_ffff_92b7_66a0, 0xffff_ffff_92b7_6730),
-            // A marker of the linker's starts where a function does.
+            // The linker's marker starts at a function's address.
             (
                 0xffff_ffff_9280_1850,
                 "swapgs_restore_regs_and_return_to_usermode",
@@ -371,7 +375,7 @@ mod tests {
 
     /// Lines of a 6.12 of x86-64 and a 7.2 of arm64 (Debian's cloud kernels).
     #[test]
-    fn functions_are_not_named_by_the_bounds_of_sections() {
+    fn does_not_name_functions_after_bounds_of_sections() {
         let table = "ffffffffa0200000 T _stext\nffffffffa0200000 T _text\n\
                      ffffffffa0ecba40 T __x86_indirect_thunk_array\n\
                      ffffffffa0ecba40 T __x86_indirect_thunk_rax\n\
@@ -391,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_the_lines_does_not_matter() {
+    fn ignores_the_order_of_lines() {
         let reversed: Vec<&str> = RECORDED.lines().rev().collect();
         let reversed = Kallsyms::parse(reversed.join("\n")).unwrap();
         for (_, entry) in recorded().entries() {
@@ -400,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_went_is_read_anew() {
+    fn rereads_symbols_that_come_and_go() {
         let whole = recorded();
         let first = RECORDED.lines().position(|line| line.contains('\t')).unwrap();
         let lines: Vec<&str> = RECORDED.lines().collect();
         let text = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
         let own = Kallsyms::parse(text(&lines[..first])).unwrap();
-        // Out of nothing, and back to it; of lines that come later than others in the file and earlier in memory.
+        // From nothing and back; also with lines that come later in the file and earlier in memory.
         let mut turned: Vec<&str> = lines[first..].to_vec();
         turned.reverse();
         let rest = |behind: &[&str]| text(&[&lines[first - LAST..first], behind].concat());
@@ -429,8 +433,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_counts_when_the_next_says_the_same() {
-        // The probe's trampoline goes while the second reading is at the program: it lacks the measurement's.
+    fn accepts_a_reading_that_the_next_confirms() {
+        // The probe's trampoline goes while the second reading is at the program, so the
+        // measurement's is missing.
         let (all, lacking, left) =
             ("probe\nprogram\ntrampoline\n", "probe\nprogram\n", "program\ntrampoline\n");
         for (readings, expected) in [
@@ -448,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_several_functions_have_no_address() {
+    fn gives_no_address_for_ambiguous_names() {
         let kallsyms = recorded();
         assert_eq!(kallsyms.unique("t_show"), None);
         assert_eq!(kallsyms.unique("no_such_function"), None);
@@ -463,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_hides_or_is_none_is_refused() {
+    fn rejects_hidden_addresses_and_malformed_lines() {
         let hidden = "0000000000000000 T _text\n0000000000000000 T _stext\n";
         assert!(matches!(Kallsyms::parse(hidden.to_owned()), Err(KallsymsError::Hidden)));
         for bad in [

@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the kernel's BTF says of itself: functions, tracepoints, and the attach types it was built with.
+//! The kernel's BTF: functions, tracepoints, and the attach types that the kernel was built with.
 
 use libbpf_rs::btf::types::{self, MemberAttr};
 use libbpf_rs::btf::{Btf, BtfKind, BtfType};
 use std::collections::{HashMap, HashSet};
 
 pub const PATH: &str = "/sys/kernel/btf/vmlinux";
-/// The tag of functions that BPF programs may call: tracing multi refuses to attach to them.
+/// The tag of functions that BPF programs may call. Tracing multi refuses to attach to them.
 const KFUNC: &str = "bpf_kfunc";
 /// A tracepoint `NAME` has a typedef of this prefix.
 const TRACEPOINT: &str = "btf_trace_";
-/// Arguments that travel in registers on every architecture; older trampolines take no more.
+/// Arguments that travel in registers on every architecture. Older trampolines take no more.
 const REGISTER_ARGUMENTS: usize = 6;
 
-/// The kernel's BTF, read once: it never changes while the kernel runs.
+/// The kernel's BTF, read once. It never changes while the kernel runs.
 #[derive(Debug, Default)]
 pub struct KernelBtf {
-    /// By name; only names that stand for one function.
+    /// By name. Ambiguous names are left out.
     functions: HashMap<String, Function>,
     /// Ids by the tracepoint's name.
     tracepoints: HashMap<String, u32>,
     /// The enumerators of `enum bpf_attach_type`.
     attach_types: HashSet<String>,
-    /// Of `comm` and `pid` in `struct task_struct`, in bytes.
+    /// Byte offsets of `comm` and `pid` in `struct task_struct`.
     task_offsets: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Function {
     id: u32,
-    /// By its prototype.
+    /// True if its prototype suits every trampoline.
     plain: bool,
-    /// Whether BPF programs may call it.
+    /// True if BPF programs may call it.
     kfunc: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no BTF of the kernel ({PATH}, CONFIG_DEBUG_INFO_BTF): {0}")]
+#[error("the kernel has no BTF ({PATH}, CONFIG_DEBUG_INFO_BTF): {0}")]
 pub struct BtfError(#[from] libbpf_rs::Error);
 
 impl KernelBtf {
@@ -87,7 +87,7 @@ impl KernelBtf {
         kernel
     }
 
-    /// Of functions that are plain or not, with ids from 1.
+    /// A BTF of functions, plain or not, with ids from 1.
     #[cfg(test)]
     pub fn of_functions(functions: &[(&str, bool)]) -> KernelBtf {
         let function = |(id, (name, plain)): (usize, &(&str, bool))| {
@@ -100,12 +100,12 @@ impl KernelBtf {
         self.functions.get(name).map(|function| function.id)
     }
 
-    /// A function that tracing programs may attach to if its prototype suits them.
+    /// The id of a function that tracing programs may attach to if its prototype suits them.
     pub fn traceable_function(&self, name: &str) -> Option<u32> {
         self.functions.get(name).filter(|function| !function.kfunc).map(|function| function.id)
     }
 
-    /// A function that every mechanism can attach to, as far as BTF tells.
+    /// The id of a function that every mechanism can attach to, according to BTF.
     pub fn plain_function(&self, name: &str) -> Option<u32> {
         let plain = |function: &&Function| function.plain && !function.kfunc;
         self.functions.get(name).filter(plain).map(|function| function.id)
@@ -119,7 +119,7 @@ impl KernelBtf {
         self.tracepoints.iter().map(|(name, id)| (name.as_str(), *id))
     }
 
-    /// Where a thread's command name and process id are in its `task_struct`.
+    /// Byte offsets of the command name and the process id in `task_struct`.
     pub fn task_offsets(&self) -> Option<(u32, u32)> {
         self.task_offsets
     }
@@ -140,8 +140,8 @@ fn task_offsets(task: types::Struct<'_>) -> Option<(u32, u32)> {
     Some((offset("comm")?, offset("pid")?))
 }
 
-/// Whether arguments and result are few and fit registers: trampolines refuse a variable number of arguments, and
-/// structures by value in part.
+/// Returns true if arguments and result are few and fit registers. Trampolines refuse variable
+/// arguments, and some refuse structures by value.
 fn is_plain(btf: &Btf<'_>, function: BtfType<'_>) -> bool {
     let prototype = function.next_type().and_then(|prototype| types::FuncProto::try_from(prototype).ok());
     let Some(prototype) = prototype else { return false };
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use std::ffi::CString;
 
-    /// BTF written with libbpf, like pahole writes the kernel's.
+    /// Writes BTF with libbpf, as pahole writes the kernel's.
     struct Writer(*mut libbpf_sys::btf);
 
     impl Writer {
@@ -184,10 +184,10 @@ mod tests {
             }
         }
 
-        /// Through a file, since libbpf-rs takes no BTF from others.
+        /// Goes through a file, because libbpf-rs accepts no BTF from others.
         fn read(self) -> KernelBtf {
             let mut size = 0;
-            // SAFETY: the data lives until the BTF is freed, which is after it was written.
+            // SAFETY: the data lives until the BTF is freed, after it was written.
             let bytes = unsafe {
                 let data = libbpf_sys::btf__raw_data(self.0, &mut size);
                 std::slice::from_raw_parts(data.cast::<u8>(), size as usize)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of a kernel stays as it is while it runs, each read at its first use; or before the guest is kept, so that those restored need not.
+//! Data of the kernel that does not change while it runs. It is read at first use, or before a
+//! snapshot is taken, so that restored guests need not.
 
 use crate::capture::Capture;
 use crate::functions;
@@ -15,25 +16,26 @@ use tramplab_protocol::message::{GuestError, Symbol};
 pub struct Known {
     btf: OnceCell<KernelBtf>,
     symbols: OnceCell<Kallsyms>,
-    /// Where to read on for the names of a later moment, as far as they are not used yet.
+    /// Files from which to read the names of a later moment, as far as they are unused.
     rests: RefCell<Vec<Rest>>,
     plain: OnceCell<Vec<Target>>,
-    /// By their names, those of `trigger::FUNCTIONS` that it has: for each all symbols would be gone through.
+    /// The existing functions of `trigger::FUNCTIONS` by name. Finding each means a pass over all
+    /// symbols.
     references: OnceCell<HashMap<String, Symbol>>,
     capture: OnceCell<Capture>,
 }
 
 impl Known {
-    /// Reads everything. It takes seconds under TCG.
+    /// Reads everything, which takes seconds under TCG.
     pub fn prepare(&self) -> Result<(), GuestError> {
         let symbols = self.symbols()?;
-        // As many as are read where nothing goes meanwhile.
+        // Two files are enough if nothing changes meanwhile.
         let rests =
             [symbols.rest().map_err(GuestError::failed)?, symbols.rest().map_err(GuestError::failed)?];
         self.rests.replace(rests.into());
         self.references()?;
         self.capture()?;
-        // Last: of a kernel without ftrace there is none.
+        // Last, because it fails on a kernel without ftrace.
         self.plain()?;
         Ok(())
     }
@@ -42,12 +44,12 @@ impl Known {
         at_first(&self.btf, || KernelBtf::read().map_err(|error| GuestError::Unsupported(error.to_string())))
     }
 
-    /// The kernel's symbols, and of those that come and go the ones of some moment.
+    /// The kernel's symbols. Those that come and go are as of some moment.
     pub fn symbols(&self) -> Result<&Kallsyms, GuestError> {
         at_first(&self.symbols, || Kallsyms::read().map_err(GuestError::failed))
     }
 
-    /// A function of `trigger::FUNCTIONS`; none where it is not there or not the only one of its name.
+    /// A function of `trigger::FUNCTIONS`. None if it does not exist or is not unique.
     pub fn reference(&self, name: &str) -> Result<Option<&Symbol>, GuestError> {
         Ok(self.references()?.get(name))
     }
@@ -68,7 +70,7 @@ impl Known {
         symbols.renewed(next).map_err(GuestError::failed)
     }
 
-    /// The functions that every mechanism may attach to but fmod_ret.
+    /// The functions that every mechanism but fmod_ret may attach to.
     pub fn plain(&self) -> Result<&[Target], GuestError> {
         let plain = at_first(&self.plain, || {
             let (available, btf) = (functions::available().map_err(GuestError::failed)?, self.btf()?);

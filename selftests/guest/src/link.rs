@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent's end of the virtio-serial port: requests in, events out, and a heartbeat that can be held.
+//! The agent's end of the virtio-serial port: requests, events, and a heartbeat that can be held.
 
 use nix::time::{ClockId, clock_gettime};
 use std::fs::{self, File, OpenOptions};
@@ -12,10 +12,10 @@ use tramplab_protocol::frame::{self, FrameError};
 use tramplab_protocol::message::{Event, HEARTBEAT_MS, PORT_NAME, Request};
 
 const PORTS: &str = "/sys/class/virtio-ports";
-/// How long the port may take to appear: its driver probes beside the first process.
+/// How long the port may take to appear. Its driver probes in parallel with the first process.
 const PORT_DEADLINE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// A little more often than promised, so that a late timer breaks no promise.
+/// Slightly shorter than the promised period, to allow for a late timer.
 const BEAT: Duration = Duration::from_millis(HEARTBEAT_MS * 3 / 4);
 
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum LinkError {
     Frame(#[from] FrameError),
 }
 
-/// Time since boot, suspension included, in nanoseconds.
+/// Time since boot, including suspension, in nanoseconds.
 pub fn uptime_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
@@ -43,7 +43,8 @@ pub fn uptime_ns() -> u64 {
 pub struct Requests(File);
 
 impl Requests {
-    /// Waits for the next one. The host's absence is no end: whoever started the machine also ends it.
+    /// Waits for the next request. The agent keeps waiting without a host: whoever started the
+    /// machine also ends it.
     pub fn next(&mut self) -> Result<Request, LinkError> {
         loop {
             match frame::read(&mut self.0)? {
@@ -53,7 +54,7 @@ impl Requests {
         }
     }
 
-    /// Reads and drops whatever the host says, for ever.
+    /// Reads and drops the host's messages forever.
     pub fn ignore(mut self) -> ! {
         loop {
             let _ = self.0.read(&mut [0; 4096]);
@@ -62,7 +63,7 @@ impl Requests {
     }
 }
 
-/// The way to the host, shared with the heartbeat.
+/// The sending side of the link, shared with the heartbeat.
 #[derive(Clone)]
 pub struct Events(Arc<Mutex<File>>);
 
@@ -71,13 +72,13 @@ impl Events {
         frame::write(&mut *lock(&self.0), event)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_raw(&self, bytes: &[u8]) -> io::Result<()> {
         lock(&self.0).write_all(bytes)
     }
 }
 
-/// A poisoned lock is no reason to fall silent: what it guards stays valid.
+/// Locks a mutex. A poisoned lock's data stays valid, so keep talking.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -86,7 +87,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn open() -> Result<(Requests, Events), LinkError> {
     let path = find_port()?;
     let open = || OpenOptions::new().read(true).write(true).open(&path);
-    // The driver lets a port be opened once only: both ends share one description.
+    // The driver lets a port be opened once only, so both ends share one description.
     let port = open().map_err(|error| LinkError::Open { path: path.clone(), error })?;
     let clone = port.try_clone().map_err(|error| LinkError::Open { path, error })?;
     Ok((Requests(port), Events(Arc::new(Mutex::new(clone)))))
@@ -115,13 +116,13 @@ fn find_port() -> Result<PathBuf, LinkError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beating {
     On,
-    /// Asked to stop, not yet seen by the heartbeat's thread.
+    /// Asked to stop; the heartbeat's thread has not seen it.
     Holding,
     /// The thread sleeps without a timer.
     Held,
 }
 
-/// Tells the host that the agent lives, from a thread of its own.
+/// Tells the host from a thread of its own that the agent lives.
 #[derive(Clone)]
 pub struct Heartbeat(Arc<(Mutex<Beating>, Condvar)>);
 
@@ -133,8 +134,8 @@ impl Heartbeat {
         Ok(heartbeat)
     }
 
-    /// Stops beating until the guard is dropped. The thread then waits without a timer, so that nothing of the
-    /// agent's own runs or is woken in an armed window. For short windows only.
+    /// Stops beating until the guard is dropped. The thread then waits without a timer, so that no
+    /// thread of the agent runs or wakes up in an armed window. Use it for short windows only.
     pub fn hold(&self) -> Held<'_> {
         let (state, changed) = &*self.0;
         let mut beating = lock(state);
@@ -147,7 +148,7 @@ impl Heartbeat {
     }
 }
 
-/// Keeps the heartbeat still while it lives.
+/// Holds the heartbeat while it lives.
 pub struct Held<'a>(&'a Heartbeat);
 
 impl Drop for Held<'_> {
@@ -188,7 +189,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_held_heartbeat_is_silent_and_goes_on_after() {
+    fn holds_the_heartbeat_and_resumes_it() {
         let (host, guest) = UnixStream::pair().unwrap();
         let guest = File::from(std::os::fd::OwnedFd::from(guest));
         let heartbeat = Heartbeat::start(Events(Arc::new(Mutex::new(guest)))).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's first process, or a program of a guest whose init is another: makes the machine ready, then does what the host asks, one request at a time.
+//! The guest's first process, or a program under another init. It prepares the machine, then serves
+//! the host's requests one at a time.
 
 mod attach;
 mod awake;
@@ -48,7 +49,7 @@ use tramplab_protocol::message::{
     UP, VERSION,
 };
 
-/// The vCPU that measures: it is where the recorder looks and the snapshot is taken.
+/// The measuring vCPU: the recorder watches it, and programs take the snapshot on it.
 const MEASURING_CPU: usize = 0;
 
 #[derive(Debug, thiserror::Error)]
@@ -74,17 +75,17 @@ fn main() {
         std::process::exit(2);
     };
     let Err(error) = run(role);
-    // The console is all that is left to speak through; the host reads its end when QEMU has gone.
+    // Only the console is left for a message. The host reads its end after QEMU exits.
     eprintln!("{GAVE_UP}{error}");
     init::power_off();
 }
 
-/// What the agent is in its guest.
+/// The agent's role in its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// The first process: the whole root is the host's making.
+    /// The first process. The host made the whole root.
     Init,
-    /// Started by another init, on a root that has files of its own.
+    /// A program under another init, on a root with files of its own.
     Program,
 }
 
@@ -98,11 +99,11 @@ impl Role {
     }
 }
 
-/// Never returns but for an error.
+/// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     init::prepare(role)?;
     libbpf_log::install();
-    // The kernel named it after its file, `init`.
+    // The kernel named the process after its file, `init`.
     if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
         eprintln!("tramplab-agent: failed to name itself: {error}");
     }
@@ -114,14 +115,14 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let mut answers = Answers::default();
     let orders = match role {
         Role::Init => orders::read()?,
-        // What lies in such a root is not for us.
+        // The orders in such a root are not for the agent.
         Role::Program => Vec::new(),
     };
     for command in orders {
         pin_or_say();
         let result = guarded(|| agent.execute(0, command.clone())).and_then(|outcome| match outcome {
             Outcome::Reply(response) => Ok(*response),
-            Outcome::Silence => Err(GuestError::Failed("falling silent is nothing to order".to_owned())),
+            Outcome::Silence => Err(GuestError::Failed("a silence cannot be an order".to_owned())),
         });
         answers.add(command, Answer { result, names: agent.names.take() });
     }
@@ -129,7 +130,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let ready = Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
     events.send(&ready).map_err(LinkError::Frame)?;
     let heartbeat = Heartbeat::start(events.clone()).map_err(AgentError::Heartbeat)?;
-    // After the heartbeat's thread has begun, which would inherit it.
+    // After the heartbeat's thread has started, which would inherit it.
     pin_or_say();
     agent.line = Some(Line { heartbeat: heartbeat.clone(), events: events.clone() });
     loop {
@@ -169,7 +170,7 @@ fn fall_silent(heartbeat: &Heartbeat, requests: Requests) -> ! {
     requests.ignore()
 }
 
-/// Runs a command; a panic in it is its failure, not the machine's.
+/// Runs a command. A panic fails the command, not the machine.
 fn guarded<T>(execute: impl FnOnce() -> Result<T, GuestError>) -> Result<T, GuestError> {
     catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -183,14 +184,15 @@ enum Outcome {
     Silence,
 }
 
-/// What lives from one request to the next.
+/// State that outlives a request.
 struct Agent {
     known: Known,
-    /// What the last measurement left attached, so that its addresses resolve; dropped, it is detached.
+    /// The attachments of the last measurement, kept so that their addresses resolve. Dropping them
+    /// detaches.
     attached: Option<Box<dyn Any>>,
-    /// What the last request for rounds attached to.
+    /// The targets of the last request for rounds.
     prepared: Option<Prepared>,
-    /// The names of the moment when everything of the last measurement was attached, if it read them.
+    /// The names at the moment when the last measurement was attached, if it read them.
     names: Option<Kallsyms>,
     /// Links of ended measurements that are still attached.
     left: usize,
@@ -198,14 +200,14 @@ struct Agent {
     line: Option<Line>,
 }
 
-/// What is open to the host.
+/// The open link to the host.
 struct Line {
     heartbeat: Heartbeat,
     events: Events,
 }
 
 impl Agent {
-    /// `id` is the request's.
+    /// Executes a command. `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
         let response = match command {
             Command::Facts => Response::Facts(facts::gather(self.known.btf().ok())?),
@@ -262,7 +264,7 @@ impl Agent {
             Command::Exec(request) => {
                 let line = self.line.as_ref();
                 let line =
-                    line.ok_or_else(|| GuestError::Failed("a program is nothing to order".to_owned()))?;
+                    line.ok_or_else(|| GuestError::Failed("a program cannot be an order".to_owned()))?;
                 let mut say = |text| {
                     let said = line.events.send(&Event::Output { id, text });
                     said.map_err(|error| GuestError::Failed(format!("failed to talk to the host: {error}")))
@@ -273,8 +275,7 @@ impl Agent {
             }
             Command::Inject(fault) => {
                 let line = self.line.as_ref();
-                let line =
-                    line.ok_or_else(|| GuestError::Failed("a fault is nothing to order".to_owned()))?;
+                let line = line.ok_or_else(|| GuestError::Failed("a fault cannot be an order".to_owned()))?;
                 match inject::inject(fault, &line.events)? {
                     inject::After::Answer => Response::Done,
                     inject::After::FallSilent => return Ok(Outcome::Silence),
@@ -296,7 +297,7 @@ impl Agent {
         self.names = None;
     }
 
-    /// Does rounds of a request, on the targets of the last one where it is of the same.
+    /// Runs the rounds of a request, on the targets of the last one if they are the same.
     fn rounds<T>(
         &mut self,
         request: &AttachRequest,
@@ -324,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_a_failed_command() {
+    fn reports_a_panic_as_a_failed_command() {
         let index = 3;
         let result: Result<(), _> = guarded(|| panic!("index {index} is out of range"));
         assert_eq!(result, Err(GuestError::Failed("the agent panicked: index 3 is out of range".to_owned())));

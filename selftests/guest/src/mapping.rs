@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-/// A file's memory, mapped for reading and writing until it is dropped.
+/// A file's memory, mapped for reading and writing until dropped.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -31,8 +31,8 @@ impl Mapping {
         Ok(Mapping { start: NonNull::new(start.cast()).expect("never mapped at 0"), length })
     }
 
-    /// The mapping's first bytes as a structure. The kernel reads and writes it meanwhile: use volatile or atomic
-    /// accesses.
+    /// The mapping's first bytes as a structure. The kernel reads and writes them concurrently: use
+    /// volatile or atomic accesses.
     pub fn as_ptr<T>(&self) -> *mut T {
         assert!(size_of::<T>() <= self.length, "the mapping is too short for the structure");
         self.start.as_ptr().cast()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each mechanism is to the kernel: program type, attach type, and the call that makes its link.
+//! Maps each mechanism to the kernel's interface: program type, attach type, and the call that
+//! makes its link.
 
 use crate::bpf::{self, BpfError, Kind, KprobePmu, Link};
 use crate::kernel_btf::KernelBtf;
@@ -21,13 +22,13 @@ pub struct Target {
 struct Uapi {
     program: u32,
     attach: u32,
-    /// The attach type's enumerator, whose absence from BTF says that the kernel is too old.
+    /// The attach type's enumerator. A kernel whose BTF lacks it is too old.
     enumerator: &'static str,
-    /// The kernel options behind it.
+    /// The kernel options that provide it.
     options: &'static str,
 }
 
-/// Attach types that libbpf 1.7 does not know yet (`enum bpf_attach_type`).
+/// Attach types that libbpf 1.7 does not know (`enum bpf_attach_type`).
 const BPF_TRACE_FENTRY_MULTI: u32 = 59;
 const BPF_TRACE_FEXIT_MULTI: u32 = 60;
 const BPF_TRACE_FSESSION_MULTI: u32 = 61;
@@ -53,7 +54,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
         Mechanism::FsessionMulti => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION_MULTI, "BPF_TRACE_FSESSION_MULTI", TRACING_MULTI)
         }
-        // Programs for perf events have no attach type of their own; the enumerator is the link's.
+        // Programs for perf events have no attach type of their own. The enumerator is the link's.
         Mechanism::Kprobe | Mechanism::Kretprobe => (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", KPROBE),
         Mechanism::KprobeMulti | Mechanism::KretprobeMulti => {
             (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_MULTI, "BPF_TRACE_KPROBE_MULTI", FPROBE)
@@ -76,7 +77,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// Refuses what the kernel's own description says it cannot.
+    /// Rejects a mechanism that the kernel's BTF does not have.
     pub fn new(mechanism: Mechanism, btf: &KernelBtf) -> Result<Method, GuestError> {
         let uapi = uapi(mechanism);
         if !btf.has_attach_type(uapi.enumerator) {
@@ -88,7 +89,7 @@ impl Method {
             Mechanism::Kprobe | Mechanism::Kretprobe => {
                 let missing = || {
                     GuestError::Unsupported(
-                        "perf has no kprobe PMU (it takes the option KPROBE_EVENTS)".to_owned(),
+                        "perf has no kprobe PMU (requires the option KPROBE_EVENTS)".to_owned(),
                     )
                 };
                 Some(KprobePmu::find().ok_or_else(missing)?)
@@ -102,7 +103,7 @@ impl Method {
         self.mechanism.program_per_target()
     }
 
-    /// Whether its list is one of addresses, and not of BTF ids or names.
+    /// Returns true if the mechanism takes a list of addresses instead of BTF ids or names.
     pub fn attaches_by_address(mechanism: Mechanism) -> bool {
         matches!(mechanism, Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
     }
@@ -132,7 +133,7 @@ impl Method {
         }
     }
 
-    /// Attaches to all targets of a list by one link; only for multi mechanisms.
+    /// Attaches to all targets of a list by one link. For multi mechanisms only.
     pub fn link_list(self, program: BorrowedFd<'_>, list: &List) -> Result<Link, BpfError> {
         match self.mechanism {
             mechanism if Method::attaches_by_address(mechanism) => {
@@ -143,13 +144,13 @@ impl Method {
         }
     }
 
-    /// Attaches once to a target that must work, and says why where it does not.
+    /// Attaches once to a target that must work. Returns the reason if it does not.
     pub fn probe(self, target: &Target) -> Result<(), GuestError> {
         let attach = || self.link(self.load_empty(target)?.as_fd(), target).map(drop);
         attach().map_err(|error: BpfError| {
             let text = format!("{} on {}: {error}", self.mechanism, target.name);
             if error.is_unsupported() {
-                GuestError::Unsupported(format!("{text} (it takes the options {})", self.uapi.options))
+                GuestError::Unsupported(format!("{text} (requires the options {})", self.uapi.options))
             } else {
                 GuestError::Failed(text)
             }
@@ -157,7 +158,7 @@ impl Method {
     }
 }
 
-/// Targets as the multi links take them; made outside of timed windows.
+/// Targets in the form that multi links take. Make them outside of timed windows.
 #[derive(Debug, Default)]
 pub struct List {
     ids: Vec<u32>,
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_the_attach_type_is_refused_by_its_name() {
+    fn names_the_attach_type_that_a_kernel_lacks() {
         for mechanism in Mechanism::ALL {
             let Err(GuestError::Unsupported(reason)) = Method::new(mechanism, &KernelBtf::default()) else {
                 panic!("{mechanism} accepted by a kernel that has nothing");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands that came with the guest's root instead of over the link. They are executed before anything is said to or
-//! heard from the host, which has a clock of its own: under `-icount` everything up to their end repeats bit for bit.
+//! Commands from the guest's root instead of the link. The agent executes them before it talks to
+//! the host, whose clock differs: under `-icount` everything up to their end repeats bit for bit.
 
 use crate::kallsyms::Kallsyms;
 use std::collections::VecDeque;
@@ -8,14 +8,14 @@ use std::fs;
 use std::io::ErrorKind;
 use tramplab_protocol::message::{Command, GuestError, ORDERS, Response};
 
-/// Executed commands and their answers, in order, until the host asks for them.
+/// Executed commands with their answers, in order, until the host asks for them.
 #[derive(Debug, Default)]
 pub struct Answers(VecDeque<(Command, Answer)>);
 
 #[derive(Debug)]
 pub struct Answer {
     pub result: Result<Response, GuestError>,
-    /// What the addresses in it, and in what the plugin wrote meanwhile, are called.
+    /// Names for the addresses in the answer and in the plugin's file.
     pub names: Option<Kallsyms>,
 }
 
@@ -23,11 +23,11 @@ pub struct Answer {
 pub enum OrdersError {
     #[error("failed to read {ORDERS}: {0}")]
     Read(std::io::Error),
-    #[error("{ORDERS} is no list of commands: {0}")]
+    #[error("failed to parse {ORDERS} as a list of commands: {0}")]
     Format(#[from] serde_json::Error),
 }
 
-/// What is to be done; nothing where the root brings no orders.
+/// Reads the orders. Empty if the root has none.
 pub fn read() -> Result<Vec<Command>, OrdersError> {
     match fs::read(ORDERS) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
@@ -41,7 +41,7 @@ impl Answers {
         self.0.push_back((command, answer));
     }
 
-    /// The answer to the next of the orders, if that is what the host asks for.
+    /// Returns the answer to the next order, if the host asks for that command.
     pub fn take(&mut self, command: &Command) -> Option<Answer> {
         let is_next = self.0.front().is_some_and(|(next, _)| next == command);
         if is_next { self.0.pop_front().map(|(_, answer)| answer) } else { None }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_given_in_order_and_once() {
+    fn gives_answers_in_order_and_once() {
         let mut answers = Answers::default();
         let failed = || Err(GuestError::Failed("a".to_owned()));
         answers.add(Command::Facts, Answer { result: failed(), names: None });

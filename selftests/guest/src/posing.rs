@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest whose programs get branch records, as they find it before they ask for any: a machine of its own, with events of branches.
-//! Otherwise the kernel tree's own test of branch records skips itself.
+//! Makes a guest look like a machine with branch records: not virtual, and able to open events of
+//! branches. Otherwise the kernel tree's own test of branch records skips itself.
 
 use crate::delivering::Delivering;
 use crate::known::Known;
@@ -19,12 +19,13 @@ const PROGRAM: &str = "x86_64";
 const PROGRAM: &str = "arm64";
 
 const CPUINFO: &str = "/proc/cpuinfo";
-/// Laid over it.
+/// The file mounted over it.
 const BARE: &str = "/tmp/cpuinfo";
 
-/// As long as it lives programs are handed the branch records they ask for, and events of branches can be opened.
+/// While it lives, programs get the branch records they ask for, and events of branches can be
+/// opened.
 pub struct Posing {
-    // Before the link goes: fields are dropped after `drop`.
+    // Dropped before the link: fields are dropped after `drop`.
     _setup: Delivering,
     _link: Link,
     _object: Object,
@@ -53,7 +54,7 @@ impl Drop for Posing {
     }
 }
 
-/// The file without the flag by which a guest is told from a machine.
+/// Mounts a copy of cpuinfo without the flag that marks a guest.
 fn bare_cpuinfo() -> std::io::Result<()> {
     let text = fs::read_to_string(CPUINFO)?;
     fs::write(BARE, without_hypervisor(&text))?;
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_flag_goes() {
+    fn removes_only_the_hypervisor_flag() {
         let text = "processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\nbugs\t\t: hypervisor\n\nprocessor\t: 1\nflags\t\t: fpu\n";
         assert_eq!(
             without_hypervisor(text),

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The records of a perf event's ring buffer, as [`crate::sampling`] asks for them.
+//! Parses the records of a perf event's ring buffer, as [`crate::sampling`] requests them.
 
 use std::borrow::Cow;
 
 const HEADER: usize = 8;
-/// Values from here on are no addresses but say whose the following ones are.
+/// Values from here on are no addresses. They tell whose addresses follow.
 const FIRST_CONTEXT: u64 = libbpf_sys::PERF_CONTEXT_MAX;
 
-/// What one record says.
+/// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A thread and its kernel stack, innermost first; empty in user space.
+    /// A thread and its kernel stack, innermost first. Empty in user space.
     Sample { thread: u32, stack: Vec<u64> },
     /// A thread's new name.
     Command { thread: u32, name: String },
-    /// The kernel found no room for so many records.
+    /// Number of records that the kernel dropped for lack of room.
     Lost(u64),
     /// Of no interest.
     Other,
@@ -28,8 +28,8 @@ pub struct RingError {
     length: usize,
 }
 
-/// The unread part of a ring buffer: its whole data area, and the positions of the oldest record and of the end,
-/// which count bytes since it was made.
+/// The unread part of a ring buffer: its whole data area, and the positions of the oldest record
+/// and of the end. Positions count bytes since the buffer was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring<'a> {
     pub data: &'a [u8],
@@ -38,7 +38,7 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// `length` bytes from a position on, which may go on at the buffer's beginning.
+    /// `length` bytes from a position on. They may wrap to the buffer's start.
     fn bytes(&self, position: u64, length: usize) -> Cow<'a, [u8]> {
         let start = (position % self.data.len() as u64) as usize;
         match self.data.get(start..start + length) {
@@ -57,7 +57,7 @@ impl Iterator for Ring<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let unread = self.head.checked_sub(self.tail).filter(|unread| *unread > 0)?;
         let position = self.tail;
-        // After an error nothing can be told of what follows.
+        // After an error the rest cannot be parsed.
         self.tail = self.head;
         let error = |kind, length| Some(Err(RingError { position, kind, length }));
         if unread < HEADER as u64 || unread > self.data.len() as u64 {
@@ -80,7 +80,7 @@ impl Iterator for Ring<'_> {
     }
 }
 
-/// None when the record is too short for what it says.
+/// Returns none if the record is too short for its contents.
 fn parse(kind: u32, body: &[u8]) -> Option<Record> {
     Some(match kind {
         libbpf_sys::PERF_RECORD_SAMPLE => {
@@ -132,7 +132,7 @@ mod tests {
             sample(1, 3, &[KERNEL, 0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]),
             record(libbpf_sys::PERF_RECORD_COMM, &[&ids, b"kworker/0:1\0\0\0\0\0"]),
             record(libbpf_sys::PERF_RECORD_LOST, &[&3u64.to_ne_bytes(), &41u64.to_ne_bytes()]),
-            // In user space: perf leaves the chain empty.
+            // In user space perf leaves the chain empty.
             sample(9, 0, &[]),
             record(libbpf_sys::PERF_RECORD_EXIT, &[&[0; 24]]),
             sample(1, 1, &[0xffff_ffff_8100_0010]),
@@ -149,7 +149,7 @@ mod tests {
         (bytes, records)
     }
 
-    /// Lays the bytes into a buffer of a size, from a position on.
+    /// Puts the bytes into a buffer of a size, from a position on.
     fn lay(bytes: &[u8], size: usize, tail: u64) -> Vec<u8> {
         let mut data = vec![0xaa; size];
         for (index, byte) in bytes.iter().enumerate() {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_wherever_the_buffer_wraps() {
+    fn reads_records_across_the_wrap() {
         let (bytes, records) = stream();
         let size = 512;
         assert!(bytes.len() <= size);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_may_be_full_and_empty() {
+    fn reads_a_full_and_an_empty_buffer() {
         let (bytes, records) = stream();
         let ring = Ring { data: &bytes, tail: 0, head: bytes.len() as u64 };
         assert_eq!(ring.count(), records.len());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_ends_it() {
+    fn stops_at_a_malformed_record() {
         let lying = sample(1, u64::MAX, &[1]);
         let mut short = sample(1, 1, &[1]);
         short[6] = 7;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A round: load, attach, detach, from nothing to nothing. What watches a phase is handed in.
+//! A round: load, attach, detach, starting and ending with nothing attached. The caller passes the
+//! watcher of its phases.
 
 use crate::bpf::Link;
 use crate::budget::{Budget, now_ns};
@@ -12,14 +13,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Stopped};
 use tramplab_protocol::{Functions, Mechanism};
 
-/// The watched parts of a round.
+/// The watched phases of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Attach,
     Detach,
 }
 
-/// What of a request decides which targets there are.
+/// The parts of a request that determine its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Choice {
     mechanism: Mechanism,
@@ -28,49 +29,49 @@ struct Choice {
     seconds: Option<u32>,
 }
 
-/// A request's mechanism and targets. Kept from one request to the next: finding what the kernel refuses takes longer
-/// than a round.
+/// A request's mechanism and targets. They are kept between requests, because finding the targets
+/// that the kernel refuses takes longer than a round.
 #[derive(Debug)]
 pub struct Prepared {
     choice: Choice,
     pub method: Method,
     pub targets: Targets,
-    /// Whether the kernel is known to refuse none of the targets.
+    /// True once the kernel is known to accept all targets.
     settled: bool,
-    /// Whether a round was to find out, and did not end well.
+    /// True if a round was to find refusals and did not end well.
     refused: bool,
-    /// Set once a budget ended a round: `targets` are then those it had attached.
+    /// Set after a budget ended a round. `targets` are then those that the round attached.
     pub stopped: Option<Stopped>,
-    /// Links that no budget was left to close: they stay until the machine is gone.
+    /// Links that no budget was left to close. They stay until the machine ends.
     pub left: usize,
 }
 
-/// What becomes of links that a round's budget leaves no time to close.
+/// The fate of links that a round's budget leaves no time to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Excess {
-    /// They stay attached: a measurement, after which the machine is of no more use.
+    /// Leave them attached. After such a measurement the machine is of no more use.
     Leave,
-    /// They are closed all the same.
+    /// Close them anyway.
     Close,
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     times: AttachRound,
-    /// Functions that have a program, were attached to, and detached from.
+    /// Functions with a loaded program; then those attached to and detached from.
     loaded: usize,
     attached: usize,
     detached: usize,
-    /// Whether nothing was refused: else the times are not those of the final list.
+    /// True if nothing was refused. Otherwise the times do not belong to the final list.
     clean: bool,
 }
 
-/// Does the work of a phase, and whatever else belongs around it.
+/// Runs the work of a phase with the watcher around it.
 pub type Watch<'a> = dyn FnMut(Phase, &mut dyn FnMut()) -> Result<(), GuestError> + 'a;
 
 impl Prepared {
-    /// Chooses a request's targets, as `earlier` has them if it is of the same choice.
+    /// Chooses a request's targets. Takes those of `earlier` if the choice is the same.
     pub fn of(
         request: &AttachRequest,
         known: &Known,
@@ -85,7 +86,7 @@ impl Prepared {
             return Ok(earlier);
         }
         let method = Method::new(mechanism, known.btf()?)?;
-        // A target that must work tells a kernel that cannot from a function that must not.
+        // A target that must work tells a kernel without the mechanism from a refused function.
         method.probe(&Traced::of(mechanism, known)?.target)?;
         let candidates = targets::candidates(mechanism, functions, known)?;
         let mut targets = Targets::choose(candidates, functions, seed)?;
@@ -103,7 +104,7 @@ impl Prepared {
         })
     }
 
-    /// A round against the clock. Refusals of single targets show in rounds, so it is done until there are none.
+    /// A round against the clock. It repeats until no target is refused.
     pub fn timed_round(&mut self) -> Result<AttachRound, GuestError> {
         loop {
             if let Some(round) = self.round(Excess::Leave, &mut unwatched, &mut || Ok(()))? {
@@ -120,8 +121,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// A round with something around its phases, and something done between them. The targets must be settled. Returns
-    /// the functions it attached to.
+    /// A round with a watcher around its phases and `between` after attaching. The targets must be
+    /// settled. Returns the functions it attached to.
     pub fn watched_round(
         &mut self,
         watch: &mut Watch<'_>,
@@ -135,7 +136,7 @@ impl Prepared {
         Ok(round.ok_or_else(unexpected)?.attached)
     }
 
-    /// None when something was refused.
+    /// Returns none if something was refused.
     fn round(
         &mut self,
         excess: Excess,
@@ -145,8 +146,9 @@ impl Prepared {
         let round = self.one_round(excess, watch, attached)?;
         let wanted = self.targets.chosen.len();
         self.left += round.attached - round.detached;
-        // The first refusals are found by loading, mostly, so that a second round may use its whole budget. But those
-        // behind the last link were not tried: a list without them meets no new refusals for sure.
+        // Loading finds most of the first refusals, so a second round may use its whole budget. But
+        // targets after the last link were not tried: only a list without them surely meets no new
+        // refusals.
         self.targets.keep(if round.clean || self.refused { round.attached } else { round.loaded });
         self.refused |= !round.clean;
         let ended = round.attached < wanted || round.detached < round.attached;
@@ -161,7 +163,7 @@ impl Prepared {
         if let Some(stopped) = &mut self.stopped
             && round.clean
         {
-            // A round before it may have met refusals and ended elsewhere.
+            // An earlier round may have met refusals and ended elsewhere.
             (stopped.attached, stopped.detached) = (round.attached as u32, round.detached as u32);
             if stopped.detached == stopped.wanted {
                 self.stopped = None;
@@ -186,7 +188,7 @@ impl Prepared {
         let mut programs = self.load(budget, &mut clean)?;
         let load_ns = now_ns() - before;
 
-        // Never grows, so that its memory is not taken for the links'.
+        // Allocated up front, so that its growth does not count as the links' memory.
         let mut links = Vec::with_capacity(self.targets.chosen.len());
         let taken = facts::kernel_memory_kib().map_err(GuestError::failed)?;
         let mut attach_ns = 0;
@@ -208,7 +210,7 @@ impl Prepared {
         attached()?;
 
         let made = links.len();
-        // A round that will be done again leaves nothing behind.
+        // A round that will be repeated leaves nothing behind.
         let budget = if clean && excess == Excess::Leave { budget } else { Budget(None) };
         let (mut closed, mut detach_ns) = (0, 0);
         watch(Phase::Detach, &mut || {
@@ -223,7 +225,7 @@ impl Prepared {
         Ok(Round { times, loaded, attached: functions(made), detached: functions(closed), clean })
     }
 
-    /// The programs of all targets, or of as many as the budget allows.
+    /// Loads the programs of all targets, or of as many as the budget allows.
     fn load(&mut self, budget: Budget, clean: &mut bool) -> Result<Vec<OwnedFd>, GuestError> {
         if !self.method.program_per_target() {
             return Ok(vec![self.method.load_empty(&self.targets.chosen[0])?]);
@@ -243,7 +245,7 @@ impl Prepared {
         Ok(programs)
     }
 
-    /// A link for every target, or for as many as the budget allows.
+    /// Makes a link for every target, or for as many as the budget allows.
     fn attach(
         &mut self,
         budget: Budget,
@@ -275,7 +277,7 @@ impl Prepared {
         }
     }
 
-    /// Makes the programs those of the targets again after a target was refused, whether replaced or dropped.
+    /// Adjusts the programs after a target was refused, whether replaced or dropped.
     fn replace_program(
         &mut self,
         programs: &mut Vec<OwnedFd>,
@@ -301,8 +303,8 @@ fn unwatched(_: Phase, work: &mut dyn FnMut()) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// Closes links until the budget is used up; those left over stay attached until the machine is gone. Returns how many
-/// were closed.
+/// Closes links until the budget is used up, and returns their number. The rest stays attached
+/// until the machine ends.
 fn detach(budget: Budget, links: Vec<Link>) -> usize {
     let deadline = budget.from(now_ns());
     let mut links = links.into_iter();

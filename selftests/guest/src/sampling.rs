@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Samples of what runs on the measuring CPU, as `perf record -a -g` takes them: a clock interrupts, and the kernel
-//! notes the thread and its kernel stack.
+//! Samples the measuring CPU, like `perf record -a -g`: a clock interrupts, and the kernel notes
+//! the thread and its kernel stack.
 
 use crate::bpf::{self, BpfError};
 use crate::mapping::Mapping;
@@ -12,7 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tramplab_protocol::message::{GuestError, Sample, Samples};
 
-/// What interrupts. A period is prime, so that it keeps no step with the kernel's own timers.
+/// A clock that interrupts. Its period is prime, so that it does not keep step with the kernel's
+/// own timers.
 struct Clock {
     name: &'static str,
     kind: u32,
@@ -37,10 +38,10 @@ const CLOCKS: [Clock; 2] = [
     },
 ];
 
-/// A system call that attaches to 40,000 functions takes seconds, in which nobody empties the buffer: a minute of
-/// samples of 30 frames fits. A power of two.
+/// Bytes, a power of two. A system call that attaches to 40,000 functions takes seconds, in which
+/// nobody empties the buffer. A minute of samples with 30 frames fits.
 const BUFFER: usize = 32 << 20;
-/// The thread that runs when nothing does; perf's name for it.
+/// perf's name for the idle thread.
 const IDLE: &str = "swapper";
 
 /// An event on one CPU, off until it is started.
@@ -49,11 +50,11 @@ pub struct Sampler {
     event: OwnedFd,
     buffer: Mapping,
     page: usize,
-    /// Names of threads that were seen.
+    /// Names of the threads seen so far.
     commands: HashMap<u32, String>,
 }
 
-/// Samples put together.
+/// Merged samples.
 #[derive(Debug, Default)]
 pub struct Tally {
     stacks: HashMap<(u32, Vec<u64>), u64>,
@@ -82,21 +83,22 @@ impl Sampler {
         bpf::switch_event(self.event.as_fd(), false)
     }
 
-    /// Adds what was sampled since the last time. Only while stopped.
+    /// Adds the samples since the last call. Call only while stopped.
     pub fn drain(&mut self, tally: &mut Tally) -> Result<(), RingError> {
         let page = self.buffer.as_ptr::<perf_event_mmap_page>();
-        // SAFETY: inside the mapping and aligned; the kernel writes the head, this thread alone the tail.
+        // SAFETY: inside the mapping and aligned. The kernel writes the head; only this thread
+        // writes the tail.
         let (head, tail) = unsafe {
             (AtomicU64::from_ptr(&raw mut (*page).data_head), AtomicU64::from_ptr(&raw mut (*page).data_tail))
         };
         let end = head.load(Ordering::Acquire);
-        // SAFETY: the event is off, and the kernel writes nothing between tail and head.
+        // SAFETY: the event is off, so the kernel writes nothing between tail and head.
         let data = unsafe { self.buffer.bytes(self.page) };
         let records = Ring { data, tail: tail.load(Ordering::Relaxed), head: end };
         let result = records.into_iter().try_for_each(|record| {
             match record? {
                 Record::Sample { thread, stack } => {
-                    // Asked now, as it may be gone later.
+                    // Read the name now: the thread may be gone later.
                     self.commands.entry(thread).or_insert_with(|| command(thread));
                     tally.add(thread, stack);
                 }
@@ -112,7 +114,7 @@ impl Sampler {
         result
     }
 
-    /// What was put together, the most frequent stack first; `measured` is the thread whose work is explained.
+    /// The merged samples, the most frequent stack first. `measured` is the thread to explain.
     pub fn finish(&self, tally: Tally, measured: u32) -> Samples {
         let name = |thread: u32| self.commands.get(&thread).cloned().unwrap_or_else(|| format!(":{thread}"));
         Samples {
@@ -138,7 +140,7 @@ impl Tally {
         *self.stacks.entry((thread, stack)).or_insert(0) += 1;
     }
 
-    /// Thread, stack and count, in an order that depends on nothing else.
+    /// Thread, stack and count, in a deterministic order.
     fn sorted(self) -> impl Iterator<Item = (u32, Vec<u64>, u64)> {
         let mut stacks: Vec<_> =
             self.stacks.into_iter().map(|((thread, stack), count)| (thread, stack, count)).collect();
@@ -166,10 +168,10 @@ fn open_event(cpu: i32) -> Result<(&'static Clock, OwnedFd), GuestError> {
             Err(error) => refusals.push(format!("{}: {error}", clock.name)),
         }
     }
-    Err(GuestError::Unsupported(format!("it samples neither by {}", refusals.join(", nor by "))))
+    Err(GuestError::Unsupported(format!("it cannot sample by {}", refusals.join(" or by "))))
 }
 
-/// A thread's name; perf's stand-in where the thread has gone.
+/// A thread's name, or perf's stand-in if the thread is gone.
 fn command(thread: u32) -> String {
     match fs::read_to_string(format!("/proc/{thread}/comm")) {
         Ok(name) => plain_command(name.trim_end()),
@@ -177,7 +179,7 @@ fn command(thread: u32) -> String {
     }
 }
 
-/// procfs appends a worker's work to its name, which changes by the moment.
+/// Drops a worker's current work, which procfs appends to its name.
 fn plain_command(name: &str) -> String {
     let end = if name.starts_with("kworker/") { name.find(['-', '+']) } else { None };
     name[..end.unwrap_or(name.len())].to_owned()
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_stacks_are_put_together_by_thread() {
+    fn merges_equal_stacks_of_a_thread() {
         let mut tally = Tally::default();
         for (thread, stack) in
             [(1, vec![5, 6]), (7, vec![5, 6]), (1, vec![5]), (1, vec![5, 6]), (0, vec![9]), (1, vec![])]
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workers_work_is_not_its_name() {
+    fn drops_a_workers_work_from_its_name() {
         for (comm, name) in [
             ("kworker/0:1-events", "kworker/0:1"),
             ("kworker/u4:2+flush-8:0", "kworker/u4:2"),

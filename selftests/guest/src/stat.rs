@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `perf stat` counts of the measuring thread: cycles and their like where the guest has a PMU, and what the kernel counts itself everywhere.
+//! Counts like `perf stat` for the measuring thread: cycles and the like if the guest has a PMU,
+//! and the kernel's own counts everywhere.
 
 use crate::bpf::{self, BpfError};
 use std::fs::File;
@@ -21,7 +22,7 @@ const fn software(name: &'static str, config: u32) -> Event {
     Event { name, kind: libbpf_sys::PERF_TYPE_SOFTWARE, config }
 }
 
-/// By perf's names. Four need a PMU, which is as many as every one counts at once.
+/// By perf's names. Four need a PMU; every PMU counts that many at once.
 const EVENTS: [Event; 6] = [
     hardware("cycles", libbpf_sys::PERF_COUNT_HW_CPU_CYCLES),
     hardware("instructions", libbpf_sys::PERF_COUNT_HW_INSTRUCTIONS),
@@ -31,11 +32,11 @@ const EVENTS: [Event; 6] = [
     software("context-switches", libbpf_sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
 ];
 
-/// Events of the calling thread, off until they are started; what they counted adds up.
+/// Events of the calling thread, off until they are started. Their counts add up.
 pub struct Stat(Vec<(&'static str, File)>);
 
 impl Stat {
-    /// Those that this kernel has.
+    /// Opens the events that this kernel has.
     pub fn open() -> Stat {
         let open = |event: &Event| {
             let mut attr = libbpf_sys::perf_event_attr {
@@ -51,7 +52,8 @@ impl Stat {
             let opened: OwnedFd = bpf::perf_event_open(&attr, 0, -1).ok()?;
             Some((event.name, File::from(opened)))
         };
-        // The PMU that QEMU emulates for arm64 has cycles that are only the time again, and counting them disturbs the sampling by them.
+        // The PMU that QEMU emulates for arm64 derives cycles from the time, and counting them
+        // disturbs sampling by them.
         let is_real =
             |event: &&Event| cfg!(target_arch = "x86_64") || event.kind == libbpf_sys::PERF_TYPE_SOFTWARE;
         Stat(EVENTS.iter().filter(is_real).filter_map(open).collect())
@@ -66,7 +68,7 @@ impl Stat {
         for (name, event) in &mut self.0 {
             let mut bytes = [0; 24];
             event.read_exact(&mut bytes).map_err(|error| {
-                GuestError::Failed(format!("failed to read what {name} counted: {error}"))
+                GuestError::Failed(format!("failed to read the count of {name}: {error}"))
             })?;
             let [count, enabled, running] =
                 [0, 8, 16].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
@@ -76,7 +78,8 @@ impl Stat {
     }
 }
 
-/// An event that shared its counter with others counted for a part of the time; perf takes the rest to be alike. None of one that never had it.
+/// Extrapolates an event that shared its counter with others and counted for a part of the time, as
+/// perf does. Returns none if it never had the counter.
 fn scaled(name: &str, count: u64, enabled: u64, running: u64) -> Option<Counter> {
     let whole = u128::from(count) * u128::from(enabled) / u128::from((running > 0).then_some(running)?);
     Some(Counter { event: name.to_owned(), count: whole.try_into().ok()?, estimated: running < enabled })
@@ -87,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_of_a_part_of_the_time_is_an_estimate_of_the_whole() {
+    fn extrapolates_a_count_of_a_part_of_the_time() {
         let counter = |count, estimated| Some(Counter { event: "cycles".to_owned(), count, estimated });
         assert_eq!(scaled("cycles", 1000, 50, 50), counter(1000, false));
         assert_eq!(scaled("cycles", 1000, 50, 20), counter(2500, true));

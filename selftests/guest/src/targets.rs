@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The targets of a measurement: chosen by seed, and rid of those the kernel refuses.
+//! The targets of a measurement: chosen by seed, without those the kernel refuses.
 //!
-//! Of a number of functions a refused one is replaced by the next of the seeded list; of all functions it is dropped.
+//! If a number of functions was asked for, the next one of the seeded list replaces a refused one.
+//! If all were asked for, a refused one is dropped.
 
 use crate::bpf::BpfError;
 use crate::functions;
@@ -11,11 +12,11 @@ use std::os::fd::AsFd;
 use tramplab_protocol::message::{GuestError, Refusal};
 use tramplab_protocol::{Functions, Mechanism};
 
-/// Targets in use, and those that replace refused ones.
+/// Targets in use, and replacements for refused ones.
 #[derive(Debug)]
 pub struct Targets {
     pub chosen: Vec<Target>,
-    /// In reverse: the next one is the last. None where all are in use, and what is refused is dropped.
+    /// In reverse: the next one is the last. None if all are in use and refused ones are dropped.
     spare: Option<Vec<Target>>,
     pub refused: Vec<Refusal>,
 }
@@ -39,12 +40,12 @@ impl Targets {
         Ok(Targets { chosen: candidates, spare, refused: Vec::new() })
     }
 
-    /// Puts the next target in the place of a refused one, or takes it out. Says whether there is another in its place.
+    /// Replaces a refused target with the next one, or removes it. Returns true if it was replaced.
     pub fn refuse(&mut self, index: usize, reason: &BpfError) -> Result<bool, GuestError> {
         let wanted = self.chosen.len();
         let next = match &mut self.spare {
             Some(spare) => Some(spare.pop().ok_or_else(|| too_few(wanted - 1, wanted))?),
-            // The last one's reason is why nothing can be measured.
+            // The last target's refusal explains why nothing can be measured.
             None if wanted == 1 => return Err(GuestError::from(reason.clone())),
             None => None,
         };
@@ -57,12 +58,12 @@ impl Targets {
         Ok(replaced)
     }
 
-    /// Makes the first so many the whole list.
+    /// Truncates the list to the first `count`.
     pub fn keep(&mut self, count: usize) {
         self.chosen.truncate(count);
     }
 
-    /// Refuses what makes the kernel refuse the list as a whole, until it takes it.
+    /// Refuses the targets for which the kernel refuses the whole list, until it accepts the list.
     pub fn remove_offenders(&mut self, method: Method) -> Result<(), GuestError> {
         let program = method.load_empty(&self.chosen[0])?;
         let attach = |some: &[usize], targets: &Targets| {
@@ -73,10 +74,10 @@ impl Targets {
         while !suspects.is_empty() {
             let found = offenders(&suspects, &mut |some| attach(some, self));
             suspects.clear();
-            // From the end: what is dropped moves only those behind it.
+            // From the end, as dropping one moves those after it.
             for (index, error) in found.iter().rev() {
                 if self.refuse(*index, error)? {
-                    // Only the newcomers are still unknown.
+                    // Only replacements are still unknown.
                     suspects.push(*index);
                 }
             }
@@ -89,8 +90,9 @@ fn too_few(available: usize, wanted: usize) -> GuestError {
     GuestError::Unsupported(format!("{available} targets are available, {wanted} were asked for"))
 }
 
-/// What a mechanism can be asked to attach to. Of a number of functions only plain ones, so that all mechanisms but fmod_ret choose from
-/// the same list; of all functions every one that the kernel may take, for it to say so.
+/// The targets that a mechanism can be asked to attach to. For a number of functions only plain
+/// ones, so that all mechanisms but fmod_ret choose from the same list. For all functions every one
+/// that the kernel may accept.
 pub fn candidates(mechanism: Mechanism, wanted: Functions, known: &Known) -> Result<Vec<Target>, GuestError> {
     let (btf, symbols) = (known.btf()?, known.symbols()?);
     if mechanism.is_tracepoint() {
@@ -111,7 +113,7 @@ pub fn candidates(mechanism: Mechanism, wanted: Functions, known: &Known) -> Res
     Ok(found)
 }
 
-/// Those items of a list that are refused by themselves, found by halving what is refused.
+/// The items of a list that are refused by themselves, found by bisection.
 fn offenders<T: Copy, E>(items: &[T], accept: &mut impl FnMut(&[T]) -> Result<(), E>) -> Vec<(T, E)> {
     match (accept(items), items) {
         (Ok(()), _) | (Err(_), []) => Vec::new(),
@@ -131,7 +133,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn halving_finds_exactly_the_offenders_in_few_tries() {
+    fn bisection_finds_exactly_the_offenders_in_few_tries() {
         let items: Vec<u32> = (0..1000).collect();
         for bad in [vec![], vec![0], vec![999], vec![17, 18], (0..1000).step_by(100).collect::<Vec<_>>()] {
             let mut tries = 0;
@@ -142,7 +144,7 @@ mod tests {
             assert_eq!(found.iter().map(|(i, ())| *i).collect::<Vec<_>>(), bad);
             assert!(tries <= 1 + bad.len() * 21, "{tries} tries for {} offenders", bad.len());
         }
-        // 8 refused, as a list of one, ends.
+        // A refused list of one ends the search.
         assert_eq!(offenders(&[8], &mut |_| Err("no")), [(8, "no")]);
     }
 
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_targets_say_how_many_there_are() {
+    fn reports_the_number_of_available_targets() {
         let Err(GuestError::Unsupported(reason)) = Targets::choose(named(&["a", "b"]), count(3), 1) else {
             panic!("three out of two");
         };
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_list_begins_a_long_one() {
+    fn a_short_list_is_the_head_of_a_long_one() {
         let all: Vec<String> = (0..100).map(|i| format!("f{i:03}")).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let choose = |wanted, seed| Targets::choose(named(&all), wanted, seed).unwrap();
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_replaced_of_a_number_and_dropped_of_all() {
+    fn replaces_refused_targets_of_a_number_and_drops_those_of_all() {
         let refusal = BpfError::new("make a link", libc::EINVAL, "");
         let mut some = Targets::choose(named(&["a", "b", "c"]), count(2), 1).unwrap();
         let mut all = Targets::choose(named(&["a", "b", "c"]), Functions::All, 1).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes the kernel pass through the functions that the programs trace, once per call, from a system call.
+//! Makes the kernel pass the traced functions, once per call, from a system call.
 
 use crate::bpf::{self, BpfError, Kind};
 use crate::delivering::Delivering;
@@ -11,35 +11,37 @@ use tramplab_protocol::Mechanism;
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::{GuestError, Symbol};
 
-/// What a measurement attaches to and how it is hit.
+/// The target of a measurement, and the way to hit it.
 #[derive(Debug)]
 pub struct Traced {
     pub target: Target,
-    /// The function in which the programs run: the target, or what holds the tracepoint.
+    /// The function in which the programs run: the target, or the holder of the tracepoint.
     pub function: &'static str,
     pub trigger: Trigger,
 }
 
 #[derive(Debug)]
 pub enum Trigger {
-    /// An unattached program of the right type: running it makes the kernel call its test functions.
+    /// An unattached program of the right type. Running it makes the kernel call its test
+    /// functions.
     TestRun(OwnedFd),
-    /// The thread names itself.
+    /// The thread sets its own name.
     Rename,
 }
 
-/// The kernel's own test functions (net/bpf/test_run.c), there with every BPF_SYSCALL and NET.
+/// The kernel's own test function (net/bpf/test_run.c). Every kernel with BPF_SYSCALL and NET has
+/// it.
 const TEST_FUNCTION: &str = "bpf_fentry_test1";
 const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
-/// Passed by every prctl(2), and modifiable as all hooks of security modules are: for kernels that let nobody modify
-/// their test function (those before 6.2 without CONFIG_FUNCTION_ERROR_INJECTION).
+/// A hook that every prctl(2) passes. Hooks of security modules are modifiable. For kernels whose
+/// test function is not (before 6.2 without CONFIG_FUNCTION_ERROR_INJECTION).
 const MODIFY_HOOK: &str = "security_task_prctl";
 const TRACEPOINT: &str = "task_rename";
 const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
-/// All that hits are measured at.
+/// All functions whose hits are measured.
 pub const FUNCTIONS: [&str; 4] = [TEST_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TRACEPOINT_FUNCTION];
 
-/// What a measurement of hits needs, of a mechanism that this kernel has.
+/// The parts of a measurement of hits, for a mechanism that this kernel has.
 #[derive(Debug)]
 pub struct Hit {
     pub method: Method,
@@ -55,15 +57,16 @@ impl Hit {
         let function = known.reference(traced.function)?.ok_or_else(|| {
             GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
         })?;
-        // The empty program: what it is refused for is the kernel's word on the mechanism, not on what is measured. And so nothing is measured
-        // by the first attaching of a boot, whose hits are others (kretprobe.multi on arm64, 7.2).
+        // Attach the empty program first. A refusal of it is the kernel's answer about the
+        // mechanism, not about the measured program. It also keeps the first attach of a boot out
+        // of the measurement, whose hits differ (kretprobe.multi on arm64, 7.2).
         method.probe(&traced.target)?;
         Ok(Hit { method, traced, function: function.clone() })
     }
 }
 
 impl Traced {
-    /// The target of a mechanism's measurement.
+    /// The target for a measurement of a mechanism.
     pub fn of(mechanism: Mechanism, known: &Known) -> Result<Traced, GuestError> {
         let btf = known.btf()?;
         let missing = |what: &str| GuestError::Unsupported(format!("it has no {what}"));
@@ -101,24 +104,24 @@ impl Traced {
 }
 
 impl Trigger {
-    /// One hit.
+    /// Makes one hit.
     pub fn pull(&self) -> Result<(), BpfError> {
         match self {
             Trigger::TestRun(program) => bpf::test_run(program.as_fd()),
             Trigger::Rename => {
-                // SAFETY: the name lives through the call. It cannot fail: the pointer is good.
+                // SAFETY: the name outlives the call. It cannot fail: the pointer is good.
                 unsafe { libc::prctl(libc::PR_SET_NAME, c"tramplab-agent".as_ptr()) };
                 Ok(())
             }
         }
     }
 
-    /// So many hits.
+    /// Makes `hits` hits.
     pub fn pull_all(&self, hits: u32) -> Result<(), BpfError> {
         (0..hits).try_for_each(|_| self.pull())
     }
 
-    /// So many hits, recorder armed, with delivery of what it records if there is one.
+    /// Makes `hits` hits with the recorder armed, and with delivery of the records if requested.
     pub fn record(
         &self,
         hits: u32,
@@ -130,7 +133,8 @@ impl Trigger {
             Some(delivering) => Magic::Deliver.execute_with(delivering.setup()),
             None => Magic::Arm.execute(),
         }
-        // The recorder flushes translated code at the arming instruction; this enters the kernel once before it counts.
+        // The recorder flushes translated code at the arming instruction. This enters the kernel
+        // once before it counts.
         let _ = nix::sched::sched_yield();
         let pulled = self.pull_all(hits);
         Magic::Disarm.execute();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trigger-cost measurement: hits the empty program against the clock, attached and not in turns, and then while the
-//! recorder is armed. That the program ran, only the trace tells: an empty one counts nothing.
+//! Measures trigger cost: hits the empty program against the clock, attached and detached in turns,
+//! then with the recorder armed. Only the trace shows that the program ran: an empty one counts
+//! nothing.
 
 use crate::beside;
 use crate::bpf::{self, BpfError, Link};
@@ -12,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
 
-/// The empty program and its link, and what is attached beside: dropped, they are detached and gone from kallsyms.
+/// The empty program with its link, and the tracers beside it. Dropping them detaches and removes
+/// them from kallsyms.
 #[derive(Debug)]
 pub struct Attached {
     _link: Link,
@@ -20,7 +22,8 @@ pub struct Attached {
     _beside: beside::Attached,
 }
 
-/// Runs the measurement; the program stays attached while the second value lives. The third are the names of the moment when it is.
+/// Runs the measurement. The program stays attached while the second value lives. The third value
+/// holds the names at that moment.
 pub fn measure(
     request: &TriggerRequest,
     known: &Known,
@@ -36,7 +39,7 @@ pub fn measure(
     let mut link = attach()?;
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
     for round in 0..request.rounds {
-        // Each round begins with what the one before ended with: attached and detached come first in turns.
+        // Rounds alternate the order, so each begins in the state in which the one before ended.
         if round % 2 == 0 {
             attached_ns.push(timed()?);
             drop(link);
@@ -49,11 +52,12 @@ pub fn measure(
             attached_ns.push(timed()?);
         }
     }
-    // Last: each attaching may make another trampoline, and it is the one that is there in the end whose addresses resolve.
+    // Last, because each attach may make another trampoline; only the final one's addresses
+    // resolve.
     traced.trigger.pull_all(request.warmup)?;
     traced.trigger.record(request.hits, heartbeat, None)?;
 
-    // Read again: before, the program was not there.
+    // Read the names again: before, the program did not exist.
     let names = known.names()?;
     let code = bpf::code(program.as_fd())?;
     let symbol = names.resolve(code.start).ok_or_else(|| {
@@ -63,7 +67,8 @@ pub fn measure(
         mechanism,
         function,
         points: mechanism.points().to_vec(),
-        // By kallsyms it ends where the next symbol begins, which may be that of the trampoline, or far behind.
+        // In kallsyms it ends where the next symbol begins, which may be the trampoline's or far
+        // away.
         program: Symbol { end: code.end, ..symbol },
         hits: request.hits,
         attached_ns,
@@ -73,7 +78,7 @@ pub fn measure(
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
 }
 
-/// Nanoseconds that so many hits take; the first few, which run into code just patched, come before.
+/// Nanoseconds of `hits` hits. Warm-up hits come first, which run into code that was just patched.
 fn time(trigger: &Trigger, warmup: u32, hits: u32, heartbeat: Option<&Heartbeat>) -> Result<u64, BpfError> {
     let _held = heartbeat.map(Heartbeat::hold);
     trigger.pull_all(warmup)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program finds in a guest beside the agent: the folders, mounts and the network interface `lo` that a machine has, and
-//! that the kernel's own tests take for granted.
+//! Sets up the folders, mounts and the network interface `lo` that programs expect of a machine,
+//! and that the kernel's own tests take for granted.
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -14,7 +14,7 @@ const FOLDERS: [&str; 5] = ["/mnt", "/root", "/var/tmp", "/dev/shm", "/dev/pts"]
 const MOUNTS: [(&str, &str); 4] =
     [("cgroup2", "/sys/fs/cgroup"), ("tmpfs", "/dev/shm"), ("devpts", "/dev/pts"), ("tmpfs", "/tmp")];
 
-/// Once in a guest. What a kernel lacks is said, and then missed by the program that wants it.
+/// Runs once per guest. Prints the parts that a kernel lacks; programs that need them fail.
 pub fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -37,7 +37,7 @@ pub fn prepare() {
 
 fn loopback_up() -> nix::Result<()> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // SAFETY: plain data, for which all zeros are a value.
+    // SAFETY: plain data, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;

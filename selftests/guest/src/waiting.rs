@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long the agent's thread is off the CPU, by the kernel stack it left with: a BPF program on `sched_switch`.
+//! Times how long the agent's thread is off the CPU, by the kernel stack it left with, with a BPF
+//! program on `sched_switch`.
 
 use crate::libbpf_log;
 use crate::mapping::Mapping;
@@ -10,7 +11,7 @@ use tramplab_protocol::message::{GuestError, Wait};
 
 const WAITING: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waiting.bpf.o"));
 
-/// As `state` of waiting.bpf.c.
+/// Same layout as `state` in waiting.bpf.c.
 #[repr(C)]
 struct State {
     phase: u32,
@@ -19,10 +20,10 @@ struct State {
     stack: i64,
 }
 
-/// Phase and id of the stack, as the program's key.
+/// Phase and stack id: the program's key.
 type Key = (u32, i32);
 
-/// The program, attached; its phases are any numbers but 0.
+/// The attached program. Phases are any numbers but 0.
 pub struct Waiting {
     state: Mapping,
     waits: MapHandle,
@@ -63,13 +64,15 @@ impl Waiting {
         self.set_phase(0);
     }
 
-    /// By the thread that is timed, which is on the CPU now: a wait belongs to a phase wholly or not at all.
+    /// Sets the phase. Call it on the timed thread, which is then on the CPU: a wait belongs to one
+    /// phase entirely.
     fn set_phase(&self, phase: u32) {
         // SAFETY: inside the mapping; the program only reads it.
         unsafe { (&raw mut (*self.state.as_ptr::<State>()).phase).write_volatile(phase) };
     }
 
-    /// All waits of a phase so far, longest first. Stacks begin in the `scheduler`'s function that switches.
+    /// All waits of a phase so far, longest first. Stacks begin in the switching function of the
+    /// `scheduler`.
     pub fn of_phase(&self, phase: u32, scheduler: Option<&Range<u64>>) -> Result<Vec<Wait>, GuestError> {
         let mut waits = Vec::new();
         for key in self.waits.keys() {
@@ -83,7 +86,7 @@ impl Waiting {
         Ok(waits)
     }
 
-    /// Empty where the stack is not known.
+    /// Empty if the stack is unknown.
     fn stack(&self, id: i32) -> Result<Vec<u64>, GuestError> {
         let Ok(id) = u32::try_from(id) else { return Ok(Vec::new()) };
         let bytes = self.stacks.lookup(&id.to_ne_bytes(), MapFlags::ANY).map_err(failed)?.unwrap_or_default();
@@ -92,7 +95,8 @@ impl Waiting {
     }
 }
 
-/// Leaves out the innermost frames, which are the timing program's own; all stay where it is not seen who called it.
+/// Removes the innermost frames, which belong to the timing program. Keeps all if the scheduler's
+/// frame is missing.
 fn from_scheduler(mut stack: Vec<u64>, scheduler: Option<&Range<u64>>) -> Vec<u64> {
     let own = scheduler.and_then(|range| stack.iter().position(|address| range.contains(address)));
     stack.drain(..own.unwrap_or(0));
@@ -130,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_layouts_are_the_ones_read_here() {
+    fn reads_the_layouts_of_the_program() {
         let object = ObjectBuilder::default().open_memory(WAITING).unwrap();
         let sizes: Vec<(String, u32, u32)> = object
             .maps()

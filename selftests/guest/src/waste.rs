@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The LBR-waste measurement: attaches a capturing program and hits it while the recorder is armed.
+//! Measures branch-record waste: attaches a capturing program and hits it while the recorder is
+//! armed.
 
 use crate::MEASURING_CPU;
 use crate::bpf::{self, Link};
@@ -12,14 +13,14 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu};
 
-/// A capturing program and its link: dropped, they are detached and gone from kallsyms.
+/// A capturing program and its link. Dropping them detaches and removes them from kallsyms.
 #[derive(Debug)]
 pub struct Attached {
     _link: Link,
     _program: OwnedFd,
 }
 
-/// Runs the measurement; the program stays attached while the second value lives.
+/// Runs the measurement. The program stays attached while the second value lives.
 pub fn measure(
     request: &LbrWasteRequest,
     known: &Known,
@@ -30,7 +31,7 @@ pub fn measure(
     let capture = known.capture()?;
     let program = capture.load(method, &traced.target)?;
     let link = method.link(program.as_fd(), &traced.target)?;
-    // Only a machine with branch records has such an event, and only then is the snapshot more than an error.
+    // Only a machine with branch records has such an event. Without one the snapshot is an error.
     let branches = bpf::record_branches(MEASURING_CPU as i32, bpf::ALL_BRANCHES);
     let pmu = Pmu { depth: depth(), refused: branches.as_ref().err().map(ToString::to_string) };
 
@@ -42,7 +43,7 @@ pub fn measure(
     capture.write(&State::zeroed())?;
     traced.trigger.record(request.hits, heartbeat, delivering.as_ref())?;
     let after = capture.read()?;
-    // Of two events that want other branches the kernel serves one.
+    // The kernel serves one of two events that want different branches.
     let hardware = match branches {
         Ok(branches) => {
             drop(branches);
@@ -68,7 +69,7 @@ pub fn measure(
     Ok((reply, Attached { _link: link, _program: program }))
 }
 
-/// What the CPU's own records hold of each hit. The event is a new one each time, so that the ring begins empty.
+/// The CPU's own records of each hit. Every hit gets a new event, so that the ring begins empty.
 fn hits_under(
     branch_sample_type: u64,
     trigger: &Trigger,
@@ -97,7 +98,7 @@ fn hits_under(
     Ok(CpuRecords { branch_sample_type, snapshots })
 }
 
-/// By the PMU that keeps most: cores may differ.
+/// Records of the PMU that keeps most: cores may differ.
 fn depth() -> Option<u32> {
     let devices = fs::read_dir("/sys/bus/event_source/devices").ok()?.flatten();
     let cpus = devices.filter(|device| device.file_name().to_string_lossy().starts_with("cpu"));

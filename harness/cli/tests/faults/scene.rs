@@ -66,7 +66,7 @@ const SOON: Duration = Duration::from_millis(20);
 const BEFORE: &str = "  - boot: {}\n";
 const AFTER: &str = "  - lbr_waste: { mechanisms: [fentry] }\n";
 /// What the agent prints when it begins to be silent.
-const SILENT: &str = "asked for: Silence";
+const SILENT: &str = "requested fault: Silence";
 /// Room for cells without a trace, and not for the trace of so many hits.
 const SMALL: &str = "size=1m";
 const LARGE: &str = "  - lbr_waste: { mechanisms: [fentry], hits: 2000 }\n";
