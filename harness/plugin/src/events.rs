@@ -44,10 +44,10 @@ pub unsafe fn register_vcpus(id: PluginId) {
 /// Pass the id QEMU gave, while the plugin is being installed or was just reset.
 pub unsafe fn register_translation(id: PluginId) {
     extern "C" fn before(_: PluginId, tb: *mut Tb) {
-        crate::translated(tb);
+        crate::instrument::translated(tb);
     }
     extern "C" fn since(tb: *mut Tb, _: *mut c_void) {
-        crate::translated(tb);
+        crate::instrument::translated(tb);
     }
     // SAFETY: the caller's promise.
     unsafe { qemu_plugin_register_vcpu_tb_trans_cb(id, either!(before, since), null_mut()) };

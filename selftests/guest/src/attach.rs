@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The attach measurement: rounds against the clock, watched by nothing.
+//! Measures attaching: rounds against the clock, without a watcher.
 
 use crate::rounds::Prepared;
 use tramplab_protocol::message::{AttachReply, AttachRequest, GuestError};
 
-/// Measures the rounds of a request, or as many as its budget leaves.
+/// Measures the rounds of a request, or as many as its budget allows.
 pub fn measure(request: &AttachRequest, prepared: &mut Prepared) -> Result<AttachReply, GuestError> {
     let mut rounds = Vec::new();
     while rounds.len() < request.rounds as usize && (rounds.is_empty() || prepared.stopped.is_none()) {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plugin's delivery of branch records, from this side: what it must know of the kernel.
+//! Starts the plugin's delivery of branch records, and finds the kernel facts it needs.
 
 use crate::kallsyms::Kallsyms;
 use tramplab_protocol::delivery::{Cpu, SETUP_BYTES, Setup};
 use tramplab_protocol::message::GuestError;
 
-/// The static call that a snapshot is. Its key begins with the pointer to the function that is called.
+/// The static call for a snapshot. Its key begins with the pointer to the called function.
 const KEY: &str = "__SCK__perf_snapshot_branch_stack";
-/// That function as long as no driver is there. Of arm64's there are copies: only the key tells which.
+/// The called function while no driver is loaded. arm64 has copies of it, and only the key tells
+/// which is called.
 const STAND_IN: &str = "__static_call_return0";
 
 /// The setup in memory, where the plugin reads it.
 #[derive(Debug)]
 pub struct Delivering {
     setup: [u8; SETUP_BYTES],
-    /// Stands in for the key where kallsyms does not name it.
+    /// Replaces the key if kallsyms does not list it.
     _stand_in: Box<u64>,
 }
 

@@ -283,7 +283,8 @@ fn is_bound(name: &str) -> bool {
     name.starts_with('_') && ["_start", "_end", "_begin", "text"].iter().any(|end| name.ends_with(end))
 }
 
-/// `ffffffff81000000 T _text` or `ffffffffc0200000 t bpf_prog_6deef7357e7b4530_capture<TAB>[bpf]`, at `start` of the text.
+/// Parses `ffffffff81000000 T _text`, or a module's line such as
+/// `ffffffffc0200000 t bpf_prog_6deef7357e7b4530_capture<TAB>[bpf]`. It begins at `start` of the text.
 fn parse_line(line: &str, start: usize) -> Option<Entry> {
     let (address, rest) = line.split_once(' ')?;
     let (kind, rest) = rest.split_once(' ')?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Keeps what libbpf says, so that a refusal can quote it, and off the console, where it would be noise.
+//! Keeps libbpf's messages off the console, so that a refusal can quote them.
 
 use libbpf_rs::{PrintLevel, set_print};
 use std::sync::{Mutex, PoisonError};
 
-/// Enough for the end of a verifier log; the rest of it explains less.
+/// Bytes: enough for the end of a verifier log, which explains most.
 const KEPT: usize = 4096;
 
 static LOG: Mutex<String> = Mutex::new(String::new());
@@ -22,7 +22,7 @@ pub fn clear() {
     take();
 }
 
-/// The end of what was said since the last call.
+/// Returns the end of the messages since the last call.
 pub fn take() -> String {
     let log = std::mem::take(&mut *LOG.lock().unwrap_or_else(PoisonError::into_inner));
     let mut start = log.len().saturating_sub(KEPT);

@@ -22,8 +22,8 @@ const BEAT: Duration = Duration::from_millis(HEARTBEAT_MS * 3 / 4);
 pub enum LinkError {
     #[error(
         "no virtio-serial port named {PORT_NAME} appeared within {} s (found: {found}); \
-         does the kernel have CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_CONSOLE built in (as modules they do only with the kernel's own \
-         package), and QEMU the device?",
+         expected the device in QEMU, and CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_CONSOLE built in \
+         (modules work only with the kernel's own package)",
         PORT_DEADLINE.as_secs()
     )]
     NoPort { found: String },

@@ -55,8 +55,8 @@ const MEASURING_CPU: usize = 0;
 #[derive(Debug, thiserror::Error)]
 enum AgentError {
     #[error(
-        "the agent mounts, powers off and measures a whole machine, so it runs as process 1 only, or where the kernel's command \
-         line has {PROGRAM_WORD}"
+        "the agent takes over the whole machine: it runs only as process 1, or with {PROGRAM_WORD} on \
+         the kernel's command line"
     )]
     NotInit,
     #[error(transparent)]
@@ -262,9 +262,7 @@ impl Agent {
                 Response::Calls(calls::compare(&request, &self.known)?)
             }
             Command::Exec(request) => {
-                let line = self.line.as_ref();
-                let line =
-                    line.ok_or_else(|| GuestError::Failed("a program cannot be an order".to_owned()))?;
+                let line = self.line("a program")?;
                 let mut say = |text| {
                     let said = line.events.send(&Event::Output { id, text });
                     said.map_err(|error| GuestError::Failed(format!("failed to talk to the host: {error}")))
@@ -274,8 +272,7 @@ impl Agent {
                 Response::Exec(exec::run(&request, &mut say)?)
             }
             Command::Inject(fault) => {
-                let line = self.line.as_ref();
-                let line = line.ok_or_else(|| GuestError::Failed("a fault cannot be an order".to_owned()))?;
+                let line = self.line("a fault")?;
                 match inject::inject(fault, &line.events)? {
                     inject::After::Answer => Response::Done,
                     inject::After::FallSilent => return Ok(Outcome::Silence),
@@ -292,6 +289,11 @@ impl Agent {
         Ok(Outcome::Reply(Box::new(response)))
     }
 
+    /// The link to the host. `what` names a command that cannot be an order.
+    fn line(&self, what: &str) -> Result<&Line, GuestError> {
+        self.line.as_ref().ok_or_else(|| GuestError::Failed(format!("{what} cannot be an order")))
+    }
+
     fn release(&mut self) {
         self.attached = None;
         self.names = None;
@@ -306,7 +308,7 @@ impl Agent {
         self.release();
         if self.left > 0 {
             return Err(GuestError::Failed(format!(
-                "{} links of a measurement that its time budget ended are still attached and would be measured along: \
+                "{} links of an earlier measurement are still attached, as its time budget ended: \
                  start another guest",
                 self.left
             )));

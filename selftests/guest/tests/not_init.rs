@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Started by hand, the agent must refuse: it would mount over, unbind and power off the machine.
+//! The agent must refuse to run when started by hand: it would mount over, unbind and power off the
+//! machine.
 
 use std::process::Command;
 
@@ -9,7 +10,7 @@ fn refuses_to_run_as_anything_but_init() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("process 1 only"), "{text}");
-    // The word that lets it run elsewhere is taken from the kernel's command line, and from nowhere else.
+    // The word that lets it run elsewhere counts only on the kernel's command line.
     let output = Command::new(env!("CARGO_BIN_EXE_tramplab-agent"))
         .arg("tramplab.agent=program")
         .env("tramplab.agent", "program")

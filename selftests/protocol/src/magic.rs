@@ -58,7 +58,8 @@ impl Magic {
         self.execute_with(std::ptr::null());
     }
 
-    /// Executes the instruction while a register (x86-64: `rax`, arm64: `x0`) points at its argument.
+    /// Executes the instruction while a register points at its argument (x86-64: `rax`, arm64:
+    /// `x0`).
     #[inline(always)]
     pub fn execute_with(self, argument: *const u8) {
         // SAFETY: architectural no-ops. The plugin may read the memory behind the pointer, like a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fault matrix: each row causes one fault for real, under the real command line, and checks the
-//! verdict. With `TRAMPLAB_FAULTS_TABLE=FILE` the rows are also written to FILE, as docs/faults.md
+//! The fault matrix: each row causes one fault for real, under the real command line, and checks
+//! the verdict. With `TRAMPLAB_FAULTS_TABLE=FILE` the rows are also written to FILE, as docs/faults.md
 //! has them.
 
 #[path = "../command/mod.rs"]
@@ -9,6 +9,7 @@ mod observed;
 mod place;
 mod rows;
 mod scene;
+mod started;
 mod table;
 
 use libtest_mimic::{Arguments, Completion, Trial};

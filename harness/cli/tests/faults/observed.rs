@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What came of a fault, and what was to come of it.
+//! The expected and the observed result of a fault.
 
 use std::time::Duration;
 use tramplab_model::run::{ErrorKind, Outcome};
 
-/// What a row expects.
+/// The expectation of a row.
 #[derive(Clone, Copy, Debug)]
 pub enum Ends {
-    /// The cell has no measurement, for this reason, and the run ends with 3.
+    /// The cell has no measurement, for this reason, and the run exits with 3.
     Error(ErrorKind, &'static str),
-    /// Nothing begins; the exit code, and what is said.
+    /// Nothing begins: the exit code, and a part of the error.
     Refused(i32, &'static str),
-    /// The run is stopped and known to be; the exit code.
+    /// The run is stopped and marked as interrupted; the exit code.
     Stopped(Option<i32>),
-    /// What is broken is told (these words), and everything is measured, as without the fault.
+    /// The fault is reported with these words, and everything is measured as without it.
     Overcome(&'static str),
 }
 
-/// What was seen.
+/// The observation.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// None: by a signal.
+    /// None if a signal ended it.
     pub code: Option<i32>,
     pub verdict: Verdict,
-    /// From the fault to the verdict; of a fault inside a guest, from its cell's beginning.
+    /// From the fault to the verdict. For a fault inside a guest, from its cell's beginning.
     pub taken: Duration,
-    /// Processes, sockets and files that should not be there.
+    /// Processes, sockets and files that should be gone.
     pub left: Vec<String>,
     pub kept: Kept,
-    /// What was said, for the message of a test that fails.
+    /// The command's output, for the message of a failing test.
     #[expect(dead_code, reason = "shown with the rest")]
     pub said: String,
 }
 
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// Of the cell with the fault.
+    /// The outcome of the cell with the fault.
     Cell(Outcome),
-    /// There is no run; the error that was said.
+    /// There is no run; the error message.
     NoRun(String),
-    /// What `run.json` says of the whole.
+    /// `run.json` says that the run was interrupted.
     Interrupted,
-    /// Every cell was measured, by what words; whether as without the fault.
+    /// Every cell was measured, with these words. `the_same`: as without the fault.
     Measured { told: String, the_same: bool },
-    /// Something else.
+    /// Anything else.
     Unexpected(String),
 }
 
-/// Results beside the one with the fault: of those that there were to be.
+/// Results of the other cells, and how many were due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub results: usize,
@@ -55,7 +55,7 @@ pub struct Kept {
 }
 
 impl Ends {
-    /// Why this is not what was expected.
+    /// Returns the difference from the expectation.
     pub fn differs(&self, observed: &Observed) -> Option<String> {
         let code = match (self, &observed.verdict) {
             (Ends::Error(kind, words), Verdict::Cell(Outcome::Error { kind: found, message })) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a row happens: a folder of its own for all that it writes, and a look at what is left in it.
+//! The folder of a row: it holds everything the row writes, and shows what is left afterwards.
 
 use crate::{NotRun, command::tramplab};
 use std::{
@@ -14,14 +14,14 @@ use tempfile::TempDir;
 use tramplab_model::run::Backend;
 use walkdir::WalkDir;
 
-/// A process of a guest's.
+/// A process of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Qemu,
     Vng,
 }
 
-/// What a run's folder has at its end, whatever happened.
+/// Files that a run's folder may have at its end.
 const KNOWN: [&str; 13] = [
     "run.json",
     "plan.json",
@@ -37,15 +37,15 @@ const KNOWN: [&str; 13] = [
     "6.12.config",
     "summary.md",
 ];
-/// Of the folders' names.
+/// Prefix of the folders' names.
 pub const PREFIX: &str = "tramplab-fault-";
-/// For processes that were killed to be gone.
+/// How long killed processes may take to disappear.
 const GOING: Duration = Duration::from_secs(10);
 
 pub struct Place {
     dir: TempDir,
     vm: Backend,
-    /// Shared by rows that do it no harm.
+    /// Shared by rows that do not harm it.
     shared_cache: PathBuf,
 }
 
@@ -61,7 +61,7 @@ impl Place {
         Ok(Place { dir, vm, shared_cache: shared_cache.to_owned() })
     }
 
-    /// What starts its guests.
+    /// The backend that starts the guests.
     pub fn vm(&self) -> Backend {
         self.vm
     }
@@ -74,12 +74,12 @@ impl Place {
         self.dir.path().join("runs")
     }
 
-    /// For rows that would harm the others'.
+    /// A cache for rows that would harm the shared one.
     pub fn own_cache(&self) -> PathBuf {
         self.dir.path().join("cache")
     }
 
-    /// `vm-test` of a suite with these tests.
+    /// `vm-test` for a suite with these tests.
     pub fn vm_test(&self, suite: &str) -> Command {
         self.vm_test_under("tcg", suite)
     }
@@ -94,13 +94,13 @@ impl Place {
         command.env("TMPDIR", self.dir.path().join("tmp"));
         match self.vm {
             Backend::Qemu => command.env("TRAMPLAB_CACHE", &self.shared_cache),
-            // The user's, which may have the only virtme-ng there is.
+            // The user's cache, which may have the only virtme-ng.
             Backend::VirtmeNg => command.args(["--vm", "virtme-ng"]),
         };
         command
     }
 
-    /// A program in another one's place. That is `$REAL`.
+    /// Writes a script to run in place of another program, which is `$REAL`.
     pub fn script(&self, name: &str, real: &Path, script: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         fs::write(&path, format!("#!/bin/sh\nREAL='{}'\n{script}\n", real.display())).unwrap();
@@ -108,7 +108,7 @@ impl Place {
         path
     }
 
-    /// Processes that work for this place: they have its name in their environment or on their command line.
+    /// Processes of this place: they have its name in their environment or on their command line.
     pub fn processes(&self) -> Vec<(i32, String)> {
         let name = self.dir.path().as_os_str().as_bytes();
         let has = |text: &[u8]| text.windows(name.len()).any(|part| part == name);
@@ -124,7 +124,7 @@ impl Place {
         found
     }
 
-    /// One of the processes that run the guest of a cell. By virtme-ng there is one guest at a time.
+    /// A process that runs the guest of a cell. virtme-ng runs one guest at a time.
     pub fn process_of(&self, part: Part, cell: &Path) -> Option<i32> {
         let folder = format!("{} ", cell.display());
         let is_of_a_shell =
@@ -132,13 +132,13 @@ impl Place {
         let is_it = |line: &str| match (part, self.vm) {
             (Part::Qemu, Backend::Qemu) => line.contains("-plugin") && line.contains(&folder),
             (Part::Qemu, Backend::VirtmeNg) => line.contains(" -plugin ") && !is_of_a_shell(line),
-            // Not the shell that guards it, and was given its command line.
+            // Not its guarding shell, which has the same words on its command line.
             (Part::Vng, _) => line.contains(" --skip-modules ") && !is_of_a_shell(line),
         };
         self.processes().into_iter().find(|(_, line)| is_it(line)).map(|(pid, _)| pid)
     }
 
-    /// What should not be there when all has ended.
+    /// Processes, sockets and files that should be gone after the end.
     pub fn left(&self) -> Vec<String> {
         let began = Instant::now();
         while !self.processes().is_empty() && began.elapsed() < GOING {
@@ -156,7 +156,7 @@ impl Place {
         let unknown = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_of_the_plan = path.parent().is_some_and(|folder| folder.ends_with("jobs"));
-            // Of `suite::boots`.
+            // Written by `suite::boots`.
             let says_what_boots = name.ends_with(".boots");
             !KNOWN.contains(&name) && name != "latest" && !is_of_the_plan && !says_what_boots
         };
@@ -169,7 +169,7 @@ impl Place {
     }
 }
 
-/// The same command where it sees other mounts than everybody else: what `script` has mounted.
+/// Wraps a command so that it alone sees the mounts of `script`.
 pub fn with_mounts(script: &str, command: &Command) -> Result<Command, NotRun> {
     let unshare = |script: &str| {
         let mut unshare = Command::new("unshare");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table. Rows that wait long come first.
+//! The table of faults. Rows with long waits come first.
 
 use crate::{
     observed::{Ends, Observed},
@@ -9,17 +9,17 @@ use crate::{
 use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM};
 use tramplab_model::run::{Backend, ErrorKind};
 
-/// One thing that goes wrong, and what must come of it.
+/// A fault and its expected result.
 pub struct Row {
     pub fault: &'static str,
-    /// What starts the guests.
+    /// The backend that starts the guests.
     pub vm: Backend,
     pub cause: Cause,
     pub ends: Ends,
 }
 
 impl Row {
-    /// What is not as it must be.
+    /// Returns the difference from the expectation.
     pub fn wrong(&self, observed: &Observed) -> Option<String> {
         let kept = observed.kept;
         self.ends
@@ -35,7 +35,7 @@ pub fn all() -> Vec<Row> {
     };
     let error = Ends::Error;
     let by_qemu = [
-        // Guests that say nothing any more.
+        // Silent guests.
         (
             "QEMU hangs from its start",
             Cause::Qemu(Some(HANGING)),
@@ -104,7 +104,7 @@ pub fn all() -> Vec<Row> {
             Cause::KilledOften(20),
             Ends::Overcome("2 pass"),
         ),
-        // Where it is started: `$DIR` is an empty folder.
+        // The environment of the command. `$DIR` is an empty folder.
         ("standard error is full", Cause::Shell("exec \"$@\" 2>/dev/full"), Ends::Overcome("2 pass")),
         ("standard descriptors are closed", Cause::Shell("exec \"$@\" <&- >&- 2>&-"), Ends::Overcome("")),
         (
@@ -147,15 +147,15 @@ pub fn all() -> Vec<Row> {
         ("KVM is broken, and asked for", Cause::Kvm("kvm"), Ends::Refused(3, "no guest runs under KVM here")),
         ("KVM is broken, and not asked for", Cause::Kvm("auto"), Ends::Overcome("using TCG")),
     ];
-    // Its processes are others (vng, its shells, virtiofsd), and so is the guest's init.
+    // Other processes (vng, its shells, virtiofsd), and another init in the guest.
     let by_virtme_ng = [
         ("virtme-ng: the kernel panics", Cause::Guest("panic"), error(Panic, "sysrq triggered crash")),
-        // The other init switches off when its program has ended, and virtme-ng ends.
+        // The other init powers off when its program ends, and virtme-ng ends.
         ("virtme-ng: the agent ends", Cause::Guest("exit_agent"), error(QemuExit, "virtme-ng ended")),
         (
             "virtme-ng: QEMU is killed (SIGKILL)",
             Cause::SignalTo(Part::Qemu, SIGKILL),
-            // Not by a signal: it sees QEMU's end.
+            // virtme-ng sees QEMU's end and exits without a signal.
             error(QemuExit, "virtme-ng ended with exit status"),
         ),
         ("virtme-ng: it is killed itself", Cause::SignalTo(Part::Vng, SIGKILL), error(QemuExit, "SIGKILL")),
@@ -172,19 +172,20 @@ pub fn all() -> Vec<Row> {
     by_qemu.chain(by_virtme_ng.into_iter().map(of(Backend::VirtmeNg))).collect()
 }
 
-/// Answers what it is, and starts nothing.
+/// Answers queries, and hangs instead of starting a guest.
 const HANGING: &str = "case \"$*\" in *-kernel*) exec sleep 1000;; esac\nexec \"$REAL\" \"$@\"";
 const OLD: &str =
     "case \"$1\" in --version) echo 'QEMU emulator version 7.0.0';; *) exec \"$REAL\" \"$@\";; esac";
 const NEW: &str = "echo 'virtme-ng 2.0'";
-/// As one that was configured with --disable-plugins: its help is silent, and `-plugin` ends with `-plugin: invalid option`.
+/// Behaves like a QEMU configured with --disable-plugins: its help does not mention plugins, and
+/// `-plugin` fails with `-plugin: invalid option`.
 const PLAIN: &str = "case \"$*\" in -help) \"$REAL\" -help | grep -v -e -plugin;; \
                      *-plugin*) echo 'qemu-system-x86_64: -plugin: invalid option' >&2; exit 1;; *) exec \"$REAL\" \"$@\";; esac";
 
-/// The folder of the runs, which the command line names, is another one.
+/// Replaces the folder of the runs on the command line.
 const ODD_RUNS: &str = "for word; do\n  shift\n  [ \"$word\" = \"$RUNS\" ] && word=$(printf '/tmp/\\377')\n  \
                         set -- \"$@\" \"$word\"\ndone\nexec \"$@\"";
-/// Only the harness is limited, and not what takes down its words; with its exit code.
+/// Limits only the harness, not the process that copies its output; keeps its exit code.
 const NO_FILE_GROWS: &str = "exec 3>&1\ncode=$({ { (ulimit -f 0; exec \"$@\" 2>&1 3>&-); echo $? >&4; } | cat >&3; } 4>&1)\nexit $code";
 /// `$CACHE` is an empty folder.
 const READ_ONLY: &str = "mount --bind \"$CACHE\" \"$CACHE\"\nmount -o remount,bind,ro \"$CACHE\"";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Brings a fault about, and watches what comes of it.
+//! Causes a fault and observes the result.
 
 use crate::{
     NotRun,
@@ -7,6 +7,7 @@ use crate::{
     observed::{Kept, Observed, Verdict},
     place::{Part, Place, from_env, with_mounts},
     rows::Row,
+    started::{LIMIT, SOON, Started},
 };
 use nix::{
     sys::signal::{self, Signal},
@@ -16,7 +17,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::{FileExt, symlink},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     sync::OnceLock,
     thread::sleep,
     time::{Duration, Instant},
@@ -25,53 +26,51 @@ use tramplab_host::{Cache, runs::RunDir};
 use tramplab_model::run::{Backend, Cell, Measurement, Outcome, Run};
 use walkdir::WalkDir;
 
-/// How a fault comes about.
+/// How a fault is caused.
 pub enum Cause {
-    /// The agent is asked to have it.
+    /// By a request to the agent.
     Guest(&'static str),
-    /// On the kernel's command line.
+    /// By words on the kernel's command line.
     KernelArguments(&'static str),
-    /// Sent while a guest of the run is silent.
+    /// By a signal, sent while a guest of the run is silent.
     SignalTo(Part, Signal),
     SignalToHarness(Signal),
-    /// The harness, while a guest with the exact clock works; then another run.
+    /// The harness is killed while a guest with the exact clock works. Another run follows.
     Killed,
-    /// This script is QEMU, or there is none.
+    /// This script replaces QEMU, or QEMU is missing.
     Qemu(Option<&'static str>),
     /// This script is the first `vng` in the path.
     Vng(&'static str),
-    /// Done to the kept state of a guest.
+    /// A guest's stored snapshot is damaged.
     Snapshot(fn(&Path)),
-    /// Mounts over the cache.
+    /// By mounts over the cache.
     Cache(&'static str),
-    /// This shell script starts the harness, which is its `$@`. `$DIR` is an empty folder, `$RUNS` that of the runs.
+    /// This shell script starts the harness, which is its `$@`. `$DIR` is an empty folder, `$RUNS`
+    /// the folder of the runs.
     Shell(&'static str),
-    /// The same where it mounts something, and `exec "$@"` comes after it.
+    /// This shell script mounts something before the harness starts.
     Mounts(&'static str),
-    /// Stopped for so many seconds in the midst of a run.
+    /// The harness is stopped for so many seconds during a run.
     Paused(u64),
-    /// So often, each time a little later; then a run that is left alone.
+    /// The harness is killed so often, each time a little later. An undisturbed run follows.
     KilledOften(u32),
     /// The runs are on a disk with room for one cell.
     FullRuns,
     Twice,
-    /// `/dev/kvm` is no KVM; `--accel`.
+    /// `/dev/kvm` is no KVM; the value of `--accel`.
     Kvm(&'static str),
 }
 
-/// Nothing here takes so long, on whatever machine: a row that does hangs.
-const LIMIT: Duration = Duration::from_secs(400);
-const SOON: Duration = Duration::from_millis(20);
-/// A cell before the one with the fault, and one after it.
+/// A cell before and a cell after the one with the fault.
 const BEFORE: &str = "  - boot: {}\n";
 const AFTER: &str = "  - lbr_waste: { mechanisms: [fentry] }\n";
-/// What the agent prints when it begins to be silent.
+/// The agent prints it when it falls silent.
 const SILENT: &str = "requested fault: Silence";
-/// Room for cells without a trace, and not for the trace of so many hits.
+/// Has room for cells without a trace, but not for the trace of so many hits.
 const SMALL: &str = "size=1m";
 const LARGE: &str = "  - lbr_waste: { mechanisms: [fentry], hits: 2000 }\n";
 
-/// The records of fentry: the same in every guest of this kernel.
+/// The digest of fentry's records, which every guest of this kernel shares.
 static DIGEST: OnceLock<String> = OnceLock::new();
 
 pub fn play(row: &Row, place: &Place) -> Result<Observed, NotRun> {
@@ -102,62 +101,7 @@ fn with_fault(fault: &str) -> String {
     format!("tests:\n{BEFORE}  - fault: {{ faults: [{fault}] }}\n{AFTER}")
 }
 
-/// A command that was started, and what it says.
-struct Started {
-    child: Child,
-    began: Instant,
-    output: PathBuf,
-}
-
-impl Started {
-    fn new(place: &Place, mut command: Command) -> Started {
-        let output = tempfile::Builder::new().prefix("said-").tempfile_in(place.path()).unwrap();
-        let (file, output) = output.keep().unwrap();
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Started { child, began: Instant::now(), output }
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
-    }
-
-    fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.output).unwrap()).into_owned()
-    }
-
-    /// False when the command ended before.
-    fn wait_for(&mut self, mut condition: impl FnMut() -> bool) -> bool {
-        while !condition() {
-            if self.child.try_wait().unwrap().is_some() || self.began.elapsed() > LIMIT {
-                return condition();
-            }
-            sleep(SOON);
-        }
-        true
-    }
-
-    /// The exit code; an error where it hangs.
-    fn end(&mut self) -> Result<Option<i32>, Verdict> {
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return Ok(status.code());
-            }
-            if self.began.elapsed() > LIMIT {
-                self.child.kill().unwrap();
-                self.child.wait().unwrap();
-                return Err(Verdict::Unexpected(format!("it did not end within {LIMIT:?}")));
-            }
-            sleep(SOON);
-        }
-    }
-}
-
-/// The only run of a place, or the last.
+/// The last run of a place.
 fn stored(runs: &Path) -> Option<(RunDir, Run)> {
     let folders = fs::read_dir(runs).unwrap().map(|entry| entry.unwrap().path());
     let mut folders: Vec<PathBuf> = folders.filter(|path| path.is_dir() && !path.is_symlink()).collect();
@@ -166,7 +110,7 @@ fn stored(runs: &Path) -> Option<(RunDir, Run)> {
     Some((RunDir::new(&folder), RunDir::load(&folder).ok()?))
 }
 
-/// A cell that was measured, and by what is measured everywhere.
+/// Returns true if a cell was measured with the expected records.
 fn is_measured(cell: &Cell) -> bool {
     let right = match &cell.measurement {
         Some(Measurement::LbrWaste(waste)) => {
@@ -178,7 +122,7 @@ fn is_measured(cell: &Cell) -> bool {
     cell.outcome == Outcome::Pass && right
 }
 
-/// What a command left whose cell `fault` is to fail, beside `of` others.
+/// The result of a command whose cell `fault` should fail, besides `of` others.
 fn judged(place: &Place, mut started: Started, fault: &str, of: usize) -> Observed {
     let ended = started.end();
     let left = place.left();
@@ -200,7 +144,7 @@ fn judged(place: &Place, mut started: Started, fault: &str, of: usize) -> Observ
 fn in_the_guest(place: &Place, fault: &str) -> Observed {
     let mut suite = with_fault(fault);
     if fault == "out_of_memory" {
-        // Sooner filled.
+        // Fills up sooner.
         suite.insert_str(0, "machine: { memory_mib: 512 }\n");
     }
     judged(place, Started::new(place, place.vm_test(&suite)), &format!("fault/{fault}"), 2)
@@ -211,7 +155,7 @@ fn at_boot(place: &Place, words: &str) -> Observed {
     judged(place, Started::new(place, place.vm_test(&suite)), "boot", 0)
 }
 
-/// Starts a run, and waits until its second cell is silent; the cell's folder.
+/// Starts a run and waits until its second cell is silent. Also returns the cell's folder.
 fn silent(place: &Place) -> (Started, PathBuf) {
     let mut started = Started::new(place, place.vm_test(&with_fault("silence")));
     let cell = || {
@@ -236,7 +180,8 @@ fn signal_to(place: &Place, part: Part, signal: Signal) -> Observed {
     Observed { taken, ..judged(place, started, "fault/silence", 2) }
 }
 
-/// What `report` makes of a run: none that was stopped is a pass, and the cells from the one that it was stopped in are missing.
+/// Returns true if `report` treats the run as interrupted: no pass, and the cells from the
+/// interrupted one on are missing.
 fn is_known_to_be_interrupted(run: &RunDir) -> bool {
     let report = tramplab().arg("report").arg(run.path()).output().unwrap();
     let said = String::from_utf8_lossy(&report.stdout);
@@ -267,13 +212,13 @@ fn signal_to_harness(place: &Place, signal: Signal) -> Observed {
     stopped(place, code, began.elapsed(), started.said())
 }
 
-/// A guest with the exact clock has files of its own in the run's folder.
+/// A guest with the exact clock keeps files of its own in the run's folder.
 fn killed(place: &Place) -> Observed {
     let suite = "tests:\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n  \
                  - attach: { mechanisms: [kprobe], functions: [1], rounds: 100000, clock: exact }\n";
     let mut started = match place.vm() {
         Backend::Qemu => Started::new(place, place.vm_test(suite)),
-        // There is no exact clock.
+        // virtme-ng has no exact clock.
         Backend::VirtmeNg => silent(place).0,
     };
     let root = || {
@@ -294,12 +239,12 @@ fn killed(place: &Place) -> Observed {
     let (first, run) = stored(&place.runs()).expect("what was measured is kept");
     let id = run.id;
     let kept_aside = place.path().join("first");
-    // The next one.
+    // The next run.
     let mut next = Started::new(place, place.vm_test(&format!("tests:\n{BEFORE}")));
     let next_code = next.end();
     let told = next.said();
     let observed = {
-        // Only the killed run is judged below.
+        // Only the killed run is checked below.
         let (second, _) = stored(&place.runs()).expect("the next run");
         assert_ne!(second.path(), first.path());
         fs::rename(second.path(), &kept_aside).unwrap();
@@ -331,7 +276,7 @@ fn another_vng(place: &Place, script: &str) -> Observed {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = [folder].into_iter().chain(std::env::split_paths(&path));
     let mut command = place.vm_test(&format!("tests:\n{BEFORE}"));
-    // Where there is all but a private one.
+    // The user's cache may have the only virtiofsd.
     let virtiofsd = Cache::open(true).unwrap().root().join("virtiofsd");
     fs::create_dir(place.own_cache()).unwrap();
     if virtiofsd.exists() {
@@ -341,7 +286,7 @@ fn another_vng(place: &Place, script: &str) -> Observed {
     refused(place, Started::new(place, command))
 }
 
-/// A command that is to end before there is a run.
+/// The result of a command that should end before there is a run.
 fn refused(place: &Place, mut started: Started) -> Observed {
     let code = started.end();
     let taken = started.began.elapsed();
@@ -358,7 +303,7 @@ fn refused(place: &Place, mut started: Started) -> Observed {
     Observed { code: code.ok().flatten(), verdict, taken, left, kept: Kept { results: 0, of: 0 }, said }
 }
 
-/// A command that is to measure all the same; `told` is where it says what was wrong.
+/// The result of a command that should measure anyway. `told` extracts its report of the fault.
 fn overcome(place: &Place, mut started: Started, told: impl FnOnce(&RunDir, &str) -> String) -> Observed {
     let code = started.end();
     let taken = started.began.elapsed();
@@ -422,7 +367,7 @@ fn cache_with(place: &Place, mounts: &str) -> Result<Observed, NotRun> {
     Ok(refused(place, Started::new(place, command)))
 }
 
-/// What was on the small disk is copied from it at its end.
+/// Copies the runs from the small disk at the end.
 fn full_runs(place: &Place) -> Result<Observed, NotRun> {
     let runs = place.runs();
     let (runs, kept) = (runs.display(), place.path().join("kept"));
@@ -436,7 +381,7 @@ fn full_runs(place: &Place) -> Result<Observed, NotRun> {
         copying.current_dir(folder);
     }
     let mut started = Started::new(place, with_mounts(&mounts, &copying)?);
-    // Judged where it was copied to.
+    // Checked in the place of the copy.
     let ended = started.end();
     if ended.is_ok() && kept.exists() {
         fs::remove_dir(place.runs()).unwrap();
@@ -445,7 +390,7 @@ fn full_runs(place: &Place) -> Result<Observed, NotRun> {
     Ok(judged(place, started, "lbr_waste/fentry", 1))
 }
 
-/// How many cells ended how.
+/// The line with the numbers of outcomes.
 fn counted(_: &RunDir, said: &str) -> String {
     said.lines().find(|line| line.contains(" cells: ")).unwrap_or_default().to_owned()
 }
@@ -465,10 +410,10 @@ fn shell(place: &Place, script: &str) -> Command {
     command
 }
 
-/// Whatever comes of it: that there is a run tells which.
+/// The result of a command that may be refused or measure: a run's folder tells which.
 fn by_shell(place: &Place, command: Command) -> Observed {
     let mut started = Started::new(place, command);
-    // It is judged by what it left.
+    // Its files are checked instead.
     let _ = started.end();
     match stored(&place.runs()) {
         Some(_) => overcome(place, started, counted),
@@ -499,7 +444,7 @@ fn killed_often(place: &Place, times: u32) -> Observed {
     }
     let mut started = Started::new(place, place.vm_test(&two_cells()));
     let _ = started.end();
-    // What the killed ones measured is theirs.
+    // Remove the runs of the killed commands.
     let (last, _) = stored(&place.runs()).expect("the last run");
     for entry in fs::read_dir(place.runs()).unwrap().flatten().map(|entry| entry.path()) {
         if entry.is_dir() && !entry.is_symlink() && entry != last.path() {
@@ -534,7 +479,7 @@ fn twice(place: &Place) -> Observed {
     Observed { verdict, kept: Kept { results, of: 4 }, ..observed }
 }
 
-/// Where there is a KVM it is covered by a device that is none.
+/// Covers an existing /dev/kvm with a device that is no KVM.
 fn broken_kvm(place: &Place, accel: &str) -> Result<Observed, NotRun> {
     let mut command = place.vm_test_under(accel, &two_cells());
     command.env("TRAMPLAB_CACHE", place.own_cache());

@@ -56,7 +56,7 @@ fn verdict(observed: &Observed) -> String {
     }
 }
 
-/// Makes a table's cell: one short line, bars escaped, paths relative to the row's temporary folder.
+/// Makes a table's cell: one short line, bars escaped, paths relative to the row's folder.
 fn cell(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().replace('|', "\\|");
     let line = line.split(' ').map(plain).collect::<Vec<_>>().join(" ");

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Instruments translated blocks with the callbacks of the current mode.
+
+use crate::{
+    Mode, Plugin, api,
+    decode::Guest,
+    flow::{Block, Tail},
+    locked, magic_executed, plugin, profiled, recorded, stand_in_entered, stand_in_left, switched,
+};
+use std::sync::atomic::Ordering;
+use tramplab_protocol::magic::Magic;
+
+/// Bytes of the longest instruction of any guest.
+const LONGEST: usize = 16;
+/// Data for the callback of a magic instruction.
+static ARM: Magic = Magic::Arm;
+static DISARM: Magic = Magic::Disarm;
+static PROFILE: Magic = Magic::Profile;
+static DELIVER: Magic = Magic::Deliver;
+
+/// Called for each translated block. Looks for magic instructions when idle; instruments everything
+/// when armed.
+pub fn translated(tb: *mut api::Tb) {
+    let plugin = plugin();
+    // SAFETY: `tb` and its instructions are valid during this callback.
+    unsafe {
+        let count = api::qemu_plugin_tb_n_insns(tb);
+        let armed = plugin.armed.load(Ordering::Relaxed) && plugin.takes(count as u64);
+        let whole = armed && note_what_is_begun(plugin, tb, count);
+        for index in 0..count {
+            let insn = api::qemu_plugin_tb_get_insn(tb, index);
+            if plugin.guest.may_be_magic(api::qemu_plugin_insn_size(insn)) {
+                watch_for_magic(plugin.guest, insn);
+            }
+        }
+        if armed && count > 0 {
+            let mode = *locked(&plugin.mode);
+            let block = describe(plugin.guest, tb, count);
+            let block = if whole { block.surely_whole() } else { block };
+            let (start, last, tail) = (block.start, block.last, block.tail());
+            let data = std::ptr::from_mut(locked(&plugin.blocks).alloc(block)).cast();
+            let started = if matches!(mode, Mode::Profile { .. }) { profiled } else { recorded };
+            api::qemu_plugin_register_vcpu_tb_exec_cb(tb, started, api::NO_REGISTERS, data);
+            let call_at = |index, callback, registers| {
+                let insn = api::qemu_plugin_tb_get_insn(tb, index);
+                api::qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, registers, std::ptr::null_mut());
+            };
+            if start == plugin.switch_to.load(Ordering::Relaxed) && start != 0 {
+                call_at(0, switched, api::READS_REGISTERS);
+            }
+            if let Mode::Record { delivery: Some(delivery) } = mode {
+                if start == delivery.stand_in {
+                    call_at(0, stand_in_entered, api::READS_REGISTERS);
+                }
+                if delivery.is_left_at(last) && !matches!(tail, Tail::Next { .. }) {
+                    call_at(count - 1, stand_in_left, api::WRITES_REGISTERS);
+                }
+            }
+        }
+    }
+}
+
+/// Stores the address of the last instruction that began, after each instruction of the block that
+/// may not complete. After the last of them only the block's end can follow, which is stored at
+/// once. Returns true for a block without such instructions, which stores nothing.
+///
+/// # Safety
+/// `tb` is valid and has `count` instructions.
+unsafe fn note_what_is_begun(plugin: &Plugin, tb: *mut api::Tb, count: usize) -> bool {
+    let mut buffer = [0; LONGEST];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let store = |at, address| {
+            let insn = api::qemu_plugin_tb_get_insn(tb, at);
+            api::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
+                insn,
+                api::INLINE_STORE,
+                plugin.begun,
+                address,
+            );
+        };
+        let mut behind = 0;
+        for index in 0..count {
+            let insn = api::qemu_plugin_tb_get_insn(tb, index);
+            let address = api::qemu_plugin_insn_vaddr(insn);
+            if !plugin.guest.surely_completes(bytes(insn, &mut buffer), address, index == 0) {
+                store(index, address);
+                behind = index + 1;
+            }
+        }
+        if (1..count).contains(&behind) {
+            store(behind, api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(tb, count - 1)));
+        }
+        behind == 0
+    }
+}
+
+/// # Safety
+/// `insn` is valid.
+unsafe fn bytes(insn: *const api::Insn, buffer: &mut [u8; LONGEST]) -> &[u8] {
+    // SAFETY: QEMU writes at most the given length.
+    let length = unsafe { api::qemu_plugin_insn_data(insn, buffer.as_mut_ptr().cast(), LONGEST) };
+    &buffer[..length.min(LONGEST)]
+}
+
+/// # Safety
+/// `insn` is valid.
+unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
+    let mut buffer = [0; LONGEST];
+    // SAFETY: the caller's promise; the data are statics.
+    unsafe {
+        let magic = match guest.magic(bytes(insn, &mut buffer)) {
+            Some(Magic::Arm) => &ARM,
+            Some(Magic::Disarm) => &DISARM,
+            Some(Magic::Profile) => &PROFILE,
+            Some(Magic::Deliver) => &DELIVER,
+            None => return,
+        };
+        let data = std::ptr::from_ref(magic).cast_mut().cast();
+        api::qemu_plugin_register_vcpu_insn_exec_cb(insn, magic_executed, api::READS_REGISTERS, data);
+    }
+}
+
+/// # Safety
+/// `tb` is valid and has `count` instructions, at least one.
+unsafe fn describe(guest: Guest, tb: *mut api::Tb, count: usize) -> Block {
+    let mut buffer = [0; LONGEST];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let address = |index| api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(tb, index));
+        let instructions: Box<[u64]> = (0..count).map(address).collect();
+        let insn = api::qemu_plugin_tb_get_insn(tb, count - 1);
+        let last = instructions[count - 1];
+        let end = last.wrapping_add(api::qemu_plugin_insn_size(insn) as u64);
+        Block::new(instructions, end, guest.tail(bytes(insn, &mut buffer), last))
+    }
+}
