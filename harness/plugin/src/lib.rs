@@ -255,7 +255,7 @@ fn vcpu_started(index: c_uint) {
     let this = thread::current().id();
     if threads.contains(&this) {
         eprintln!(
-            "tramplab-plugin: several vCPUs share a thread, which QEMU does not instrument rightly: use \
+            "tramplab-plugin: several vCPUs share a thread, which QEMU instruments wrongly; use \
              thread=multi, without -icount, or -smp 1"
         );
         // SAFETY: ends the process. No handler runs during QEMU's start.

@@ -9,11 +9,11 @@ use std::fs;
 use tramplab_protocol::trace::{Trace, file_name};
 
 on_each_machine! {
-    what_stands_beside_the_branches_is_what_is_recorded
-    each_cpu_has_its_own_list
-    wrong_arguments_keep_qemu_from_starting
-    cpus_that_cannot_be_told_apart_are_refused
-    a_small_ring_keeps_the_newest
+    records_the_branches_that_the_source_lists
+    records_each_cpu_by_itself
+    rejects_wrong_arguments
+    rejects_vcpus_that_cannot_be_told_apart
+    keeps_the_newest_in_a_small_ring
 }
 
 /// All these ways of running the same machine must give the same list.
@@ -24,7 +24,7 @@ const WAYS: &[(&str, &[&str])] = &[
     ("tcg,thread=multi", &["-smp", "2"]),
 ];
 
-fn what_stands_beside_the_branches_is_what_is_recorded(guest: Guest) {
+fn records_the_branches_that_the_source_lists(guest: Guest) {
     let machine = Machine::assemble(guest);
     for (accel, arguments) in WAYS {
         let traces = machine.record(accel, arguments);
@@ -40,7 +40,7 @@ fn what_stands_beside_the_branches_is_what_is_recorded(guest: Guest) {
     }
 }
 
-fn each_cpu_has_its_own_list(guest: Guest) {
+fn records_each_cpu_by_itself(guest: Guest) {
     let machine = Machine::assemble(guest);
     let labels = labels(&machine.image);
     for accel in ["tcg,thread=multi", "tcg,thread=multi,one-insn-per-tb=on"] {
@@ -57,7 +57,7 @@ fn each_cpu_has_its_own_list(guest: Guest) {
     }
 }
 
-fn wrong_arguments_keep_qemu_from_starting(guest: Guest) {
+fn rejects_wrong_arguments(guest: Guest) {
     let machine = Machine::assemble(guest);
     let plugin = machine::from_env("TRAMPLAB_PLUGIN");
     let dir = machine.path().display();
@@ -76,7 +76,7 @@ fn wrong_arguments_keep_qemu_from_starting(guest: Guest) {
     }
 }
 
-fn cpus_that_cannot_be_told_apart_are_refused(guest: Guest) {
+fn rejects_vcpus_that_cannot_be_told_apart(guest: Guest) {
     let machine = Machine::assemble(guest);
     let option =
         format!("{},dir={}", machine::from_env("TRAMPLAB_PLUGIN").display(), machine.path().display());
@@ -84,8 +84,8 @@ fn cpus_that_cannot_be_told_apart_are_refused(guest: Guest) {
     for (accel, arguments, words) in [
         ("tcg,thread=single", &["-smp", "2"][..], shared),
         ("tcg", &["-smp", "2", "-icount", "shift=0"], shared),
-        ("tcg", &["-smp", "1,maxcpus=2"], "vCPUs that are added later"),
-        ("tcg", &["-smp", "257"], "no more than 256 can be recorded"),
+        ("tcg", &["-smp", "1,maxcpus=2"], "hot-plugged vCPUs"),
+        ("tcg", &["-smp", "257"], "at most 256 can be recorded"),
     ] {
         let output = machine.qemu(accel, &[&["-plugin", &option], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr);
@@ -93,7 +93,7 @@ fn cpus_that_cannot_be_told_apart_are_refused(guest: Guest) {
     }
 }
 
-fn a_small_ring_keeps_the_newest(guest: Guest) {
+fn keeps_the_newest_in_a_small_ring(guest: Guest) {
     let machine = Machine::assemble(guest);
     let dir = machine.path().join("small");
     fs::create_dir(&dir).unwrap();

@@ -13,8 +13,8 @@ use tramplab_protocol::{
 };
 
 on_each_machine! {
-    of_the_bare_metal_image
-    a_profile_adds_up_to_the_instructions_of_the_bare_metal_image
+    records_agree_with_the_log
+    counts_agree_with_the_log
 }
 
 /// Compares the records of one window. Returns their number.
@@ -50,7 +50,7 @@ fn logged<T>(
     (result, qemu_log::parse(machine.guest, BufReader::new(File::open(&log).unwrap())))
 }
 
-fn of_the_bare_metal_image(guest: Guest) {
+fn records_agree_with_the_log(guest: Guest) {
     let machine = Machine::assemble(guest);
     let labels = labels(&machine.image);
     for (accel, arguments) in WAYS {
@@ -68,7 +68,7 @@ fn of_the_bare_metal_image(guest: Guest) {
     }
 }
 
-fn a_profile_adds_up_to_the_instructions_of_the_bare_metal_image(guest: Guest) {
+fn counts_agree_with_the_log(guest: Guest) {
     let machine = Machine::assemble_with(guest, Magic::Profile);
     let labels = labels(&machine.image);
     for (accel, arguments) in WAYS {
