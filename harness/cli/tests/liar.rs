@@ -78,7 +78,7 @@ fn believes_and_awaits_no_lie() {
         ("announces 4 GiB", None, ErrorKind::Protocol, "announces 4294967295 bytes"),
         ("begins with a long text", None, ErrorKind::Protocol, "the agent began with Output"),
         ("prints without end", None, ErrorKind::BootTimeout, "first word"),
-        ("has long names", Some(resolve), ErrorKind::Protocol, "the name of a symbol"),
+        ("has long names", Some(resolve), ErrorKind::Protocol, "a symbol's name"),
         ("answers another", Some(resolve), ErrorKind::Protocol, "expected the answer to request 1"),
         (
             "floods",
