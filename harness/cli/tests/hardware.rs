@@ -139,7 +139,7 @@ fn rejects_contradicting_options_before_boot() {
             "lbr_waste",
             &["--branches", "hardware", "--experiment", "deliver-records"],
             2,
-            "hands out virtual branch records",
+            "delivers virtual branch records",
         ),
         ("lbr_waste", &["--branches", "real"], 2, "possible values: auto, hardware, virtual"),
         // This fails on every machine: a CPU records no branches of an emulated guest.
