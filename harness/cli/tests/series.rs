@@ -16,7 +16,10 @@ use tramplab_analysis::{
     compare::{self, Comparison, Difference, Metric, Value, Verdict},
 };
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{Arch, Built, Cell, ErrorKind, Outcome, Row, Test};
+use tramplab_model::{
+    kinds::lbr_waste,
+    run::{Arch, Built, Cell, ErrorKind, Outcome, Row, Test},
+};
 
 const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
                      - lbr_waste: { mechanisms: [fexit, kretprobe.multi] }\n";
@@ -50,7 +53,7 @@ fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
 /// Wasted records of `row` in `filter`: base, head.
 fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
     let row: Row = row.parse().unwrap();
-    let metric = Metric::Wasted { row, filter };
+    let metric = Metric::LbrWaste(lbr_waste::Metric { row, filter });
     let compared = comparison.metrics.iter().find(|compared| compared.metric == metric).unwrap();
     [&compared.base, &compared.head].map(|value| match value {
         Value::Records(Some(records)) => *records,

@@ -99,7 +99,7 @@ impl Planned {
         let then =
             Plan::load(&Plan::path(folder.path())).map_err(|error| format!("its plan is lost: {error}"))?;
         for id in &other.missing {
-            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id == *id).cloned();
+            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id() == *id).cloned();
             let Some(now) = planned(&self.plan) else {
                 return Err(format!("there is no cell {} here", id.name()));
             };
@@ -109,7 +109,8 @@ impl Planned {
         }
         self.run.rest_of = Some(other.id.clone());
         self.run.shard.clone_from(&other.shard);
-        let is_left = |job: &&plan::Job| job.cells.iter().any(|planned| other.missing.contains(&planned.id));
+        let is_left =
+            |job: &&plan::Job| job.cells.iter().any(|planned| other.missing.contains(&planned.id()));
         Ok(self.plan.jobs.iter().filter(is_left).map(|job| job.name.clone()).collect())
     }
 

@@ -117,7 +117,7 @@ impl Options {
                 selftests::SNAPSHOT_TEST
             )));
         }
-        let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach { .. }));
+        let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach(_)));
         if !attaches && !self.explain.is_empty() {
             let message = format!("--explain applies only to attach tests; the suite `{name}` has none");
             return Err(Error::Usage(message));

@@ -177,7 +177,7 @@ impl Under<'_> {
 
     /// The cells of one architecture may run under both accelerators.
     fn runs(&self, arch: Arch, accel: Accel) -> bool {
-        self.cells.iter().any(|cell| (cell.id.arch, cell.id.accel) == (arch, accel))
+        self.cells.iter().any(|cell| (cell.arch, cell.accel) == (arch, accel))
     }
 
     /// The guests' CPU model.

@@ -103,7 +103,7 @@ impl Recorder<'_> {
         run.finished = Some(now());
         // Completion order is nondeterministic; restore suite order. Builds are not in the plan; they
         // come first.
-        run.cells.sort_by_key(|cell| plan.cells().position(|planned| planned.id == cell.id));
+        run.cells.sort_by_cached_key(|cell| plan.cells().position(|planned| planned.id() == cell.id));
         compare::judge(run);
         self.run_dir.save(run)?;
         Ok(self.run)
@@ -152,7 +152,7 @@ impl<'a> Results<'a> {
 
     fn cells_of(&self, jobs: &[String]) -> Vec<CellId> {
         let jobs = self.plan.jobs.iter().filter(|job| jobs.contains(&job.name));
-        jobs.flat_map(|job| &job.cells).map(|cell| cell.id.clone()).collect()
+        jobs.flat_map(|job| &job.cells).map(|cell| cell.id()).collect()
     }
 
     fn ended(
@@ -163,11 +163,11 @@ impl<'a> Results<'a> {
         duration_ms: u64,
         tell: &mut dyn FnMut(Event),
     ) {
-        let cell = match self.run_dir.load_cell(&planned.id) {
+        let cell = match self.run_dir.load_cell(&planned.id()) {
             Ok(Some(cell)) => cell,
-            Ok(None) if self.cancelled => return tell(Event::CellStopped(&planned.id)),
+            Ok(None) if self.cancelled => return tell(Event::CellStopped(&planned.id())),
             Ok(None) => {
-                let how = match self.run_dir.partial(&planned.id).exists() {
+                let how = match self.run_dir.partial(&planned.id()).exists() {
                     true => format!("{how}; its first boots are in partial.json"),
                     false => how.to_owned(),
                 };
@@ -184,7 +184,7 @@ impl<'a> Results<'a> {
     /// The first cell whose kernel does not boot also leaves the result of the kernel's cell `boot`.
     fn tell_boot(&mut self, of: &CellId, tell: &mut dyn FnMut(Event)) {
         let boot = CellId { test: Test::Boot, ..of.clone() };
-        let is_planned = self.plan.cells().any(|cell| cell.id == boot);
+        let is_planned = self.plan.cells().any(|cell| cell.id() == boot);
         if !is_planned
             && !self.boots.contains(&boot.name())
             && let Ok(Some(cell)) = self.run_dir.load_cell(&boot)
@@ -199,7 +199,7 @@ impl<'a> Results<'a> {
         let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
         let message = format!("the cell's process left no result: {how}");
         let outcome = Outcome::Error { kind, message };
-        let cell = Cell { duration_ms, ..Cell::without_result(planned.id.clone(), outcome) };
+        let cell = Cell { duration_ms, ..Cell::without_result(planned.id(), outcome) };
         // The end of the run saves it once more, and reports why it cannot.
         let _ = self.run_dir.save_cell(&cell);
         cell

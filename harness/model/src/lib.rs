@@ -3,7 +3,9 @@
 //!
 //! Every other crate of the harness uses these types. `docs/definitions.md` says what the numbers mean.
 
+pub mod filter;
 pub mod kconfig;
+pub mod kinds;
 pub mod name;
 pub mod profile;
 pub mod run;

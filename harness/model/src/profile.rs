@@ -3,10 +3,25 @@
 
 use crate::run::Clock;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::message::{Counter, Explain};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Phase {
     Attach,
     Detach,
@@ -105,10 +120,7 @@ impl Phase {
     pub const ALL: [Phase; 2] = [Phase::Attach, Phase::Detach];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Phase::Attach => "attach",
-            Phase::Detach => "detach",
-        }
+        self.into()
     }
 }
 

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The content of a comparison, before it is laid out.
 
-use super::content::Listing;
+use super::{content::Listing, kinds};
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    branch::{Branch, Model, listing::Line},
+    branch::{Model, listing::Line},
     compare::{
-        self, Compared, Comparison, Cost, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
-        Verdict,
+        self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value, Verdict,
     },
 };
 use tramplab_model::table::Table;
 use tramplab_model::{
-    run::{BranchSource, Built, ErrorKind, Outcome, Row, Run, Series, Step, Test},
+    run::{BranchSource, Built, ErrorKind, Outcome, Run, Series, Step, Test},
     text::line,
 };
-use tramplab_protocol::{BesideSet, Mechanism};
 
 #[derive(Clone, Debug)]
 pub struct Verdicts {
@@ -33,15 +31,8 @@ pub struct Verdicts {
 }
 
 pub fn verdicts(comparison: &Comparison) -> Verdicts {
-    let tables = [
-        changes(comparison),
-        wasted(comparison),
-        triggers(comparison),
-        times(comparison),
-        exact(comparison),
-        own_tests(comparison),
-        unmatched(comparison),
-    ];
+    let of_kinds = kinds::all().flat_map(|kind| kind.compared(comparison));
+    let tables = changes(comparison).into_iter().chain(of_kinds).chain(unmatched(comparison));
     let differing: Vec<&Listings> =
         comparison.listings.iter().filter(|listings| listings.differs()).collect();
     Verdicts {
@@ -53,7 +44,7 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
             .map(other_functions)
             .chain(other_clocks(comparison))
             .collect(),
-        tables: tables.into_iter().flatten().collect(),
+        tables: tables.collect(),
         listings: differing.iter().map(|listings| side_by_side(listings, comparison)).collect(),
         records: differing.iter().map(|listings| as_a_diff(listings, comparison)).collect(),
     }
@@ -156,105 +147,22 @@ fn change(compared: &Compared) -> String {
 }
 
 /// One number where both sides have it.
-fn sides(Compared { base, head, .. }: &Compared) -> String {
+pub(super) fn sides(Compared { base, head, .. }: &Compared) -> String {
     if base == head { base.to_string() } else { format!("{base} -> {head}") }
 }
 
 /// The modelled CPU, or that it was none.
-fn whose(comparison: &Comparison) -> &'static str {
+pub(super) fn whose(comparison: &Comparison) -> &'static str {
     match comparison.records {
         BranchSource::Hardware => BranchSource::Hardware.name(),
         BranchSource::Virtual => comparison.model.name(),
     }
 }
 
-/// Every waste, a row per mechanism and point, a column per filter.
-fn wasted(comparison: &Comparison) -> Option<Table> {
-    let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
-    for compared in &comparison.metrics {
-        let Metric::Wasted { row, filter } = compared.metric else { continue };
-        let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
-        let column = Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
-        cells[column] = sides(compared);
-    }
-    let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
-    let rows: Vec<_> = rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
-    (!rows.is_empty()).then(|| Table {
-        caption: format!("Wasted branch records, base -> head ({})", whose(comparison)),
-        header: header.map(str::to_owned).collect(),
-        rows,
-        notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
-    })
-}
-
-/// A row per mechanism.
-fn triggers(comparison: &Comparison) -> Option<Table> {
-    let mut rows: BTreeMap<(Mechanism, BesideSet), Vec<String>> = BTreeMap::new();
-    for compared in &comparison.metrics {
-        let Metric::Trigger { mechanism, beside, cost } = compared.metric else { continue };
-        let cells = rows.entry((mechanism, beside)).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
-        let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
-        cells[column] = sides(compared);
-    }
-    let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
-    let rows: Vec<_> = rows
-        .into_iter()
-        .map(|((mechanism, beside), cells)| [vec![beside.with(mechanism)], cells].concat())
-        .collect();
-    (!rows.is_empty()).then(|| Table {
-        caption: "Cost of a hit, base -> head".to_owned(),
-        header,
-        rows,
-        notes: vec!["Times are those of one boot each, and not judged.".to_owned()],
-    })
-}
-
 /// A metric with its verdict, whatever that is.
-fn judged(compared: &Compared) -> Vec<String> {
+pub(super) fn judged(compared: &Compared) -> Vec<String> {
     let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
     vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
-}
-
-fn times(comparison: &Comparison) -> Option<Table> {
-    let rows: Vec<_> =
-        comparison.metrics.iter().filter(|c| matches!(c.metric, Metric::Time { .. })).map(judged).collect();
-    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    let notes = vec![
-        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
-         pairs of boots, with a confidence interval that holds for all times together (95 %)."
-            .to_owned(),
-    ];
-    (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
-}
-
-/// What repeats of attaching.
-fn exact(comparison: &Comparison) -> Option<Table> {
-    let is_exact = |c: &&Compared| matches!(c.metric, Metric::ExactTime { .. } | Metric::Instructions { .. });
-    let rows: Vec<_> = comparison.metrics.iter().filter(is_exact).map(judged).collect();
-    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    let mut notes = vec![
-        "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
-         thread's own, interrupts left out."
-            .to_owned(),
-    ];
-    if comparison.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
-        notes.push(
-            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures how far."
-                .to_owned(),
-        );
-    }
-    let caption = "Attaching, exactly, base -> head".to_owned();
-    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
-}
-
-/// Of the kernel tree's own.
-fn own_tests(comparison: &Comparison) -> Option<Table> {
-    let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
-    let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
-    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    let notes = vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
-    let caption = "The tree's own tests, base -> head".to_owned();
-    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {

@@ -11,7 +11,8 @@ const MODEL: Model = Model::IntelLbr;
 
 fn waste_of(kernel: &str, mechanism: Mechanism) -> LbrWaste {
     let is_it = |cell: &&tramplab_model::run::Cell| {
-        cell.id.kernel == kernel && cell.id.test == (Test::LbrWaste { mechanism })
+        cell.id.kernel == kernel
+            && cell.id.test == (Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test { mechanism }))
     };
     match series().cells.iter().find(is_it).and_then(|cell| cell.measurement.clone()) {
         Some(Measurement::LbrWaste(measured)) => measured,

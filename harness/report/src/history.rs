@@ -68,7 +68,7 @@ pub fn table(history: &History, told: &Told) -> Table {
     notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, why)));
     // Under KVM the records are the CPU's own.
     let accel = match (metric, line.accel) {
-        (Metric::Wasted { .. }, Accel::Kvm) => format!("{}, hardware", line.accel.name()),
+        (Metric::LbrWaste(_), Accel::Kvm) => format!("{}, hardware", line.accel.name()),
         _ => line.accel.name().to_owned(),
     };
     Table {

@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 use std::{collections::BTreeSet, fmt, str::FromStr};
 use tramplab_analysis::{
     branch::Model,
-    compare::{Value, metric},
+    compare::{self, Metric, Value},
 };
 use tramplab_model::{
     run::{Arch, BranchSource, Cell, ErrorKind, Kernel, Outcome, Run, Test},
@@ -274,13 +274,13 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
 
 /// Returns each number with its unit, by the metric's name.
 fn metrics(cell: &Cell) -> Map<String, serde_json::Value> {
-    let named = |(metric, value): (metric::Metric, Value)| {
+    let named = |(metric, value): (Metric, Value)| {
         let number = value.number()?;
         // Write whole numbers as integers, so that readers need no floating point.
         let number = if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
         Some((metric.to_string(), json!({"value": number, "unit": metric.unit()})))
     };
-    metric::of(cell, Model::choose(None, cell.id.arch)).into_iter().filter_map(named).collect()
+    compare::values(cell, Model::choose(None, cell.id.arch)).into_iter().filter_map(named).collect()
 }
 
 fn environment(run: &Run, cell: &Cell) -> Environment {

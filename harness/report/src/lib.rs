@@ -5,25 +5,24 @@
 //! [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI. The JSON
 //! report is `run.json` itself: `docs/run-json.md`.
 
-mod attach;
 pub mod comparison;
 pub mod content;
 #[cfg(test)]
 mod docs;
 pub mod github;
+mod group;
 pub mod history;
 pub mod junit;
 pub mod kcidb;
+mod kinds;
 mod line;
 pub mod mail;
 pub mod markdown;
 pub mod mechanisms;
 mod scaling;
-mod selftests;
 pub mod terminal;
 #[cfg(test)]
 pub mod tests;
-mod throughput;
 
 pub use content::{View, why};
 pub use line::cell_line;

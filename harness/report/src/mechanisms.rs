@@ -7,7 +7,7 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{
-    run::{Kernel, Machine, Outcome, Run},
+    run::{Kernel, Machine, Outcome, Run, Test},
     text::line,
 };
 
@@ -89,13 +89,22 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
             Outcome::Error { kind, message } => format!("error, {kind}: {}", message),
         };
         let reason = line(reason.lines().next().unwrap_or_default());
-        let test = cell.id.test.name();
-        let mechanism = test.split('/').nth(1).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
+        let mechanism = mechanism(&cell.id.test).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
         let kernel = format!("{} {}", cell.id.kernel, cell.id.arch);
         let tests = reasons.entry(reason).or_default().entry(kernel).or_default();
-        tests.insert(mechanism.unwrap_or(&test).to_owned());
+        tests.insert(mechanism.unwrap_or_else(|| cell.id.test.name()));
     }
     reasons
+}
+
+/// With what is attached beside it.
+fn mechanism(test: &Test) -> Option<String> {
+    match test {
+        Test::LbrWaste(test) => Some(test.mechanism.to_string()),
+        Test::Attach(test) => Some(test.mechanism.to_string()),
+        Test::Trigger(test) => Some(test.to_string()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -176,7 +176,9 @@ fn programs_attached_beside_make_a_row_of_their_own() {
     let mut run = run();
     let cell = run.cells.iter().find(|cell| cell.id.test.name() == "trigger/fexit").expect("a trigger cell");
     let mut beside = cell.clone();
-    let Test::Trigger { beside: set, .. } = &mut beside.id.test else { unreachable!("found by its name") };
+    let Test::Trigger(tramplab_model::kinds::trigger::Test { beside: set, .. }) = &mut beside.id.test else {
+        unreachable!("found by its name")
+    };
     *set = [Beside::Mechanism(Mechanism::KprobeMulti), Beside::FunctionTracer].into_iter().collect();
     run.cells.push(beside);
     let text = terminal::render(&run, &with_listings(), terminal::Style::default());
@@ -361,7 +363,7 @@ fn a_brief_report_begins_with_the_verdict() {
     let mut long = recorded.clone();
     for number in 0..400 {
         let mut cell = long.cells[0].clone();
-        cell.id.test = Test::TestProgs { test: format!("t{number}").parse().unwrap() };
+        cell.id.test = format!("test_progs/t{number}").parse().unwrap();
         cell.measurement = None;
         cell.outcome = Outcome::Error {
             kind: tramplab_model::run::ErrorKind::Panic,

@@ -8,18 +8,20 @@ use super::{
     Budget, Suite,
     budget::{self, Bounded},
     definition::{Placed, PlacedBudget},
+    kinds::{lbr_waste, trigger},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 use tramplab_analysis::{
-    branch::{Branch, Filter, Model, waste},
-    compare::{Value, metric},
+    branch::{Filter, Model},
+    compare::{self, Value},
 };
 use tramplab_host::config::{self, ConfigError, Spanned};
-use tramplab_model::run::{
-    Arch, BranchSource, Cell, Clock, LbrWaste, Measurement, Outcome, Row, Run, Trigger,
+use tramplab_model::{
+    kinds::Metric,
+    run::{Arch, Cell, Outcome, Row, Run},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -99,72 +101,25 @@ fn check(run: &Run, suite: &Suite, path: &Path) -> Result<(), BaselineError> {
     if !errors.is_empty() {
         return Err(BaselineError::Errors(errors));
     }
-    if run.cells.iter().all(|cell| wasted(cell).is_empty() && counted(cell, run).is_empty()) {
+    if run.cells.iter().all(|cell| lbr_waste::wasted(cell).is_empty() && counted(cell, run).is_empty()) {
         return Err(BaselineError::Nothing(run.id.clone()));
     }
     Ok(())
 }
 
-/// What budgets are of: the CPU's own records are other ones, and those of another CPU others again.
-fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
-    match &cell.measurement {
-        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => Some(measured),
-        _ => None,
-    }
-}
-
-/// Of every row and filter whose trace has the function.
-fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
-    let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
-    let rows = measured.points.iter().map(|point| Row { mechanism: measured.mechanism, point: point.point });
-    rows.map(|row| {
-        let filters = Branch::ALL.into_iter().map(Filter::of);
-        (row, filters.filter_map(|filter| Some((filter, wasted_in(cell, row, filter)??))).collect())
-    })
-    .filter(|(_, filters): &(Row, BTreeMap<_, _>)| !filters.is_empty())
-    .collect()
-}
-
-/// None where the cell does not measure the row; `Some(None)` where no record touches the function.
-fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
-    let measured = virtual_waste(cell)?;
-    let is_it = |mechanism, point| Row { mechanism, point } == row;
-    let point = measured.points.iter().find(|point| is_it(measured.mechanism, point.point))?;
-    let model = Model::choose(None, cell.id.arch);
-    Some(waste::count_at(model, filter, point, &measured.function).wasted)
-}
-
 /// Instructions and branches that are the same in the next run.
 fn counted(cell: &Cell, run: &Run) -> BTreeMap<Bounded, u64> {
     let model = Model::choose(None, cell.id.arch);
-    let number = |value: Value| match value {
-        Value::Count(count) if repeats(cell, run) => Some(u64::from(count)),
-        Value::Instructions { count, repeats: true, .. } => Some(count),
+    let number = |metric: Metric, value: Value| match value {
+        Value::Count(count) if trigger::repeats(cell, run) => Some(u64::from(count)),
+        // Of fewer functions than were asked for it is another number.
+        Value::Instructions { count, functions, repeats: true } => {
+            metric.asked_for().is_none_or(|asked| asked == functions).then_some(count)
+        }
         _ => None,
     };
-    let values = metric::of(cell, model).into_iter();
-    let mut counted: BTreeMap<Bounded, u64> =
-        values.filter_map(|(metric, value)| Some((metric.try_into().ok()?, number(value)?))).collect();
-    // Of fewer functions than were asked for: another number.
-    let Some(Measurement::Attach(attach)) = &cell.measurement else { return counted };
-    let attached = |bounded: &Bounded| {
-        let is_of =
-            |asked| attach.explained.iter().all(|one| one.clock != Clock::Exact || one.attached == asked);
-        metric::asked_for(&bounded.metric()).is_none_or(is_of)
-    };
-    counted.retain(|bounded, _| attached(bounded));
-    counted
-}
-
-/// Whether a hit's count is: arm64's JIT writes other code at every boot that is not of the exact clock.
-fn repeats(cell: &Cell, run: &Run) -> bool {
-    let one_cpu = run.machine(cell.id.arch).is_some_and(|machine| machine.cpus == 1);
-    match &cell.measurement {
-        Some(Measurement::Trigger(Trigger { attached_ns, .. })) => {
-            cell.id.arch == Arch::X86_64 || (attached_ns.is_empty() && one_cpu)
-        }
-        _ => true,
-    }
+    let values = compare::values(cell, model).into_iter();
+    values.filter_map(|(metric, value)| Some((metric.try_into().ok()?, number(metric, value)?))).collect()
 }
 
 /// A number that is written anew.
@@ -193,8 +148,9 @@ impl Placed {
                             row,
                             filter,
                         };
-                        let value =
-                            wasted_in(cell, row, filter).map(|count| count.ok_or_else(lost)).transpose()?;
+                        let value = lbr_waste::wasted_in(cell, row, filter)
+                            .map(|count| count.ok_or_else(lost))
+                            .transpose()?;
                         values.extend(value.map(|value| (of(cell), u64::from(value))));
                     }
                     edits.extend(budget.edit(&values, u64::from(number.value), number));
@@ -276,7 +232,7 @@ fn additions(run: &Run, suite: &Suite) -> Vec<Budget> {
             most: BTreeMap::new(),
         };
         for cell in run.cells_of(arch, kernel) {
-            for (row, filters) in wasted(cell) {
+            for (row, filters) in lbr_waste::wasted(cell) {
                 let is_loose = |(filter, value): &(Filter, u32)| {
                     !held
                         .iter()

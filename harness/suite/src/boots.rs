@@ -117,11 +117,14 @@ pub(super) fn outcome(boot: &Cell, cell: &CellId) -> (ErrorKind, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_model::run::{Accel, Arch};
+    use tramplab_model::{
+        kinds::lbr_waste,
+        run::{Accel, Arch},
+    };
     use tramplab_protocol::Mechanism;
 
     fn id(kernel: &str) -> CellId {
-        let test = Test::LbrWaste { mechanism: Mechanism::Fexit };
+        let test = Test::LbrWaste(lbr_waste::Test { mechanism: Mechanism::Fexit });
         CellId { arch: Arch::X86_64, kernel: kernel.to_owned(), accel: Accel::Tcg, test }
     }
 

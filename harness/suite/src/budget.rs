@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a measurement to pass or fail.
 
-use super::Budget;
+use super::{Budget, kinds};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use tramplab_analysis::{
-    branch::{Model, waste},
-    compare::{
-        Cost, Metric, UnknownMetric, Value, Whose,
-        metric::{self, asked_for},
-    },
+    branch::Model,
+    compare::{self, Value},
 };
 use tramplab_model::{
-    run::{Cell, LbrWaste, Measurement, Outcome, Row, Tolerance, TreeTest},
-    selftests::End,
+    kinds::{Metric, UnknownMetric},
+    run::{Cell, Outcome, Tolerance},
 };
 
 /// A metric that a budget's `most` can bound: what repeats from run to run, waste excepted, which has a place of its own.
@@ -45,17 +42,9 @@ impl TryFrom<Metric> for Bounded {
 
     fn try_from(metric: Metric) -> Result<Bounded, NotBounded> {
         match metric {
-            Metric::Wasted { .. } => Err(NotBounded::Waste(metric)),
-            Metric::Trigger { cost: Cost::Instructions | Cost::Branches, .. }
-            | Metric::Instructions { whose: Whose::Thread, .. } => Ok(Bounded(metric)),
-            // Detaching waits for grace periods, and who else runs meanwhile is no cost of it.
-            Metric::Trigger { cost: Cost::Time, .. }
-            | Metric::Instructions { whose: Whose::All, .. }
-            | Metric::Time { .. }
-            | Metric::ExactTime { .. }
-            | Metric::Bench { .. }
-            | Metric::TestProgs { .. }
-            | Metric::Kselftest { .. } => Err(NotBounded::Moves(metric)),
+            Metric::LbrWaste(_) => Err(NotBounded::Waste(metric)),
+            metric if metric.repeats() => Ok(Bounded(metric)),
+            metric => Err(NotBounded::Moves(metric)),
         }
     }
 }
@@ -92,15 +81,8 @@ impl fmt::Display for Bounded {
 /// CPU; of attaching's instructions a share more is tolerated.
 pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     let model = Model::choose(None, cell.id.arch);
-    let values = metric::of(cell, model);
-    let mut reasons: Vec<String> = match &cell.measurement {
-        Some(Measurement::LbrWaste(measured)) => {
-            budgets.iter().flat_map(|budget| over_waste(model, measured, budget)).collect()
-        }
-        Some(Measurement::TestProgs(test)) => failed("test_progs", test),
-        Some(Measurement::Kselftest(test)) => failed("the program", test),
-        _ => Vec::new(),
-    };
+    let values = compare::values(cell, model);
+    let mut reasons = kinds::reasons(cell, budgets);
     let bounds = budgets.iter().flat_map(|budget| &budget.most);
     for (bounded, &most) in bounds.filter(|(bounded, _)| bounded.metric().test() == cell.id.test) {
         let value = values.iter().find(|(metric, _)| *metric == bounded.metric()).map(|(_, value)| value);
@@ -109,52 +91,13 @@ pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
 }
 
-/// Subtests that a reason names.
-const NAMED: usize = 20;
-
-/// A test of the tree's is its own judge.
-fn failed(who: &str, test: &TreeTest) -> Vec<String> {
-    if test.end != End::Fail {
-        return Vec::new();
-    }
-    let failed = test.subtests.iter().filter(|subtest| subtest.end == End::Fail);
-    let mut names: Vec<&str> = failed.map(|subtest| subtest.name.as_str()).collect();
-    let more = names.len().saturating_sub(NAMED) + test.left_out.fail as usize;
-    names.truncate(NAMED);
-    let which = match (&names[..], more) {
-        ([], 0) => format!("{who} says that it fails"),
-        ([], _) => format!("{who} says that it fails, with {more} of its subtests"),
-        (_, 0) => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
-        _ => format!("{who} says that it fails, of its subtests {} and {more} more", names.join(", ")),
-    };
-    std::iter::once(which).chain(test.failures.first().cloned()).collect()
-}
-
-fn over_waste(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
-    let mut reasons = Vec::new();
-    for capture in &measured.points {
-        let row = Row { mechanism: measured.mechanism, point: capture.point };
-        for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
-            match waste::count_at(model, filter, capture, &measured.function).wasted {
-                Some(n) if n <= most => {}
-                Some(n) => reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}")),
-                None => reasons.push(format!(
-                    "{row} in `{filter}`: no record touches {}, budget {most}",
-                    measured.function.name
-                )),
-            }
-        }
-    }
-    reasons
-}
-
 fn over(bounded: &Bounded, value: Option<&Value>, most: u64, tolerance: Tolerance) -> Option<String> {
     match value {
         Some(&Value::Count(count)) => {
             (u64::from(count) > most).then(|| format!("{bounded} is {count}, budget {most}"))
         }
         Some(&Value::Instructions { count, functions, repeats: true }) => {
-            match asked_for(&bounded.metric()) {
+            match bounded.metric().asked_for() {
                 Some(asked) if asked != functions => {
                     Some(format!("{bounded} is of {functions} functions only, budget {most} of {asked}"))
                 }
@@ -178,7 +121,7 @@ mod tests {
     use super::*;
     use std::path::Path;
     use tramplab_host::config;
-    use tramplab_model::run::{Arch, CellId};
+    use tramplab_model::run::{Arch, CellId, Measurement};
 
     fn stored() -> tramplab_model::run::Run {
         serde_json::from_str(include_str!("../../testdata/run.json")).expect("the stored run")

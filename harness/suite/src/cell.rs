@@ -2,65 +2,20 @@
 //! Runs the cells of a job: boots guests, measures, judges, and leaves each result in its cell's folder.
 
 use super::{
-    Plan, PlannedCell, attach, boots, budget,
-    plan::{AttachParameters, Job, Parameters},
-    selftests,
+    Plan, PlannedCell, boots, budget,
+    guest::{Booted, Stop},
+    plan::Job,
 };
 use std::{
-    fs, io,
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
-use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, Symbols};
 use tramplab_host::runs::{RunDir, StoreError, running::OWN_ROOT};
-use tramplab_model::run::{Accel, Cell, Clock, ErrorKind, LbrWaste, Measurement, Outcome, Test, Trigger};
-use tramplab_protocol::{
-    Mechanism, Point,
-    message::{AttachRequest, Command, Facts, GuestError, LbrWasteRequest, Response, TriggerRequest},
-    trace::{self, Trace},
-};
+use tramplab_model::run::{Accel, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
+use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
-use tramplab_vm::{Deadlines, Spec, Vm, VmError};
-
-/// Triggers before the recorded ones.
-const WARMUP: u32 = 3;
-/// Triggers per timed round, and rounds, each with the program attached and without: a second in all under TCG.
-const TIMED: u32 = 2000;
-const TIMED_ROUNDS: u32 = 7;
-const QUICK: Duration = Duration::from_secs(60);
-/// Attaching and detaching in each round waits for RCU.
-const TRIGGER: Duration = Duration::from_secs(120);
-/// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
-pub(super) const ATTACH: Duration = Duration::from_secs(3600);
-
-/// Why a cell has no measurement.
-pub(super) enum Stop {
-    Skip(String),
-    Error { kind: ErrorKind, message: String },
-}
-
-impl Stop {
-    pub fn harness(message: String) -> Stop {
-        Stop::Error { kind: ErrorKind::Harness, message }
-    }
-}
-
-impl From<VmError> for Stop {
-    fn from(error: VmError) -> Stop {
-        Stop::Error { kind: error.kind, message: error.message }
-    }
-}
-
-impl From<GuestError> for Stop {
-    fn from(error: GuestError) -> Stop {
-        match error {
-            GuestError::Unsupported(reason) => Stop::Skip(vm::brief(reason)),
-            GuestError::Failed(message) => {
-                Stop::Error { kind: ErrorKind::Guest, message: vm::brief(message) }
-            }
-        }
-    }
-}
+use tramplab_vm::{Deadlines, Spec, Vm};
 
 /// Runs the job's cells and writes their `cell.json`, whatever happened. Where a cell boots several guests, the cells
 /// take turns, in an order that is turned around each time: what drifts on the host then falls on all alike.
@@ -92,14 +47,16 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
 struct Running<'a> {
     planned: &'a PlannedCell,
     cell: Cell,
-    measured: Vec<Measurement>,
+    /// By so many boots.
+    measured: Option<Measurement>,
+    done: u32,
     stopped: Option<Stop>,
 }
 
 impl<'a> Running<'a> {
     fn new(planned: &'a PlannedCell) -> Running<'a> {
-        let cell = Cell::without_result(planned.id.clone(), Outcome::Pass);
-        Running { planned, cell, measured: Vec::new(), stopped: None }
+        let cell = Cell::without_result(planned.id(), Outcome::Pass);
+        Running { planned, cell, measured: None, done: 0, stopped: None }
     }
 
     /// After so many boots.
@@ -122,21 +79,27 @@ impl<'a> Running<'a> {
         };
         self.cell.duration_ms += started.elapsed().as_millis() as u64;
         match result {
-            Ok(measurement) => self.measured.push(measurement),
+            Ok(next) => {
+                self.done += 1;
+                match &mut self.measured {
+                    None => self.measured = Some(next),
+                    Some(measured) => measured.add(next),
+                }
+            }
             Err(stop) => self.stopped = Some(stop),
         }
     }
 
     /// What there is if no other boot ends: it is kept, and no result.
     fn unfinished(&self) -> Cell {
-        let (done, all) = (self.measured.len(), self.planned.boots());
+        let (done, all) = (self.done, self.planned.boots());
         let message = format!("ended after {done} of {all} boots");
         let outcome = Outcome::Error { kind: ErrorKind::Harness, message };
-        Cell { outcome, measurement: merged(self.measured.clone()), ..self.cell.clone() }
+        Cell { outcome, measurement: self.measured.clone(), ..self.cell.clone() }
     }
 
     fn finished(&self) -> Cell {
-        let mut cell = Cell { measurement: merged(self.measured.clone()), ..self.cell.clone() };
+        let mut cell = Cell { measurement: self.measured.clone(), ..self.cell.clone() };
         cell.outcome = match (&self.stopped, &cell.measurement) {
             (Some(Stop::Skip(reason)), _) => Outcome::Skip { reason: reason.clone() },
             (Some(Stop::Error { kind, message }), _) => {
@@ -156,24 +119,6 @@ impl<'a> Running<'a> {
     }
 }
 
-/// The boots of one cell as one measurement.
-fn merged(measured: Vec<Measurement>) -> Option<Measurement> {
-    measured.into_iter().reduce(|all, next| match (all, next) {
-        (Measurement::Attach(mut all), Measurement::Attach(next)) => {
-            all.boots.extend(next.boots);
-            all.exact = all.exact.or(next.exact);
-            all.explained.extend(next.explained);
-            all.unexplained.extend(next.unexplained);
-            Measurement::Attach(all)
-        }
-        (Measurement::Bench(mut all), Measurement::Bench(next)) => {
-            all.boots.extend(next.boots);
-            Measurement::Bench(all)
-        }
-        (all, _) => all,
-    })
-}
-
 /// Where things are written.
 #[derive(Clone, Copy)]
 struct Folders<'a> {
@@ -183,12 +128,14 @@ struct Folders<'a> {
     cell: &'a Path,
 }
 
-/// What a guest is to do beyond saying what it is.
+/// Which of the cell's guests it is, and what it finds in its root.
 struct Task {
     clock: Clock,
-    /// Of an attach cell or a trigger cell.
-    commands: Vec<Command>,
-    /// How long the commands may take where they are orders: the guest says nothing before it has done them all.
+    /// No later guest has the same clock.
+    is_last: bool,
+    /// Under the exact clock: nothing then reaches the guest from outside while it measures.
+    orders: Option<Vec<Command>>,
+    /// How long the orders may take: the guest says nothing before it has done them all.
     silence: Duration,
 }
 
@@ -196,29 +143,11 @@ impl Task {
     fn new(planned: &PlannedCell, boot: u32) -> Task {
         let clocks = planned.clocks();
         let clock = clocks[boot as usize];
-        match (&planned.id.test, &planned.parameters) {
-            (&Test::Attach { mechanism, functions }, Parameters::Attach(parameters)) => {
-                let &AttachParameters { rounds, seed, seconds, .. } = parameters;
-                let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
-                // Once: in the last guest of its clock.
-                let last = clocks.get(boot as usize + 1) != Some(&clock);
-                let explain = if last { attach::explained_by(parameters, clock) } else { Vec::new() };
-                Task { clock, commands: attach::commands(&request, &explain), silence: ATTACH }
-            }
-            (&Test::Trigger { mechanism, beside }, &Parameters::Trigger { hits, throughput }) => {
-                let rounds = if throughput { TIMED_ROUNDS } else { 0 };
-                let request =
-                    TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds };
-                Task { clock, commands: vec![Command::Trigger(request)], silence: TRIGGER }
-            }
-            _ => Task { clock, commands: Vec::new(), silence: Duration::ZERO },
-        }
-    }
-
-    /// What the guest finds in its root, so that nothing reaches it from outside while it measures.
-    fn orders(&self) -> Option<Vec<Command>> {
-        let facts = std::iter::once(Command::Facts);
-        (self.clock == Clock::Exact).then(|| facts.chain(self.commands.iter().cloned()).collect())
+        let is_last = clocks.get(boot as usize + 1) != Some(&clock);
+        let (commands, silence) = planned.work.kind().commands(clock, is_last);
+        let orders =
+            (clock == Clock::Exact).then(|| std::iter::once(Command::Facts).chain(commands).collect());
+        Task { clock, is_last, orders, silence }
     }
 }
 
@@ -235,81 +164,9 @@ fn run(
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));
     }
-    let arch = planned.id.arch;
-    let emulator = plan
-        .emulators
-        .get(&arch)
-        .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
-    let own_test = matches!(
-        planned.parameters,
-        Parameters::Bench(_) | Parameters::TestProgs(_) | Parameters::Kselftest { .. }
-    );
     let task = Task::new(planned, boot);
-    let mut initrd = planned.initrd.clone();
-    let mut deadlines = Deadlines::default();
-    if let Some(orders) = task.orders() {
-        let root = std::mem::replace(&mut initrd, folders.guest.join(OWN_ROOT));
-        vm::initramfs::with_orders(&root, &orders, &initrd)
-            .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
-        deadlines.boot += task.silence;
-    }
-    let spec = Spec {
-        qemu: emulator.qemu.clone(),
-        arch,
-        accel: planned.id.accel,
-        clock: task.clock,
-        kernel: planned.kernel_image.clone(),
-        initrd: initrd.clone(),
-        virtme: emulator.virtme.clone(),
-        cpus: planned.cpus,
-        memory_mib: planned.memory_mib,
-        append: planned.append.clone(),
-        snapshots: planned.snapshots.clone(),
-        // Nothing is recorded of the tree's own tests, but for the one that asks for records; and all that they do would be slower.
-        plugin: emulator
-            .plugin
-            .clone()
-            .filter(|_| planned.id.accel == Accel::Tcg && (!own_test || planned.deliver)),
-        lbr: emulator.lbr,
-        dir: folders.guest.to_owned(),
-        deadlines,
-    };
-    let run_dir = RunDir::new(&plan.run_dir);
-    let kernel = boots::Kernel::of(&run_dir, &planned.id);
-    let turn = kernel
-        .turn(task.clock)
-        .map_err(|error| Stop::harness(format!("failed to ask whether the kernel boots: {error}")))?;
-    let dead = |boot: &Cell, cell: &mut Cell| {
-        if planned.id.test == Test::Boot {
-            cell.console_tail.clone_from(&boot.console_tail);
-        }
-        let (kind, message) = boots::outcome(boot, &planned.id);
-        Stop::Error { kind, message }
-    };
-    if let boots::Turn::Dead(boot) = &turn {
-        return Err(dead(boot, cell));
-    }
-    let started = Instant::now();
-    let vm = Vm::start(&spec);
-    if task.clock == Clock::Exact {
-        // It holds nothing that is not kept elsewhere. Failing only leaves it there.
-        let _ = fs::remove_file(&initrd);
-    }
-    let (mut vm, facts) = match vm {
-        Ok(started) => started,
-        Err(error) => {
-            let took = started.elapsed().as_millis() as u64;
-            if error.booted {
-                kernel.has_booted();
-            } else if let Some(boot) = kernel.failed(&error, folders.guest, took) {
-                return Err(dead(&boot, cell));
-            }
-            cell.console_tail.clone_from(&error.console_tail);
-            return Err(error.into());
-        }
-    };
-    kernel.has_booted();
-    drop(turn);
+    let spec = spec(plan, planned, &task, folders)?;
+    let (mut vm, facts) = start(&RunDir::new(&plan.run_dir), &spec, folders, cell)?;
     // The guest that has orders is up when it has done them.
     if task.clock == Clock::Free {
         cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
@@ -335,6 +192,82 @@ fn run(
     }
 }
 
+/// The guest to start. Its orders are put into a root of its own.
+fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folders) -> Result<Spec, Stop> {
+    let arch = planned.arch;
+    let emulator = plan
+        .emulators
+        .get(&arch)
+        .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
+    let mut initrd = planned.initrd.clone();
+    let mut deadlines = Deadlines::default();
+    if let Some(orders) = &task.orders {
+        let root = std::mem::replace(&mut initrd, folders.guest.join(OWN_ROOT));
+        vm::initramfs::with_orders(&root, orders, &initrd)
+            .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
+        deadlines.boot += task.silence;
+    }
+    // Nothing is recorded of the tree's own tests, but for the one that asks for records; and all that they do would be slower.
+    let records = !planned.work.test().is_of_the_tree() || planned.deliver;
+    Ok(Spec {
+        qemu: emulator.qemu.clone(),
+        arch,
+        accel: planned.accel,
+        clock: task.clock,
+        kernel: planned.kernel_image.clone(),
+        initrd,
+        virtme: emulator.virtme.clone(),
+        cpus: planned.cpus,
+        memory_mib: planned.memory_mib,
+        append: planned.append.clone(),
+        snapshots: planned.snapshots.clone(),
+        plugin: emulator.plugin.clone().filter(|_| planned.accel == Accel::Tcg && records),
+        lbr: emulator.lbr,
+        dir: folders.guest.to_owned(),
+        deadlines,
+    })
+}
+
+/// Starts a guest, unless it is known that none of its kernel boots.
+fn start(run_dir: &RunDir, spec: &Spec, folders: Folders, cell: &mut Cell) -> Result<(Vm, Facts), Stop> {
+    let kernel = boots::Kernel::of(run_dir, &cell.id);
+    let turn = kernel
+        .turn(spec.clock)
+        .map_err(|error| Stop::harness(format!("failed to ask whether the kernel boots: {error}")))?;
+    let dead = |boot: &Cell, cell: &mut Cell| {
+        if cell.id.test == Test::Boot {
+            cell.console_tail.clone_from(&boot.console_tail);
+        }
+        let (kind, message) = boots::outcome(boot, &cell.id);
+        Stop::Error { kind, message }
+    };
+    if let boots::Turn::Dead(boot) = &turn {
+        return Err(dead(boot, cell));
+    }
+    let started = Instant::now();
+    let vm = Vm::start(spec);
+    if spec.clock == Clock::Exact {
+        // It holds nothing that is not kept elsewhere. Failing only leaves it there.
+        let _ = fs::remove_file(&spec.initrd);
+    }
+    match vm {
+        Ok(started) => {
+            kernel.has_booted();
+            Ok(started)
+        }
+        Err(error) => {
+            let took = started.elapsed().as_millis() as u64;
+            if error.booted {
+                kernel.has_booted();
+            } else if let Some(boot) = kernel.failed(&error, folders.guest, took) {
+                return Err(dead(&boot, cell));
+            }
+            cell.console_tail.clone_from(&error.console_tail);
+            Err(error.into())
+        }
+    }
+}
+
 fn measure(
     vm: &mut Vm,
     facts: Facts,
@@ -343,7 +276,7 @@ fn measure(
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
-    if facts.btf_bytes == 0 && planned.id.test != Test::Boot {
+    if facts.btf_bytes == 0 && cell.id.test != Test::Boot {
         return Err(Stop::Error {
             kind: ErrorKind::Guest,
             message: "the kernel has no BTF (/sys/kernel/btf/vmlinux): build it with CONFIG_DEBUG_INFO_BTF=y"
@@ -356,173 +289,7 @@ fn measure(
         Some(_) if task.clock == Clock::Free => cell.add_clock_source(&facts.clocksource),
         Some(_) => {}
     }
-    match (&planned.id.test, &planned.parameters, task.commands.as_slice()) {
-        (&Test::LbrWaste { mechanism }, &Parameters::LbrWaste { hits }, _) => {
-            lbr_waste(vm, planned, mechanism, hits, folders.guest).map(Measurement::LbrWaste)
-        }
-        (Test::Attach { .. }, Parameters::Attach(_), commands) => {
-            attach::measure(vm, planned, commands, task.clock, folders.guest, folders.cell)
-        }
-        (&Test::Trigger { mechanism, .. }, Parameters::Trigger { .. }, [command]) => {
-            trigger(vm, planned.id.accel, mechanism, command, folders.guest).map(Measurement::Trigger)
-        }
-        (Test::Boot, Parameters::Boot, _) => Ok(Measurement::Boot),
-        (&Test::Bench { benchmark }, Parameters::Bench(parameters), _) => {
-            selftests::run::bench(vm, benchmark, parameters, folders.guest).map(Measurement::Bench)
-        }
-        (&Test::TestProgs { test }, Parameters::TestProgs(parameters), _) => {
-            let model = Model::choose(None, planned.id.arch);
-            let deliver = planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
-            selftests::run::test_progs(vm, test, parameters, deliver, folders.guest)
-                .map(Measurement::TestProgs)
-        }
-        (&Test::Kselftest { program }, &Parameters::Kselftest { seconds }, _) => {
-            selftests::run::kselftest(vm, program, seconds, folders.guest).map(Measurement::Kselftest)
-        }
-        (&Test::Fault { fault }, Parameters::Fault, _) => {
-            vm.request(Command::Inject(fault), QUICK)??;
-            Err(Stop::harness(format!("the guest was to fail ({fault:?}), and answered")))
-        }
-        (test, parameters, _) => {
-            Err(Stop::harness(format!("{} does not go with {parameters:?}", test.name())))
-        }
-    }
-}
-
-fn lbr_waste(
-    vm: &mut Vm,
-    planned: &PlannedCell,
-    mechanism: Mechanism,
-    hits: u32,
-    folder: &Path,
-) -> Result<LbrWaste, Stop> {
-    let arch = planned.id.arch;
-    let model = Model::choose(None, arch);
-    let (filter, depth) = (Filter::of(Branch::Any), model.depth());
-    let deliver = planned.deliver.then(|| model.delivered(filter, depth));
-    let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
-    let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP, deliver, hardware };
-    let reply = match vm.request(Command::LbrWaste(request), QUICK)?? {
-        Response::LbrWaste(reply) => reply,
-        other => return Err(unexpected(&other)),
-    };
-    require_asked((mechanism, hits), (reply.mechanism, reply.hits), &reply.points)?;
-    let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
-    if planned.is_hardware() {
-        let error = |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
-        branch::hardware::depth(&reply).map_err(error)?;
-        let symbols = resolve_addresses(vm, branch::hardware::addresses(&reply))?;
-        vm.request(Command::Release, QUICK)??;
-        return branch::hardware_waste(&reply, &symbols).map_err(error);
-    }
-    let trace = read_trace(folder)?;
-    let symbols = resolve(vm, &trace)?;
-    vm.request(Command::Release, QUICK)??;
-    let mut waste =
-        branch::lbr_waste(arch, &trace, &symbols, &reply).map_err(|error| stop(error.to_string()))?;
-    if planned.deliver {
-        let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
-        waste.delivered = Some(delivered.map_err(|error| match error {
-            DeliveryError::NoCall => Stop::Skip(error.to_string()),
-            _ => stop(error.to_string()),
-        })?);
-    }
-    Ok(waste)
-}
-
-fn trigger(
-    vm: &mut Vm,
-    accel: Accel,
-    mechanism: Mechanism,
-    command: &Command,
-    folder: &Path,
-) -> Result<Trigger, Stop> {
-    let reply = match vm.request(command.clone(), TRIGGER)?? {
-        Response::Trigger(reply) => reply,
-        other => return Err(unexpected(&other)),
-    };
-    if let Command::Trigger(asked) = command {
-        require_asked((mechanism, asked.hits), (reply.mechanism, reply.hits), &reply.points)?;
-    }
-    let cost = match accel {
-        // No plugin counts there: what is left is the clock.
-        Accel::Kvm => None,
-        Accel::Tcg => {
-            let trace = read_trace(folder)?;
-            let symbols = resolve(vm, &trace)?;
-            let cost = branch::trigger_cost(&trace, &symbols, &reply)
-                .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })?;
-            Some(cost)
-        }
-    };
-    vm.request(Command::Release, QUICK)??;
-    Ok(Trigger {
-        mechanism,
-        function: reply.function,
-        cost,
-        timed: reply.timed,
-        attached_ns: reply.attached_ns,
-        detached_ns: reply.detached_ns,
-    })
-}
-
-/// What is done with a trace takes as long as the guest says that it has hits: it says what it was asked for, or nothing that counts.
-fn require_asked(asked: (Mechanism, u32), told: (Mechanism, u32), points: &[Point]) -> Result<(), Stop> {
-    if asked == told && points == asked.0.points() {
-        return Ok(());
-    }
-    let message = format!(
-        "the guest was asked for {} hits of {}, and answers of {} of {} at {} points",
-        asked.1,
-        asked.0,
-        told.1,
-        told.0,
-        points.len()
-    );
-    Err(Stop::Error { kind: ErrorKind::Protocol, message })
-}
-
-fn read_trace(folder: &Path) -> Result<Trace, Stop> {
-    let path = trace::file_name(folder, 0);
-    let error = |message| Stop::Error { kind: ErrorKind::Trace, message };
-    Trace::decode(&of_plugin(folder, &path, "trace")?).map_err(|e| error(format!("{}: {e}", path.display())))
-}
-
-/// A file that the plugin has written.
-pub(super) fn of_plugin(folder: &Path, path: &Path, what: &str) -> Result<Vec<u8>, Stop> {
-    fs::read(path).map_err(|error| {
-        let message = match error.kind() {
-            io::ErrorKind::NotFound => {
-                let words = vm::last_words(&folder.join("qemu.log"));
-                let words = words.as_deref().unwrap_or("none");
-                format!("the plugin left no {what}; QEMU's last words: {words}")
-            }
-            _ => format!("failed to read {}: {error}", path.display()),
-        };
-        Stop::Error { kind: ErrorKind::Trace, message }
-    })
-}
-
-/// Names for every address of the trace, while what is attached still is.
-fn resolve(vm: &mut Vm, trace: &Trace) -> Result<Symbols, Stop> {
-    resolve_addresses(vm, branch::symbols::addresses(trace))
-}
-
-/// Addresses per request: the answer may have a name for each, and a message has its limit.
-const RESOLVED_AT_ONCE: usize = 1 << 14;
-
-pub(super) fn resolve_addresses(vm: &mut Vm, addresses: Vec<u64>) -> Result<Symbols, Stop> {
-    let mut found = Vec::new();
-    for some in addresses.chunks(RESOLVED_AT_ONCE) {
-        match vm.request(Command::Resolve { addresses: some.to_vec() }, QUICK)?? {
-            Response::Resolve { symbols } => found.extend(symbols),
-            other => return Err(unexpected(&other)),
-        }
-    }
-    Ok(found.into_iter().collect())
-}
-
-pub(super) fn unexpected(response: &Response) -> Stop {
-    let message = format!("the guest's answer does not fit: {}", vm::shown(response));
-    Stop::Error { kind: ErrorKind::Protocol, message }
+    let &Task { clock, is_last, .. } = task;
+    let mut booted = Booted { vm, planned, clock, is_last, folder: folders.guest, cell: folders.cell };
+    planned.work.kind().measure(&mut booted)
 }

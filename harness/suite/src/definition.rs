@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The suite file, `configs/suites/*.yaml`. Its keys are documented in `docs/suites.md`.
 
-use super::{budget::Bounded, plan::tests};
+use super::{
+    budget::Bounded,
+    kinds::{TestGroup, Work, attach::Clocks, test_progs},
+    yaml::{filled, nonzero},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,13 +16,11 @@ use std::{
 use tramplab_analysis::branch::Filter;
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
+    kinds::lbr_waste,
     run::{Arch, Row, Test, Tolerance},
-    selftests::{self, Name, Program},
+    selftests::{Name, Wanted},
 };
-use tramplab_protocol::{
-    BesideSet, Functions, Mechanism,
-    message::{Explain, Fault},
-};
+use tramplab_protocol::{Mechanism, message::Explain};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,180 +67,6 @@ impl Default for Machine {
     }
 }
 
-/// Tests that share their parameters.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum TestGroup {
-    LbrWaste {
-        mechanisms: Mechanisms,
-        /// Triggers recorded per cell.
-        #[serde(default = "default_hits")]
-        hits: NonZeroU32,
-    },
-    Attach {
-        mechanisms: Mechanisms,
-        #[serde(deserialize_with = "filled")]
-        functions: Vec<Functions>,
-        rounds: NonZeroU32,
-        /// Guests, one after the other, each with all rounds; when base and head are compared, theirs alternate.
-        boots: Option<NonZeroU32>,
-        /// Chooses the functions.
-        #[serde(default)]
-        seed: u64,
-        /// Of guest time, for loading, attaching and detaching each, where every function has a link of its own.
-        seconds: Option<NonZeroU32>,
-        #[serde(default)]
-        clock: Clocks,
-        /// How a further round is explained.
-        #[serde(default)]
-        explain: BTreeSet<Explain>,
-    },
-    Trigger {
-        mechanisms: Mechanisms,
-        /// What else is attached to the function of each.
-        #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
-        beside: BesideSet,
-        /// Triggers recorded per cell.
-        #[serde(default = "default_hits")]
-        hits: NonZeroU32,
-        /// Whether hits are timed as well.
-        #[serde(default = "yes")]
-        throughput: bool,
-    },
-    /// One test without parameters.
-    Boot {},
-    /// Benchmarks of the tree's own `bench`.
-    Bench {
-        #[serde(deserialize_with = "filled")]
-        triggers: Vec<Name>,
-        /// Measured in each guest, after the warm-up.
-        #[serde(default = "default_seconds")]
-        seconds: NonZeroU32,
-        /// Threads that trigger.
-        #[serde(default = "one")]
-        producers: NonZeroU32,
-    },
-    /// Tests of the tree's own `test_progs`, and of a series those that it adds or changes.
-    TestProgs {
-        /// May be empty where a series brings its own.
-        #[serde(default)]
-        tests: Vec<Name>,
-        /// What is not run beside what the tree's own lists deny: `test`, `test/subtest`, `*` for anything.
-        #[serde(default)]
-        deny: Vec<String>,
-        /// That each test may take.
-        #[serde(default = "default_limit")]
-        seconds: NonZeroU32,
-    },
-    /// Programs of other folders of the tree's selftests, that say in KTAP how they ended.
-    Kselftest {
-        #[serde(deserialize_with = "filled")]
-        programs: Vec<Program>,
-        /// That each may take.
-        #[serde(default = "default_limit")]
-        seconds: NonZeroU32,
-    },
-    Fault {
-        #[serde(deserialize_with = "filled")]
-        faults: Vec<Fault>,
-    },
-}
-
-impl TestGroup {
-    /// These tests, as a suite that says nothing more of them has them.
-    pub fn test_progs(tests: Vec<Name>) -> TestGroup {
-        TestGroup::TestProgs { tests, deny: Vec::new(), seconds: default_limit() }
-    }
-
-    pub fn kselftest(programs: Vec<Program>) -> TestGroup {
-        TestGroup::Kselftest { programs, seconds: default_limit() }
-    }
-}
-
-fn default_seconds() -> NonZeroU32 {
-    nonzero(5)
-}
-
-fn one() -> NonZeroU32 {
-    NonZeroU32::MIN
-}
-
-/// Under TCG a test takes ten times what it takes on hardware.
-fn default_limit() -> NonZeroU32 {
-    nonzero(300)
-}
-
-fn default_hits() -> NonZeroU32 {
-    nonzero(8)
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn nonzero(number: u32) -> NonZeroU32 {
-    NonZeroU32::new(number).expect("a constant above 0")
-}
-
-/// By which clocks attach times are measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Clocks {
-    #[default]
-    Free,
-    Exact,
-    Both,
-}
-
-impl Clocks {
-    pub fn free(self) -> bool {
-        matches!(self, Clocks::Free | Clocks::Both)
-    }
-
-    pub fn exact(self) -> bool {
-        matches!(self, Clocks::Exact | Clocks::Both)
-    }
-}
-
-/// `all`, or a list.
-#[derive(Clone, Debug)]
-pub struct Mechanisms(pub Vec<Mechanism>);
-
-impl Serialize for Mechanisms {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Mechanisms {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Mechanisms;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("`all` or a list of at least one mechanism")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mechanisms, E> {
-                match text {
-                    "all" => Ok(Mechanisms(Mechanism::ALL.to_vec())),
-                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
-                }
-            }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Mechanisms, A::Error> {
-                let mut list = Vec::new();
-                while let Some(mechanism) = seq.next_element()? {
-                    list.push(mechanism);
-                }
-                if list.is_empty() {
-                    return Err(serde::de::Error::invalid_length(0, &self));
-                }
-                Ok(Mechanisms(list))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
 /// Upper bounds that turn a measurement into pass or fail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -258,14 +86,19 @@ pub struct Budget {
 }
 
 impl Suite {
+    /// All cells' work on one kernel, group by group.
+    pub fn work(&self, compared: bool) -> impl Iterator<Item = Work> {
+        self.tests.iter().flat_map(move |group| group.group().work(compared))
+    }
+
     /// Whether branch records are counted.
     pub fn counts_records(&self) -> bool {
-        self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste { .. }))
+        self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste(_)))
     }
 
     /// Whether programs ask for them.
     pub fn asks_for_records(&self) -> bool {
-        self.counts_records() || self.test_progs().any(|test| test.as_str() == selftests::SNAPSHOT_TEST)
+        self.work(false).any(|work| work.kind().asks_for_records())
     }
 
     /// Whether programs are handed them.
@@ -276,80 +109,38 @@ impl Suite {
     /// The same with other clocks, and other explanations, for all attach tests.
     pub fn with(mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) -> Suite {
         for group in &mut self.tests {
-            if let TestGroup::Attach { clock, explain, .. } = group {
-                *clock = clocks.unwrap_or(*clock);
-                *explain = explanations.unwrap_or(explain).clone();
+            if let TestGroup::Attach(group) = group {
+                group.set(clocks, explanations);
             }
         }
         self
     }
 
     /// What of the kernel tree's own tests is run. `files` in `prog_tests/` are a series'.
-    pub fn selftests(&self, files: &BTreeSet<String>) -> Option<selftests::Wanted> {
-        let mut wanted = None;
-        for group in &self.tests {
-            match group {
-                TestGroup::Bench { .. } => wanted.get_or_insert_with(selftests::Wanted::default).bench = true,
-                TestGroup::TestProgs { tests, .. } => {
-                    let wanted = wanted.get_or_insert_with(selftests::Wanted::default);
-                    wanted.tests.extend(tests);
-                    wanted.files.clone_from(files);
-                }
-                TestGroup::Kselftest { programs, .. } => {
-                    wanted.get_or_insert_with(selftests::Wanted::default).programs.extend(programs);
-                }
-                _ => {}
-            }
-        }
-        wanted
+    pub fn selftests(&self, files: &BTreeSet<String>) -> Option<Wanted> {
+        let mut wanted = Wanted::default();
+        let add = |any, group: &TestGroup| group.group().add_selftests(&mut wanted, files) | any;
+        self.tests.iter().fold(false, add).then_some(wanted)
     }
 
-    /// The same with more tests of `test_progs`, where it has any. What any group denies is denied of them; they may take what a group that
-    /// names no tests gives them, else as long as any.
+    /// The same with more tests of `test_progs`, where it has any.
     pub fn with_tests(mut self, more: &BTreeSet<Name>) -> Suite {
-        let named: BTreeSet<Name> = self.test_progs().collect();
-        let mut limits: Vec<(bool, NonZeroU32)> = Vec::new();
-        let mut denied: Vec<String> = Vec::new();
-        for group in &self.tests {
-            if let TestGroup::TestProgs { tests, deny, seconds } = group {
-                limits.push((tests.is_empty(), *seconds));
-                denied.extend(deny.iter().cloned());
-            }
-        }
-        let tests: Vec<Name> = more.difference(&named).copied().collect();
-        let is_own = |group: &TestGroup| matches!(group, TestGroup::TestProgs { .. });
-        if let (Some(last), Some((_, seconds)), false) =
-            (self.tests.iter().rposition(is_own), limits.into_iter().max(), tests.is_empty())
-        {
-            self.tests.insert(last + 1, TestGroup::TestProgs { tests, deny: denied, seconds });
-        }
+        test_progs::add(&mut self.tests, more);
         self
     }
 
     /// The tests of `test_progs` that it names.
     pub fn test_progs(&self) -> impl Iterator<Item = Name> {
-        self.tests.iter().flat_map(|group| match group {
-            TestGroup::TestProgs { tests, .. } => tests.clone(),
-            _ => Vec::new(),
+        self.work(false).filter_map(|work| match work.test() {
+            Test::TestProgs(test) => Some(test.test),
+            _ => None,
         })
     }
 
     /// Those that some test measures: what a kernel that is built for the suite must be able to do.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
-        let of = |group: &TestGroup| match group {
-            TestGroup::LbrWaste { mechanisms, .. } | TestGroup::Attach { mechanisms, .. } => {
-                mechanisms.0.clone()
-            }
-            TestGroup::Trigger { mechanisms, beside, .. } => {
-                mechanisms.0.iter().copied().chain(beside.mechanisms()).collect()
-            }
-            TestGroup::Bench { .. }
-            | TestGroup::TestProgs { .. }
-            | TestGroup::Kselftest { .. }
-            | TestGroup::Boot {}
-            | TestGroup::Fault { .. } => Vec::new(),
-        };
-        self.tests.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()
+        let all: BTreeSet<Mechanism> = self.work(false).flat_map(|work| work.kind().mechanisms()).collect();
+        all.into_iter().collect()
     }
 }
 
@@ -391,15 +182,15 @@ pub(super) struct PlacedBudget {
 
 impl Placed {
     fn check(&self, suite: &Suite, path: &Path) -> Result<(), ConfigError> {
-        let tests: Vec<Test> =
-            suite.tests.iter().flat_map(|group| tests(group, false)).map(|(test, _)| test).collect();
+        let tests: Vec<Test> = suite.work(false).map(|work| work.test()).collect();
         let unmeasured = |name: &dyn fmt::Display, kind: &str| {
             format!("no {kind}test of the suite measures `{name}`; correct the name, or add the test")
         };
         for at in &self.budgets {
             let budget = &at.value;
             for (row, filters) in &budget.wasted {
-                let is_measured = tests.contains(&Test::LbrWaste { mechanism: row.mechanism });
+                let is_measured =
+                    tests.contains(&Test::LbrWaste(lbr_waste::Test { mechanism: row.mechanism }));
                 match filters.values().next() {
                     None => {
                         let message = format!("`{row}` has no filter; expected such as `{{ any: 9 }}`");
@@ -435,19 +226,6 @@ fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZe
         return Err(serde::de::Error::custom(message));
     }
     Ok(mib)
-}
-
-/// A list that must name something: one that is empty would run nothing and pass.
-fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    let list = Vec::deserialize(deserializer)?;
-    if list.is_empty() {
-        return Err(serde::de::Error::invalid_length(0, &"at least one entry"));
-    }
-    Ok(list)
 }
 
 #[cfg(test)]
@@ -504,7 +282,7 @@ mod tests {
             let before = suite.tests.len();
             let all = suite.with_tests(&["a", "b"].map(|name| name.parse().unwrap()).into()).tests;
             let added = all.into_iter().skip(before).map(|group| match group {
-                TestGroup::TestProgs { tests, deny, seconds } => (
+                TestGroup::TestProgs(test_progs::Group { tests, deny, seconds }) => (
                     tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
                     deny.join(" "),
                     seconds.get(),

@@ -9,7 +9,6 @@
 
 pub mod capture;
 pub mod delivered;
-pub mod filter;
 pub mod hardware;
 mod hit;
 pub mod listing;
@@ -25,11 +24,11 @@ pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};
 pub use delivered::{DeliveryError, delivered};
-pub use filter::{Branch, Filter, UnknownFilter};
 pub use hardware::{HardwareError, hardware_waste};
 pub use hit::is_asynchronous;
 pub use listing::{listing, trigger_listing};
 pub use model::{Model, UnknownModel};
 pub use symbolic::{digest, stable_name};
 pub use symbols::Symbols;
+pub use tramplab_model::filter::{Branch, Filter, UnknownFilter};
 pub use trigger::{TriggerError, trigger_cost};

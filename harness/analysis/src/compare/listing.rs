@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two branch listings side by side, with the records that came and went.
 
-use super::Pair;
-use crate::branch::{
-    Branch, Model,
-    listing::{self, Line},
-    stable_name,
-};
+use crate::branch::{listing::Line, stable_name};
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 use std::fmt;
-use tramplab_model::run::{CapturePoint, LbrWaste, Measurement, Row as WasteRow, Test, Trigger};
-use tramplab_protocol::{BesideSet, Mechanism, Point};
+use tramplab_model::{kinds::trigger, run::Row as WasteRow};
+use tramplab_protocol::Point;
 
 /// What two listings are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +13,7 @@ pub enum Subject {
     /// A waste row, in `any`: there every record of every other filter is.
     Waste(WasteRow),
     /// What a hit runs at one side of the function.
-    Trigger(Mechanism, BesideSet, Point),
+    Trigger(trigger::Test, Point),
 }
 
 /// `kprobe.session/exit`, `trigger of fexit, entry`.
@@ -26,9 +21,7 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Subject::Waste(row) => f.pad(&row.to_string()),
-            Subject::Trigger(mechanism, beside, point) => {
-                f.pad(&format!("trigger of {}, {point}", beside.with(*mechanism)))
-            }
+            Subject::Trigger(test, point) => f.pad(&format!("trigger of {test}, {point}")),
         }
     }
 }
@@ -78,64 +71,6 @@ impl Listings {
     }
 }
 
-/// Of every capture point, or part of a hit, that both sides have.
-pub fn side_by_side(pair: &Pair, model: Model) -> Vec<Listings> {
-    match (&pair.base.measurement, pair.head.and_then(|head| head.measurement.as_ref())) {
-        (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) => waste(base, head, model),
-        (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) => match pair.base.id.test {
-            Test::Trigger { beside, .. } => trigger(base, head, beside),
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
-    }
-}
-
-fn trigger(base: &Trigger, head: &Trigger, set: BesideSet) -> Vec<Listings> {
-    let (Some(old), Some(new)) = (&base.cost, &head.cost) else { return Vec::new() };
-    let beside = |point| {
-        let [mut old, mut new] = [old.part(point)?, new.part(point)?].map(listing::trigger_lines);
-        old.reverse();
-        new.reverse();
-        Some(Listings {
-            subject: Subject::Trigger(base.mechanism, set, point),
-            rows: align(&old, &new, &KEYS),
-        })
-    };
-    [Point::Entry, Point::Exit].into_iter().filter_map(beside).collect()
-}
-
-fn waste(base: &LbrWaste, head: &LbrWaste, model: Model) -> Vec<Listings> {
-    let mut all = Vec::new();
-    for point in &base.points {
-        let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else { continue };
-        let row = WasteRow { mechanism: base.mechanism, point: point.point };
-        all.push(Listings {
-            subject: Subject::Waste(row),
-            rows: beside((base, point), (head, partner), model),
-        });
-    }
-    all
-}
-
-fn beside(
-    (base, base_point): (&LbrWaste, &CapturePoint),
-    (head, head_point): (&LbrWaste, &CapturePoint),
-    model: Model,
-) -> Vec<Row> {
-    let mut old = listing::lines(base_point, &base.function, model, Branch::Any.into());
-    let mut new = listing::lines(head_point, &head.function, model, Branch::Any.into());
-    old.reverse();
-    new.reverse();
-    // The transfer into the snapshot, record #00, is the same event on both sides.
-    let last = match (old.last(), new.last()) {
-        (Some(a), Some(b)) if (a.index, b.index) == (0, 0) => Some(Row { base: old.pop(), head: new.pop() }),
-        _ => None,
-    };
-    let mut rows = align(&old, &new, &KEYS);
-    rows.extend(last);
-    rows
-}
-
 /// What makes two records the same, although the code around them was built anew: offsets move, BTF ids are given anew. First
 /// both ends; of what is left over between two such records, those that still share one end belong together.
 const KEYS: [fn(&Line) -> Key; 3] =
@@ -154,7 +89,12 @@ fn key(line: &Line) -> Key {
     Key { from: function(&line.from), to: function(&line.to), modelled: line.modelled }
 }
 
-fn align(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
+/// Lays two listings beside each other, both oldest first.
+pub(super) fn align(old: &[Line], new: &[Line]) -> Vec<Row> {
+    align_by(old, new, &KEYS)
+}
+
+fn align_by(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
     let went = |line: &Line| Row { base: Some(line.clone()), head: None };
     let came = |line: &Line| Row { base: None, head: Some(line.clone()) };
     let Some((key, weaker)) = keys.split_first() else {
@@ -169,7 +109,7 @@ fn align(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
             let both = |(a, b): (&Line, &Line)| Row { base: Some(a.clone()), head: Some(b.clone()) };
             rows.extend(before.iter().zip(after).map(both));
         } else {
-            rows.extend(align(before, after, weaker));
+            rows.extend(align_by(before, after, weaker));
         }
     }
     rows

@@ -1,38 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: pure functions of stored cells. What better and worse mean: `docs/comparing.md`.
 //!
-//! [`metric`] takes the numbers out of a pair of cells, [`exact`] and [`timed`] judge them, [`layout`] knows how far they move
-//! with the layout of the code alone, [`listing`] lays two branch listings beside each other, [`runs`] says whether two stored
-//! runs can be compared at all.
+//! [`kinds`] takes the numbers out of cells and judges them, with [`exact`] and [`timed`]. [`pair`] finds the
+//! two cells that are compared. [`layout`] knows how far numbers move with the layout of the code alone, [`listing`] lays
+//! two branch listings beside each other, [`runs`] says whether two stored runs can be compared at all.
 
 pub mod exact;
+pub mod kinds;
 pub mod layout;
 pub mod listing;
-pub mod metric;
+mod pair;
 pub mod runs;
 #[cfg(test)]
 pub mod tests;
 mod timed;
+mod value;
 
+pub use kinds::values;
 pub use layout::Layout;
 pub use listing::{Listings, Row, Side, Subject};
-pub use metric::{Cost, Metric, Phase, UnknownMetric, Value, Whose};
+pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_up};
 use timed::Judged;
 pub use timed::{Levels, Ratio, levels};
+pub use tramplab_model::kinds::{Metric, UnknownMetric};
+pub use value::{Ended, Value};
 
 use crate::branch::Model;
-use std::{cmp::Ordering, fmt};
-use tramplab_model::run::{
-    Accel, Arch, BranchSource, Cell, CellId, Outcome, Run, Series, Step, Test, Tolerance,
-};
-
-/// The same test on both sides.
-#[derive(Clone, Copy, Debug)]
-pub struct Pair<'a> {
-    pub base: &'a Cell,
-    /// None where the head's run has no such cell: it was not selected, or the run ended before it.
-    pub head: Option<&'a Cell>,
-}
+use std::fmt;
+use tramplab_model::run::{Arch, BranchSource, Cell, Outcome, Run, Series, Step, Test, Tolerance};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
@@ -65,25 +60,6 @@ pub struct Compared {
     pub verdict: Verdict,
     /// Of a time that was judged.
     pub ratio: Option<Ratio>,
-}
-
-/// A cell that was measured on one side at most.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Unmatched {
-    pub test: Test,
-    pub base: String,
-    pub head: String,
-    /// The head lost what the base has.
-    pub lost: bool,
-    /// A test that only the head's tree has, and that passed there.
-    pub is_new: bool,
-}
-
-/// A test that the base's run did not select, or was interrupted before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeadOnly {
-    pub test: Test,
-    pub head: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,19 +136,19 @@ pub fn compare(
     let mut other_clocks = Vec::new();
     let mut listings = Vec::new();
     for pair in pairs {
-        match metric::of_both(pair, model) {
+        match pair::values(pair, model) {
             Ok(found) => {
                 let is_timed = found.iter().any(|(metric, ..)| metric.is_by_hosts_clock());
-                let clocks = metric::other_clocks(pair).filter(|_| is_timed);
+                let clocks = pair::other_clocks(pair).filter(|_| is_timed);
                 other_clocks.extend(clocks.map(|clocks| (pair.base.id.test.clone(), clocks)));
                 metrics.extend(found);
             }
             Err(without) => unmatched.extend(without),
         }
-        if metric::has_other_functions(pair) {
+        if kinds::has_other_functions(pair) {
             other_functions.push(pair.base.id.test.clone());
         }
-        listings.extend(listing::side_by_side(pair, model));
+        listings.extend(kinds::listings(pair, model));
     }
     let has_other_clock = |metric: Metric| {
         metric.is_by_hosts_clock() && other_clocks.iter().any(|(test, _)| *test == metric.test())
@@ -185,7 +161,7 @@ pub fn compare(
             let how = Judging { times, tolerance, timing, layout: layout.of(&metric) };
             let Judged { verdict, ratio } = match has_other_clock(metric) {
                 true => Judged::not("the guests had different clock sources"),
-                false => judge_pair(metric, &base, &head, how),
+                false => kinds::judge(metric, &base, &head, how),
             };
             Compared { metric, base, head, verdict, ratio }
         })
@@ -217,62 +193,6 @@ struct Judging {
     layout: u64,
 }
 
-fn judge_pair(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
-    let Judging { times, tolerance, timing, layout } = how;
-    let exactly = |verdict| Judged { verdict, ratio: None };
-    match (base, head) {
-        (Value::Stopped(_), _) | (_, Value::Stopped(_)) => Judged::not("a time budget ended it"),
-        (Value::Times(a), Value::Times(b)) => match timing {
-            Timing::Interleaved => timed::judge(a, b, times, tolerance.time_percent),
-            Timing::Apart => Judged::not("the two runs were not interleaved"),
-        },
-        (&Value::ExactTime(a), &Value::ExactTime(b)) => {
-            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
-            let waits = matches!(metric, Metric::ExactTime { phase: Phase::Detach, .. });
-            exactly(verdict.unless(waits, "a grace period that is just missed costs another one"))
-        }
-        (
-            &Value::Instructions { count: a, functions: of_a, repeats: a_repeats },
-            &Value::Instructions { count: b, functions: of_b, repeats: b_repeats },
-        ) => {
-            if of_a != of_b {
-                return Judged::not("of another number of functions");
-            }
-            if a != b && !(a_repeats && b_repeats) {
-                return Judged::not("counted under the host's clock");
-            }
-            let is_idle = matches!(metric, Metric::Instructions { whose: Whose::All, .. });
-            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
-            exactly(verdict.unless(is_idle, "the idle loop is in it"))
-        }
-        (Value::PerHit(_), _) => Judged::not("of one boot each"),
-        (Value::Rates(_, Accel::Tcg), _) => Judged::not("throughput under TCG is the emulator's"),
-        (Value::Rates(a, Accel::Kvm), Value::Rates(b, _)) => match timing {
-            Timing::Interleaved if [a, b].iter().any(|rates| rates.contains(&0.0)) => {
-                let idle = |rates: &[f64]| rates.iter().filter(|rate| **rate == 0.0).count();
-                // No ratio says it: programs that run in fewer guests than before run worse.
-                match idle(b).cmp(&idle(a)) {
-                    Ordering::Greater => exactly(Verdict::Worse),
-                    Ordering::Less => exactly(Verdict::Better),
-                    Ordering::Equal => Judged::not("as many guests of each side had no hit in most seconds"),
-                }
-            }
-            // As what a hit takes: more is worse.
-            Timing::Interleaved => {
-                let [a, b] = [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());
-                timed::judge(&a, &b, times, tolerance.time_percent)
-            }
-            Timing::Apart => Judged::not("the two runs were not interleaved"),
-        },
-        (Value::Ended(a), Value::Ended(b)) => exactly(match () {
-            () if b.is_worse_than(a) => Verdict::Worse,
-            () if a.is_worse_than(b) => Verdict::Better,
-            () => Verdict::Same(Difference::None),
-        }),
-        _ => exactly(exact::count(base.count(), head.count(), metric.tolerated(tolerance), layout)),
-    }
-}
-
 impl Comparison {
     /// Whether there is any number that both sides have.
     pub fn is_empty(&self) -> bool {
@@ -287,21 +207,6 @@ impl Comparison {
 /// The cells of two kernels of one run.
 fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>; 2] {
     [base, head].map(|kernel| run.cells_of(arch, kernel).collect())
-}
-
-/// Cells of the same test, architecture and accelerator.
-pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
-    let same =
-        |a: &Cell, b: &Cell| (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test);
-    let partner = |a: &'a Cell| Pair { base: a, head: head.iter().copied().find(|b| same(a, b)) };
-    base.iter().map(|&a| partner(a)).collect()
-}
-
-/// The cells of the head whose test the base has no cell of.
-pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
-    let paired: Vec<&CellId> = pair_up(base, head).iter().filter_map(|pair| Some(&pair.head?.id)).collect();
-    let alone = head.iter().filter(|cell| cell.id.test != Test::Build && !paired.contains(&&cell.id));
-    alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: metric::ending(cell) }).collect()
 }
 
 /// Of a series that the run measured: base against head. `asked` is the CPU whose counts are compared, if it fits.

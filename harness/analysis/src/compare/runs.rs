@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether the numbers of two stored runs can be laid beside each other.
 
-use super::metric;
+use super::values;
 use crate::branch::Model;
 use std::collections::BTreeSet;
 use tramplab_model::kconfig::Kconfig;
@@ -106,8 +106,7 @@ fn sources(measured: &Measured) -> Option<String> {
 fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
     let clocks = |measured: &Measured| {
         let model = Model::choose(None, measured.kernel.arch);
-        let is_timed =
-            |cell: &Cell| metric::of(cell, model).iter().any(|(metric, _)| metric.is_by_hosts_clock());
+        let is_timed = |cell: &Cell| values(cell, model).iter().any(|(metric, _)| metric.is_by_hosts_clock());
         let timed = measured.cells().filter(|cell| is_timed(cell));
         timed.filter_map(Cell::clock_source).map(str::to_owned).collect::<BTreeSet<_>>()
     };

@@ -30,14 +30,23 @@ impl fmt::Display for Ratio {
     }
 }
 
+/// Why times of two runs are not judged.
+pub const APART: &str = "the two runs were not interleaved";
+
 pub struct Judged {
     pub verdict: Verdict,
     pub ratio: Option<Ratio>,
 }
 
+impl From<Verdict> for Judged {
+    fn from(verdict: Verdict) -> Judged {
+        Judged { verdict, ratio: None }
+    }
+}
+
 impl Judged {
     pub fn not(reason: &'static str) -> Judged {
-        Judged { verdict: Verdict::NotJudged(reason), ratio: None }
+        Verdict::NotJudged(reason).into()
     }
 }
 

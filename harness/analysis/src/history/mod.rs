@@ -16,8 +16,10 @@ pub use step::Step;
 use crate::{
     branch::Model,
     compare::{
-        Metric, Value, layout, metric,
+        Metric, Value,
+        kinds::layout_floor,
         runs::{Measured, differences},
+        values,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -221,10 +223,8 @@ fn of_group(
     query: &Query,
 ) -> Vec<History> {
     let model = Model::choose(query.model, line.arch);
-    let values: Vec<Vec<(Metric, Value)>> = samples
-        .iter()
-        .map(|sample| sample.cell.map_or_else(Vec::new, |cell| metric::of(cell, model)))
-        .collect();
+    let values: Vec<Vec<(Metric, Value)>> =
+        samples.iter().map(|sample| sample.cell.map_or_else(Vec::new, |cell| values(cell, model))).collect();
     let mut metrics: Vec<Metric> = Vec::new();
     for (metric, _) in values.iter().flatten() {
         let is_wanted = query.metrics.is_empty() || query.metrics.contains(metric);
@@ -267,7 +267,7 @@ fn of_group(
             before = Some(sample);
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
-        let newest = step::mark(&mut rows, tolerance, layout::floor(&metric));
+        let newest = step::mark(&mut rows, tolerance, layout_floor(&metric));
         History { metric, line: line.clone(), rows, newest }
     };
     metrics.into_iter().map(history).collect()

@@ -242,10 +242,10 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
     let bad = run.cells.iter().filter(|cell| cell.id.test != Test::Build && is_bad(&cell.outcome));
     let mut lines: Vec<Vec<String>> = Vec::new();
     for cell in bad {
-        let Some(planned) = plan.cells().find(|planned| planned.id == cell.id) else { continue };
+        let Some(planned) = plan.cells().find(|planned| planned.id() == cell.id) else { continue };
         let mut words = vec!["--kernel".to_owned(), planned.kernel_image.display().to_string()];
-        words.extend(["--arch", planned.id.arch.name(), "--vm", planned.backend.name()].map(str::to_owned));
-        words.extend(["--accel", planned.id.accel.name()].map(str::to_owned));
+        words.extend(["--arch", planned.arch.name(), "--vm", planned.backend.name()].map(str::to_owned));
+        words.extend(["--accel", planned.accel.name()].map(str::to_owned));
         let (cpus, memory) = (planned.cpus.to_string(), planned.memory_mib.to_string());
         words.extend(["--cpus".to_owned(), cpus, "--memory".to_owned(), memory]);
         words.extend(planned.append.iter().map(|word| format!("--append={word}")));

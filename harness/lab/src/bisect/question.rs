@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The question to each commit, and the suite of one cell that answers it.
 
-use std::{collections::BTreeSet, fmt, num::NonZeroU32, str::FromStr};
-use tramplab_analysis::compare::{Cost, Metric, UnknownMetric};
-use tramplab_model::run::{Test, UnknownTest};
-use tramplab_protocol::{Functions, Mechanism, message::Explain};
-use tramplab_suite::{Clocks, Machine, Mechanisms, Suite, TestGroup};
+use std::{fmt, str::FromStr};
+use tramplab_model::kinds::{Metric, Test, UnknownMetric, UnknownTest, trigger};
+use tramplab_suite::{Machine, Suite, TestGroup};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
@@ -14,11 +12,6 @@ pub enum Question {
     /// How the test ends.
     Ending(Test),
 }
-
-/// Hits of a waste or trigger cell, as suites have it where they say nothing.
-const HITS: NonZeroU32 = NonZeroU32::new(8).unwrap();
-/// Rounds of each timed guest.
-const ROUNDS: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 impl Question {
     /// The test that answers it.
@@ -41,58 +34,19 @@ impl Question {
 
     /// The one cell, on the kernels of both ends: what the reproducer runs.
     pub fn suite(&self, kernels: Vec<String>) -> Suite {
+        let metric = match self {
+            Question::Number(metric) => Some(metric),
+            Question::Ending(_) => None,
+        };
         Suite {
             experiments: Default::default(),
             name: "bisect".to_owned(),
             description: format!("made by cargo xtask bisect, for {self}"),
             kernels,
             machine: Machine::default(),
-            tests: vec![self.group()],
+            tests: vec![TestGroup::only(&self.test(), metric)],
             budgets: Vec::new(),
             tolerance: Default::default(),
-        }
-    }
-
-    fn group(&self) -> TestGroup {
-        let only = |mechanism: Mechanism| Mechanisms(vec![mechanism]);
-        match self.test() {
-            Test::LbrWaste { mechanism } => TestGroup::LbrWaste { mechanisms: only(mechanism), hits: HITS },
-            Test::Attach { mechanism, functions } => self.attach(mechanism, functions),
-            Test::Trigger { mechanism, beside } => {
-                TestGroup::Trigger { mechanisms: only(mechanism), beside, hits: HITS, throughput: false }
-            }
-            // The suite must be valid: kernels are built for it as for any other.
-            Test::Build | Test::Boot => TestGroup::Boot {},
-            Test::Fault { fault } => TestGroup::Fault { faults: vec![fault] },
-            Test::Bench { benchmark } => TestGroup::Bench {
-                triggers: vec![benchmark],
-                seconds: NonZeroU32::MIN,
-                producers: NonZeroU32::MIN,
-            },
-            Test::TestProgs { test } => TestGroup::test_progs(vec![test]),
-            Test::Kselftest { program } => TestGroup::kselftest(vec![program]),
-        }
-    }
-
-    /// Only what the metric is read from is measured.
-    fn attach(&self, mechanism: Mechanism, functions: Functions) -> TestGroup {
-        let (clock, rounds, explain) = match self {
-            Question::Number(Metric::Instructions { .. }) => {
-                (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
-            }
-            Question::Number(Metric::ExactTime { .. }) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
-            Question::Number(_) => (Clocks::Free, ROUNDS, BTreeSet::new()),
-            Question::Ending(_) => (Clocks::Free, NonZeroU32::MIN, BTreeSet::new()),
-        };
-        TestGroup::Attach {
-            mechanisms: Mechanisms(vec![mechanism]),
-            functions: vec![functions],
-            rounds,
-            boots: None,
-            seed: 0,
-            seconds: None,
-            clock,
-            explain,
         }
     }
 }
@@ -126,16 +80,16 @@ impl FromStr for Question {
 
     fn from_str(name: &str) -> Result<Question, UnknownQuestion> {
         match (name.parse(), name.parse()) {
-            (Ok(Metric::Trigger { cost: Cost::Time, .. }), _) => {
+            (Ok(Metric::Trigger(trigger::Metric { cost: trigger::Cost::Time, .. })), _) => {
                 Err(UnknownQuestion::OneBoot(name.to_owned()))
             }
-            (Ok(Metric::Bench { .. }), _) => Err(UnknownQuestion::Rate(name.to_owned())),
+            (Ok(Metric::Bench(_)), _) => Err(UnknownQuestion::Rate(name.to_owned())),
             // It has no number but how the test ends.
-            (Ok(metric @ (Metric::TestProgs { .. } | Metric::Kselftest { .. })), _) => {
+            (Ok(metric @ (Metric::TestProgs(_) | Metric::Kselftest(_))), _) => {
                 Ok(Question::Ending(metric.test()))
             }
             (Ok(metric), _) => Ok(Question::Number(metric)),
-            (Err(_), Ok(Test::Fault { .. })) => Err(UnknownQuestion::Fault(name.to_owned())),
+            (Err(_), Ok(Test::Fault(_))) => Err(UnknownQuestion::Fault(name.to_owned())),
             (Err(_), Ok(test)) => Ok(Question::Ending(test)),
             (Err(metric), Err(test)) => Err(UnknownQuestion::Name { metric, test }),
         }
@@ -207,7 +161,7 @@ mod tests {
     #[test]
     fn the_suite_measures_the_one_thing_and_survives_being_written() {
         for (name, group) in [
-            ("lbr_waste.fexit.any", "LbrWaste { mechanisms: Mechanisms([Fexit]), hits: 8 }"),
+            ("lbr_waste.fexit.any", "LbrWaste(Group { mechanisms: Mechanisms([Fexit]), hits: 8 })"),
             (
                 "attach.fentry.10.instructions",
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {Exact}",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tramplab_analysis::{
     branch::Model,
-    compare::{Ratio, Value, metric},
+    compare::{self, Ratio, Value},
     spread::median,
 };
 use tramplab_model::run::{Cell, ErrorKind, Outcome};
@@ -63,7 +63,7 @@ impl Reading {
             Outcome::Skip { reason } => return Err(Unread::Skip(reason.clone())),
             Outcome::Pass | Outcome::Fail { .. } => {}
         }
-        let found = metric::of(cell, model).into_iter().find(|(metric, _)| metric == wanted);
+        let found = compare::values(cell, model).into_iter().find(|(metric, _)| metric == wanted);
         let Some((_, value)) = found else {
             return Err(Unread::Skip(format!("the cell measured no {wanted}")));
         };

@@ -11,7 +11,10 @@ use crate::{
 };
 use tramplab_analysis::compare::{self, Metric, Timing};
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{Arch, Tolerance};
+use tramplab_model::{
+    kinds::attach,
+    run::{Arch, Tolerance},
+};
 use tramplab_report::{comparison, terminal};
 
 impl Bisection<'_> {
@@ -77,8 +80,10 @@ impl Bisection<'_> {
             "\n{}",
             terminal::render_verdicts(&comparison::verdicts(&comparison), Default::default())
         );
-        if let Metric::Instructions { phase, .. } = metric {
-            text += &format!("\n{}", profiles::changes((&dirs[0], base), (&dirs[1], head), *phase)?);
+        if let Metric::Attach(metric) = metric
+            && let attach::Number::Instructions { phase, .. } = metric.number
+        {
+            text += &format!("\n{}", profiles::changes((&dirs[0], base), (&dirs[1], head), phase)?);
         }
         Ok(text)
     }

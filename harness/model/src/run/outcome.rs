@@ -2,10 +2,11 @@
 //! How a cell ends.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use strum::{Display, IntoStaticStr};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     Pass,
     /// Measured, and worse than its budget or base.
@@ -24,12 +25,15 @@ pub enum Outcome {
 }
 
 /// Why nothing was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Display, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ErrorKind {
     Panic,
     Oops,
+    #[strum(serialize = "RCU stall")]
     RcuStall,
+    #[strum(serialize = "hung task")]
     HungTask,
     Lockup,
     /// The kernel found a bug of its own while it measured, and went on.
@@ -39,12 +43,16 @@ pub enum ErrorKind {
     /// The kernel could not be built.
     Build,
     /// The agent was never heard of.
+    #[strum(serialize = "boot time-out")]
     BootTimeout,
     /// The measurement took longer than its deadline.
+    #[strum(serialize = "time-out")]
     Timeout,
     /// QEMU ended by itself.
+    #[strum(serialize = "QEMU exit")]
     QemuExit,
     /// QEMU could not be started, or refused its command line or plugin.
+    #[strum(serialize = "QEMU start")]
     QemuStart,
     /// The guest sent what is no message.
     Protocol,
@@ -64,41 +72,13 @@ impl ErrorKind {
     }
 
     pub fn name(self) -> &'static str {
-        match self {
-            ErrorKind::Panic => "panic",
-            ErrorKind::Oops => "oops",
-            ErrorKind::RcuStall => "RCU stall",
-            ErrorKind::HungTask => "hung task",
-            ErrorKind::Lockup => "lockup",
-            ErrorKind::Warning => "warning",
-            ErrorKind::Silence => "silence",
-            ErrorKind::Build => "build",
-            ErrorKind::BootTimeout => "boot time-out",
-            ErrorKind::Timeout => "time-out",
-            ErrorKind::QemuExit => "QEMU exit",
-            ErrorKind::QemuStart => "QEMU start",
-            ErrorKind::Protocol => "protocol",
-            ErrorKind::Guest => "guest",
-            ErrorKind::Trace => "trace",
-            ErrorKind::Harness => "harness",
-        }
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        self.into()
     }
 }
 
 impl Outcome {
     pub fn name(&self) -> &'static str {
-        match self {
-            Outcome::Pass => "pass",
-            Outcome::Fail { .. } => "fail",
-            Outcome::Error { .. } => "error",
-            Outcome::Skip { .. } => "skip",
-        }
+        self.into()
     }
 
     /// Why it did not pass, in as many lines as there are.

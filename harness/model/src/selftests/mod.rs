@@ -8,7 +8,7 @@ mod ran;
 use std::collections::BTreeSet;
 
 pub use name::{Name, NotAName, Program};
-pub use ran::{End, LeftOut, Subtest};
+pub use ran::{End, LeftOut, Subtest, TreeTest};
 
 /// What of them a run takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

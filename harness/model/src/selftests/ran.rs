@@ -2,10 +2,12 @@
 //! How one of the tree's own tests ended, whichever way it said so.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// By its own word, the better first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum End {
     Ok,
     Skip,
@@ -14,11 +16,7 @@ pub enum End {
 
 impl End {
     pub fn name(self) -> &'static str {
-        match self {
-            End::Ok => "ok",
-            End::Skip => "skip",
-            End::Fail => "fail",
-        }
+        self.into()
     }
 }
 
@@ -54,4 +52,20 @@ impl LeftOut {
     pub fn is_none(&self) -> bool {
         self.sum() == 0
     }
+}
+
+/// A test of the tree's `test_progs`, or a program of another folder of its selftests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TreeTest {
+    pub end: End,
+    /// In the order in which they ran: the first of them.
+    pub subtests: Vec<Subtest>,
+    /// How many others there are.
+    #[serde(default, skip_serializing_if = "LeftOut::is_none")]
+    pub left_out: LeftOut,
+    /// Patterns of subtests that were not run, by a deny list.
+    pub denied: Vec<String>,
+    /// What the test said of its failures.
+    pub failures: Vec<String>,
 }

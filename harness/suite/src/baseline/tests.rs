@@ -2,7 +2,7 @@
 //! On the run that is stored, less the guest that was made to fail.
 
 use super::*;
-use tramplab_model::run::{CapturePoint, CellId};
+use tramplab_model::run::{BranchSource, CapturePoint, CellId, Clock, Measurement, Trigger};
 
 fn stored() -> Run {
     serde_json::from_str(include_str!("../../../testdata/run.json")).expect("the stored run")
@@ -87,7 +87,7 @@ fn after_it_the_run_passes_and_anything_worse_fails() {
                 worse += 1;
             }
         }
-        bounded += wasted(&cell).len() + counted(&cell, &run()).len();
+        bounded += lbr_waste::wasted(&cell).len() + counted(&cell, &run()).len();
     }
     assert!(worse >= 10 && bounded >= 20, "{worse} {bounded}");
 }

@@ -4,7 +4,7 @@
 use sha2::{Digest, Sha256};
 use tramplab_model::{
     name::hex,
-    selftests::{End, LeftOut, Subtest},
+    selftests::{End, LeftOut, Subtest, TreeTest},
 };
 
 /// A test that ran to its end.
@@ -62,4 +62,25 @@ impl Kept {
     pub fn len(&self) -> usize {
         self.subtests.len() + self.left_out.sum() as usize
     }
+}
+
+/// Subtests that a reason names.
+const NAMED: usize = 20;
+
+/// Why a test of the tree's fails: it is its own judge.
+pub fn failures(who: &str, test: &TreeTest) -> Vec<String> {
+    if test.end != End::Fail {
+        return Vec::new();
+    }
+    let failed = test.subtests.iter().filter(|subtest| subtest.end == End::Fail);
+    let mut names: Vec<&str> = failed.map(|subtest| subtest.name.as_str()).collect();
+    let more = names.len().saturating_sub(NAMED) + test.left_out.fail as usize;
+    names.truncate(NAMED);
+    let which = match (&names[..], more) {
+        ([], 0) => format!("{who} says that it fails"),
+        ([], _) => format!("{who} says that it fails, with {more} of its subtests"),
+        (_, 0) => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
+        _ => format!("{who} says that it fails, of its subtests {} and {more} more", names.join(", ")),
+    };
+    std::iter::once(which).chain(test.failures.first().cloned()).collect()
 }

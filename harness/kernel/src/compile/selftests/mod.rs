@@ -87,7 +87,7 @@ impl Record {
     /// Returns why one of the tree's tests is not built.
     pub fn broken(&self, test: &Test) -> Option<&str> {
         let error = match test {
-            Test::Bench { .. } => self.broken.get(BENCH),
+            Test::Bench(_) => self.broken.get(BENCH),
             test => self.broken.get(&test.name()),
         };
         error.map(|broken| broken.reason.as_str())

@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attaching, in tables: how long it took, how that grows, and where the time went.
 
-use super::scaling;
+use super::Report;
+use crate::{
+    comparison,
+    content::View,
+    group::{ByKernel, Group},
+    scaling,
+};
 use std::collections::BTreeMap;
 use tramplab_analysis::{
+    compare::{Compared, Comparison, Difference, Metric, Verdict},
     profile::{How, Phase, Summary, Unit, Waited},
     spread::Spread,
 };
-use tramplab_model::run::{Attach, AttachBoot, Cell, Measurement, Test};
-use tramplab_model::table::Table;
+use tramplab_model::{
+    kinds::attach::{self, Number},
+    run::{Attach, AttachBoot, Cell, Clock, Measurement, Run, Test},
+    table::Table,
+};
 use tramplab_protocol::{
     Functions, Mechanism,
     message::{AttachRound, Explain, Stopped},
@@ -19,30 +29,91 @@ const NAMED: usize = 4;
 /// Per cent of the phase below which none is.
 const LEAST_PERCENT: f64 = 1.0;
 
-/// Of one kernel.
-pub fn tables(cells: &[&Cell]) -> Vec<Table> {
-    let mut tables = Vec::new();
-    tables.extend(times(cells));
-    tables.extend(growth(cells));
-    tables.extend(time_explained(cells));
-    tables.extend(counted(cells));
-    tables.extend(waits(cells));
-    tables.extend(instructions(cells));
-    tables.extend(functions(cells));
-    tables
+pub struct Attaching;
+
+impl Report for Attaching {
+    fn line(&self, cell: &Cell) -> String {
+        let Some(Measurement::Attach(attach)) = &cell.measurement else { return String::new() };
+        let ms = |of: fn(&AttachRound) -> u64| {
+            Spread::of_ns(attach.rounds_of_a_clock().map(of))
+                .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
+        };
+        let [attached, detached] = [ms(|r| r.attach_ns), ms(|r| r.detach_ns)];
+        match attach.stopped() {
+            None => format!("attach {attached} ms, detach {detached} ms"),
+            Some(Stopped { wanted, attached: a, detached: d, .. }) => {
+                format!("{a} of {wanted} attached in {attached} ms, {d} detached in {detached} ms")
+            }
+        }
+    }
+
+    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+        let cells = &group.cells;
+        let tables = [
+            times(cells),
+            growth(cells),
+            time_explained(cells),
+            counted(cells),
+            waits(cells),
+            instructions(cells),
+            functions(cells),
+        ];
+        tables.into_iter().flatten().collect()
+    }
+
+    /// The median time, and the attaching thread's instructions where they were counted.
+    fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
+        let mut times = ByKernel::new(groups);
+        let mut counted = ByKernel::new(groups);
+        for (column, group) in groups.iter().enumerate() {
+            for (test, measured) in attaches(&group.cells) {
+                times.set(test, column, measured.map_or_else(str::to_owned, median_time));
+                if let Some(instructions) = measured.ok().and_then(to_attach) {
+                    counted.set(test, column, instructions.to_string());
+                }
+            }
+        }
+        let first = "mechanism/functions";
+        let name = |test: attach::Test| test.to_string();
+        let captions = [
+            "Median attach time by kernel, ms of guest time",
+            "Instructions of the attaching thread to attach, by kernel (exact)",
+        ];
+        let tables = [times, counted].into_iter().zip(captions);
+        tables.filter_map(|(table, caption)| table.table(groups, caption.to_owned(), first, name)).collect()
+    }
+
+    fn compared(&self, comparison: &Comparison) -> Vec<Table> {
+        [compared_times(comparison), compared_exactly(comparison)].into_iter().flatten().collect()
+    }
+}
+
+fn median_time(attach: &Attach) -> String {
+    let median = Spread::of_ns(attach.rounds_of_a_clock().map(|r| r.attach_ns)).map(|s| s.median);
+    let median = median.map_or_else(String::new, |median| format!("{median:.2}"));
+    match attach.stopped().filter(|stopped| stopped.attached < stopped.wanted) {
+        Some(stopped) => format!("{median} for {}", stopped.attached),
+        None => median,
+    }
+}
+
+/// Instructions of the attaching thread, to attach; none where they were not counted.
+fn to_attach(attach: &Attach) -> Option<u64> {
+    let counted = |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
+    attach.explained.iter().find(counted).map(|summary| summary.totals.task)
 }
 
 /// Attach cells; how each ended where it has no measurement.
 fn attaches<'a>(
     cells: &[&'a Cell],
-) -> impl Iterator<Item = (Mechanism, Functions, Result<&'a Attach, &'static str>)> {
+) -> impl Iterator<Item = (attach::Test, Result<&'a Attach, &'static str>)> {
     cells.iter().filter_map(|cell| {
-        let Test::Attach { mechanism, functions } = cell.id.test else { return None };
+        let Test::Attach(test) = cell.id.test else { return None };
         let measured = match &cell.measurement {
             Some(Measurement::Attach(attach)) => Ok(attach),
             _ => Err(cell.outcome.name()),
         };
-        Some((mechanism, functions, measured))
+        Some((test, measured))
     })
 }
 
@@ -63,7 +134,8 @@ const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r
 fn times(cells: &[&Cell]) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
-    for (mechanism, functions, measured) in attaches(cells) {
+    for (test, measured) in attaches(cells) {
+        let attach::Test { mechanism, functions } = test;
         let attach = match measured {
             Ok(attach) => attach,
             Err(outcome) => {
@@ -86,12 +158,12 @@ fn times(cells: &[&Cell]) -> Option<Table> {
             let memory = middle(rounds().filter_map(|round| round.memory_kib));
             row.push(memory.map_or_else(String::new, |kib| kib.to_string()));
             rows.push(row);
-            notes.extend(first.stopped.map(|stopped| budget_note(mechanism, functions, clock, &stopped)));
+            notes.extend(first.stopped.map(|stopped| budget_note(test, clock, &stopped)));
         }
-        let left_out = |why| format!("{mechanism}/{functions}: not explained: {why}");
+        let left_out = |why| format!("{test}: not explained: {why}");
         notes.extend(attach.unexplained.iter().map(left_out));
         let boot = attach.boots.first().or(attach.exact.as_ref());
-        notes.extend(boot.and_then(|boot| refusals(mechanism, functions, boot)));
+        notes.extend(boot.and_then(|boot| refusals(test, boot)));
     }
     let caption = "Attach times in ms of guest time, median (min..max)".to_owned();
     let header = TIMES.map(str::to_owned).to_vec();
@@ -107,15 +179,15 @@ fn reached(functions: Functions, boot: &AttachBoot) -> String {
     }
 }
 
-fn budget_note(mechanism: Mechanism, functions: Functions, clock: &str, stopped: &Stopped) -> String {
+fn budget_note(test: attach::Test, clock: &str, stopped: &Stopped) -> String {
     let Stopped { wanted, attached, detached, seconds } = stopped;
     format!(
-        "{mechanism}/{functions}, {clock} clock: the budget of {seconds} s ended it: {attached} of {wanted} attached, \
+        "{test}, {clock} clock: the budget of {seconds} s ended it: {attached} of {wanted} attached, \
          {detached} of them detached; its times are of that many."
     )
 }
 
-fn refusals(mechanism: Mechanism, functions: Functions, boot: &AttachBoot) -> Option<String> {
+fn refusals(test: attach::Test, boot: &AttachBoot) -> Option<String> {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for refusal in &boot.refused {
         *reasons.entry(&refusal.reason).or_default() += 1;
@@ -124,7 +196,7 @@ fn refusals(mechanism: Mechanism, functions: Functions, boot: &AttachBoot) -> Op
     let more =
         if reasons.len() > 1 { format!(", and {} other reasons", reasons.len() - 1) } else { String::new() };
     Some(format!(
-        "{mechanism}/{functions}: {} other functions were refused ({reason}{more}); run.json names them.",
+        "{test}: {} other functions were refused ({reason}{more}); run.json names them.",
         boot.refused.len()
     ))
 }
@@ -139,7 +211,7 @@ fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
 fn growth(cells: &[&Cell]) -> Option<Table> {
     type Points = Vec<(f64, f64)>;
     let mut series: BTreeMap<(Mechanism, &str), Points> = BTreeMap::new();
-    for (mechanism, _, measured) in attaches(cells) {
+    for (attach::Test { mechanism, .. }, measured) in attaches(cells) {
         let Ok(attach) = measured else { continue };
         let mut add = |of, functions: u32, value: Option<f64>| {
             let point = value.map(|value| (f64::from(functions), value));
@@ -200,14 +272,12 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
 
 /// Each explained phase, with the name of its row.
 fn explained<'a>(cells: &[&'a Cell], how: Explain) -> impl Iterator<Item = (String, &'a Summary)> {
-    attaches(cells)
-        .filter_map(|(mechanism, functions, measured)| {
-            Some((format!("{mechanism}/{functions}"), measured.ok()?))
-        })
-        .flat_map(move |(name, attach)| {
+    attaches(cells).filter_map(|(test, measured)| Some((test.to_string(), measured.ok()?))).flat_map(
+        move |(name, attach)| {
             let of_this = attach.explained.iter().filter(move |summary| summary.how == how);
             of_this.map(move |summary| (name.clone(), summary))
-        })
+        },
+    )
 }
 
 /// On the CPU and waiting add up to the wall time; what is missing is named.
@@ -346,8 +416,8 @@ fn instructions(cells: &[&Cell]) -> Option<Table> {
         .map(|(name, summary)| {
             let totals = summary.totals;
             let clock = match summary.clock {
-                tramplab_model::run::Clock::Free => "free",
-                tramplab_model::run::Clock::Exact => "exact",
+                Clock::Free => "free",
+                Clock::Exact => "exact",
             };
             let mut row = vec![name, summary.phase.name().to_owned(), clock.to_owned()];
             row.extend([totals.task, totals.interrupts, totals.others].map(|n| n.to_string()));
@@ -400,6 +470,50 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
         rows,
         notes,
     })
+}
+
+fn number(compared: &Compared) -> Option<Number> {
+    match compared.metric {
+        Metric::Attach(metric) => Some(metric.number),
+        _ => None,
+    }
+}
+
+fn compared_times(all: &Comparison) -> Option<Table> {
+    let rows: Vec<_> = all
+        .metrics
+        .iter()
+        .filter(|c| matches!(number(c), Some(Number::Time(_))))
+        .map(comparison::judged)
+        .collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let notes = vec![
+        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
+         pairs of boots, with a confidence interval that holds for all times together (95 %)."
+            .to_owned(),
+    ];
+    (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
+}
+
+/// What repeats of attaching.
+fn compared_exactly(all: &Comparison) -> Option<Table> {
+    let is_exact =
+        |c: &&Compared| matches!(number(c), Some(Number::ExactTime(_) | Number::Instructions { .. }));
+    let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(comparison::judged).collect();
+    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+    let mut notes = vec![
+        "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
+         thread's own, interrupts left out."
+            .to_owned(),
+    ];
+    if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
+        notes.push(
+            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures how far."
+                .to_owned(),
+        );
+    }
+    let caption = "Attaching, exactly, base -> head".to_owned();
+    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 
 #[cfg(test)]

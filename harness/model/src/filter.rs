@@ -3,10 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
+use strum::{EnumString, IntoStaticStr};
 
 /// One bit of perf's `branch_sample_type` that selects branches. What it selects depends on the CPU:
-/// see [`crate::branch::Model`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// `analysis::branch::Model` knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Branch {
     Any,
     AnyCall,
@@ -29,15 +31,7 @@ impl Branch {
     ];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Branch::Any => "any",
-            Branch::AnyCall => "any_call",
-            Branch::AnyReturn => "any_return",
-            Branch::IndCall => "ind_call",
-            Branch::IndJump => "ind_jump",
-            Branch::Cond => "cond",
-            Branch::Call => "call",
-        }
+        self.into()
     }
 
     /// Of the kernel's `enum perf_branch_sample_type`.
@@ -98,7 +92,7 @@ impl FromStr for Filter {
 
     fn from_str(text: &str) -> Result<Filter, UnknownFilter> {
         text.split('|')
-            .map(|name| Branch::ALL.into_iter().find(|b| b.name() == name.trim()).map(Filter::of))
+            .map(|name| name.trim().parse().ok().map(Filter::of))
             .reduce(|all, one| Some(all?.or(one?)))
             .flatten()
             .ok_or_else(|| UnknownFilter(text.to_owned()))

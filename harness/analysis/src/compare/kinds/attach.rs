@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attach times, and what attaching executes.
+
+use super::super::{
+    Judging, Pair, Timing, Value, exact,
+    timed::{self, Judged},
+};
+use crate::{profile, spread::median};
+use std::collections::BTreeSet;
+use tramplab_model::{
+    kinds::{
+        Metric,
+        attach::{self, Number, Phase, Whose},
+    },
+    run::{Attach, AttachBoot, Cell, Clock, Measurement},
+};
+use tramplab_protocol::{Functions, Mechanism, message::Explain};
+
+pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
+    let Some(Measurement::Attach(measured)) = &cell.measurement else { return Vec::new() };
+    let times = Phase::ALL.map(|phase| (Number::Time(phase), times(measured, phase)));
+    let exact = Phase::ALL.map(|phase| (Number::ExactTime(phase), exact_time(measured, phase)));
+    let counted = Whose::ALL.into_iter().flat_map(|whose| {
+        profile::Phase::ALL
+            .map(|phase| (Number::Instructions { phase, whose }, instructions(measured, phase, whose)))
+    });
+    let all = times.into_iter().chain(exact).chain(counted);
+    all.filter_map(|(number, value)| Some((Metric::Attach(attach::Metric { test, number }), value?)))
+        .collect()
+}
+
+pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -> Judged {
+    let Judging { times, tolerance, timing, layout } = how;
+    match (base, head) {
+        (Value::Stopped(_), _) | (_, Value::Stopped(_)) => Judged::not("a time budget ended it"),
+        (Value::Times(a), Value::Times(b)) => match timing {
+            Timing::Interleaved => timed::judge(a, b, times, tolerance.time_percent),
+            Timing::Apart => Judged::not(timed::APART),
+        },
+        (&Value::ExactTime(a), &Value::ExactTime(b)) => {
+            let waits = metric.number == Number::ExactTime(Phase::Detach);
+            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
+            verdict.unless(waits, "a grace period that is just missed costs another one").into()
+        }
+        (
+            &Value::Instructions { count: a, functions: of_a, repeats: a_repeats },
+            &Value::Instructions { count: b, functions: of_b, repeats: b_repeats },
+        ) => {
+            if of_a != of_b {
+                return Judged::not("of another number of functions");
+            }
+            if a != b && !(a_repeats && b_repeats) {
+                return Judged::not("counted under the host's clock");
+            }
+            let is_idle = matches!(metric.number, Number::Instructions { whose: Whose::All, .. });
+            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
+            verdict.unless(is_idle, "the idle loop is in it").into()
+        }
+        _ => Judged::not(super::MIXED),
+    }
+}
+
+/// Whether some of the functions that one side attached to are not the other's: one kernel lacks them, refuses them, or
+/// was not done with them in time.
+pub fn has_other_functions(pair: &Pair) -> bool {
+    let (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) = pair.measurements() else {
+        return false;
+    };
+    let lists = |attach: &Attach| {
+        let guests = attach.boots.iter().chain(&attach.exact);
+        guests.map(|boot| boot.list_sha256.clone()).collect::<BTreeSet<_>>()
+    };
+    lists(base) != lists(head)
+}
+
+/// The floor of loading a program that is checked against a function's type, in nanoseconds of the exact
+/// clock. The kernel looks the function up by name, and its search through kallsyms
+/// (`get_symbol_offset` in kernel/kallsyms.c) walks up to 255 names at each step; each added symbol shifts
+/// those walks. On 6.12, fifteen to twenty kinds of uncalled code moved one load by -2,515 to +4,585.
+const LOAD: u64 = 10_000;
+/// The floor of attaching a kprobe or kretprobe, which looks its function up about three times, in
+/// nanoseconds and in instructions. The same kinds of code moved it by up to 16,768.
+const KPROBE: u64 = 20_000;
+
+/// A band that needs no placebo: a smaller difference of this metric is never called a cost. Layout moves
+/// other attach metrics by a third of a per cent, which is within the tolerance, and waste and the cost of a
+/// hit not at all.
+pub fn layout_floor(metric: &Metric) -> u64 {
+    let Metric::Attach(attach::Metric { test, number }) = metric else { return 0 };
+    let is_kprobe = matches!(test.mechanism, Mechanism::Kprobe | Mechanism::Kretprobe);
+    let each = match number {
+        Number::ExactTime(Phase::Load) if test.mechanism.program_per_target() => LOAD,
+        Number::ExactTime(Phase::Attach) | Number::Instructions { phase: profile::Phase::Attach, .. }
+            if is_kprobe =>
+        {
+            KPROBE
+        }
+        _ => return 0,
+    };
+    match test.functions {
+        Functions::Count(count) => each * u64::from(count.get()),
+        // A program or probe for each of forty thousand functions does not fit into any time budget.
+        Functions::All => each,
+    }
+}
+
+/// The middle one; of two the lower: all are exact, and so is what is compared.
+fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
+    let exact = attach.exact.as_ref()?;
+    if let Some(stopped) = exact.stopped {
+        return Some(Value::Stopped(stopped));
+    }
+    let mut times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
+    times.sort_unstable();
+    times.get(times.len().checked_sub(1)? / 2).copied().map(Value::ExactTime)
+}
+
+fn instructions(attach: &Attach, phase: profile::Phase, whose: Whose) -> Option<Value> {
+    let summary = attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)?;
+    let profile::Totals { task, interrupts, others } = summary.totals;
+    let count = match whose {
+        Whose::Thread => task,
+        Whose::All => task.saturating_add(interrupts).saturating_add(others),
+    };
+    let repeats = summary.clock == Clock::Exact;
+    Some(Value::Instructions { count, functions: summary.attached, repeats })
+}
+
+fn times(attach: &Attach, phase: Phase) -> Option<Value> {
+    if let Some(stopped) = attach.boots.iter().find_map(|boot| boot.stopped) {
+        return Some(Value::Stopped(stopped));
+    }
+    let boot = |boot: &AttachBoot| {
+        let rounds: Vec<f64> = boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
+        median(&rounds)
+    };
+    let times: Vec<f64> = attach.boots.iter().map(boot).collect();
+    (!times.is_empty()).then_some(Value::Times(times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_a_floor_to_lookups_by_name() {
+        for (name, expected) in [
+            ("attach.fentry.1.load.exact", 10_000),
+            ("attach.fentry.100.load.exact", 1_000_000),
+            ("attach.kprobe_multi.100.load.exact", 0),
+            ("attach.fentry.1.attach.exact", 0),
+            ("attach.kprobe.1.attach.exact", 20_000),
+            ("attach.kretprobe.10.attach.instructions", 200_000),
+            ("attach.kprobe.1.detach.instructions", 0),
+            ("attach.kprobe_multi.100.attach.instructions", 0),
+            ("attach.fentry.1.attach.instructions", 0),
+            ("lbr_waste.fexit.any", 0),
+            ("trigger.fexit.instructions", 0),
+        ] {
+            assert_eq!(layout_floor(&name.parse().unwrap()), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Wasted branch records.
+
+use super::super::{
+    Listings, Pair, Value,
+    listing::{self, Subject},
+};
+use crate::branch::{Branch, Model, hardware, listing::lines};
+use tramplab_model::{
+    kinds::{Metric, lbr_waste},
+    run::{CapturePoint, Cell, LbrWaste, Measurement, Row},
+};
+
+pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
+    let Some(Measurement::LbrWaste(waste)) = &cell.measurement else { return Vec::new() };
+    let model = hardware::model(waste, model);
+    let mut values = Vec::new();
+    for point in &waste.points {
+        let row = Row { mechanism: waste.mechanism, point: point.point };
+        for filter in Branch::ALL {
+            let count = point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
+            let records = Value::Records(count.and_then(|count| count.wasted));
+            values.push((Metric::LbrWaste(lbr_waste::Metric { row, filter }), records));
+        }
+    }
+    values
+}
+
+/// Of every capture point that both sides have.
+pub fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
+    let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) = pair.measurements() else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for point in &base.points {
+        let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else { continue };
+        let row = Row { mechanism: base.mechanism, point: point.point };
+        all.push(Listings {
+            subject: Subject::Waste(row),
+            rows: beside((base, point), (head, partner), model),
+        });
+    }
+    all
+}
+
+fn beside(
+    (base, base_point): (&LbrWaste, &CapturePoint),
+    (head, head_point): (&LbrWaste, &CapturePoint),
+    model: Model,
+) -> Vec<listing::Row> {
+    let mut old = lines(base_point, &base.function, model, Branch::Any.into());
+    let mut new = lines(head_point, &head.function, model, Branch::Any.into());
+    old.reverse();
+    new.reverse();
+    // The transfer into the snapshot, record #00, is the same event on both sides.
+    let last = match (old.last(), new.last()) {
+        (Some(a), Some(b)) if (a.index, b.index) == (0, 0) => {
+            Some(listing::Row { base: old.pop(), head: new.pop() })
+        }
+        _ => None,
+    };
+    let mut rows = listing::align(&old, &new);
+    rows.extend(last);
+    rows
+}

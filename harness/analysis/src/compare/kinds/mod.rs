@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers of each kind of test, and when a head's is worse than its base's. A file for each kind.
+
+mod attach;
+mod bench;
+mod kselftest;
+mod lbr_waste;
+mod test_progs;
+mod trigger;
+
+use super::{Judging, Listings, Pair, Value, exact, timed::Judged};
+use crate::branch::Model;
+pub use attach::{has_other_functions, layout_floor};
+use tramplab_model::{
+    kinds::Metric,
+    run::{Cell, Test},
+};
+
+/// All that a cell measured. `model` is the CPU whose waste it is.
+pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
+    match &cell.id.test {
+        Test::LbrWaste(_) => lbr_waste::values(cell, model),
+        Test::Attach(test) => attach::values(*test, cell),
+        Test::Trigger(test) => trigger::values(*test, cell),
+        Test::Bench(test) => bench::values(*test, cell),
+        Test::TestProgs(test) => test_progs::values(*test, cell),
+        Test::Kselftest(test) => kselftest::values(*test, cell),
+        Test::Build | Test::Boot | Test::Fault(_) => Vec::new(),
+    }
+}
+
+/// Why two values of one metric that have different shapes are not judged: a file was edited.
+pub(super) const MIXED: &str = "the sides measured it in different ways";
+
+/// Judges a head's number by its base's.
+pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
+    match metric {
+        Metric::Attach(metric) => attach::judge(metric, base, head, how),
+        Metric::Bench(_) => bench::judge(base, head, how),
+        Metric::Trigger(_) => trigger::judge(metric, base, head, how),
+        Metric::LbrWaste(_) => count(metric, base, head, how),
+        Metric::TestProgs(_) => test_progs::judge(base, head),
+        Metric::Kselftest(_) => kselftest::judge(base, head),
+    }
+}
+
+/// Judges numbers that are the same at every run.
+fn count(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
+    let Judging { tolerance, layout, .. } = how;
+    exact::count(base.count(), head.count(), metric.tolerated(tolerance), layout).into()
+}
+
+/// The branch listings of a pair, side by side.
+pub(super) fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
+    match &pair.base.id.test {
+        Test::LbrWaste(_) => lbr_waste::listings(pair, model),
+        Test::Trigger(test) => trigger::listings(*test, pair),
+        Test::Attach(_)
+        | Test::Bench(_)
+        | Test::TestProgs(_)
+        | Test::Kselftest(_)
+        | Test::Build
+        | Test::Boot
+        | Test::Fault(_) => Vec::new(),
+    }
+}

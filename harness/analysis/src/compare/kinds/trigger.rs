@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a hit of the empty program costs.
+
+use super::super::{
+    Judging, Listings, Pair, Value,
+    listing::{self, Subject},
+    timed::Judged,
+};
+use crate::{branch::listing::trigger_lines, spread::median};
+use tramplab_model::{
+    kinds::{
+        Metric,
+        trigger::{self, Cost},
+    },
+    run::{Cell, Measurement, Trigger},
+};
+use tramplab_protocol::Point;
+
+pub fn values(test: trigger::Test, cell: &Cell) -> Vec<(Metric, Value)> {
+    let Some(Measurement::Trigger(trigger)) = &cell.measurement else { return Vec::new() };
+    let one = |cost| Some((Metric::Trigger(trigger::Metric { test, cost }), value(cost, trigger)?));
+    Cost::ALL.into_iter().filter_map(one).collect()
+}
+
+/// None where it was not counted.
+fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
+    let exact = trigger.cost.as_ref();
+    match cost {
+        Cost::Instructions => exact.map(|cost| Value::Count(cost.instructions())),
+        Cost::Branches => exact.map(|cost| Value::Count(cost.branches())),
+        Cost::Time => {
+            let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
+            let per_hit =
+                |(&with, &without): (&u64, &u64)| (with as f64 - without as f64) / f64::from(trigger.timed);
+            let times: Vec<f64> = rounds.map(per_hit).collect();
+            (!times.is_empty()).then(|| Value::PerHit(median(&times)))
+        }
+    }
+}
+
+pub fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
+    match base {
+        Value::PerHit(_) => Judged::not("of one boot each"),
+        _ => super::count(metric, base, head, how),
+    }
+}
+
+/// Of every part of a hit that both sides have.
+pub fn listings(test: trigger::Test, pair: &Pair) -> Vec<Listings> {
+    let (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) = pair.measurements() else {
+        return Vec::new();
+    };
+    let (Some(old), Some(new)) = (&base.cost, &head.cost) else { return Vec::new() };
+    let beside = |point| {
+        let [mut old, mut new] = [old.part(point)?, new.part(point)?].map(trigger_lines);
+        old.reverse();
+        new.reverse();
+        Some(Listings { subject: Subject::Trigger(test, point), rows: listing::align(&old, &new) })
+    };
+    [Point::Entry, Point::Exit].into_iter().filter_map(beside).collect()
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attach cells of the recorded run, changed.
+
+use super::*;
+
+/// The recorded attach cells of base and head, with whatever `change` does to the head's: the base's own, so that nothing
+/// else differs.
+fn with_a_changed_attach(change: impl Fn(&mut Attach)) -> Run {
+    let mut run = recorded();
+    let series = &mut run.series[0];
+    series.steps.remove(1);
+    let head = series.head().kernel.clone();
+    let is_attach = |cell: &&Cell| matches!(cell.id.test, Test::Attach(_));
+    let base = run.cells.iter().find(is_attach).expect("an attach cell").clone();
+    assert_eq!(base.id.kernel, series.base().kernel);
+    let mut changed = base.clone();
+    changed.id.kernel = head;
+    let Some(Measurement::Attach(attach)) = &mut changed.measurement else { panic!("no attach") };
+    change(attach);
+    run.cells = vec![base, changed];
+    run
+}
+
+/// All that takes part in the exact metrics, as `changed` has it.
+fn scale(attach: &mut Attach, changed: impl Fn(u64) -> u64) {
+    for round in &mut attach.exact.as_mut().expect("the exact clock").rounds {
+        for ns in [&mut round.load_ns, &mut round.attach_ns, &mut round.detach_ns] {
+            *ns = changed(*ns);
+        }
+    }
+    for summary in &mut attach.explained {
+        summary.totals.task = changed(summary.totals.task);
+    }
+}
+
+const EXACT: [&str; 5] = [
+    "attach.kprobe_multi.10.load.exact",
+    "attach.kprobe_multi.10.attach.exact",
+    "attach.kprobe_multi.10.detach.exact",
+    "attach.kprobe_multi.10.attach.instructions",
+    "attach.kprobe_multi.10.detach.instructions",
+];
+
+#[test]
+fn an_exact_difference_counts_beyond_tolerance_and_layout() {
+    let per_mille = |n: u64| move |value: u64| value * n / 1000;
+    type Change = Box<dyn Fn(u64) -> u64>;
+    let waits = || Verdict::NotJudged("a grace period that is just missed costs another one");
+    // Times to load, attach and detach; instructions to attach and detach.
+    let all = |verdict: Verdict| [(); 5].map(|()| verdict.clone());
+    let beyond = |verdict: Verdict| {
+        let [load, attach, thread, detached] = [(); 4].map(|()| verdict.clone());
+        [load, attach, waits(), thread, detached]
+    };
+    let table: [(&str, Change, [Verdict; 5]); 8] = [
+        ("the same", Box::new(|value| value), all(SAME)),
+        ("one more", Box::new(|value| value + 1), all(TOLERATED)),
+        ("one less", Box::new(|value| value - 1), all(TOLERATED)),
+        ("0.4 % more", Box::new(per_mille(1004)), all(TOLERATED)),
+        ("0.6 % more", Box::new(per_mille(1006)), beyond(Verdict::Worse)),
+        ("1 % more", Box::new(per_mille(1010)), beyond(Verdict::Worse)),
+        ("twice", Box::new(per_mille(2000)), beyond(Verdict::Worse)),
+        ("half", Box::new(per_mille(500)), beyond(Verdict::Better)),
+    ];
+    for (what, change, expected) in table {
+        let mut run = with_a_changed_attach(|attach| scale(attach, &change));
+        run.tolerance = Tolerance::default();
+        let comparison = of_series(&run, whole);
+        for (name, expected) in EXACT.iter().zip(&expected) {
+            assert_eq!(verdict(&comparison, name).verdict, *expected, "{name}: {what}");
+        }
+        // The suite's word counts.
+        run.tolerance.exact_percent = 200.0;
+        let comparison = of_series(&run, whole);
+        for name in EXACT {
+            let found = &verdict(&comparison, name).verdict;
+            assert!([SAME, TOLERATED].contains(found), "{name}: {what}, {found}");
+        }
+    }
+}
+
+/// A difference of twice the placebo's move is no cost; one more is.
+#[test]
+fn a_difference_within_the_placebos_band_is_layout() {
+    let name = EXACT[1];
+    for (more, expected) in [(0, LAYOUT), (1, Verdict::Worse)] {
+        let moved = |value: u64| value * 11 / 10;
+        let twice = |value: u64| value + 2 * (moved(value) - value) + more;
+        let mut run = with_a_changed_attach(|attach| scale(attach, twice));
+        run.tolerance = Tolerance::default();
+        // The tree is the base.
+        run.series[0].reverse = false;
+        let series = run.series[0].clone();
+        assert_eq!(verdict(&of_series(&run, whole), name).verdict, Verdict::Worse);
+        let mut placebo = with_a_changed_attach(|attach| scale(attach, moved));
+        let head = &series.head().kernel;
+        let mut cells: Vec<Cell> = placebo.cells.drain(..).filter(|cell| cell.id.kernel == *head).collect();
+        cells.iter_mut().for_each(|cell| cell.id.kernel = "placebo".to_owned());
+        run.cells.extend(cells);
+        run.series[0].placebos = vec!["placebo".to_owned()];
+        assert_eq!(verdict(&of_series(&run, whole), name).verdict, expected, "{more}");
+    }
+}
+
+/// Both sides' times are those of the budget: the number of functions is what differs.
+#[test]
+fn what_a_budget_ended_or_is_of_other_numbers_is_not_judged() {
+    let stopped = Stopped { wanted: 10, attached: 7, detached: 7, seconds: 1 };
+    let run = with_a_changed_attach(|attach| {
+        scale(attach, |value| value * 2);
+        attach.boots[0].stopped = Some(stopped);
+        attach.exact.as_mut().unwrap().stopped = Some(stopped);
+        attach.explained.iter_mut().for_each(|summary| summary.attached = 7);
+    });
+    let comparison = of_series(&run, whole);
+    let attaching = |compared: &&Compared| compared.metric.to_string().starts_with("attach.");
+    let judged: Vec<_> = comparison.metrics.iter().filter(attaching).collect();
+    assert_eq!(judged.len(), 10);
+    for Compared { metric, verdict, .. } in judged {
+        assert!(matches!(verdict, Verdict::NotJudged(_)), "{metric}: {verdict}");
+    }
+}
+
+#[test]
+fn attaching_that_got_dearer_by_two_per_cent_fails_its_cell() {
+    let mut run = with_a_changed_attach(|attach| scale(attach, |value| value * 102 / 100));
+    judge(&mut run);
+    let Outcome::Fail { reasons } = &run.cells[1].outcome else { panic!("{:?}", run.cells[1].outcome) };
+    let metrics: Vec<&str> = reasons.iter().map(|reason| reason.split(' ').next().unwrap()).collect();
+    // How long detaching waits may hang on an instruction.
+    assert_eq!(metrics, [EXACT[0], EXACT[1], EXACT[3], EXACT[4]]);
+    assert_eq!(run.cells[0].outcome, Outcome::Pass);
+}
+
+/// Interrupts come where the host's clock sends them, and leave the thread more or less to do. What is equal is so.
+#[test]
+fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
+    let free = |summary: &mut crate::profile::Summary| summary.clock = tramplab_model::run::Clock::Free;
+    for (more, expected) in [(0, SAME), (1_000_000, Verdict::NotJudged("counted under the host's clock"))] {
+        let one_side = with_a_changed_attach(|attach| {
+            scale(attach, |value| value + more);
+            attach.explained.iter_mut().for_each(free);
+        });
+        let mut both_sides = one_side.clone();
+        let Some(Measurement::Attach(base)) = &mut both_sides.cells[0].measurement else { panic!() };
+        base.explained.iter_mut().for_each(free);
+        for run in [one_side, both_sides] {
+            let comparison = of_series(&run, whole);
+            for name in &EXACT[3..] {
+                let compared = verdict(&comparison, name);
+                assert_eq!(compared.verdict, expected, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_one_side_did_not_measure_exactly_is_not_compared() {
+    let exact = |change: fn(&mut Attach)| -> Vec<String> {
+        let comparison = of_series(&with_a_changed_attach(change), whole);
+        let names = comparison.metrics.iter().map(|compared| compared.metric.to_string());
+        names.filter(|name| EXACT.contains(&name.as_str())).collect()
+    };
+    assert_eq!(exact(|_| {}), EXACT);
+    assert_eq!(exact(|attach| attach.exact = None), EXACT[3..]);
+    assert_eq!(exact(|attach| attach.explained.clear()), EXACT[..3]);
+    assert_eq!(exact(|attach| attach.exact.as_mut().unwrap().rounds.clear()), EXACT[3..]);
+    // Samples are no instructions.
+    let sampled = |attach: &mut Attach| {
+        attach.explained.iter_mut().for_each(|one| one.how = tramplab_protocol::message::Explain::Sampled);
+    };
+    assert_eq!(exact(sampled), EXACT[..3]);
+    // Without the host's clock there is nothing but them.
+    assert_eq!(exact(|attach| attach.boots.clear()), EXACT);
+}
+
+#[test]
+fn of_several_rounds_the_middle_one_is_compared() {
+    let run = with_a_changed_attach(|attach| {
+        let rounds = &mut attach.exact.as_mut().unwrap().rounds;
+        assert_eq!(rounds.len(), 3);
+        let (first, last) = (rounds[0], rounds[2]);
+        // In another order, and the longest longer still.
+        rounds[0] = last;
+        rounds[2] = first;
+        rounds.iter_mut().max_by_key(|round| round.attach_ns).unwrap().attach_ns *= 10;
+    });
+    let comparison = of_series(&run, whole);
+    assert_eq!(verdict(&comparison, EXACT[1]).verdict, SAME);
+}
+
+#[test]
+fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
+    let every: fn(&mut Attach) = |attach| {
+        let Attach { boots, exact, .. } = attach;
+        boots.iter_mut().chain(exact).for_each(|boot| boot.list_sha256 = "0".repeat(64));
+    };
+    let one: fn(&mut Attach) = |attach| attach.boots[0].list_sha256 = "0".repeat(64);
+    let only_exact: fn(&mut Attach) = |attach| attach.exact.as_mut().unwrap().list_sha256 = "0".repeat(64);
+    for change in [every, one, only_exact] {
+        let run = with_a_changed_attach(change);
+        let comparison = of_series(&run, whole);
+        assert_eq!(comparison.other_functions, [run.cells[0].id.test.clone()]);
+        assert_eq!(verdict(&comparison, EXACT[0]).verdict, SAME);
+    }
+    assert_eq!(of_series(&with_a_changed_attach(|_| {}), whole).other_functions, []);
+}
+
+/// The head of the recorded run, its guests with another clock source.
+fn with_other_clock(change: fn(&mut tramplab_model::run::Cell)) -> Run {
+    let mut run = recorded();
+    let head = run.series[0].head().kernel.clone();
+    run.cells.iter_mut().filter(|cell| cell.id.kernel == head).for_each(change);
+    run
+}
+
+#[test]
+fn times_by_different_clock_sources_are_not_judged() {
+    let hpet: fn(&mut tramplab_model::run::Cell) = |cell| {
+        if let Some(guest) = &mut cell.guest {
+            guest.clocksource = "hpet".to_owned();
+        }
+    };
+    let both: fn(&mut tramplab_model::run::Cell) = |cell| cell.add_clock_source("hpet");
+    for (change, clocks) in [(hpet, "hpet"), (both, "hpet, tsc")] {
+        let run = with_other_clock(change);
+        let comparison = of_series(&run, whole);
+        for Compared { metric, verdict, .. } in &comparison.metrics {
+            let refused = Verdict::NotJudged("the guests had different clock sources");
+            assert_eq!(*verdict == refused, metric.is_by_hosts_clock(), "{metric}");
+        }
+        // Of a test without a time there is nothing to say.
+        let [(test, [base, head])] = &comparison.other_clocks[..] else { panic!("{comparison:?}") };
+        assert_eq!(
+            (test.name().as_str(), base.as_str(), head.as_str()),
+            ("attach/kprobe.multi/10", "tsc", clocks)
+        );
+    }
+    // The same counter, before and after it was measured a second time.
+    assert_eq!(of_series(&recorded(), whole).other_clocks, []);
+}
+
+#[test]
+fn runs_timed_by_different_clock_sources_are_incomparable() {
+    let (base, head) = (
+        recorded(),
+        with_other_clock(|cell| {
+            if cell.guest.is_some() && matches!(cell.id.test, Test::Attach(_)) {
+                cell.add_clock_source("hpet");
+            }
+        }),
+    );
+    let of = |run: &Run| {
+        let kernel = run.kernels.iter().find(|kernel| kernel.name == run.series[0].head().kernel);
+        kernel.cloned().unwrap()
+    };
+    let (a, b) = (of(&base), of(&head));
+    let side = |run, kernel| Measured { run, kernel, config: None };
+    let (this, other) = (side(&base, &a), side(&head, &b));
+    assert_eq!(obstacles(&this, &this), Vec::<String>::new());
+    assert_eq!(obstacles(&this, &other), ["their guests had different clock sources: tsc and hpet, tsc"]);
+    // Nothing was timed: the clock is in no number.
+    let mut untimed = with_other_clock(|cell| cell.add_clock_source("hpet"));
+    untimed.cells.retain(|cell| !matches!(cell.id.test, Test::Attach(_)));
+    assert_eq!(obstacles(&this, &side(&untimed, &of(&untimed))), Vec::<String>::new());
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! On a run that was recorded: the shipped series `lbr-helpers` on 6.12, patch by patch.
+
+mod attach;
+mod of_the_tree;
+mod trigger;
+
+use super::*;
+use crate::branch::{Branch, Filter, waste};
+use runs::{Measured, obstacles};
+use tramplab_model::kconfig::Kconfig;
+use tramplab_model::{
+    run::{
+        Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste, Measurement, Test,
+        TreeTest, TriggerCost,
+    },
+    selftests::{End, LeftOut, Subtest},
+};
+use tramplab_protocol::{Beside, message::Stopped};
+
+/// Recorded with `testdata/fixture.yaml`, as that says, and shortened by `report/testdata/store.py`.
+pub fn recorded() -> Run {
+    serde_json::from_str(include_str!("../../../../testdata/lbr-helpers.json")).expect("the recorded run")
+}
+
+const MODEL: Model = Model::IntelLbr;
+
+const SAME: Verdict = Verdict::Same(Difference::None);
+const TOLERATED: Verdict = Verdict::Same(Difference::Tolerated);
+const LAYOUT: Verdict = Verdict::Same(Difference::Layout);
+
+/// Of the run's only series.
+fn of_series<T>(run: &Run, compared: fn(&Run, &Series, Option<Model>) -> T) -> T {
+    let [series] = &run.series[..] else { panic!("{} series", run.series.len()) };
+    compared(run, series, None)
+}
+
+fn verdict<'a>(comparison: &'a Comparison, name: &str) -> &'a Compared {
+    let found = comparison.metrics.iter().find(|compared| compared.metric.to_string() == name);
+    found.unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// Base and head, turned around: what was gained is lost.
+fn turned(mut run: Run) -> Run {
+    let series = &mut run.series[0];
+    series.steps.reverse();
+    run
+}
+
+fn waste_of<'a>(run: &'a mut Run, kernel: &str, test: &str) -> &'a mut LbrWaste {
+    let cell = run.cells.iter_mut().find(|c| c.id.kernel == kernel && c.id.test.name() == test);
+    match &mut cell.expect("measured").measurement {
+        Some(Measurement::LbrWaste(waste)) => waste,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_the_series_brought_is_better_and_nothing_else_differs() {
+    let comparison = of_series(&recorded(), whole);
+    assert_eq!(
+        (comparison.base.as_str(), comparison.head.as_str()),
+        ("6.12-source+lbr-helpers.0", "6.12-source")
+    );
+    for (name, base, head, expected) in [
+        ("lbr_waste.fexit.any", "12", "9", Verdict::Better),
+        ("lbr_waste.fexit.any_return", "4", "3", Verdict::Better),
+        ("lbr_waste.fexit.cond", "-", "-", SAME),
+        ("lbr_waste.kretprobe_multi.any", "16", "13", Verdict::Better),
+    ] {
+        let compared = verdict(&comparison, name);
+        assert_eq!(
+            (compared.base.to_string().as_str(), compared.head.to_string().as_str()),
+            (base, head),
+            "{name}"
+        );
+        assert_eq!(compared.verdict, expected, "{name}");
+    }
+    let times = comparison.metrics.iter().filter(|compared| compared.metric.is_time());
+    let verdicts: Vec<_> = times.map(|compared| compared.verdict.clone()).collect();
+    assert_eq!(verdicts, vec![Verdict::NoDifferenceSeen; 3]);
+    // Code that moved costs attaching some thousand instructions of millions.
+    for (name, base, head, expected) in [
+        ("attach.kprobe_multi.10.load.exact", "0.071522 ms", "0.071522 ms", SAME),
+        ("attach.kprobe_multi.10.attach.exact", "3.550764 ms", "3.553504 ms", TOLERATED),
+        ("attach.kprobe_multi.10.detach.exact", "124.223886 ms", "124.221154 ms", TOLERATED),
+        ("attach.kprobe_multi.10.attach.instructions", "3552019", "3539800", TOLERATED),
+        ("attach.kprobe_multi.10.detach.instructions", "3653165", "3655903", TOLERATED),
+    ] {
+        let compared = verdict(&comparison, name);
+        let values = [&compared.base, &compared.head].map(ToString::to_string);
+        assert_eq!(values, [base, head], "{name}");
+        assert_eq!(compared.verdict, expected, "{name}");
+    }
+    // Both sides skip fsession: there is nothing to say.
+    assert_eq!(comparison.unmatched, []);
+    assert_eq!(comparison.other_functions, []);
+}
+
+#[test]
+fn a_step_is_compared_with_the_one_before() {
+    let steps = of_series(&recorded(), walk);
+    let fexit: Vec<_> = steps
+        .iter()
+        .map(|step| verdict(step, "lbr_waste.fexit.any"))
+        .map(|compared| format!("{} {} {}", compared.base, compared.head, compared.verdict))
+        .collect();
+    assert_eq!(fexit, ["12 10 better", "10 9 better"]);
+}
+
+#[test]
+fn what_is_worse_fails_the_cell_that_shows_it_unless_it_is_tolerated() {
+    let failed = |run: &Run| -> Vec<String> {
+        let is_fail = |cell: &&Cell| matches!(cell.outcome, Outcome::Fail { .. });
+        run.cells.iter().filter(is_fail).map(|cell| cell.id.name()).collect()
+    };
+    let mut good = recorded();
+    judge(&mut good);
+    assert_eq!(failed(&good), Vec::<String>::new());
+
+    let mut worse = turned(recorded());
+    judge(&mut worse);
+    // Of each step, the cells that got worse; fsession, which both skip, is none of them.
+    let cell = |kernel: &str, mechanism: &str| format!("x86_64/{kernel}/tcg/lbr_waste/{mechanism}");
+    let mut expected = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1"]
+        .map(|kernel| ["fexit", "kretprobe.multi"].map(|mechanism| cell(kernel, mechanism)))
+        .concat();
+    let mut found = failed(&worse);
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+
+    let mut tolerated = turned(recorded());
+    tolerated.tolerance.wasted = 3;
+    judge(&mut tolerated);
+    assert_eq!(failed(&tolerated), Vec::<String>::new());
+    // Two steps of two and one: each is tolerated, both together are not.
+    let mut sum = turned(recorded());
+    sum.tolerance.wasted = 2;
+    judge(&mut sum);
+    assert!(failed(&sum).iter().all(|name| name.contains("lbr-helpers.0")) && !failed(&sum).is_empty());
+}
+
+#[test]
+fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error() {
+    let mut run = recorded();
+    let head = |run: &mut Run, test: &str, outcome: Outcome| {
+        let cell =
+            run.cells.iter_mut().find(|c| c.id.kernel == "6.12-source" && c.id.test.name() == test).unwrap();
+        cell.measurement = None;
+        cell.outcome = outcome;
+    };
+    head(&mut run, "lbr_waste/fexit", Outcome::Skip { reason: "no FUNCTION_TRACER".to_owned() });
+    let panic = Outcome::Error { kind: ErrorKind::Panic, message: "oh".to_owned() };
+    head(&mut run, "lbr_waste/kretprobe.multi", panic.clone());
+    judge(&mut run);
+    let outcome = |test: &str| {
+        let cell = run.cells.iter().find(|c| c.id.kernel == "6.12-source" && c.id.test.name() == test);
+        cell.unwrap().outcome.clone()
+    };
+    let Outcome::Fail { reasons } = outcome("lbr_waste/fexit") else {
+        panic!("{:?}", outcome("lbr_waste/fexit"))
+    };
+    assert!(reasons[0].contains("skip: no FUNCTION_TRACER"), "{reasons:?}");
+    assert_eq!(outcome("lbr_waste/kretprobe.multi"), panic);
+}
+
+/// The same series on two architectures: what is worse on one of them fails there and nowhere else.
+#[test]
+fn each_architecture_is_judged_by_itself() {
+    let mut run = recorded();
+    let other = Series { arch: Arch::Arm64, ..run.series[0].clone() };
+    // Turned around on the other one: what the series brought is lost there.
+    run.series.push(Series { steps: other.steps.iter().rev().cloned().collect(), ..other });
+    let mut cells = run.cells.clone();
+    cells.iter_mut().for_each(|cell| cell.id.arch = Arch::Arm64);
+    for cell in &mut cells {
+        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
+        for point in &mut waste.points {
+            point.wasted = crate::branch::waste::table(Arch::Arm64, &point.records, &waste.function);
+        }
+    }
+    run.cells.extend(cells);
+    judge(&mut run);
+    let failed = |arch| {
+        run.cells
+            .iter()
+            .filter(move |cell| cell.id.arch == arch)
+            .filter(|cell| matches!(cell.outcome, Outcome::Fail { .. }))
+            .count()
+    };
+    assert_eq!(failed(Arch::X86_64), 0);
+    assert!(failed(Arch::Arm64) > 0);
+    let comparison = whole(&run, &run.series[1], None);
+    assert_eq!(comparison.model, Model::Brbe);
+    assert_eq!(verdict(&comparison, "lbr_waste.fexit.any").verdict, Verdict::Worse);
+}
+
+#[test]
+fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
+    let mut run = recorded();
+    run.cells.retain(|cell| cell.id.kernel != "6.12-source" || cell.id.test.name() != "lbr_waste/fexit");
+    let comparison = of_series(&run, whole);
+    let names: Vec<_> =
+        comparison.unmatched.iter().map(|u| (u.test.name(), u.head.as_str(), u.lost)).collect();
+    assert_eq!(names, [("lbr_waste/fexit".to_owned(), "not in the run", false)]);
+    assert!(!comparison.is_empty());
+    run.cells.retain(|cell| cell.id.kernel != "6.12-source");
+    assert!(of_series(&run, whole).is_empty());
+}
+
+/// The base was interrupted, or did not select the test.
+#[test]
+fn lists_tests_of_the_head_alone_and_judges_nothing_by_them() {
+    let mut run = recorded();
+    assert_eq!(of_series(&run, whole).head_only, []);
+    let base = run.series[0].base().kernel.clone();
+    run.cells.retain(|cell| cell.id.kernel != base || cell.id.test.name() != "lbr_waste/fexit");
+    let comparison = of_series(&run, whole);
+    let test: Test = "lbr_waste/fexit".parse().unwrap();
+    assert_eq!(comparison.head_only, [HeadOnly { test, head: "pass".to_owned() }]);
+    assert!(comparison.unmatched.iter().all(|unmatched| unmatched.test.name() != "lbr_waste/fexit"));
+    judge(&mut run);
+    assert!(run.cells.iter().all(|cell| !matches!(cell.outcome, Outcome::Fail { .. })));
+}
+
+#[test]
+fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
+    let mut run = recorded();
+    let waste = waste_of(&mut run, "6.12-source", "lbr_waste/fexit");
+    for counts in waste.points[0].wasted.values_mut() {
+        counts.values_mut().for_each(|count| count.wasted = None);
+    }
+    run.tolerance.wasted = 1000;
+    let comparison = of_series(&run, whole);
+    let compared = verdict(&comparison, "lbr_waste.fexit.any");
+    assert_eq!(compared.verdict, Verdict::Worse);
+    // The other way round something was gained.
+    let comparison = of_series(&turned(run), whole);
+    assert_eq!(verdict(&comparison, "lbr_waste.fexit.any").verdict, Verdict::Better);
+}
+
+#[test]
+fn times_of_two_runs_are_shown_and_not_judged() {
+    let run = recorded();
+    let series = &run.series[0];
+    let [base, head] = sides(&run, series.arch, &series.base().kernel, &series.head().kernel);
+    let pairs = pair_up(&base, &head);
+    let comparison = compare("a", "b", &pairs, MODEL, run.tolerance, Timing::Apart, &Layout::default());
+    let compared = verdict(&comparison, "attach.kprobe_multi.10.attach");
+    assert!(matches!(compared.verdict, Verdict::NotJudged(_)) && compared.ratio.is_none());
+    assert!(compared.base.to_string().contains(" ms ("), "{}", compared.base);
+}
+
+/// The records that went are those of the two helpers, and no other.
+#[test]
+fn the_listings_show_what_went() {
+    let comparison = of_series(&recorded(), whole);
+    let fexit = comparison.listings.iter().find(|l| l.subject.to_string() == "fexit").unwrap();
+    let ends = |side: Side| -> Vec<String> {
+        let rows = fexit.rows.iter().filter(|row| row.side() == side);
+        let function = |place: &str| place.split('+').next().unwrap().to_owned();
+        rows.map(|row| row.base.as_ref().or(row.head.as_ref()).unwrap())
+            .map(|line| format!("{} {}", function(&line.from), function(&line.to)))
+            .collect()
+    };
+    let program = "bpf_prog_9feef8d9677eb6ca_capture_fexit";
+    let went = [
+        format!("{program} bpf_get_smp_processor_id"),
+        format!("bpf_get_smp_processor_id {program}"),
+        format!("{program} bpf_get_branch_snapshot"),
+    ];
+    assert_eq!(ends(Side::Base), went);
+    assert_eq!(ends(Side::Both).len() + ends(Side::Moved).len(), 10);
+    // The snapshot itself came instead of the modelled one.
+    let last = fexit.rows.last().unwrap();
+    assert!(last.head.as_ref().is_some_and(|line| line.index == 0));
+    // Nothing is lost: each side is its whole listing.
+    for (side, wasted) in [(0, 12), (1, 9)] {
+        let lines = fexit.rows.iter().filter_map(|row| [&row.base, &row.head][side].as_ref());
+        let indices: Vec<usize> = lines.map(|line| line.index).collect();
+        assert_eq!(indices, (0..=wasted).rev().collect::<Vec<_>>());
+    }
+}
+
+/// The recorded counts are those of the recorded records.
+#[test]
+fn the_recorded_run_is_consistent() {
+    for cell in recorded().cells {
+        let Some(Measurement::LbrWaste(measured)) = cell.measurement else { continue };
+        for point in measured.points {
+            let any = waste::count(MODEL, Filter::of(Branch::Any), &point.records, &measured.function);
+            assert_eq!(Some(any.wasted), point.wasted[MODEL.name()].get("any").map(|count| count.wasted));
+        }
+    }
+}
+
+#[test]
+fn incomparable_runs_are_told_by_what_makes_them_so() {
+    let base = recorded();
+    let side = |run: &Run| -> Vec<String> {
+        let measured = |run, kernel| Measured { run, kernel, config: None };
+        obstacles(
+            &measured(&base, &base.kernels[0]),
+            &Measured { run, kernel: &run.kernels[0], config: None },
+        )
+    };
+    assert_eq!(side(&base), Vec::<String>::new());
+    type Change = fn(&mut Run);
+    let table: [(&str, Change); 10] = [
+        ("CPU models: max and host", |run| run.machines[0].cpu = "host".to_owned()),
+        ("different QEMUs", |run| run.machines[0].qemu = "QEMU 11".to_owned()),
+        ("machines: 1 CPUs with 1024 MiB and 2 CPUs", |run| run.machines[0].cpus = 2),
+        ("command lines: `` and `mitigations=auto`", |run| {
+            run.machines[0].append = vec!["mitigations=auto".to_owned()]
+        }),
+        ("guest agents", |run| run.machines[0].agent_sha256 = "0".repeat(64)),
+        ("plugins", |run| run.machines[0].plugin_sha256 = None),
+        ("suites", |run| run.suite.sha256 = "0".repeat(64)),
+        ("architectures: x86_64 and arm64", |run| run.kernels[0].arch = Arch::Arm64),
+        ("different sources: virtual and hardware", |run| {
+            for cell in &mut run.cells {
+                if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+                    waste.source = BranchSource::Hardware;
+                }
+            }
+        }),
+        ("accelerators: tcg and kvm", |run| {
+            run.cells.iter_mut().for_each(|cell| cell.id.accel = tramplab_model::run::Accel::Kvm);
+        }),
+    ];
+    for (words, change) in table {
+        let mut run = recorded();
+        change(&mut run);
+        let found = side(&run).join("\n");
+        assert!(found.contains(words), "{words}: {found}");
+        assert_eq!(found.lines().count(), 1, "{found}");
+    }
+    // Another host is no other CPU under TCG, and is under KVM.
+    let mut run = recorded();
+    run.host.cpu = "another".to_owned();
+    assert_eq!(side(&run), Vec::<String>::new());
+    // Building a kernel takes no guest.
+    let is_built = |cell: &Cell| cell.id.test == Test::Build;
+    run.cells.iter_mut().filter(|cell| is_built(cell)).for_each(|cell| cell.id.accel = Accel::Kvm);
+    assert_eq!(side(&run), Vec::<String>::new());
+    run.cells.iter_mut().for_each(|cell| cell.id.accel = Accel::Kvm);
+    assert!(side(&run).iter().any(|found| found.contains("the host's CPU is the guest's")));
+    // Configurations: told by their options where the files are there, by their hashes where not.
+    let mut run = recorded();
+    run.kernels[0].config_sha256 = Some("0".repeat(64));
+    let measured = |run, kernel, text: Option<&str>| Measured {
+        run,
+        kernel,
+        config: text.map(|text| Kconfig::parse(text).unwrap()),
+    };
+    let found = |a: Option<&str>, b: Option<&str>| {
+        obstacles(&measured(&base, &base.kernels[0], a), &measured(&run, &run.kernels[0], b)).join("\n")
+    };
+    let (one, other) =
+        (Some("CONFIG_A=y\nCONFIG_HZ=250\n"), Some("CONFIG_HZ=1000\nCONFIG_A=y\nCONFIG_B=m\n"));
+    assert_eq!(
+        found(one, other),
+        "their kernels' configurations differ in 2 options: CONFIG_B (n and m), CONFIG_HZ (250 and 1000)"
+    );
+    assert_eq!(found(one, one), "");
+    assert!(found(None, None).ends_with("and 000000000000"), "{}", found(None, None));
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Cells of the tree's own tests.
+
+use super::*;
+use tramplab_model::kinds::{bench, test_progs};
+
+/// A cell of one of the tree's own tests, on `kernel`.
+fn own_test(kernel: &str, accel: Accel, test: Test, measured: Result<Measurement, Outcome>) -> Cell {
+    let mut cell = Cell {
+        id: CellId { kernel: kernel.to_owned(), arch: Arch::X86_64, accel, test },
+        outcome: Outcome::Pass,
+        duration_ms: 1,
+        boot_ms: None,
+        restored: false,
+        guest: None,
+        measurement: None,
+        console_tail: vec![],
+    };
+    match measured {
+        Ok(measurement) => {
+            // As the cell judges itself.
+            let failed = matches!(&measurement, Measurement::TestProgs(test) if test.end == End::Fail);
+            cell.outcome = if failed {
+                Outcome::Fail {
+                    reasons: vec!["test_progs says that it fails, of its subtests sub".to_owned()],
+                }
+            } else {
+                Outcome::Pass
+            };
+            cell.measurement = Some(measurement);
+        }
+        Err(outcome) => cell.outcome = outcome,
+    }
+    cell
+}
+
+#[test]
+fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new() {
+    let test = |name: &str| Test::TestProgs(test_progs::Test { test: name.parse().unwrap() });
+    let ran = |end: End| {
+        let subtests = vec![Subtest { name: "sub".to_owned(), end }];
+        Ok(Measurement::TestProgs(TreeTest {
+            end,
+            subtests,
+            left_out: LeftOut::default(),
+            denied: vec![],
+            failures: vec!["a:FAIL:b".to_owned()],
+        }))
+    };
+    let skip = || Err(Outcome::Skip { reason: tramplab_model::selftests::absent("test", "new") });
+    let denied = || Err(Outcome::Skip { reason: "denied by DENYLIST:1 (`allowed`)".to_owned() });
+    let error = || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
+    let (ok, fail) = (End::Ok, End::Fail);
+    // It ends well, with a subtest that does not run any more.
+    let fewer = || {
+        let subtests = vec![Subtest { name: "sub".to_owned(), end: End::Skip }];
+        Ok(Measurement::TestProgs(TreeTest {
+            end: End::Ok,
+            subtests,
+            left_out: LeftOut::default(),
+            denied: vec![],
+            failures: vec![],
+        }))
+    };
+    let mut run = recorded();
+    let [base, head] = [run.series[0].base().kernel.clone(), run.series[0].head().kernel.clone()];
+    let cells = |kernel: &str, ends: [(&str, Result<Measurement, Outcome>); 8]| {
+        ends.map(|(name, measured)| own_test(kernel, Accel::Tcg, test(name), measured))
+    };
+    run.cells = [
+        cells(
+            &base,
+            [
+                ("kept", ran(ok)),
+                ("fewer", ran(ok)),
+                ("broken", ran(ok)),
+                ("mended", ran(fail)),
+                ("new", skip()),
+                ("lost", ran(ok)),
+                ("dead", ran(ok)),
+                ("allowed", denied()),
+            ],
+        ),
+        cells(
+            &head,
+            [
+                ("kept", ran(ok)),
+                ("fewer", fewer()),
+                ("broken", ran(fail)),
+                ("mended", ran(ok)),
+                ("new", ran(ok)),
+                ("lost", skip()),
+                ("dead", error()),
+                ("allowed", ran(ok)),
+            ],
+        ),
+    ]
+    .concat();
+    let comparison = whole(&run, &run.series[0], None);
+    for (name, expected) in
+        [("kept", SAME), ("fewer", Verdict::Worse), ("broken", Verdict::Worse), ("mended", Verdict::Better)]
+    {
+        let compared = verdict(&comparison, &format!("test_progs.{name}.result"));
+        assert_eq!(compared.verdict, expected, "{name}");
+        assert_eq!(compared.metric.to_string().parse::<Metric>().unwrap(), compared.metric);
+    }
+    let unmatched: Vec<_> =
+        comparison.unmatched.iter().map(|one| (one.test.name(), one.lost, one.is_new)).collect();
+    let named = |name: &str, lost, is_new| (format!("test_progs/{name}"), lost, is_new);
+    assert_eq!(
+        unmatched,
+        [
+            named("new", false, true),
+            named("lost", true, false),
+            named("dead", true, false),
+            // The base's tree has it.
+            named("allowed", false, false)
+        ]
+    );
+    judge(&mut run);
+    let ends = |kernel: &str| -> Vec<&str> {
+        run.cells_of(Arch::X86_64, kernel).map(|cell| cell.outcome.name()).collect()
+    };
+    assert_eq!(ends(&base), ["pass", "pass", "pass", "fail", "skip", "pass", "pass", "skip"]);
+    assert_eq!(ends(&head), ["pass", "fail", "fail", "pass", "pass", "fail", "error", "pass"]);
+    let reason_of = |index| run.cells_of(Arch::X86_64, &head).nth(index).unwrap().outcome.reason().unwrap();
+    assert_eq!(reason_of(1), format!("test_progs.fewer.result is worse than on {base}: ok (1 ok) -> ok"));
+    let broken = run.cells_of(Arch::X86_64, &head).nth(2).unwrap();
+    let Outcome::Fail { reasons } = &broken.outcome else { panic!("{:?}", broken.outcome) };
+    assert_eq!(reasons[0], "test_progs says that it fails, of its subtests sub");
+    assert_eq!(reasons[1], format!("test_progs.broken.result is worse than on {base}: ok (1 ok) -> fail"));
+}
+
+/// Slower by a half, six boots each: seen under KVM, never a verdict under TCG.
+#[test]
+fn throughput_is_judged_only_where_it_is_the_machines() {
+    let test = || Test::Bench(bench::Test { benchmark: "trig-fentry".parse().unwrap() });
+    let bench = |factor: f64| {
+        let boots = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0].map(|rate| BenchBoot { hits: vec![rate * factor; 3] });
+        Ok(Measurement::Bench(Bench { producers: 1, boots: boots.to_vec() }))
+    };
+    for (accel, head, expected) in [
+        (Accel::Kvm, 0.5, Some(Verdict::Worse)),
+        (Accel::Kvm, 2.0, Some(Verdict::Better)),
+        (Accel::Kvm, 1.0, Some(Verdict::NoDifferenceSeen)),
+        (Accel::Tcg, 0.5, None),
+    ] {
+        let [a, b] =
+            [("a", 1.0), ("b", head)].map(|(kernel, factor)| own_test(kernel, accel, test(), bench(factor)));
+        let pairs = pair_up(&[&a], &[&b]);
+        let comparison =
+            compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
+        let compared = verdict(&comparison, "bench.trig-fentry.rate");
+        match expected {
+            Some(expected) => assert_eq!(compared.verdict, expected, "{accel:?} {head}"),
+            None => assert!(matches!(compared.verdict, Verdict::NotJudged(_))),
+        }
+        assert_eq!("bench.trig-fentry.rate".parse::<Metric>().unwrap(), compared.metric);
+    }
+}
+
+/// A second in three has a hit, so it was measured; the median has none.
+#[test]
+fn a_guest_in_which_next_to_nothing_ran_is_no_noise() {
+    let test = || Test::Bench(bench::Test { benchmark: "trig-fentry".parse().unwrap() });
+    let bench = |idle: usize| {
+        let hits = |boot: usize| if boot < idle { vec![0.0, 0.0, 0.001] } else { vec![1.0; 3] };
+        let boots = (0..6).map(|boot| BenchBoot { hits: hits(boot) }).collect();
+        Ok(Measurement::Bench(Bench { producers: 1, boots }))
+    };
+    for (base, head, expected) in [
+        (0, 1, Some(Verdict::Worse)),
+        (0, 6, Some(Verdict::Worse)),
+        (6, 0, Some(Verdict::Better)),
+        (1, 1, None),
+    ] {
+        let [a, b] = [("a", base), ("b", head)]
+            .map(|(kernel, idle)| own_test(kernel, Accel::Kvm, test(), bench(idle)));
+        let pairs = pair_up(&[&a], &[&b]);
+        let comparison =
+            compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
+        let compared = verdict(&comparison, "bench.trig-fentry.rate");
+        match expected {
+            Some(expected) => assert_eq!(compared.verdict, expected, "{base} {head}"),
+            None => assert!(matches!(compared.verdict, Verdict::NotJudged(_)), "{:?}", compared.verdict),
+        }
+    }
+}
+
+/// Which are named depends on how many there are.
+#[test]
+fn of_more_subtests_than_are_named_their_number_is_compared() {
+    let test = |ok: &[&str], more: u32| {
+        let subtests = ok.iter().map(|&name| Subtest { name: name.to_owned(), end: End::Ok }).collect();
+        let left_out = LeftOut { ok: more, ..LeftOut::default() };
+        Ok(Measurement::TestProgs(TreeTest {
+            end: End::Ok,
+            subtests,
+            left_out,
+            denied: vec![],
+            failures: vec![],
+        }))
+    };
+    for (base, head, expected) in [
+        (test(&["a", "b"], 5), test(&["new", "a"], 5), SAME),
+        (test(&["a", "b"], 5), test(&["a", "b"], 4), Verdict::Worse),
+        (test(&["a", "b"], 0), test(&["a", "c"], 0), Verdict::Worse),
+    ] {
+        let id = || Test::TestProgs(test_progs::Test { test: "t".parse().unwrap() });
+        let [a, b] = [("a", base), ("b", head)].map(|(kernel, ran)| own_test(kernel, Accel::Tcg, id(), ran));
+        let comparison = compare(
+            "a",
+            "b",
+            &pair_up(&[&a], &[&b]),
+            MODEL,
+            Tolerance::default(),
+            Timing::Interleaved,
+            &Layout::default(),
+        );
+        let compared = verdict(&comparison, "test_progs.t.result");
+        assert_eq!(compared.verdict, expected, "{} {}", compared.base, compared.head);
+    }
+}

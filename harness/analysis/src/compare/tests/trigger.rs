@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Hits that cost more, in the recorded run.
+
+use super::*;
+use tramplab_model::kinds::trigger;
+
+/// A run in which a hit of fexit on `head` was changed by `change`.
+fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
+    let stored: Run =
+        serde_json::from_str(include_str!("../../../../testdata/run.json")).expect("the stored run");
+    let mut base = recorded();
+    let kernel = base.series[0].base().kernel.clone();
+    let mut cell = stored
+        .cells
+        .into_iter()
+        .find(|cell| cell.id.kernel == "6.12" && cell.id.test.name() == "trigger/fexit")
+        .expect("a trigger cell");
+    cell.id.kernel = kernel;
+    base.cells = vec![cell.clone()];
+    let mut head = base.clone();
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else { panic!("no trigger") };
+    change(trigger.cost.as_mut().expect("counted"));
+    (base, head)
+}
+
+#[test]
+fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
+    let dearer: fn(&mut TriggerCost) = |cost| {
+        cost.parts[1].instructions += 2;
+        cost.parts[1].records[3].instructions += 2;
+    };
+    let cheaper: fn(&mut TriggerCost) = |cost| {
+        cost.parts[0].records.remove(2);
+        cost.parts[0].instructions -= 4;
+        cost.parts[0].branches -= 1;
+    };
+    let same: fn(&mut TriggerCost) = |_| {};
+    type Case = (fn(&mut TriggerCost), [Verdict; 2], [usize; 3]);
+    // Verdicts on instructions and branches; records that went, came, and differ.
+    let table: [Case; 3] = [
+        (same, [SAME, SAME], [0, 0, 0]),
+        (dearer, [Verdict::Worse, SAME], [0, 0, 1]),
+        (cheaper, [Verdict::Better, Verdict::Better], [1, 0, 0]),
+    ];
+    for (change, verdicts, sides) in table {
+        let (base, head) = with_a_changed_hit(change);
+        let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+        let compare_with = |trigger| {
+            let tolerance = Tolerance { trigger, ..Tolerance::default() };
+            compare("a", "b", &pairs, MODEL, tolerance, Timing::Interleaved, &Layout::default())
+        };
+        let comparison = compare_with(0);
+        for (name, expected) in
+            ["trigger.fexit.instructions", "trigger.fexit.branches"].into_iter().zip(&verdicts)
+        {
+            let compared = verdict(&comparison, name);
+            assert_eq!(compared.verdict, *expected, "{name}");
+        }
+        let name = "trigger.fexit.instructions";
+        let tolerated = &compare_with(4);
+        let expected = if verdicts[0] == SAME { SAME } else { TOLERATED };
+        assert_eq!(verdict(tolerated, name).verdict, expected);
+        // One boot proves nothing.
+        assert!(matches!(verdict(&comparison, "trigger.fexit.time").verdict, Verdict::NotJudged(_)));
+        let found = [Side::Base, Side::Head, Side::Moved].map(|side| {
+            let rows = comparison.listings.iter().flat_map(|listings| &listings.rows);
+            rows.filter(|row| row.side() == side).count()
+        });
+        assert_eq!(found, sides);
+    }
+}
+
+/// The same mechanism alone and beside another tracer: two tests, each compared with its own.
+#[test]
+fn what_is_attached_beside_makes_another_test() {
+    let (mut base, mut head) = with_a_changed_hit(|_| {});
+    for run in [&mut base, &mut head] {
+        let mut beside = run.cells[0].clone();
+        let Test::Trigger(trigger::Test { beside: set, .. }) = &mut beside.id.test else {
+            panic!("no trigger")
+        };
+        *set = [Beside::FunctionTracer].into_iter().collect();
+        run.cells.push(beside);
+    }
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[1].measurement else { panic!("no trigger") };
+    trigger.cost.as_mut().unwrap().parts[0].instructions += 1;
+    let pairs = pair_up(&base.cells.iter().collect::<Vec<_>>(), &head.cells.iter().collect::<Vec<_>>());
+    let comparison =
+        compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
+    for (name, expected) in
+        [("trigger.fexit.instructions", SAME), ("trigger.fexit+function_tracer.instructions", Verdict::Worse)]
+    {
+        let compared = verdict(&comparison, name);
+        assert_eq!(compared.verdict, expected, "{name}");
+        assert_eq!(format!("trigger/{}", name.split('.').nth(1).unwrap()), compared.metric.test().name());
+    }
+    let subjects: Vec<String> = comparison.listings.iter().map(|one| one.subject.to_string()).collect();
+    let expected =
+        ["fexit, entry", "fexit, exit", "fexit+function_tracer, entry", "fexit+function_tracer, exit"];
+    assert_eq!(subjects, expected.map(|of| format!("trigger of {of}")));
+}
+
+#[test]
+fn a_side_that_was_timed_only_has_no_exact_cost_to_compare() {
+    let (base, mut head) = with_a_changed_hit(|_| {});
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else { panic!("no trigger") };
+    trigger.cost = None;
+    let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+    let comparison =
+        compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
+    let names: Vec<String> = comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
+    assert_eq!(names, ["trigger.fexit.time"]);
+}

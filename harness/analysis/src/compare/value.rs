@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers that cells measure, by the shape in which they are compared.
+
+use super::{Difference, Verdict, kinds, timed::Judged};
+use crate::spread::median;
+use std::{collections::BTreeSet, fmt};
+use tramplab_model::{
+    run::{Accel, TreeTest},
+    selftests::End,
+};
+use tramplab_protocol::message::Stopped;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// None: no record touches the traced function.
+    Records(Option<u32>),
+    /// Milliseconds: the median of each boot's rounds, in the order of the boots.
+    Times(Vec<f64>),
+    /// Instructions, or branches, of a hit.
+    Count(u32),
+    /// Nanoseconds of the exact clock: the median of the rounds.
+    ExactTime(u64),
+    /// Of a phase that attached to so many functions; `repeats` where they were counted under the exact clock.
+    Instructions {
+        count: u64,
+        functions: u32,
+        repeats: bool,
+    },
+    /// A time budget ended it: it is of another number of functions than was asked for.
+    Stopped(Stopped),
+    /// Nanoseconds: the median of one boot's rounds.
+    PerHit(f64),
+    /// Million hits per second: the median of each boot's seconds, in the order of the boots.
+    Rates(Vec<f64>, Accel),
+    Ended(Ended),
+}
+
+/// How one of the tree's own tests ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub end: End,
+    /// Its subtests that are ok.
+    pub ok: BTreeSet<String>,
+    /// Those of them that the run does not name.
+    pub more: u32,
+}
+
+impl Ended {
+    pub(super) fn of(ran: &TreeTest) -> Ended {
+        let ok = ran.subtests.iter().filter(|subtest| subtest.end == End::Ok);
+        let ok = ok.map(|subtest| subtest.name.clone()).collect();
+        Ended { end: ran.end, ok, more: ran.left_out.ok }
+    }
+
+    fn count(&self) -> usize {
+        self.ok.len() + self.more as usize
+    }
+
+    /// A test may end well with fewer subtests that ran: one that was ok and is not, or is no more, is a loss.
+    pub fn is_worse_than(&self, before: &Ended) -> bool {
+        let has_lost = match (before.more, self.more) {
+            (0, 0) => !before.ok.is_subset(&self.ok),
+            // Which of them are named depends on how many there are.
+            _ => self.count() < before.count(),
+        };
+        self.end > before.end || (self.end == before.end && has_lost)
+    }
+}
+
+impl Ended {
+    pub(super) fn judge(base: &Value, head: &Value) -> Judged {
+        let (Value::Ended(a), Value::Ended(b)) = (base, head) else { return Judged::not(kinds::MIXED) };
+        let verdict = match () {
+            () if b.is_worse_than(a) => Verdict::Worse,
+            () if a.is_worse_than(b) => Verdict::Better,
+            () => Verdict::Same(Difference::None),
+        };
+        verdict.into()
+    }
+}
+
+impl Value {
+    /// Records, or of a hit its instructions or branches.
+    pub fn count(&self) -> Option<u32> {
+        match *self {
+            Value::Records(records) => records,
+            Value::Count(count) => Some(count),
+            Value::Times(_)
+            | Value::PerHit(_)
+            | Value::ExactTime(_)
+            | Value::Instructions { .. }
+            | Value::Rates(..)
+            | Value::Ended(_)
+            | Value::Stopped(_) => None,
+        }
+    }
+
+    /// In the metric's unit; none where there is no number.
+    pub fn number(&self) -> Option<f64> {
+        match *self {
+            Value::Records(records) => records.map(f64::from),
+            Value::Count(count) => Some(f64::from(count)),
+            Value::Times(ref times) => Some(median(times)),
+            Value::PerHit(ns) => Some(ns),
+            Value::ExactTime(ns) => Some(ns as f64 / 1e6),
+            Value::Instructions { count, .. } => Some(count as f64),
+            Value::Rates(ref rates, _) => Some(median(rates)),
+            Value::Stopped(_) | Value::Ended(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Records(Some(records)) => f.pad(&records.to_string()),
+            Value::Records(None) => f.pad("-"),
+            Value::Count(count) => f.pad(&count.to_string()),
+            Value::Instructions { count, .. } => f.pad(&count.to_string()),
+            Value::Stopped(Stopped { wanted, attached, seconds, .. }) => {
+                f.pad(&format!("{attached} of {wanted} in {seconds} s"))
+            }
+            Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
+            Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
+            Value::Ended(ended) if ended.count() == 0 => f.pad(ended.end.name()),
+            Value::Ended(ended) => f.pad(&format!("{} ({} ok)", ended.end.name(), ended.count())),
+            Value::Rates(rates, _) => {
+                let (min, max) = extremes(rates);
+                f.pad(&format!("{:.3} M/s ({min:.3}..{max:.3})", median(rates)))
+            }
+            Value::Times(times) => {
+                let (min, max) = extremes(times);
+                f.pad(&format!("{:.2} ms ({min:.2}..{max:.2})", median(times)))
+            }
+        }
+    }
+}
+
+fn extremes(times: &[f64]) -> (f64, f64) {
+    let extreme = |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+    (extreme(f64::min), extreme(f64::max))
+}

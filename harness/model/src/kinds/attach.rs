@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `attach`: how long attaching to so many functions takes, and what it executes.
+
+use super::{mechanism, plain};
+use crate::profile::{self, Summary};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use strum::{EnumString, IntoStaticStr};
+use tramplab_protocol::{Functions, Mechanism, message};
+
+pub const TEST_SYNTAX: &str = "attach/MECHANISM/FUNCTIONS";
+pub const METRIC_SYNTAX: &str = "attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
+     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), attach.MECHANISM.FUNCTIONS.[PHASE.]instructions";
+
+/// `fentry/100`, `kprobe.multi/all`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Test {
+    pub mechanism: Mechanism,
+    pub functions: Functions,
+}
+
+impl Test {
+    pub fn parse(name: &str) -> Option<Test> {
+        let (name, count) = name.split_once('/')?;
+        Some(Test { mechanism: mechanism(name)?, functions: functions(count)? })
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.mechanism, self.functions)
+    }
+}
+
+fn functions(word: &str) -> Option<Functions> {
+    serde_json::from_str(word).or_else(|_| serde_json::from_value(word.into())).ok()
+}
+
+/// One number of an attach cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Metric {
+    pub test: Test,
+    pub number: Number,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Number {
+    /// By the host's clock.
+    Time(Phase),
+    /// By the exact clock.
+    ExactTime(Phase),
+    Instructions {
+        phase: profile::Phase,
+        whose: Whose,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Phase {
+    Load,
+    Attach,
+    Detach,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 3] = [Phase::Load, Phase::Attach, Phase::Detach];
+
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    pub fn ns(self, round: &message::AttachRound) -> u64 {
+        match self {
+            Phase::Load => round.load_ns,
+            Phase::Attach => round.attach_ns,
+            Phase::Detach => round.detach_ns,
+        }
+    }
+}
+
+/// Whose instructions are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
+pub enum Whose {
+    /// The attaching thread's, its interrupts left out.
+    #[strum(serialize = "instructions")]
+    Thread,
+    /// Everybody's: work that a patch hands to a worker is in it, and the idle loop.
+    #[strum(serialize = "instructions_of_all")]
+    All,
+}
+
+impl Whose {
+    pub const ALL: [Whose; 2] = [Whose::Thread, Whose::All];
+}
+
+impl Metric {
+    /// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`. Without a phase,
+    /// instructions are those of attaching.
+    pub fn parse(name: &str) -> Option<Metric> {
+        let words: Vec<&str> = name.split('.').collect();
+        // A mechanism's own dots come before the number of functions.
+        let (at, functions) =
+            words.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, functions(word)?)))?;
+        let test = Test { mechanism: mechanism(&words[..at].join("."))?, functions };
+        let phase = |name: &str| name.parse::<Phase>().ok();
+        let number = match words[at + 1..] {
+            [last] => match phase(last) {
+                Some(phase) => Number::Time(phase),
+                None => Number::Instructions { phase: profile::Phase::Attach, whose: last.parse().ok()? },
+            },
+            [first, "exact"] => Number::ExactTime(phase(first)?),
+            [first, last] => Number::Instructions { phase: first.parse().ok()?, whose: last.parse().ok()? },
+            _ => return None,
+        };
+        Some(Metric { test, number })
+    }
+
+    /// How many functions it is to be of; none where that is not fixed.
+    pub fn asked_for(&self) -> Option<u32> {
+        match self.test.functions {
+            Functions::Count(count) => Some(count.get()),
+            Functions::All => None,
+        }
+    }
+
+    pub fn unit(&self) -> &'static str {
+        match self.number {
+            Number::Time(_) | Number::ExactTime(_) => "ms",
+            Number::Instructions { .. } => "instructions",
+        }
+    }
+
+    pub fn is_time(&self) -> bool {
+        matches!(self.number, Number::Time(_))
+    }
+
+    /// Detaching waits for grace periods; who else runs meanwhile is no cost of it.
+    pub fn repeats(&self) -> bool {
+        matches!(self.number, Number::Instructions { whose: Whose::Thread, .. })
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.", plain(self.test.mechanism.name()), self.test.functions)?;
+        match self.number {
+            Number::Time(phase) => f.write_str(phase.name()),
+            Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),
+            Number::Instructions { phase, whose } => {
+                write!(f, "{}.{}", phase.name(), <&str>::from(whose))
+            }
+        }
+    }
+}
+
+/// Attaching, measured in one guest after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// Against the host's clock.
+    pub boots: Vec<AttachBoot>,
+    /// Against the exact one, where that was asked for: one guest, as all would be the same.
+    pub exact: Option<AttachBoot>,
+    /// Where the time of a further round went, by phase and way of measuring.
+    pub explained: Vec<Summary>,
+    /// Why what was to be explained is not.
+    pub unexplained: Vec<String>,
+}
+
+/// One guest's rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachBoot {
+    /// How many were attached to; which, `functions.txt` beside its console log says, of which this is the SHA-256.
+    pub functions: u32,
+    pub list_sha256: String,
+    /// Candidates the kernel refused: replaced by others, or, of all functions, left out.
+    pub refused: Vec<message::Refusal>,
+    pub programs: u32,
+    pub links: u32,
+    pub rounds: Vec<message::AttachRound>,
+    /// Where the time budget ended it.
+    pub stopped: Option<message::Stopped>,
+}
+
+impl Attach {
+    /// Adds what a later guest of the same cell measured.
+    pub fn add(&mut self, next: Attach) {
+        self.boots.extend(next.boots);
+        self.exact = self.exact.take().or(next.exact);
+        self.explained.extend(next.explained);
+        self.unexplained.extend(next.unexplained);
+    }
+
+    /// Those against the host's clock.
+    pub fn rounds(&self) -> impl Iterator<Item = &message::AttachRound> {
+        self.boots.iter().flat_map(|boot| &boot.rounds)
+    }
+
+    /// Where the time budget of the rounds of [`Attach::rounds_of_a_clock`] ended them.
+    pub fn stopped(&self) -> Option<message::Stopped> {
+        let exact = self.exact.iter().filter(|_| self.boots.is_empty());
+        // Of several the one that came least far.
+        self.boots.iter().chain(exact).filter_map(|boot| boot.stopped).min_by_key(|stopped| stopped.attached)
+    }
+
+    /// Those of one clock: the host's, or where that was not asked for the exact one.
+    pub fn rounds_of_a_clock(&self) -> impl Iterator<Item = &message::AttachRound> {
+        let exact = self.exact.iter().filter(|_| self.boots.is_empty());
+        self.boots.iter().chain(exact).flat_map(|boot| &boot.rounds)
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `bench`: a benchmark of the tree's own `bench`.
+
+use crate::selftests::Name;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+pub const TEST_SYNTAX: &str = "bench/BENCHMARK";
+pub const METRIC_SYNTAX: &str = "bench.BENCHMARK.rate";
+
+/// Its only metric has the same parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Test {
+    pub benchmark: Name,
+}
+
+impl Test {
+    pub fn parse(name: &str) -> Option<Test> {
+        Some(Test { benchmark: name.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.benchmark.fmt(f)
+    }
+}
+
+/// The measurement, in one guest after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bench {
+    pub producers: u32,
+    pub boots: Vec<BenchBoot>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BenchBoot {
+    /// Million hits per second, of each second after the warm-up; all producers together.
+    pub hits: Vec<f64>,
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `lbr_waste`: the branch records that are newer than the traced function's own.
+
+use super::{Place, mechanism, plain};
+use crate::filter::Branch;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, str::FromStr};
+use strum::IntoStaticStr;
+use tramplab_protocol::{Mechanism, Point, message, trace};
+
+pub const TEST_SYNTAX: &str = "lbr_waste/MECHANISM";
+pub const METRIC_SYNTAX: &str = "lbr_waste.ROW.FILTER";
+
+/// `fexit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Test {
+    pub mechanism: Mechanism,
+}
+
+impl Test {
+    pub fn parse(name: &str) -> Option<Test> {
+        Some(Test { mechanism: mechanism(name)? })
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.mechanism.fmt(f)
+    }
+}
+
+/// Wasted records. `fexit.any`, `kprobe_session_exit.any_return`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Metric {
+    pub row: Row,
+    pub filter: Branch,
+}
+
+impl Metric {
+    pub fn all() -> impl Iterator<Item = Metric> {
+        Row::all().flat_map(|row| Branch::ALL.map(|filter| Metric { row, filter }))
+    }
+
+    pub fn parse(name: &str) -> Option<Metric> {
+        let (row, filter) = name.rsplit_once('.')?;
+        Some(Metric { row: row.parse().ok()?, filter: filter.parse().ok()? })
+    }
+
+    pub fn test(&self) -> Test {
+        Test { mechanism: self.row.mechanism }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", plain(&self.row.to_string()), self.filter.name())
+    }
+}
+
+/// A row of the waste table: a mechanism, and of one that runs at two points also the point.
+/// `fexit`, `kprobe.session/exit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Row {
+    pub mechanism: Mechanism,
+    pub point: Point,
+}
+
+impl Row {
+    pub fn all() -> impl Iterator<Item = Row> {
+        Mechanism::ALL
+            .into_iter()
+            .flat_map(|mechanism| mechanism.points().iter().map(move |&point| Row { mechanism, point }))
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mechanism.points() {
+            [_] => f.pad(self.mechanism.name()),
+            _ => f.pad(&format!("{}/{}", self.mechanism, self.point)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "unknown row `{0}`, expected one of: {names}",
+    names = Row::all().map(|r| r.to_string()).collect::<Vec<_>>().join(", ")
+)]
+pub struct UnknownRow(pub String);
+
+impl FromStr for Row {
+    type Err = UnknownRow;
+
+    fn from_str(name: &str) -> Result<Row, UnknownRow> {
+        let found = Row::all().find(|row| plain(&row.to_string()) == plain(name));
+        found.ok_or_else(|| UnknownRow(name.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Row {
+    type Error = UnknownRow;
+
+    fn try_from(name: String) -> Result<Row, UnknownRow> {
+        name.parse()
+    }
+}
+
+impl From<Row> for String {
+    fn from(row: Row) -> String {
+        row.to_string()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LbrWaste {
+    pub source: BranchSource,
+    pub mechanism: Mechanism,
+    pub function: message::Symbol,
+    /// What the in-guest helper returned (bytes or negative errno).
+    pub snapshot_result: i64,
+    /// What the program was given at its last run, where the experiment was asked for: all of it equals the trace, or the cell is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<Delivered>,
+    /// Hits recorded; those an interrupt fell into, left out; those that agree with the first clean one.
+    pub hits: u32,
+    pub interrupted_hits: u32,
+    pub agreeing_hits: u32,
+    /// Records that the CPU keeps, where they are the CPU's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    pub points: Vec<CapturePoint>,
+}
+
+/// Branch records handed to a program in the guest, as such a CPU and its driver would.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivered {
+    pub model: String,
+    pub filter: String,
+    pub depth: u32,
+    /// Those that are records, of the `depth` entries there are.
+    pub records: u32,
+}
+
+/// What was recorded up to one capture point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapturePoint {
+    pub point: Point,
+    /// Newest first; `[0]` is the transfer into the snapshot. Unfiltered: every filter, model and depth is computed from these. The CPU's
+    /// own are those of `any`, as its driver returned them.
+    pub records: Vec<NamedRecord>,
+    /// What the CPU kept under each other filter, which was asked of it in hits of their own; empty of virtual ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_filter: BTreeMap<String, Vec<NamedRecord>>,
+    /// SHA-256 over the records in symbolic form: equal digests, equal traces, whatever KASLR did.
+    pub digest: String,
+    /// Wasted records by modelled CPU and filter; filters are named as perf does.
+    pub wasted: BTreeMap<String, BTreeMap<String, WasteCount>>,
+}
+
+/// `None`: no record of this filter touches the traced function within what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WasteCount {
+    pub wasted: Option<u32>,
+    /// By the kernel selftest's stricter rule: `from` and `to` inside the function.
+    pub wasted_selftest: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedRecord {
+    pub from: Place,
+    pub to: Place,
+    pub kind: trace::Kind,
+    /// Added by rule, not observed: the static call that a kernel without a PMU driver patches out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub modelled: bool,
+}
+
+/// Where the records come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum BranchSource {
+    /// The TCG plugin.
+    Virtual,
+    /// The CPU's LBR, passed through: what the guest's own `bpf_get_branch_snapshot` returned. Not comparable with virtual ones: the
+    /// driver's own branches are among them, and they reach no further back than the ring.
+    Hardware,
+}
+
+impl BranchSource {
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Metrics: the names of the numbers that cells measure.
+
+use super::{Kind, Test, attach, bench, kselftest, lbr_waste, plain, test_progs, trigger};
+use crate::run::Tolerance;
+use std::{fmt, str::FromStr};
+use strum::VariantArray;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    LbrWaste(lbr_waste::Metric),
+    Attach(attach::Metric),
+    Trigger(trigger::Metric),
+    /// Hits per second.
+    Bench(bench::Test),
+    /// How the test ended.
+    TestProgs(test_progs::Test),
+    /// How the program ended.
+    Kselftest(kselftest::Test),
+}
+
+impl Metric {
+    /// The test that measures it.
+    pub fn test(&self) -> Test {
+        match *self {
+            Metric::LbrWaste(metric) => Test::LbrWaste(metric.test()),
+            Metric::Attach(metric) => Test::Attach(metric.test),
+            Metric::Trigger(metric) => Test::Trigger(metric.test),
+            Metric::Bench(test) => Test::Bench(test),
+            Metric::TestProgs(test) => Test::TestProgs(test),
+            Metric::Kselftest(test) => Test::Kselftest(test),
+        }
+    }
+
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Metric::LbrWaste(_) => "records",
+            Metric::Attach(metric) => metric.unit(),
+            Metric::Trigger(metric) => metric.unit(),
+            Metric::Bench(_) => "M/s",
+            Metric::TestProgs(_) | Metric::Kselftest(_) => "result",
+        }
+    }
+
+    /// A time, or a rate, of several boots, which statistics judge.
+    pub fn is_time(&self) -> bool {
+        match self {
+            Metric::Attach(metric) => metric.is_time(),
+            Metric::Bench(_) => true,
+            Metric::LbrWaste(_) | Metric::Trigger(_) | Metric::TestProgs(_) | Metric::Kselftest(_) => false,
+        }
+    }
+
+    /// The host's speed is in it.
+    pub fn is_by_hosts_clock(&self) -> bool {
+        match self {
+            Metric::Trigger(metric) => metric.cost == trigger::Cost::Time,
+            _ => self.is_time(),
+        }
+    }
+
+    /// Two runs on one kernel measure the same number.
+    pub fn repeats(&self) -> bool {
+        match self {
+            Metric::LbrWaste(_) => true,
+            Metric::Attach(metric) => metric.repeats(),
+            Metric::Trigger(metric) => metric.repeats(),
+            Metric::Bench(_) | Metric::TestProgs(_) | Metric::Kselftest(_) => false,
+        }
+    }
+
+    /// How many functions it is to be of; none where that is not fixed.
+    pub fn asked_for(&self) -> Option<u32> {
+        match self {
+            Metric::Attach(metric) => metric.asked_for(),
+            _ => None,
+        }
+    }
+
+    /// How much more an exact number may be, where a number is tolerated and not a share.
+    pub fn tolerated(&self, tolerance: Tolerance) -> u32 {
+        match self {
+            Metric::Trigger(_) => tolerance.trigger,
+            Metric::LbrWaste(_)
+            | Metric::Attach(_)
+            | Metric::Bench(_)
+            | Metric::TestProgs(_)
+            | Metric::Kselftest(_) => tolerance.wasted,
+        }
+    }
+
+    /// `rest` follows the kind and a dot.
+    fn parse(kind: Kind, rest: &str) -> Option<Metric> {
+        Some(match kind {
+            Kind::LbrWaste => Metric::LbrWaste(lbr_waste::Metric::parse(rest)?),
+            Kind::Attach => Metric::Attach(attach::Metric::parse(rest)?),
+            Kind::Trigger => Metric::Trigger(trigger::Metric::parse(rest)?),
+            Kind::Bench => Metric::Bench(bench::Test::parse(rest.strip_suffix(".rate")?)?),
+            Kind::TestProgs => Metric::TestProgs(test_progs::Test::parse(rest.strip_suffix(".result")?)?),
+            Kind::Kselftest => Metric::Kselftest(kselftest::Test::parse(rest.strip_suffix(".result")?)?),
+            Kind::Build | Kind::Boot | Kind::Fault => return None,
+        })
+    }
+}
+
+impl Kind {
+    /// How its metrics are named; none where it has no number.
+    fn metric_syntax(self) -> Option<&'static str> {
+        match self {
+            Kind::LbrWaste => Some(lbr_waste::METRIC_SYNTAX),
+            Kind::Attach => Some(attach::METRIC_SYNTAX),
+            Kind::Trigger => Some(trigger::METRIC_SYNTAX),
+            Kind::Bench => Some(bench::METRIC_SYNTAX),
+            Kind::TestProgs => Some(test_progs::METRIC_SYNTAX),
+            Kind::Kselftest => Some(kselftest::METRIC_SYNTAX),
+            Kind::Build | Kind::Boot | Kind::Fault => None,
+        }
+    }
+}
+
+/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`, `trigger.kprobe_multi.instructions`.
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.test().kind().name();
+        let name = match self {
+            Metric::LbrWaste(metric) => format!("{kind}.{metric}"),
+            Metric::Attach(metric) => format!("{kind}.{metric}"),
+            Metric::Trigger(metric) => format!("{kind}.{metric}"),
+            Metric::Bench(test) => format!("{kind}.{test}.rate"),
+            Metric::TestProgs(test) => format!("{kind}.{test}.result"),
+            Metric::Kselftest(test) => format!("{kind}.{test}.result"),
+        };
+        f.pad(&name)
+    }
+}
+
+/// By the names in the tables of a comparison. Their parts may also have the names that suites give them
+/// (`kprobe.multi`, `kprobe.session/exit`).
+impl FromStr for Metric {
+    type Err = UnknownMetric;
+
+    fn from_str(name: &str) -> Result<Metric, UnknownMetric> {
+        let found = name.split_once('.').and_then(|(kind, rest)| Metric::parse(kind.parse().ok()?, rest));
+        found.ok_or_else(|| UnknownMetric { name: name.to_owned(), near: nearest(name) })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown metric `{name}`{}; expected one of: {}; \
+     e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches",
+    near.as_ref().map_or_else(String::new, |near| format!(", did you mean `{near}`?")),
+    metric_syntax()
+)]
+pub struct UnknownMetric {
+    name: String,
+    near: Option<String>,
+}
+
+fn metric_syntax() -> String {
+    let all: Vec<&str> = Kind::VARIANTS.iter().filter_map(|kind| kind.metric_syntax()).collect();
+    all.join(", ")
+}
+
+/// The metric that was most probably meant, of those that have one name each.
+fn nearest(name: &str) -> Option<String> {
+    let wasted = lbr_waste::Metric::all().map(Metric::LbrWaste);
+    let costs = trigger::Metric::all_alone().map(Metric::Trigger);
+    let name = plain(name);
+    let distance = |known: &str| strsim::damerau_levenshtein(&name, &plain(known));
+    let known = wasted.chain(costs).map(|metric| metric.to_string());
+    // A mechanism that has two rows may have been named as if it had one.
+    let near =
+        known.map(|known| (distance(&known).min(distance(&known.replace("_entry", ""))), known)).min()?;
+    (near.0 <= SLIP).then_some(near.1)
+}
+
+/// Letters that a slip changes.
+const SLIP: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile;
+    use attach::{Number, Phase, Whose};
+    use tramplab_protocol::{Beside, Functions, Mechanism};
+    use trigger::Cost;
+
+    fn attach_metric(functions: Functions, number: Number) -> Metric {
+        let test = attach::Test { mechanism: Mechanism::KprobeMulti, functions };
+        Metric::Attach(attach::Metric { test, number })
+    }
+
+    fn count(count: u32) -> Functions {
+        Functions::Count(count.try_into().unwrap())
+    }
+
+    #[test]
+    fn finds_metrics_by_the_names_they_are_shown_under() {
+        let mut metrics: Vec<Metric> = lbr_waste::Metric::all().map(Metric::LbrWaste).collect();
+        for functions in [count(1000), Functions::All] {
+            metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::Time(phase))));
+            metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::ExactTime(phase))));
+            for phase in profile::Phase::ALL {
+                let counted = |whose| attach_metric(functions, Number::Instructions { phase, whose });
+                metrics.extend(Whose::ALL.map(counted));
+            }
+        }
+        let beside = [Beside::FunctionTracer].into_iter().collect();
+        let test = trigger::Test { mechanism: Mechanism::KprobeMulti, beside };
+        metrics.extend(Cost::ALL.map(|cost| Metric::Trigger(trigger::Metric { test, cost })));
+        for metric in metrics {
+            assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
+        }
+    }
+
+    #[test]
+    fn names_metrics() {
+        let (phase, whose) = (profile::Phase::Attach, Whose::Thread);
+        for (metric, name) in [
+            (
+                attach_metric(count(1000), Number::ExactTime(Phase::Detach)),
+                "attach.kprobe_multi.1000.detach.exact",
+            ),
+            (
+                attach_metric(Functions::All, Number::Instructions { phase, whose }),
+                "attach.kprobe_multi.all.attach.instructions",
+            ),
+            ("bench.trig-fentry.rate".parse().unwrap(), "bench.trig-fentry.rate"),
+            ("kselftest.a/b.result".parse().unwrap(), "kselftest.a/b.result"),
+        ] {
+            assert_eq!(metric.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn reads_other_spellings_and_suggests_the_nearest_name() {
+        for (other, name) in [
+            ("lbr_waste.kretprobe.multi.any", "lbr_waste.kretprobe_multi.any"),
+            ("lbr_waste.kprobe.session/exit.any_call", "lbr_waste.kprobe_session_exit.any_call"),
+            ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
+            ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
+            ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
+        ] {
+            assert_eq!(other.parse::<Metric>().unwrap().to_string(), name);
+        }
+        for bad in [
+            "",
+            "lbr_waste",
+            "lbr_waste.kretprobe_multi",
+            "lbr_waste.kretprobe_multi.all",
+            "lbr_waste.kfoo.any",
+            "attach.fentry.0.attach",
+            "attach.fentry.attach",
+            "attach.fentry.10.load.instructions",
+            "attach.fentry.10.attach.exact.instructions",
+            "trigger.fentry+.branches",
+            "trigger.fentry.records",
+        ] {
+            assert!(bad.parse::<Metric>().is_err(), "{bad}");
+        }
+        for (slip, meant) in [
+            ("lbr_waste.fexitt.any", Some("lbr_waste.fexit.any")),
+            ("lbr_waste.fsession.any", Some("lbr_waste.fsession_entry.any")),
+            ("trigger.fentry.branch", Some("trigger.fentry.branches")),
+            ("lbr_waste.nothing.any", None),
+        ] {
+            let text = slip.parse::<Metric>().unwrap_err().to_string();
+            match meant {
+                Some(meant) => assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}"),
+                None => assert!(!text.contains("did you mean"), "{text}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kinds of test: how their cells and metrics are named, and what `run.json` keeps of them.
+//!
+//! Each kind has a file of its name here, in `suite::kinds`, `analysis::compare::kinds` and `report::kinds`. Only the
+//! enums below know all kinds. A name is parsed here and nowhere else.
+
+pub mod attach;
+pub mod bench;
+pub mod fault;
+pub mod kselftest;
+pub mod lbr_waste;
+mod metric;
+pub mod test_progs;
+pub mod trigger;
+
+pub use metric::{Metric, UnknownMetric};
+
+use crate::selftests::TreeTest;
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
+use tramplab_protocol::Mechanism;
+
+/// What a cell measures, with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumDiscriminants)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[strum_discriminants(name(Kind), doc = "A test without its parameters.")]
+#[strum_discriminants(derive(EnumCount, EnumString, IntoStaticStr, VariantArray))]
+#[strum_discriminants(strum(serialize_all = "snake_case"))]
+pub enum Test {
+    LbrWaste(lbr_waste::Test),
+    Attach(attach::Test),
+    Trigger(trigger::Test),
+    Bench(bench::Test),
+    TestProgs(test_progs::Test),
+    Kselftest(kselftest::Test),
+    /// Building the kernel: no guest is booted.
+    Build,
+    /// The kernel boots to an agent that says what it runs on.
+    Boot,
+    Fault(fault::Test),
+}
+
+impl Kind {
+    /// The first word of its cells' and metrics' names.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// How its cells are named; none where nobody asks for one by name.
+    fn test_syntax(self) -> Option<&'static str> {
+        match self {
+            Kind::LbrWaste => Some(lbr_waste::TEST_SYNTAX),
+            Kind::Attach => Some(attach::TEST_SYNTAX),
+            Kind::Trigger => Some(trigger::TEST_SYNTAX),
+            Kind::Bench => Some(bench::TEST_SYNTAX),
+            Kind::TestProgs => Some(test_progs::TEST_SYNTAX),
+            Kind::Kselftest => Some(kselftest::TEST_SYNTAX),
+            Kind::Build | Kind::Boot => Some(self.name()),
+            Kind::Fault => None,
+        }
+    }
+}
+
+impl Test {
+    pub fn kind(&self) -> Kind {
+        self.into()
+    }
+
+    /// The kernel's own tree brings the test.
+    pub fn is_of_the_tree(&self) -> bool {
+        match self.kind() {
+            Kind::Bench | Kind::TestProgs | Kind::Kselftest => true,
+            Kind::LbrWaste | Kind::Attach | Kind::Trigger | Kind::Build | Kind::Boot | Kind::Fault => false,
+        }
+    }
+
+    /// `lbr_waste/fexit`, `attach/fentry/100`, `kselftest/perf_events/remove_on_exec`, `boot`.
+    pub fn name(&self) -> String {
+        let kind = self.kind().name();
+        match self {
+            Test::LbrWaste(test) => format!("{kind}/{test}"),
+            Test::Attach(test) => format!("{kind}/{test}"),
+            Test::Trigger(test) => format!("{kind}/{test}"),
+            Test::Bench(test) => format!("{kind}/{test}"),
+            Test::TestProgs(test) => format!("{kind}/{test}"),
+            Test::Kselftest(test) => format!("{kind}/{test}"),
+            Test::Build | Test::Boot => kind.to_owned(),
+            Test::Fault(test) => format!("{kind}/{test}"),
+        }
+    }
+
+    /// `rest` follows the kind and a slash.
+    fn parse(kind: Kind, rest: Option<&str>) -> Option<Test> {
+        Some(match kind {
+            Kind::LbrWaste => Test::LbrWaste(lbr_waste::Test::parse(rest?)?),
+            Kind::Attach => Test::Attach(attach::Test::parse(rest?)?),
+            Kind::Trigger => Test::Trigger(trigger::Test::parse(rest?)?),
+            Kind::Bench => Test::Bench(bench::Test::parse(rest?)?),
+            Kind::TestProgs => Test::TestProgs(test_progs::Test::parse(rest?)?),
+            Kind::Kselftest => Test::Kselftest(kselftest::Test::parse(rest?)?),
+            Kind::Build => rest.is_none().then_some(Test::Build)?,
+            Kind::Boot => rest.is_none().then_some(Test::Boot)?,
+            Kind::Fault => Test::Fault(fault::Test::parse(rest?)?),
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown test `{0}`, expected one of: {syntax}", syntax = test_syntax())]
+pub struct UnknownTest(String);
+
+fn test_syntax() -> String {
+    let all: Vec<&str> = Kind::VARIANTS.iter().filter_map(|kind| kind.test_syntax()).collect();
+    all.join(", ")
+}
+
+/// By [`Test::name`].
+impl FromStr for Test {
+    type Err = UnknownTest;
+
+    fn from_str(name: &str) -> Result<Test, UnknownTest> {
+        let (kind, rest) = match name.split_once('/') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (name, None),
+        };
+        let found = kind.parse().ok().and_then(|kind| Test::parse(kind, rest));
+        found.ok_or_else(|| UnknownTest(name.to_owned()))
+    }
+}
+
+/// What a cell measured. A build and a fault measure nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Measurement {
+    /// The kernel booted: there is no number.
+    Boot,
+    LbrWaste(lbr_waste::LbrWaste),
+    Attach(attach::Attach),
+    Trigger(trigger::Trigger),
+    Bench(bench::Bench),
+    TestProgs(TreeTest),
+    Kselftest(TreeTest),
+}
+
+impl Measurement {
+    /// Adds what a later guest of the same cell measured.
+    pub fn add(&mut self, next: Measurement) {
+        match (self, next) {
+            (Measurement::Attach(all), Measurement::Attach(next)) => all.add(next),
+            (Measurement::Bench(all), Measurement::Bench(next)) => all.boots.extend(next.boots),
+            // The other kinds take one guest.
+            _ => {}
+        }
+    }
+}
+
+/// An address, named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub address: u64,
+    pub symbol: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// From the symbol's start.
+    pub offset: u64,
+}
+
+/// A name as a part of a metric's name, whose parts are separated by dots.
+fn plain(name: &str) -> String {
+    name.replace(['.', '/'], "_")
+}
+
+/// By its own name, or as it is written in metrics: `kprobe.multi`, `kprobe_multi`.
+fn mechanism(name: &str) -> Option<Mechanism> {
+    Mechanism::ALL.into_iter().find(|known| plain(known.name()) == plain(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_tests_by_their_names() {
+        for name in [
+            "build",
+            "boot",
+            "lbr_waste/kprobe.session",
+            "attach/kprobe.multi/1000",
+            "attach/fentry/all",
+            "trigger/fexit",
+            "trigger/fentry+kprobe.multi+function_tracer",
+            "bench/trig-fentry",
+            "test_progs/fentry_test",
+            "kselftest/perf_events/remove_on_exec",
+            "fault/rcu_stall",
+        ] {
+            let test: Test = name.parse().unwrap();
+            assert_eq!(test.name(), name);
+        }
+        for name in [
+            "",
+            "boots",
+            "boot/x",
+            "lbr_waste",
+            "attach/fentry",
+            "attach/fentry/0",
+            "attach/fentry/1/2",
+            "trigger/fentry+x",
+            "trigger/fentry+",
+            "fault/no",
+        ] {
+            assert!(name.parse::<Test>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn lists_the_names_of_all_kinds_in_errors() {
+        let error = "boots".parse::<Test>().unwrap_err().to_string();
+        for words in ["`boots`", "lbr_waste/MECHANISM", "kselftest/FOLDER/PROGRAM", "build, boot"] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `trigger`: what a hit of the empty program costs.
+
+use super::{Place, mechanism, plain};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use strum::{EnumString, IntoStaticStr};
+use tramplab_protocol::{Beside, BesideSet, Mechanism, Point, message, trace};
+
+pub const TEST_SYNTAX: &str = "trigger/MECHANISM[+BESIDE]";
+pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[+BESIDE].COST";
+
+/// `fentry`, `fentry+kprobe.multi+function_tracer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Test {
+    pub mechanism: Mechanism,
+    /// What else is attached to the function.
+    #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+    pub beside: BesideSet,
+}
+
+impl Test {
+    pub fn parse(name: &str) -> Option<Test> {
+        let mut parts = name.split('+');
+        let mechanism = mechanism(parts.next()?)?;
+        let beside = |part| Beside::all().find(|known| plain(known.name()) == plain(part));
+        Some(Test { mechanism, beside: parts.map(beside).collect::<Option<_>>()? })
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.beside.with(self.mechanism))
+    }
+}
+
+/// `kprobe_multi.instructions`, `fentry+function_tracer.branches`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Metric {
+    pub test: Test,
+    pub cost: Cost,
+}
+
+/// One number of a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Cost {
+    Instructions,
+    Branches,
+    /// Longer with the program than without.
+    Time,
+}
+
+impl Cost {
+    pub const ALL: [Cost; 3] = [Cost::Instructions, Cost::Branches, Cost::Time];
+
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl Metric {
+    /// Those of mechanisms that nothing is attached beside.
+    pub fn all_alone() -> impl Iterator<Item = Metric> {
+        let alone = |mechanism| Test { mechanism, beside: BesideSet::default() };
+        Mechanism::ALL
+            .into_iter()
+            .flat_map(move |mechanism| Cost::ALL.map(|cost| Metric { test: alone(mechanism), cost }))
+    }
+
+    pub fn parse(name: &str) -> Option<Metric> {
+        let (test, cost) = name.rsplit_once('.')?;
+        Some(Metric { test: Test::parse(test)?, cost: cost.parse().ok()? })
+    }
+
+    pub fn unit(&self) -> &'static str {
+        match self.cost {
+            Cost::Instructions => "instructions",
+            Cost::Branches => "branches",
+            Cost::Time => "ns",
+        }
+    }
+
+    pub fn repeats(&self) -> bool {
+        match self.cost {
+            Cost::Instructions | Cost::Branches => true,
+            Cost::Time => false,
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", plain(&self.test.to_string()), self.cost.name())
+    }
+}
+
+/// What a hit of the empty program costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trigger {
+    pub mechanism: Mechanism,
+    pub function: message::Symbol,
+    /// None under KVM, where no plugin counts.
+    pub cost: Option<TriggerCost>,
+    /// Triggers per timed round, and guest nanoseconds of each round, with the program attached and without.
+    pub timed: u32,
+    pub attached_ns: Vec<u64>,
+    pub detached_ns: Vec<u64>,
+}
+
+/// Counted, of the hits that no interrupt fell into.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerCost {
+    /// As of [`LbrWaste`].
+    pub hits: u32,
+    pub interrupted_hits: u32,
+    pub agreeing_hits: u32,
+    /// SHA-256 over the records of all parts in symbolic form, with their instructions.
+    pub digest: String,
+    /// In the order in which they run.
+    pub parts: Vec<TriggerPart>,
+}
+
+impl TriggerCost {
+    pub fn instructions(&self) -> u32 {
+        self.parts.iter().map(|part| part.instructions).sum()
+    }
+
+    pub fn branches(&self) -> u32 {
+        self.parts.iter().map(|part| part.branches).sum()
+    }
+
+    pub fn part(&self, point: Point) -> Option<&TriggerPart> {
+        self.parts.iter().find(|part| part.point == point)
+    }
+}
+
+/// What runs between the function and its body (`entry`), or between its `ret` and its caller (`exit`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerPart {
+    pub point: Point,
+    pub instructions: u32,
+    /// Taken branches. The function's own `ret`, which an exit part begins with, is none of them.
+    pub branches: u32,
+    /// Oldest first: the first leaves the function, the last comes back to it or to its caller.
+    pub records: Vec<TriggerRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerRecord {
+    pub from: Place,
+    pub to: Place,
+    pub kind: trace::Kind,
+    /// Run since the record before, this branch included; 0 of a part's first, which the function itself ran.
+    pub instructions: u32,
+}

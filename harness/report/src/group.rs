@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cells of one kernel, and tables with a column for each kernel.
+
+use crate::content::View;
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_analysis::branch::Model;
+use tramplab_model::{
+    run::{Accel, Arch, BranchSource, Cell, Kernel, Run},
+    table::Table,
+};
+
+/// The cells of one kernel under one accelerator.
+pub struct Group<'a> {
+    pub kernel: &'a str,
+    pub arch: Arch,
+    pub accel: Accel,
+    pub cells: Vec<&'a Cell>,
+}
+
+impl Group<'_> {
+    pub fn model(&self, view: &View) -> Model {
+        Model::choose(view.model, self.arch)
+    }
+
+    pub fn facts<'a>(&self, run: &'a Run) -> Option<&'a Kernel> {
+        run.kernels.iter().find(|kernel| kernel.name == self.kernel && kernel.arch == self.arch)
+    }
+
+    /// The CPU's own records were counted.
+    pub fn is_hardware(&self) -> bool {
+        self.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware))
+    }
+}
+
+/// The values of a table that has a row for each key and a column for each kernel.
+pub struct ByKernel<K> {
+    rows: BTreeMap<K, Vec<String>>,
+    columns: usize,
+}
+
+impl<K: Ord> ByKernel<K> {
+    pub fn new(groups: &[Group]) -> ByKernel<K> {
+        ByKernel { rows: BTreeMap::new(), columns: groups.len() }
+    }
+
+    pub fn set(&mut self, key: K, column: usize, value: String) {
+        self.rows.entry(key).or_insert_with(|| vec![String::new(); self.columns])[column] = value;
+    }
+
+    /// None where it has no row. `first` heads the rows' names.
+    pub fn table(
+        self,
+        groups: &[Group],
+        caption: String,
+        first: &str,
+        name: impl Fn(K) -> String,
+    ) -> Option<Table> {
+        let row = |(key, values)| [vec![name(key)], values].concat();
+        let rows: Vec<Vec<String>> = self.rows.into_iter().map(row).collect();
+        let header = std::iter::once(first.to_owned()).chain(columns(groups)).collect();
+        (!rows.is_empty()).then_some(Table { caption, header, rows, notes: Vec::new() })
+    }
+}
+
+/// The kernels' names, with what else tells them apart.
+fn columns(groups: &[Group]) -> Vec<String> {
+    let several_accels = groups.iter().map(|g| g.accel).collect::<BTreeSet<_>>().len() > 1;
+    let several_archs = groups.iter().map(|g| g.arch).collect::<BTreeSet<_>>().len() > 1;
+    let column = |group: &Group| {
+        let mut name = group.kernel.to_owned();
+        if several_archs {
+            name += &format!(" {}", group.arch.name());
+        }
+        if several_accels {
+            name += &format!(" {}", group.accel.name());
+        }
+        name
+    };
+    groups.iter().map(column).collect()
+}

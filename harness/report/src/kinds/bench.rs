@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `bench`: rates of the tree's own benchmarks.
+
+use super::Report;
+use crate::{content::View, group::Group};
+use tramplab_analysis::spread::Spread;
+use tramplab_model::{
+    run::{Bench, Cell, Measurement, Run, Test},
+    table::Table,
+};
+
+/// A comparison has them in the table of `test_progs`.
+pub struct Benchmark;
+
+impl Report for Benchmark {
+    fn line(&self, cell: &Cell) -> String {
+        let Some(Measurement::Bench(bench)) = &cell.measurement else { return String::new() };
+        rate(bench).map_or_else(String::new, |rate| format!("{rate:.3} M hits/s"))
+    }
+
+    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+        let row = |cell: &&Cell| {
+            let Test::Bench(test) = cell.id.test else { return None };
+            let rest = match &cell.measurement {
+                Some(Measurement::Bench(bench)) => {
+                    let seconds: usize = bench.boots.iter().map(|boot| boot.hits.len()).sum();
+                    let rate = rate(bench).map_or_else(String::new, |rate| format!("{rate:.3}"));
+                    [bench.producers.to_string(), bench.boots.len().to_string(), seconds.to_string(), rate]
+                }
+                _ => [cell.outcome.name().to_owned(), String::new(), String::new(), String::new()],
+            };
+            Some([vec![test.to_string()], rest.to_vec()].concat())
+        };
+        let rows: Vec<_> = group.cells.iter().filter_map(row).collect();
+        let table = (!rows.is_empty()).then(|| Table {
+            caption:
+                "The tree's bench, million hits per second of guest time, median (min..max) of all seconds"
+                    .to_owned(),
+            header: ["benchmark", "producers", "boots", "seconds", "M hits/s"].map(str::to_owned).to_vec(),
+            rows,
+            notes: Vec::new(),
+        });
+        table.into_iter().collect()
+    }
+}
+
+/// Million hits per second: of all seconds of all boots.
+fn rate(bench: &Bench) -> Option<Spread> {
+    Spread::of(bench.boots.iter().flat_map(|boot| boot.hits.iter().copied()))
+}

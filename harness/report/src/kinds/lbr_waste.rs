@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `lbr_waste`: wasted and useful branch records, and their listings.
+
+use super::Report;
+use crate::{
+    comparison,
+    content::{Listing, View},
+    group::{ByKernel, Group},
+};
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_analysis::{
+    branch::{Branch, Filter, Model, hardware, listing, waste},
+    compare::{Comparison, Metric},
+};
+use tramplab_model::{
+    kinds::lbr_waste,
+    run::{Arch, BranchSource, Cell, Delivered, LbrWaste, Measurement, Row, Run, Test, WasteCount},
+    table::Table,
+};
+use tramplab_protocol::Mechanism;
+
+pub struct Waste;
+
+impl Report for Waste {
+    fn line(&self, cell: &Cell) -> String {
+        let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return String::new() };
+        let model = Model::choose(None, cell.id.arch);
+        let points = measured.points.iter().map(|capture| {
+            let row = Row { mechanism: measured.mechanism, point: capture.point };
+            let counts = [Branch::Any, Branch::AnyReturn].map(|branch| {
+                let count = waste::count_at(model, Filter::of(branch), capture, &measured.function);
+                let wasted = count.wasted.map_or("-".to_owned(), |n| n.to_string());
+                format!("{} {wasted}", branch.name())
+            });
+            format!("{row} wastes {}", counts.join(", "))
+        });
+        let mark = if measured.source == BranchSource::Hardware { " (hardware)" } else { "" };
+        points.collect::<Vec<_>>().join("; ") + mark
+    }
+
+    fn tables(&self, run: &Run, group: &Group, view: &View) -> Vec<Table> {
+        let model = group.model(view);
+        let rows = rows(group);
+        if rows.is_empty() {
+            return Vec::new();
+        }
+        let header = |first: &str| {
+            let filters = Branch::ALL.iter().map(|branch| branch.name().to_owned());
+            std::iter::once(first.to_owned()).chain(filters).collect::<Vec<_>>()
+        };
+        let body = |value: &dyn Fn(&Measured, Branch) -> String| {
+            let row = |WasteRow { name, measured, .. }: &WasteRow| {
+                let mut row = vec![name.clone()];
+                match measured {
+                    Ok(measured) => row.extend(Branch::ALL.map(|branch| value(measured, branch))),
+                    Err(outcome) => {
+                        row.push((*outcome).to_owned());
+                        row.resize(1 + Branch::ALL.len(), String::new());
+                    }
+                }
+                row
+            };
+            rows.iter().map(row).collect::<Vec<_>>()
+        };
+        let measured: Vec<(&str, Measured)> =
+            rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
+        // Under one accelerator all are of one source, and on one machine of one depth.
+        let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
+        let depths = ring.as_ref().map_or_else(|| model.depths(), std::slice::from_ref);
+        let whose = whose(group.is_hardware(), model);
+        let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let useful = |m: &Measured, branch| {
+            m.wasted(model, branch).map_or_else(
+                || "-".to_owned(),
+                |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted))),
+            )
+        };
+        vec![
+            Table {
+                caption: format!("Wasted branch records ({whose})"),
+                header: header("mechanism"),
+                rows: body(&|m, branch| dash(m.wasted(model, branch))),
+                notes: notes(group.arch, model, &measured),
+            },
+            Table {
+                caption: format!("Useful branch records of {} ({whose})", slashed(depths.iter().copied())),
+                header: header("mechanism"),
+                rows: body(&useful),
+                notes: if measured.is_empty() || group.is_hardware() {
+                    Vec::new()
+                } else {
+                    useful_notes(run, group, view)
+                },
+            },
+        ]
+    }
+
+    fn listings(&self, group: &Group, view: &View) -> Vec<Listing> {
+        let model = group.model(view);
+        let mut listings = Vec::new();
+        for WasteRow { name, measured, .. } in rows(group) {
+            let Ok(Measured { waste, point }) = measured else { continue };
+            let is_hardware = waste.source == BranchSource::Hardware;
+            let model = hardware::model(waste, model);
+            for &filter in &view.listings {
+                let point = &waste.points[point];
+                let count = waste::count_at(model, filter, point, &waste.function);
+                let wasted = count.wasted.map_or_else(String::new, |n| format!(", {n} wasted"));
+                listings.push(Listing {
+                    caption: format!(
+                        "{name} of {}, {filter} ({}){wasted}",
+                        waste.function.name,
+                        whose(is_hardware, model)
+                    ),
+                    text: listing(point, &waste.function, model, filter),
+                });
+            }
+        }
+        listings
+    }
+
+    /// In `any`.
+    fn by_kernel(&self, groups: &[Group], view: &View) -> Vec<Table> {
+        let mut wasted = ByKernel::new(groups);
+        let mut models: Vec<&str> = Vec::new();
+        for (column, group) in groups.iter().enumerate() {
+            let model = group.model(view);
+            for WasteRow { mechanism, name, measured } in rows(group) {
+                let value = match measured {
+                    Ok(m) => m.wasted(model, Branch::Any).map_or_else(|| "-".to_owned(), |n| n.to_string()),
+                    Err(outcome) => outcome.to_owned(),
+                };
+                wasted.set((mechanism, name), column, value);
+            }
+            let whose = whose(group.is_hardware(), model);
+            if group.cells.iter().any(|cell| cell.branch_source().is_some()) && !models.contains(&whose) {
+                models.push(whose);
+            }
+        }
+        let caption = format!("Wasted branch records by kernel (any; {})", models.join(", "));
+        wasted.table(groups, caption, "mechanism", |(_, name)| name).into_iter().collect()
+    }
+
+    /// Every waste, a row per mechanism and point, a column per filter.
+    fn compared(&self, comparison: &Comparison) -> Vec<Table> {
+        let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
+        for compared in &comparison.metrics {
+            let Metric::LbrWaste(lbr_waste::Metric { row, filter }) = compared.metric else { continue };
+            let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
+            let column = Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
+            cells[column] = comparison::sides(compared);
+        }
+        let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
+        let rows: Vec<_> =
+            rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
+        let table = (!rows.is_empty()).then(|| Table {
+            caption: format!("Wasted branch records, base -> head ({})", comparison::whose(comparison)),
+            header: header.map(str::to_owned).collect(),
+            rows,
+            notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
+        });
+        table.into_iter().collect()
+    }
+}
+
+/// A row per mechanism and point: what was measured, or how the cell ended instead.
+fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
+    let mut rows = Vec::new();
+    for cell in &group.cells {
+        let Test::LbrWaste(lbr_waste::Test { mechanism }) = cell.id.test else { continue };
+        let Some(Measurement::LbrWaste(waste)) = &cell.measurement else {
+            let name = mechanism.name().to_owned();
+            rows.push(WasteRow { mechanism, name, measured: Err(cell.outcome.name()) });
+            continue;
+        };
+        for (index, point) in waste.points.iter().enumerate() {
+            let name = match waste.points.len() {
+                1 => mechanism.name().to_owned(),
+                _ => format!("{mechanism}/{}", point.point),
+            };
+            rows.push(WasteRow { mechanism, name, measured: Ok(Measured { waste, point: index }) });
+        }
+    }
+    rows
+}
+
+struct WasteRow<'a> {
+    mechanism: Mechanism,
+    name: String,
+    measured: Result<Measured<'a>, &'static str>,
+}
+
+#[derive(Clone, Copy)]
+struct Measured<'a> {
+    waste: &'a LbrWaste,
+    point: usize,
+}
+
+impl Measured<'_> {
+    fn count(&self, model: Model, branch: Branch) -> Option<WasteCount> {
+        let model = hardware::model(self.waste, model);
+        self.waste.points[self.point].wasted.get(model.name())?.get(branch.name()).copied()
+    }
+
+    fn is_hardware(&self) -> bool {
+        self.waste.source == BranchSource::Hardware
+    }
+
+    fn wasted(&self, model: Model, branch: Branch) -> Option<u32> {
+        self.count(model, branch)?.wasted
+    }
+}
+
+/// Virtual records have none of the driver's own: say how many a real CPU's would have.
+fn useful_notes(run: &Run, group: &Group, view: &View) -> Vec<String> {
+    let paravirt_xxl = group.facts(run).and_then(|kernel| kernel.paravirt_xxl);
+    let driver = of_the_driver(group.model(view), paravirt_xxl);
+    std::iter::once(driver).chain(of_host(run, group, view)).collect()
+}
+
+/// How many of the ring's records are the driver's own; `paravirt_xxl` is unknown of runs of older versions.
+fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
+    let most = |branch| model.of_the_driver(branch, paravirt_xxl.unwrap_or(true));
+    let Some(any) = most(Branch::Any) else {
+        return format!(
+            "How many of these the driver takes is unknown: Linux has no driver that snapshots {model}."
+        );
+    };
+    let others = Branch::ALL[1..].iter().filter_map(|&branch| Some((branch.name(), most(branch)?)));
+    let others = others.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+    let others = others.collect::<Vec<_>>().join(", ");
+    match paravirt_xxl {
+        Some(true) => {
+            format!("Of these the driver takes {any} ({others}): the kernel has PARAVIRT_XXL.")
+        }
+        Some(false) => "Of these the driver takes none: the kernel has no PARAVIRT_XXL.".to_owned(),
+        None => format!("Of these the driver takes {any} ({others}) if the kernel has PARAVIRT_XXL."),
+    }
+}
+
+/// Which model to ask for where the host's CPU is of another vendor than the one shown. The default is the same on every
+/// host, so that a suite's report is.
+fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
+    let shown = group.model(view);
+    let host = Model::of_cpu(&run.host.cpu)?;
+    let is_other = view.model.is_none() && host.arch() == group.arch && host != shown;
+    let depths = slashed(host.depths().iter().copied());
+    is_other
+        .then(|| format!("The host's CPU is of another vendor: --model {host} shows its depth, {depths}."))
+}
+
+/// The modelled CPU, or that it was none.
+fn whose(is_hardware: bool, model: Model) -> &'static str {
+    if is_hardware { BranchSource::Hardware.name() } else { model.name() }
+}
+
+/// `16 / 32`.
+fn slashed(numbers: impl Iterator<Item = u32>) -> String {
+    numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(" / ")
+}
+
+fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if rows.iter().any(|(_, m)| Branch::ALL.iter().any(|&b| m.wasted(model, b).is_none())) {
+        notes.push("-: no record of this filter touches the traced function.".to_owned());
+    }
+    if rows.iter().any(|(_, m)| m.is_hardware()) {
+        notes.extend(hardware_notes(rows));
+        notes.extend(disagreeing(rows));
+        return notes;
+    }
+    let same = |other: &Model| {
+        rows.iter().all(|(_, m)| Branch::ALL.iter().all(|&b| m.wasted(model, b) == m.wasted(*other, b)))
+    };
+    let others: Vec<Model> = Model::of(arch).filter(|&other| other != model).collect();
+    let (same, different): (Vec<Model>, Vec<Model>) = others.into_iter().partition(same);
+    let names = |models: &[Model]| models.iter().map(|m| m.name()).collect::<Vec<_>>().join(", ");
+    if !rows.is_empty() && !same.is_empty() {
+        notes.push(format!("The same on {}.", names(&same)));
+    }
+    if !different.is_empty() {
+        notes.push(format!("Different on {}.", names(&different)));
+    }
+    let is_modelled = |m: &Measured| m.waste.points[m.point].records.first().is_some_and(|r| r.modelled);
+    if rows.iter().any(|(_, m)| is_modelled(m)) {
+        notes.push(match arch {
+            Arch::X86_64 => {
+                "Record #00 is modelled: without a PMU driver this kernel patches the static call out.".to_owned()
+            }
+            Arch::Arm64 => {
+                "Record #00 is modelled: this kernel's helper returns without a call, as its architecture has no static one.".to_owned()
+            }
+        });
+    }
+    notes.extend(delivered(rows));
+    notes.extend(disagreeing(rows));
+    notes
+}
+
+fn disagreeing(rows: &[(&str, Measured)]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, Measured { waste, .. }) in rows {
+        let clean = waste.hits.saturating_sub(waste.interrupted_hits);
+        if waste.agreeing_hits < clean {
+            notes.push(format!("{name}: only {} of {clean} undisturbed hits agree.", waste.agreeing_hits));
+        }
+    }
+    notes
+}
+
+/// What is otherwise than with virtual records.
+fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
+    let depth = rows.iter().find_map(|(_, m)| m.waste.depth).unwrap_or_default();
+    let mut notes = vec![format!(
+        "Read from the CPU's own LBR of {depth} records: not to be compared with virtual records, and nothing older than the ring is seen."
+    )];
+    let drivers: BTreeSet<usize> =
+        rows.iter().filter_map(|(_, m)| hardware::of_the_driver(&m.waste.points[m.point].records)).collect();
+    if let (Some(least), Some(most)) = (drivers.first(), drivers.last())
+        && *most > 0
+    {
+        let count = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        notes.push(format!(
+            "In any, {count} of the wasted are the driver's own, from before it stopped the LBR; virtual records have none of these."
+        ));
+    }
+    notes
+}
+
+/// Of the experiment that hands records to the guest's programs, if it was asked for.
+fn delivered(rows: &[(&str, Measured)]) -> Option<String> {
+    let cells: BTreeMap<Mechanism, &Delivered> = rows
+        .iter()
+        .filter_map(|(_, measured)| Some((measured.waste.mechanism, measured.waste.delivered.as_ref()?)))
+        .collect();
+    let Delivered { model, filter, depth, .. } = *cells.values().next()?;
+    let names: Vec<&str> = cells.keys().map(|mechanism| mechanism.name()).collect();
+    Some(format!(
+        "Experiment: in the guest, the programs of these were handed {depth} entries each ({model}, {filter}), all as in the trace: {}.",
+        names.join(", ")
+    ))
+}

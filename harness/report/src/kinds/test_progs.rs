@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `test_progs`: how tests of the tree's own ended, those of `kselftest` as well.
+
+use super::Report;
+use crate::{comparison, content::View, group::Group};
+use tramplab_analysis::compare::{Compared, Comparison};
+use tramplab_model::{
+    run::{Cell, Measurement, Outcome, Run, Test, TreeTest},
+    selftests::End,
+    table::Table,
+};
+
+pub struct TestProgs;
+
+impl Report for TestProgs {
+    fn line(&self, cell: &Cell) -> String {
+        let Some(Measurement::TestProgs(test)) = &cell.measurement else { return String::new() };
+        subtests(test)
+    }
+
+    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+        let row = |cell: &&Cell| {
+            if !matches!(cell.id.test, Test::TestProgs(_) | Test::Kselftest(_)) {
+                return None;
+            }
+            let said = match (&cell.measurement, &cell.outcome) {
+                (Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)), _) => subtests(test),
+                (_, Outcome::Skip { reason }) => reason.clone(),
+                _ => String::new(),
+            };
+            Some(vec![cell.id.test.name(), cell.outcome.name().to_owned(), said])
+        };
+        let rows: Vec<_> = group.cells.iter().filter_map(row).collect();
+        let table = (!rows.is_empty()).then(|| Table {
+            caption: "The tree's own tests".to_owned(),
+            header: ["test", "result", ""].map(str::to_owned).to_vec(),
+            rows,
+            notes: Vec::new(),
+        });
+        table.into_iter().collect()
+    }
+
+    /// All of the tree's own, `bench` as well.
+    fn compared(&self, comparison: &Comparison) -> Vec<Table> {
+        let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
+        let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();
+        let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+        let notes = vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
+        let caption = "The tree's own tests, base -> head".to_owned();
+        let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
+        table.into_iter().collect()
+    }
+}
+
+/// `subtests: 3 ok, 1 skipped, 1 denied`.
+pub fn subtests(test: &TreeTest) -> String {
+    let named = |end: End| test.subtests.iter().filter(|subtest| subtest.end == end).count();
+    let count = |end: End| named(end) + test.left_out.of(end) as usize;
+    let unnamed = test.left_out.sum() as usize;
+    let parts = [
+        (count(End::Ok), "ok"),
+        (count(End::Fail), "failed"),
+        (count(End::Skip), "skipped"),
+        (test.denied.len(), "denied"),
+        (unnamed, "of all not listed"),
+    ];
+    let parts: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    if parts.is_empty() { "no subtests".to_owned() } else { format!("subtests: {}", parts.join(", ")) }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `trigger`: what a hit of the empty program costs, and what it runs.
+
+use super::Report;
+use crate::{
+    comparison,
+    content::{Listing, View},
+    group::{ByKernel, Group},
+};
+use std::collections::BTreeMap;
+use tramplab_analysis::{
+    branch::trigger_listing,
+    compare::{Comparison, Metric},
+    spread::Spread,
+};
+use tramplab_model::{
+    kinds::trigger::{self, Cost},
+    run::{Accel, Cell, Measurement, Run, Test, Trigger, TriggerCost, TriggerPart},
+    table::Table,
+};
+use tramplab_protocol::Point;
+
+pub struct Hit;
+
+impl Report for Hit {
+    fn line(&self, cell: &Cell) -> String {
+        let Some(Measurement::Trigger(trigger)) = &cell.measurement else { return String::new() };
+        let cost = trigger.cost.as_ref();
+        let counts =
+            cost.map(|cost| format!("{} instructions, {} branches", cost.instructions(), cost.branches()));
+        let time = overhead_ns(trigger).map(|ns| format!("{ns:.0} ns"));
+        format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+
+    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+        let mut notes = Vec::new();
+        let mut rows = Vec::new();
+        for (test, measured) in triggers(group) {
+            let name = test.to_string();
+            let mut row = vec![name.clone()];
+            match measured {
+                Ok(trigger) => {
+                    let exact = |of: &dyn Fn(&TriggerCost) -> Option<u32>| {
+                        trigger.cost.as_ref().and_then(of).map_or_else(|| "-".to_owned(), |n| n.to_string())
+                    };
+                    let at = |point| exact(&|cost| Some(cost.part(point)?.instructions));
+                    row.extend([at(Point::Entry), at(Point::Exit)]);
+                    row.push(exact(&|cost| Some(cost.instructions())));
+                    row.push(exact(&|cost| Some(cost.branches())));
+                    row.push(overhead_ns(trigger).map_or_else(String::new, |ns| format!("{ns:.0}")));
+                    let rate = hits_per_second(trigger);
+                    row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
+                    notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
+                }
+                Err(outcome) => {
+                    row.push(outcome.to_owned());
+                    row.resize(HEADER.len(), String::new());
+                }
+            }
+            rows.push(row);
+        }
+        if group.accel == Accel::Kvm {
+            notes.push(
+                "Under KVM nothing counts instructions and branches: only times are measured.".to_owned(),
+            );
+        }
+        let caption =
+            "Cost of a hit of the empty program: instructions, taken branches, guest time with it less without, median (min..max)"
+                .to_owned();
+        let header = HEADER.map(str::to_owned).to_vec();
+        let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
+        table.into_iter().collect()
+    }
+
+    /// Part by part.
+    fn listings(&self, group: &Group, view: &View) -> Vec<Listing> {
+        if view.listings.is_empty() {
+            return Vec::new();
+        }
+        let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
+        measured.flat_map(|(test, trigger)| hit_listings(test, trigger)).collect()
+    }
+
+    fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
+        let mut hits = ByKernel::new(groups);
+        for (column, group) in groups.iter().enumerate() {
+            for (test, measured) in triggers(group) {
+                let value = match measured.map(|trigger| &trigger.cost) {
+                    Ok(Some(cost)) => format!("{} / {}", cost.instructions(), cost.branches()),
+                    Ok(None) => "-".to_owned(),
+                    Err(outcome) => outcome.to_owned(),
+                };
+                hits.set(test, column, value);
+            }
+        }
+        let caption = "Instructions / branches of a hit by kernel".to_owned();
+        hits.table(groups, caption, "mechanism", |test: trigger::Test| test.to_string()).into_iter().collect()
+    }
+
+    /// A row per mechanism.
+    fn compared(&self, comparison: &Comparison) -> Vec<Table> {
+        let mut rows: BTreeMap<trigger::Test, Vec<String>> = BTreeMap::new();
+        for compared in &comparison.metrics {
+            let Metric::Trigger(trigger::Metric { test, cost }) = compared.metric else { continue };
+            let cells = rows.entry(test).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
+            let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
+            cells[column] = comparison::sides(compared);
+        }
+        let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
+        let rows: Vec<_> =
+            rows.into_iter().map(|(test, cells)| [vec![test.to_string()], cells].concat()).collect();
+        let table = (!rows.is_empty()).then(|| Table {
+            caption: "Cost of a hit, base -> head".to_owned(),
+            header,
+            rows,
+            notes: vec!["Times are those of one boot each, and not judged.".to_owned()],
+        });
+        table.into_iter().collect()
+    }
+}
+
+const HEADER: [&str; 7] = ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
+
+/// The trigger cells, measured or not.
+fn triggers<'a>(
+    group: &'a Group,
+) -> impl Iterator<Item = (trigger::Test, Result<&'a Trigger, &'static str>)> + use<'a> {
+    group.cells.iter().filter_map(|cell| {
+        let Test::Trigger(test) = cell.id.test else { return None };
+        let measured = match &cell.measurement {
+            Some(Measurement::Trigger(trigger)) => Ok(trigger),
+            _ => Err(cell.outcome.name()),
+        };
+        Some((test, measured))
+    })
+}
+
+fn hit_listings(test: trigger::Test, trigger: &Trigger) -> Vec<Listing> {
+    let parts = trigger.cost.as_ref().map_or(&[][..], |cost| &cost.parts);
+    let listing = |part: &TriggerPart| Listing {
+        caption: format!(
+            "{test} of {}, a hit at {}: {} instructions, {} branches",
+            trigger.function.name, part.point, part.instructions, part.branches
+        ),
+        text: trigger_listing(part),
+    };
+    parts.iter().map(listing).collect()
+}
+
+fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
+    let clean = cost.hits.saturating_sub(cost.interrupted_hits);
+    let agree = cost.agreeing_hits;
+    (agree < clean).then(|| format!("{name}: only {agree} of {clean} undisturbed hits agree."))
+}
+
+/// Nanoseconds that a hit takes longer with the program than without, round by round.
+fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
+    let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
+    Spread::of(rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(trigger.timed)))
+}
+
+/// Triggers per second with the program attached: the system call that makes each is part of it.
+fn hits_per_second(trigger: &Trigger) -> Option<f64> {
+    let ns = Spread::of(trigger.attached_ns.iter().map(|&ns| ns as f64))?.median;
+    (ns > 0.0).then(|| f64::from(trigger.timed) * 1e9 / ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_protocol::{Mechanism, message::Symbol};
+
+    fn trigger(timed: u32, attached_ns: &[u64], detached_ns: &[u64]) -> Trigger {
+        Trigger {
+            mechanism: Mechanism::Fentry,
+            function: Symbol { name: "traced".to_owned(), module: None, start: 1, end: 2 },
+            cost: None,
+            timed,
+            attached_ns: attached_ns.to_vec(),
+            detached_ns: detached_ns.to_vec(),
+        }
+    }
+
+    #[test]
+    fn rounds_are_taken_in_pairs() {
+        let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
+        assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
+        assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
+    }
+
+    #[test]
+    fn no_rounds_are_no_numbers() {
+        for trigger in [trigger(100, &[], &[]), trigger(100, &[0], &[0])] {
+            assert_eq!(hits_per_second(&trigger), None);
+        }
+        assert_eq!(overhead_ns(&trigger(100, &[], &[])), None);
+    }
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `attach`: rounds of attaching and detaching against the clock, and a further one that is explained.
+
+use super::{COMPARED_BOOTS, FEWEST_BOOTS, Kind};
+use crate::{
+    guest::{Booted, Stop, unexpected},
+    yaml::{Mechanisms, filled, nonzero},
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration};
+use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
+use tramplab_model::{
+    kinds::{
+        Metric,
+        attach::{self, Number},
+    },
+    name::hex,
+    run::{Accel, Attach, AttachBoot, Backend, Clock, ErrorKind, Measurement, Test},
+};
+use tramplab_protocol::{
+    Functions, Mechanism,
+    counts::{self, Counts},
+    message::{
+        AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest, PhaseReply,
+        Response,
+    },
+};
+use tramplab_vm::brief;
+
+/// Functions of a summary; the whole profile is in its file.
+const COSTS: usize = 40;
+const WAITS: usize = 20;
+/// The list of what was attached to, a name per line, in the guest's folder.
+const LIST: &str = "functions.txt";
+/// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
+const DEADLINE: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    pub mechanisms: Mechanisms,
+    #[serde(deserialize_with = "filled")]
+    pub functions: Vec<Functions>,
+    pub rounds: NonZeroU32,
+    /// Guests, one after the other, each with all rounds; when base and head are compared, theirs alternate.
+    pub boots: Option<NonZeroU32>,
+    /// Chooses the functions.
+    #[serde(default)]
+    pub seed: u64,
+    /// Of guest time, for loading, attaching and detaching each, where every function has a link of its own.
+    pub seconds: Option<NonZeroU32>,
+    #[serde(default)]
+    pub clock: Clocks,
+    /// How a further round is explained.
+    #[serde(default)]
+    pub explain: BTreeSet<Explain>,
+}
+
+/// In each guest whose times are taken, where only one number is asked for.
+const ROUNDS: NonZeroU32 = nonzero(3);
+
+impl Group {
+    /// Measures no more than the number takes; one round where there is none.
+    pub fn only(test: attach::Test, number: Option<Number>) -> Group {
+        let (clock, rounds, explain) = match number {
+            Some(Number::Instructions { .. }) => {
+                (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
+            }
+            Some(Number::ExactTime(_)) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
+            Some(Number::Time(_)) => (Clocks::Free, ROUNDS, BTreeSet::new()),
+            None => (Clocks::Free, NonZeroU32::MIN, BTreeSet::new()),
+        };
+        Group {
+            mechanisms: Mechanisms(vec![test.mechanism]),
+            functions: vec![test.functions],
+            rounds,
+            boots: None,
+            seed: 0,
+            seconds: None,
+            clock,
+            explain,
+        }
+    }
+
+    /// Replaces the clocks and the explanations that the command line names.
+    pub fn set(&mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) {
+        self.clock = clocks.unwrap_or(self.clock);
+        self.explain = explanations.unwrap_or(&self.explain).clone();
+    }
+}
+
+impl super::Group for Group {
+    fn work(&self, compared: bool) -> Vec<super::Work> {
+        let boots = match (self.boots, compared) {
+            (Some(boots), false) => boots.get(),
+            (Some(boots), true) => boots.get().max(FEWEST_BOOTS),
+            (None, false) => 1,
+            (None, true) => COMPARED_BOOTS,
+        };
+        let work = |&mechanism: &Mechanism| {
+            self.functions.iter().map(move |&functions| {
+                super::Work::Attach(Work {
+                    test: attach::Test { mechanism, functions },
+                    rounds: self.rounds.get(),
+                    boots,
+                    seed: self.seed,
+                    seconds: self.seconds.map(NonZeroU32::get),
+                    clock: self.clock,
+                    explain: self.explain.clone(),
+                })
+            })
+        };
+        self.mechanisms.0.iter().flat_map(work).collect()
+    }
+}
+
+/// By which clocks attach times are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clocks {
+    #[default]
+    Free,
+    Exact,
+    Both,
+}
+
+impl Clocks {
+    pub fn free(self) -> bool {
+        matches!(self, Clocks::Free | Clocks::Both)
+    }
+
+    pub fn exact(self) -> bool {
+        matches!(self, Clocks::Exact | Clocks::Both)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub test: attach::Test,
+    pub rounds: u32,
+    /// Guests with the host's clock.
+    pub boots: u32,
+    pub seed: u64,
+    pub seconds: Option<u32>,
+    pub clock: Clocks,
+    pub explain: BTreeSet<Explain>,
+}
+
+impl Kind for Work {
+    fn test(&self) -> Test {
+        Test::Attach(self.test)
+    }
+
+    /// Several guests are asked for where each is to have its addresses at random, which those that are restored from one
+    /// have in common.
+    fn may_restore(&self) -> bool {
+        self.boots == 1
+    }
+
+    fn is_timed(&self) -> bool {
+        self.clock.free()
+    }
+
+    fn reduce_to_exact(&mut self) -> bool {
+        let exact = self.clock.exact();
+        self.clock = Clocks::Exact;
+        self.explain.remove(&Explain::Sampled);
+        exact
+    }
+
+    fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {
+        let free = if self.clock.free() { self.boots } else { 0 };
+        let exact = u32::from(self.clock.exact());
+        let times = |clock, count| std::iter::repeat_n(clock, count as usize);
+        times(Clock::Free, free).chain(times(Clock::Exact, exact)).collect()
+    }
+
+    fn only_tcg(&self) -> Option<&'static str> {
+        (self.clock.exact() || self.explain.contains(&Explain::Exact)).then_some(
+            "the exact clock and exact profiles count instructions, which only TCG does; use --accel auto, or --clock free --explain sampled",
+        )
+    }
+
+    fn too_many_cpus(&self, cpus: u32) -> Option<String> {
+        (self.clock.exact() && cpus > 1).then(|| format!(
+            "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
+        ))
+    }
+
+    fn no_virtme(&self) -> Option<&'static str> {
+        self.clock.exact().then_some(
+            "the exact clock needs a guest that nothing reaches from outside while it measures, and virtme-ng's root comes from \
+             the host when the host has the time; use --clock free, or --vm qemu",
+        )
+    }
+
+    fn mechanisms(&self) -> Vec<Mechanism> {
+        vec![self.test.mechanism]
+    }
+
+    fn measures(&self, metric: &Metric, accel: Accel) -> bool {
+        match metric {
+            Metric::Attach(attach::Metric { number: Number::Instructions { .. }, .. }) => {
+                accel == Accel::Tcg && self.clock.exact() && self.explain.contains(&Explain::Exact)
+            }
+            _ => true,
+        }
+    }
+
+    fn commands(&self, clock: Clock, is_last: bool) -> (Vec<Command>, Duration) {
+        (self.requests(clock, is_last), DEADLINE)
+    }
+
+    fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
+        self.attach(booted).map(Measurement::Attach)
+    }
+}
+
+impl Work {
+    /// A guest does these in this order.
+    fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
+        let &Work { test: attach::Test { mechanism, functions }, rounds, seed, seconds, .. } = self;
+        let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
+        let explained = |how: Explain| {
+            // Exact counts are the same in every round; samples are the more the better.
+            let rounds = if how == Explain::Exact { 1 } else { rounds };
+            Command::Explain(ExplainRequest { attach: AttachRequest { rounds, ..request.clone() }, how })
+        };
+        // Once: in the last guest of its clock.
+        let explain = self.explain.iter().copied().filter(|&how| is_last && self.explains(how, clock));
+        std::iter::once(Command::Attach(request.clone())).chain(explain.map(explained)).collect()
+    }
+
+    /// A guest with this clock explains a round so.
+    fn explains(&self, how: Explain, clock: Clock) -> bool {
+        match how {
+            // Where there is an exact clock, so that interrupts come at the same places as well.
+            Explain::Exact => self.clock.exact() == (clock == Clock::Exact),
+            // Where the host's time passes, as for any user of perf.
+            Explain::Sampled => self.clock.free() == (clock == Clock::Free),
+        }
+    }
+
+    fn attach(&self, booted: &mut Booted) -> Result<Attach, Stop> {
+        let clock = booted.clock;
+        let commands = self.requests(clock, booted.is_last);
+        let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
+        for command in &commands {
+            match (command, booted.vm.request(command.clone(), DEADLINE)?) {
+                (Command::Attach(asked), Ok(Response::Attach(reply))) => {
+                    require_asked(asked, &reply)?;
+                    let still_attached =
+                        reply.stopped.is_some_and(|stopped| stopped.detached < stopped.attached);
+                    boot = Some(keep(reply, booted.folder)?);
+                    if still_attached && commands.len() > 1 {
+                        unexplained.push(
+                            "the links that its time budget left over would have been explained along"
+                                .to_owned(),
+                        );
+                        break;
+                    }
+                }
+                (Command::Explain(ExplainRequest { how, .. }), Ok(Response::Explain(reply))) => {
+                    explained.extend(explanations(booted, *how, *reply)?);
+                }
+                (_, Ok(other)) => return Err(unexpected(&other)),
+                // The times stand without it.
+                (_, Err(error)) if boot.is_some() => unexplained.push(brief(error.to_string())),
+                (_, Err(error)) => return Err(error.into()),
+            }
+        }
+        let boot = boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
+        Ok(match clock {
+            Clock::Free => Attach { boots: vec![boot], exact: None, explained, unexplained },
+            Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
+        })
+    }
+}
+
+/// Both phases of a round that was explained.
+fn explanations(booted: &mut Booted, how: Explain, reply: ExplainReply) -> Result<Vec<Summary>, Stop> {
+    let (rounds, attached) = (reply.rounds, reply.functions);
+    let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
+    let mut explained = Vec::new();
+    for (number, (phase, reply)) in phases.into_iter().enumerate() {
+        let made = Made { booted, phase, rounds, attached };
+        explained.push(match how {
+            Explain::Exact => exact(made, &reply, number as u64)?,
+            Explain::Sampled => sampled(made, &reply)?,
+        });
+    }
+    Ok(explained)
+}
+
+/// A guest that attached nothing, never, or something else, has measured nothing.
+fn require_asked(asked: &AttachRequest, reply: &AttachReply) -> Result<(), Stop> {
+    let (rounds, functions) = (reply.rounds.len(), reply.functions.len());
+    if reply.mechanism == asked.mechanism
+        && (1..=asked.rounds as usize).contains(&rounds)
+        && (functions > 0 || reply.stopped.is_some())
+    {
+        return Ok(());
+    }
+    let message = format!(
+        "the guest was asked for {} rounds of {}, and answers of {rounds} of {} with {functions} functions",
+        asked.rounds, asked.mechanism, reply.mechanism
+    );
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
+}
+
+/// The names of tens of thousands of functions are a file of their own.
+fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
+    let list: String = reply.functions.iter().map(|name| format!("{name}\n")).collect();
+    let path = folder.join(LIST);
+    fs::write(&path, &list)
+        .map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
+    let list_sha256 = hex(&Sha256::digest(&list));
+    let AttachReply { mechanism: _, functions, refused, programs, links, rounds, stopped } = reply;
+    Ok(AttachBoot {
+        functions: functions.len() as u32,
+        list_sha256,
+        refused,
+        programs,
+        links,
+        rounds,
+        stopped,
+    })
+}
+
+/// What a profile was made of.
+struct Made<'a, 'b> {
+    booted: &'a mut Booted<'b>,
+    phase: Phase,
+    rounds: u32,
+    attached: u32,
+}
+
+impl Made<'_, '_> {
+    fn name(&self) -> String {
+        self.booted.planned.id().name()
+    }
+
+    fn save(&self, profile: &Profile, how: How) -> Result<String, Stop> {
+        let file = how.file(self.phase);
+        let path = self.booted.cell.join(&file);
+        let failed = |error: &dyn std::fmt::Display| {
+            Stop::harness(format!("failed to write {}: {error}", path.display()))
+        };
+        // What a guest answered is in it: what could not be read again is not written.
+        profile.check().map_err(|wrong| Stop::Error {
+            kind: ErrorKind::Protocol,
+            message: format!("what the guest says makes no profile: {wrong}"),
+        })?;
+        let bytes = serde_json::to_vec(profile).map_err(|error| failed(&error))?;
+        fs::write(&path, bytes).map_err(|error| failed(&error))?;
+        Ok(file)
+    }
+
+    fn summary(&self, how: Explain, reply: &PhaseReply, profile: &Profile, file: String) -> Summary {
+        let mut functions = profile.costs();
+        functions.truncate(COSTS);
+        Summary {
+            phase: self.phase,
+            how,
+            clock: self.booted.clock,
+            rounds: self.rounds,
+            attached: self.attached,
+            wall_ns: reply.wall_ns,
+            cpu_ns: reply.cpu_ns,
+            unit: profile.unit,
+            totals: profile.totals(),
+            functions,
+            waits: Vec::new(),
+            waited_ns: 0,
+            counters: counted(&reply.counters, self.booted.planned.accel),
+            file,
+        }
+    }
+}
+
+/// What the kernel counts itself, and under KVM what the CPU does: cycles of the PMU that QEMU emulates for arm64 are the time again.
+fn counted(counters: &[Counter], accel: Accel) -> Vec<Counter> {
+    let is_kernels =
+        |counter: &&Counter| ["task-clock", "context-switches"].contains(&counter.event.as_str());
+    counters.iter().filter(|counter| accel == Accel::Kvm || is_kernels(counter)).cloned().collect()
+}
+
+/// The plugin's counts, named. The `number`th of this guest.
+fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
+    let path = counts::file_name(made.booted.folder, number);
+    let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
+    let counts = Counts::decode(&made.booted.of_plugin(&path, "counts")?)
+        .map_err(|e| error(format!("{}: {e}", path.display())))?;
+    if let Some(fault) = counts.fault() {
+        return Err(error(fault));
+    }
+    let symbols = made.booted.resolve(count::addresses(&counts))?;
+    let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
+    let file = made.save(&profile, How::Exact)?;
+    // All of it is in the profile now. Failing only leaves it there.
+    let _ = fs::remove_file(&path);
+    Ok(made.summary(Explain::Exact, reply, &profile, file))
+}
+
+fn sampled(made: Made, reply: &PhaseReply) -> Result<Summary, Stop> {
+    let Some(samples) = &reply.samples else {
+        return Err(Stop::Error {
+            kind: ErrorKind::Protocol,
+            message: "the guest explains by samples, and sent none".to_owned(),
+        });
+    };
+    let stacks = samples.stacks.iter().map(|sample| &sample.stack);
+    let stacks = stacks.chain(reply.waits.iter().map(|wait| &wait.stack));
+    let symbols = made.booted.resolve(count::stack_addresses(stacks))?;
+    let profile = count::of_samples(&made.name(), made.phase, samples, &symbols);
+    let file = made.save(&profile, How::Sampled)?;
+    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(Thread::agent);
+    let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);
+    made.save(&waiting, How::Waiting)?;
+    let mut summary = made.summary(Explain::Sampled, reply, &profile, file);
+    summary.waited_ns = reply.waits.iter().fold(0, |sum, wait| sum.saturating_add(wait.ns));
+    summary.waits = count::waited(&reply.waits, &symbols);
+    summary.waits.truncate(WAITS);
+    Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulated_cpu_has_no_cycles() {
+        let counter = |event: &str| Counter { event: event.to_owned(), count: 1, estimated: false };
+        let all = ["cycles", "task-clock", "context-switches"].map(counter);
+        let names = |accel| counted(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
+        assert_eq!(names(Accel::Tcg), ["task-clock", "context-switches"]);
+        assert_eq!(names(Accel::Kvm), ["cycles", "task-clock", "context-switches"]);
+    }
+}

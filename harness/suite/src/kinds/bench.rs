@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `bench`: benchmarks of the tree's own `bench`.
+
+use super::{COMPARED_BOOTS, Kind, NOT_PACKED, too_long};
+use crate::{
+    guest::{Booted, Stop},
+    selftests::{
+        bench as output,
+        exec::{self, failed},
+    },
+    yaml::{filled, nonzero},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, num::NonZeroU32};
+use tramplab_model::{
+    kinds::bench,
+    run::{Backend, Bench, BenchBoot, Clock, Measurement, Test},
+    selftests::{Name, Wanted},
+};
+
+/// Seconds that bench runs before those that count.
+const WARMUP: u32 = 1;
+/// What bench takes beside its seconds: loading programs, and attaching them.
+const SETUP: u32 = 120;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    #[serde(deserialize_with = "filled")]
+    pub triggers: Vec<Name>,
+    /// Measured in each guest, after the warm-up.
+    #[serde(default = "default_seconds")]
+    pub seconds: NonZeroU32,
+    /// Threads that trigger.
+    #[serde(default = "one")]
+    pub producers: NonZeroU32,
+}
+
+impl Group {
+    /// As short as can be: only how it ends is asked for.
+    pub fn only(test: bench::Test) -> Group {
+        Group { triggers: vec![test.benchmark], seconds: one(), producers: one() }
+    }
+}
+
+fn default_seconds() -> NonZeroU32 {
+    nonzero(5)
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+impl super::Group for Group {
+    fn work(&self, compared: bool) -> Vec<super::Work> {
+        // Only side by side with another kernel's, boot by boot, would they say anything of it.
+        let boots = if compared { COMPARED_BOOTS } else { 1 };
+        let (seconds, producers) = (self.seconds.get(), self.producers.get());
+        let work = |&benchmark| {
+            super::Work::Bench(Work { test: bench::Test { benchmark }, seconds, producers, boots })
+        };
+        self.triggers.iter().map(work).collect()
+    }
+
+    fn add_selftests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+        wanted.bench = true;
+        true
+    }
+
+    fn misfit(&self) -> Option<String> {
+        too_long(self.seconds.get())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub test: bench::Test,
+    pub seconds: u32,
+    pub producers: u32,
+    /// Guests, one after the other.
+    pub boots: u32,
+}
+
+impl Kind for Work {
+    fn test(&self) -> Test {
+        Test::Bench(self.test)
+    }
+
+    /// What is kept is of the root without the tree's tests.
+    fn may_restore(&self) -> bool {
+        false
+    }
+
+    fn is_timed(&self) -> bool {
+        true
+    }
+
+    fn reduce_to_exact(&mut self) -> bool {
+        false
+    }
+
+    fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {
+        vec![Clock::Free; self.boots as usize]
+    }
+
+    fn no_virtme(&self) -> Option<&'static str> {
+        Some(NOT_PACKED)
+    }
+
+    fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
+        let &Work { test: bench::Test { benchmark }, seconds, producers, .. } = self;
+        let mut words = vec!["-w".to_owned(), WARMUP.to_string(), "-d".to_owned(), seconds.to_string()];
+        words.extend(["-p".to_owned(), producers.to_string(), benchmark.to_string()]);
+        let said = exec::run(booted, "bench", words, None, seconds + WARMUP + SETUP)?;
+        if output::is_unknown(&said.output) {
+            return Err(Stop::Skip(format!("this kernel's tree has no benchmark `{benchmark}`")));
+        }
+        said.require_exit("bench", |code| code == 0)?;
+        let measured =
+            output::read(&said.output, WARMUP, seconds).map_err(|error| failed(error.to_string()))?;
+        let boots = vec![BenchBoot { hits: measured.hits }];
+        Ok(Measurement::Bench(Bench { producers, boots }))
+    }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `boot`: the kernel boots to an agent that says what it runs on.
+
+use super::Kind;
+use crate::guest::{Booted, Stop};
+use serde::{Deserialize, Serialize};
+use tramplab_model::run::{Measurement, Test};
+
+/// One test without parameters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {}
+
+impl super::Group for Group {
+    fn work(&self, _compared: bool) -> Vec<super::Work> {
+        vec![super::Work::Boot(Work {})]
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {}
+
+impl Kind for Work {
+    fn test(&self) -> Test {
+        Test::Boot
+    }
+
+    /// A guest that is restored says nothing of the kernel's boot.
+    fn may_restore(&self) -> bool {
+        false
+    }
+
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    fn reduce_to_exact(&mut self) -> bool {
+        false
+    }
+
+    fn measure(&self, _booted: &mut Booted) -> Result<Measurement, Stop> {
+        Ok(Measurement::Boot)
+    }
+}

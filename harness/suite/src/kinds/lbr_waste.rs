@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `lbr_waste`: records the branches of some hits, and counts those that a tracer wastes.
+
+use super::Kind;
+use crate::{
+    Budget,
+    guest::{Booted, QUICK, Stop, WARMUP, require_asked, unexpected},
+    yaml::{Mechanisms, nonzero},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, num::NonZeroU32};
+use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
+use tramplab_model::{
+    kinds::lbr_waste,
+    run::{BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Row, Test},
+};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Command, LbrWasteRequest, Response},
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    pub mechanisms: Mechanisms,
+    /// Triggers recorded per cell.
+    #[serde(default = "default_hits")]
+    pub hits: NonZeroU32,
+}
+
+impl Group {
+    pub fn only(test: lbr_waste::Test) -> Group {
+        Group { mechanisms: Mechanisms(vec![test.mechanism]), hits: default_hits() }
+    }
+}
+
+pub(super) fn default_hits() -> NonZeroU32 {
+    nonzero(8)
+}
+
+impl super::Group for Group {
+    fn work(&self, _compared: bool) -> Vec<super::Work> {
+        let hits = self.hits.get();
+        let work = |&mechanism| super::Work::LbrWaste(Work { test: lbr_waste::Test { mechanism }, hits });
+        self.mechanisms.0.iter().map(work).collect()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub test: lbr_waste::Test,
+    pub hits: u32,
+}
+
+impl Kind for Work {
+    fn test(&self) -> Test {
+        Test::LbrWaste(self.test)
+    }
+
+    fn may_restore(&self) -> bool {
+        true
+    }
+
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    fn reduce_to_exact(&mut self) -> bool {
+        true
+    }
+
+    fn mechanisms(&self) -> Vec<Mechanism> {
+        vec![self.test.mechanism]
+    }
+
+    fn asks_for_records(&self) -> bool {
+        true
+    }
+
+    fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
+        self.waste(booted).map(Measurement::LbrWaste)
+    }
+}
+
+impl Work {
+    fn waste(&self, booted: &mut Booted) -> Result<LbrWaste, Stop> {
+        let &Work { test: lbr_waste::Test { mechanism }, hits } = self;
+        let planned = booted.planned;
+        let model = Model::choose(None, planned.arch);
+        let (filter, depth) = (Filter::of(Branch::Any), model.depth());
+        let deliver = planned.deliver.then(|| model.delivered(filter, depth));
+        let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
+        let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP, deliver, hardware };
+        let reply = match booted.vm.request(Command::LbrWaste(request), QUICK)?? {
+            Response::LbrWaste(reply) => reply,
+            other => return Err(unexpected(&other)),
+        };
+        require_asked((mechanism, hits), (reply.mechanism, reply.hits), &reply.points)?;
+        let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
+        if planned.is_hardware() {
+            let error = |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
+            branch::hardware::depth(&reply).map_err(error)?;
+            let symbols = booted.resolve(branch::hardware::addresses(&reply))?;
+            booted.vm.request(Command::Release, QUICK)??;
+            return branch::hardware_waste(&reply, &symbols).map_err(error);
+        }
+        let (trace, symbols) = booted.trace()?;
+        booted.vm.request(Command::Release, QUICK)??;
+        let mut waste = branch::lbr_waste(planned.arch, &trace, &symbols, &reply)
+            .map_err(|error| stop(error.to_string()))?;
+        if planned.deliver {
+            let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
+            waste.delivered = Some(delivered.map_err(|error| match error {
+                DeliveryError::NoCall => Stop::Skip(error.to_string()),
+                _ => stop(error.to_string()),
+            })?);
+        }
+        Ok(waste)
+    }
+}
+
+/// Budgets of waste are for the architecture's first modelled CPU.
+pub fn over_budget(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
+    let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return Vec::new() };
+    let model = Model::choose(None, cell.id.arch);
+    budgets.iter().flat_map(|budget| over(model, measured, budget)).collect()
+}
+
+fn over(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for capture in &measured.points {
+        let row = Row { mechanism: measured.mechanism, point: capture.point };
+        for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
+            match waste::count_at(model, filter, capture, &measured.function).wasted {
+                Some(n) if n <= most => {}
+                Some(n) => reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}")),
+                None => reasons.push(format!(
+                    "{row} in `{filter}`: no record touches {}, budget {most}",
+                    measured.function.name
+                )),
+            }
+        }
+    }
+    reasons
+}
+
+/// Budgets hold for virtual records: the CPU's own are other ones, and those of another CPU others again.
+fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
+    match &cell.measurement {
+        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => Some(measured),
+        _ => None,
+    }
+}
+
+/// Counts of every row and filter whose trace has the function.
+pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
+    let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
+    let rows = measured.points.iter().map(|point| Row { mechanism: measured.mechanism, point: point.point });
+    rows.map(|row| {
+        let filters = Branch::ALL.into_iter().map(Filter::of);
+        (row, filters.filter_map(|filter| Some((filter, wasted_in(cell, row, filter)??))).collect())
+    })
+    .filter(|(_, filters): &(Row, BTreeMap<_, _>)| !filters.is_empty())
+    .collect()
+}
+
+/// None where the cell does not measure the row; `Some(None)` where no record touches the function.
+pub fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
+    let measured = virtual_waste(cell)?;
+    let is_it = |mechanism, point| Row { mechanism, point } == row;
+    let point = measured.points.iter().find(|point| is_it(measured.mechanism, point.point))?;
+    let model = Model::choose(None, cell.id.arch);
+    Some(waste::count_at(model, filter, point, &measured.function).wasted)
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `test_progs`: tests of the tree's own `test_progs`, and of a series those that it adds or changes.
+
+use super::{Kind, NOT_PACKED, TestGroup, too_long};
+use crate::{
+    guest::{Booted, Stop},
+    selftests::{
+        Ran,
+        exec::{self, failed},
+        test_progs as output,
+    },
+    yaml::nonzero,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, fs, num::NonZeroU32};
+use tramplab_analysis::branch::{Branch, Filter, Model};
+use tramplab_kernel::{compile::Selftests, selftests::DenyList};
+use tramplab_model::{
+    kinds::test_progs,
+    run::{Cell, ErrorKind, Measurement, Test, TreeTest},
+    selftests::{End, Name, SNAPSHOT_TEST, Wanted, absent},
+};
+use tramplab_protocol::trace;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// May be empty where a series brings its own.
+    #[serde(default)]
+    pub tests: Vec<Name>,
+    /// What is not run beside what the tree's own lists deny: `test`, `test/subtest`, `*` for anything.
+    #[serde(default)]
+    pub deny: Vec<String>,
+    /// That each test may take.
+    #[serde(default = "default_limit")]
+    pub seconds: NonZeroU32,
+}
+
+/// Under TCG a test takes ten times what it takes on hardware.
+pub(super) fn default_limit() -> NonZeroU32 {
+    nonzero(300)
+}
+
+impl Group {
+    pub fn only(test: test_progs::Test) -> Group {
+        Group { tests: vec![test.test], deny: Vec::new(), seconds: default_limit() }
+    }
+}
+
+impl super::Group for Group {
+    fn work(&self, _compared: bool) -> Vec<super::Work> {
+        let (deny, seconds) = (&self.deny, self.seconds.get());
+        let work = |&test| {
+            super::Work::TestProgs(Work { test: test_progs::Test { test }, deny: deny.clone(), seconds })
+        };
+        self.tests.iter().map(work).collect()
+    }
+
+    fn add_selftests(&self, wanted: &mut Wanted, files: &BTreeSet<String>) -> bool {
+        wanted.tests.extend(&self.tests);
+        wanted.files.clone_from(files);
+        true
+    }
+
+    fn misfit(&self) -> Option<String> {
+        too_long(self.seconds.get())
+    }
+}
+
+/// Adds more tests, where the suite has any. What any group denies is denied of them. They may take what a group that names no
+/// tests gives them, else as long as any.
+pub fn add(groups: &mut Vec<TestGroup>, more: &BTreeSet<Name>) {
+    let of = |group: &'_ TestGroup| match group {
+        TestGroup::TestProgs(group) => Some(group.clone()),
+        _ => None,
+    };
+    let own: Vec<Group> = groups.iter().filter_map(of).collect();
+    let named: BTreeSet<Name> = own.iter().flat_map(|group| group.tests.iter().copied()).collect();
+    let tests: Vec<Name> = more.difference(&named).copied().collect();
+    let limit = own.iter().map(|group| (group.tests.is_empty(), group.seconds)).max();
+    let last = groups.iter().rposition(|group| matches!(group, TestGroup::TestProgs(_)));
+    if let (Some(last), Some((_, seconds)), false) = (last, limit, tests.is_empty()) {
+        let deny = own.into_iter().flat_map(|group| group.deny).collect();
+        groups.insert(last + 1, TestGroup::TestProgs(Group { tests, deny, seconds }));
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub test: test_progs::Test,
+    /// What of it is not run, beside what the tree says; and once the kernel is known also that.
+    pub deny: Vec<String>,
+    /// It may take.
+    pub seconds: u32,
+}
+
+impl Kind for Work {
+    fn test(&self) -> Test {
+        Test::TestProgs(self.test)
+    }
+
+    /// What is kept is of the root without the tree's tests.
+    fn may_restore(&self) -> bool {
+        false
+    }
+
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    fn reduce_to_exact(&mut self) -> bool {
+        false
+    }
+
+    fn no_virtme(&self) -> Option<&'static str> {
+        Some(NOT_PACKED)
+    }
+
+    fn asks_for_records(&self) -> bool {
+        self.test.test.as_str() == SNAPSHOT_TEST
+    }
+
+    fn is_in(&self, tree: &Selftests) -> bool {
+        tree.record.tests.contains_key(&self.test.test)
+    }
+
+    fn refuse(&mut self, tree: &Selftests) -> Option<String> {
+        let test = &self.test.test;
+        if !self.is_in(tree) {
+            return Some(absent("test", test));
+        }
+        let list = tree.denied.clone().and(DenyList::of(&self.deny, "the suite"));
+        if let Some(denied) = list.denies(test) {
+            return Some(denied.to_string());
+        }
+        self.deny = list.of_subtests(test);
+        None
+    }
+
+    fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
+        self.run(booted).map(Measurement::TestProgs)
+    }
+}
+
+impl Work {
+    fn run(&self, booted: &mut Booted) -> Result<TreeTest, Stop> {
+        let Work { test: test_progs::Test { test }, deny, seconds } = self;
+        let model = Model::choose(None, booted.planned.arch);
+        let deliver = booted.planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
+        // `-a` takes a name as it is; `-t` would take all that contain it.
+        let mut words = vec!["-a".to_owned(), test.to_string()];
+        words.extend(deny.iter().flat_map(|pattern| ["-d".to_owned(), pattern.clone()]));
+        let said = exec::run(booted, "test_progs", words, deliver, *seconds)?;
+        if deliver.is_some() {
+            // What the plugin kept of the whole run, which nobody reads: what counts is what it handed over. Where there is none, it stopped
+            // looking before the test's end.
+            fs::remove_file(trace::file_name(booted.folder, 0)).map_err(|error| Stop::Error {
+                kind: ErrorKind::Trace,
+                message: format!("the plugin left no trace, so what it handed over may have holes: {error}"),
+            })?;
+        }
+        // 0 and 1 are its verdicts; with all else it could not do its work.
+        let code = said.require_exit("test_progs", |code| code == 0 || code == 1)?;
+        let ran =
+            output::read(&said.output, test.as_str(), code).map_err(|error| failed(error.to_string()))?;
+        if ran.end == End::Skip {
+            return Err(Stop::Skip(format!("test_progs skips it{}", reason(&said.output))));
+        }
+        let Ran { end, subtests, left_out, failures } = ran;
+        if end == End::Ok && subtests.is_empty() && !deny.is_empty() {
+            return Err(Stop::Skip(format!("all its subtests are denied: {}", deny.join(", "))));
+        }
+        Ok(TreeTest { end, subtests, left_out, denied: deny.clone(), failures })
+    }
+}
+
+/// The test's own word on why it skips, where it says one.
+fn reason(output: &str) -> String {
+    let line = output.lines().find(|line| line.contains(":SKIP:"));
+    line.and_then(|line| line.split(":SKIP:").nth(1))
+        .map_or_else(String::new, |why| format!(": {}", why.trim().chars().take(200).collect::<String>()))
+}
+
+pub fn failures(cell: &Cell) -> Vec<String> {
+    let Some(Measurement::TestProgs(test)) = &cell.measurement else { return Vec::new() };
+    crate::selftests::failures("test_progs", test)
+}

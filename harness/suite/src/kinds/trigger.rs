@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `trigger`: what a hit of the empty program costs, counted by the plugin and timed.
+
+use super::{Kind, lbr_waste::default_hits};
+use crate::{
+    guest::{Booted, QUICK, Stop, WARMUP, require_asked, unexpected},
+    yaml::Mechanisms,
+};
+use serde::{Deserialize, Serialize};
+use std::{num::NonZeroU32, time::Duration};
+use tramplab_analysis::branch;
+use tramplab_model::{
+    kinds::{Metric, trigger},
+    run::{Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger},
+};
+use tramplab_protocol::{
+    BesideSet, Mechanism,
+    message::{Command, Response, TriggerRequest},
+};
+
+/// Triggers per timed round, and rounds, each with the program attached and without: a second in all under TCG.
+const TIMED: u32 = 2000;
+const TIMED_ROUNDS: u32 = 7;
+/// Attaching and detaching in each round waits for RCU.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    pub mechanisms: Mechanisms,
+    /// What else is attached to the function of each.
+    #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+    pub beside: BesideSet,
+    /// Triggers recorded per cell.
+    #[serde(default = "default_hits")]
+    pub hits: NonZeroU32,
+    /// Whether hits are timed as well.
+    #[serde(default = "yes")]
+    pub throughput: bool,
+}
+
+impl Group {
+    /// Counted, and not timed.
+    pub fn only(test: trigger::Test) -> Group {
+        Group {
+            mechanisms: Mechanisms(vec![test.mechanism]),
+            beside: test.beside,
+            hits: default_hits(),
+            throughput: false,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl super::Group for Group {
+    fn work(&self, _compared: bool) -> Vec<super::Work> {
+        let &Group { beside, throughput, .. } = self;
+        let hits = self.hits.get();
+        let work = |&mechanism| {
+            super::Work::Trigger(Work { test: trigger::Test { mechanism, beside }, hits, throughput })
+        };
+        self.mechanisms.0.iter().map(work).collect()
+    }
+
+    fn misfit(&self) -> Option<String> {
+        self.mechanisms.0.iter().find_map(|&mechanism| {
+            let misfit = self.beside.iter().find(|beside| !beside.fits(mechanism))?;
+            Some(format!(
+                "{misfit} cannot be attached to what {mechanism} is measured on: name another one in `beside`"
+            ))
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub test: trigger::Test,
+    pub hits: u32,
+    pub throughput: bool,
+}
+
+impl Kind for Work {
+    fn test(&self) -> Test {
+        Test::Trigger(self.test)
+    }
+
+    fn may_restore(&self) -> bool {
+        true
+    }
+
+    fn is_timed(&self) -> bool {
+        self.throughput
+    }
+
+    fn reduce_to_exact(&mut self) -> bool {
+        true
+    }
+
+    fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {
+        // Programs are then at the same addresses at every boot: arm64's JIT loads one with more or fewer instructions. With
+        // several CPUs there is no exact clock, and the rest repeats without it.
+        // Under virtme-ng there is none either, and x86-64's JIT loads addresses alike.
+        let exact = !self.throughput && cpus == 1 && backend == Backend::Qemu;
+        vec![if exact { Clock::Exact } else { Clock::Free }]
+    }
+
+    fn only_tcg(&self) -> Option<&'static str> {
+        (!self.throughput).then_some(
+            "instructions of a hit are counted by the plugin, which only TCG has; use --accel auto, or time hits with `throughput: true`",
+        )
+    }
+
+    fn mechanisms(&self) -> Vec<Mechanism> {
+        [self.test.mechanism].into_iter().chain(self.test.beside.mechanisms()).collect()
+    }
+
+    fn measures(&self, _metric: &Metric, accel: Accel) -> bool {
+        accel == Accel::Tcg
+    }
+
+    fn commands(&self, _clock: Clock, _is_last: bool) -> (Vec<Command>, Duration) {
+        (vec![Command::Trigger(self.request())], DEADLINE)
+    }
+
+    fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
+        self.cost(booted).map(Measurement::Trigger)
+    }
+}
+
+impl Work {
+    fn request(&self) -> TriggerRequest {
+        let &Work { test: trigger::Test { mechanism, beside }, hits, throughput } = self;
+        let rounds = if throughput { TIMED_ROUNDS } else { 0 };
+        TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds }
+    }
+
+    fn cost(&self, booted: &mut Booted) -> Result<Trigger, Stop> {
+        let reply = match booted.vm.request(Command::Trigger(self.request()), DEADLINE)?? {
+            Response::Trigger(reply) => reply,
+            other => return Err(unexpected(&other)),
+        };
+        let mechanism = self.test.mechanism;
+        require_asked((mechanism, self.hits), (reply.mechanism, reply.hits), &reply.points)?;
+        let cost = match booted.planned.accel {
+            // No plugin counts there: what is left is the clock.
+            Accel::Kvm => None,
+            Accel::Tcg => {
+                let (trace, symbols) = booted.trace()?;
+                let cost = branch::trigger_cost(&trace, &symbols, &reply)
+                    .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })?;
+                Some(cost)
+            }
+        };
+        booted.vm.request(Command::Release, QUICK)??;
+        Ok(Trigger {
+            mechanism,
+            function: reply.function,
+            cost,
+            timed: reply.timed,
+            attached_ns: reply.attached_ns,
+            detached_ns: reply.detached_ns,
+        })
+    }
+}
+
+/// A hit's counts are the same in the next run: arm64's JIT writes other code at every boot that has not the exact clock.
+pub fn repeats(cell: &Cell, run: &Run) -> bool {
+    let one_cpu = run.machine(cell.id.arch).is_some_and(|machine| machine.cpus == 1);
+    match &cell.measurement {
+        Some(Measurement::Trigger(Trigger { attached_ns, .. })) => {
+            cell.id.arch == Arch::X86_64 || (attached_ns.is_empty() && one_cpu)
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A suite's cells on the kernels of a run.
+
+use super::{Job, PlannedCell};
+use crate::{Budget, Suite, kinds::Work};
+use std::{collections::BTreeSet, path::PathBuf};
+use tramplab_kernel as kernel;
+use tramplab_kernel::compile::Selftests;
+use tramplab_model::run::{Accel, Backend, CellId};
+use tramplab_vm::{Snapshots, branches::Source};
+
+/// A kernel that cells run on.
+pub struct Guest<'a> {
+    pub image: &'a kernel::Image,
+    pub initrd: PathBuf,
+    pub snapshots: Option<Snapshots>,
+    /// Its tree's own tests, with a root that has them; none of a kernel that was not built here.
+    pub selftests: Option<(&'a Selftests, PathBuf)>,
+    pub accel: Accel,
+    /// The accelerator was asked for by name: no cell runs under another.
+    pub accel_named: bool,
+    /// Whose branch records are counted.
+    pub branches: Source,
+    /// Why its emulator can hand it no branch records, if it cannot.
+    pub undeliverable: Option<String>,
+    pub backend: Backend,
+    /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on. None of a placebo.
+    pub budgets_of: Option<&'a str>,
+}
+
+/// Expands a suite into cells, on kernels each with its initramfs. `compared` says whether the kernels are: then timed
+/// cells have as many boots as statistics need.
+pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
+    let on = |guest| suite.work(compared).filter_map(move |work| planned(suite, guest, work));
+    // Two groups may name the same cell; it is measured once.
+    let mut seen = BTreeSet::new();
+    kernels.iter().flat_map(on).filter(|cell| seen.insert(cell.id())).collect()
+}
+
+/// None where nothing of it is measured on a placebo.
+fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> {
+    let image = guest.image;
+    if guest.budgets_of.is_none() && !work.kind_mut().reduce_to_exact() {
+        return None;
+    }
+    let is_waste = matches!(work, Work::LbrWaste(_));
+    let deliver = work.kind().asks_for_records() && suite.delivers_records();
+    // The plugin's records are of guests under TCG, whatever the others run under.
+    let is_virtual = deliver && !is_waste || is_waste && guest.branches == Source::Virtual;
+    let is_counted = work.kind().only_tcg().is_some() && !guest.accel_named;
+    let accel = if is_virtual || is_counted { Accel::Tcg } else { guest.accel };
+    let is_own = work.test().is_of_the_tree();
+    let cannot = match is_own {
+        true => refused(&mut work, guest),
+        false => unfit(&work, suite.machine.cpus.get(), accel, guest),
+    };
+    let skip =
+        virtme_lacks(&work, guest).or(cannot).or_else(|| guest.undeliverable.clone().filter(|_| deliver));
+    let own = guest.selftests.as_ref();
+    let unbuilt = own.and_then(|(selftests, _)| selftests.record.broken(&work.test()).map(str::to_owned));
+    let mut cell = PlannedCell {
+        kernel: image.name.clone(),
+        arch: image.arch,
+        accel,
+        backend: guest.backend,
+        kernel_image: image.image.clone(),
+        initrd: own.filter(|_| is_own).map_or(&guest.initrd, |(_, root)| root).clone(),
+        snapshots: guest.snapshots.clone().filter(|_| work.kind().may_restore()),
+        cpus: suite.machine.cpus.get(),
+        memory_mib: suite.machine.memory_mib.get(),
+        append: suite.machine.append.clone(),
+        unbuilt: unbuilt.filter(|_| skip.is_none()),
+        skip,
+        work,
+        deliver,
+        budgets: Vec::new(),
+        tolerance: suite.tolerance,
+    };
+    cell.budgets = budgets(suite, guest, &cell);
+    Some(cell)
+}
+
+/// Those that hold for the kernel, without the bounds of what the cell does not measure.
+fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
+    let holds = |budget: &&Budget| guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name));
+    let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
+    for budget in &mut budgets {
+        budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
+        // Budgets of waste are of virtual records: the CPU's are other ones.
+        if cell.is_hardware() {
+            budget.wasted.clear();
+        }
+    }
+    budgets
+}
+
+/// Why a test of the tree's own is not run; else what of it is not.
+fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
+    match &guest.selftests {
+        Some((selftests, _)) => work.kind_mut().refuse(selftests),
+        None => {
+            Some("the tree's own tests are built with a kernel, and this one was built elsewhere".to_owned())
+        }
+    }
+}
+
+/// Why the kernel, or its machine, cannot be measured so.
+fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> {
+    let kind = work.kind();
+    if accel == Accel::Kvm
+        && let Some(why) = kind.only_tcg()
+    {
+        return Some(why.to_owned());
+    }
+    let missing = kind.mechanisms().into_iter().flat_map(|mechanism| guest.image.missing_for(mechanism));
+    let options: BTreeSet<String> = missing.map(|option| option.to_string()).collect();
+    let lacks = || {
+        let options = Vec::from_iter(options).join(", ");
+        (!options.is_empty()).then(|| format!("the kernel is built without {options}"))
+    };
+    let recordless = || match &guest.branches {
+        Source::None(reason) if matches!(work, Work::LbrWaste(_)) => Some(reason.clone()),
+        _ => None,
+    };
+    kind.too_many_cpus(cpus).or_else(lacks).or_else(recordless)
+}
+
+/// Why a cell cannot be run under virtme-ng.
+fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
+    if guest.backend == Backend::Qemu {
+        return None;
+    }
+    let missing = guest.image.not_built_in(&kernel::kconfig::VIRTME_NEEDS).join(", ");
+    if !missing.is_empty() {
+        return Some(format!("virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"));
+    }
+    work.kind().no_virtme().map(str::to_owned)
+}
+
+/// One process per cell, or where kernels are compared per test.
+pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for cell in cells {
+        let joins = |job: &&mut Job| {
+            let first = &job.cells[0];
+            compared
+                && (first.arch, first.accel, first.work.test()) == (cell.arch, cell.accel, cell.work.test())
+        };
+        match jobs.iter_mut().find(joins) {
+            Some(job) => job.cells.push(cell),
+            None => jobs.push(Job { name: String::new(), cells: vec![cell] }),
+        }
+    }
+    for job in &mut jobs {
+        let (first, last) = (job.cells[0].id(), job.cells[job.cells.len() - 1].id());
+        let kernel =
+            if first == last { first.kernel.clone() } else { format!("{}..{}", first.kernel, last.kernel) };
+        job.name = CellId { kernel, ..first }.name();
+    }
+    jobs
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is wrong with a suite, or with its budgets on the kernels of a run.
+
+use super::PlannedCell;
+use crate::{Suite, kinds::Work};
+use std::collections::BTreeSet;
+use tramplab_kernel::compile::Selftests;
+use tramplab_model::{kinds::Metric, run::Test};
+
+/// Tests of the trees that no kernel's tree has: their names are wrong. `trees` are those of all kernels of the run.
+pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
+    if trees.is_empty() {
+        return Vec::new();
+    }
+    let is_known = |work: &Work| trees.iter().any(|tree| work.kind().is_in(tree));
+    suite.work(false).filter(|work| !is_known(work)).map(|work| work.test()).collect()
+}
+
+/// A group that can be measured nowhere, with the reason.
+pub fn misfit(suite: &Suite) -> Option<String> {
+    suite.tests.iter().find_map(|group| group.group().misfit())
+}
+
+/// A test that two groups name with different parameters: only one of them could be measured.
+pub fn contradiction(suite: &Suite) -> Option<String> {
+    let all: Vec<Work> = suite.work(false).collect();
+    let differs = |(index, work): (usize, &Work)| {
+        let other = all[..index].iter().find(|earlier| earlier.test() == work.test())?;
+        (other != work).then(|| work.test().name())
+    };
+    all.iter().enumerate().find_map(differs)
+}
+
+/// Names of kernels in budgets that are neither the suite's nor this run's.
+pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'a str> {
+    let named = suite.budgets.iter().flat_map(|budget| budget.kernels.iter().flatten());
+    let is_run = |name: &str| cells.iter().any(|cell| cell.kernel == name);
+    named
+        .map(String::as_str)
+        .filter(|name| !suite.kernels.iter().any(|own| own == name) && !is_run(name))
+        .collect()
+}
+
+/// Budgets that this run cannot judge by: of a kernel that it does not run, or of numbers that it
+/// does not measure, as under KVM. [`load`](crate::load) has refused those of no test at all.
+pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
+    let known = |name: &String| cells.iter().any(|cell| &cell.kernel == name) || suite.kernels.contains(name);
+    let mut idle = Vec::new();
+    for budget in &suite.budgets {
+        for name in budget.kernels.iter().flatten().filter(|name| !known(name)) {
+            idle.push(format!("a budget names kernel `{name}`, which the suite does not run"));
+        }
+        let is_measured = |metric: Metric| cells.iter().any(|cell| cell.measures(&metric));
+        for bounded in budget.most.keys().filter(|bounded| !is_measured(bounded.metric())) {
+            let how = match bounded.metric() {
+                Metric::Attach(_) => " with `clock: exact` (or both) and `explain: [exact]` under TCG",
+                _ => " under TCG",
+            };
+            idle.push(format!(
+                "a budget names `{bounded}`, which this run does not measure; it takes a test{how}"
+            ));
+        }
+    }
+    idle
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The plan of a run: every cell with all that its process needs, as files. Cell processes read nothing else, so
+//! that what ran can be seen, and run again, afterwards:
+//!
+//! ```text
+//! RUN/plan.json     what is common, and the jobs' names, in order
+//! RUN/jobs/N.json   the job at that place, counted from 0: its process reads no other
+//! ```
+
+mod cells;
+mod check;
+#[cfg(test)]
+mod tests;
+
+pub use cells::{Guest, cells, jobs};
+pub use check::{contradiction, idle_budgets, misfit, other_kernels, unknown_tests};
+
+use crate::{Budget, kinds::Work};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{QemuProgram, lbr::LbrFormat};
+use tramplab_model::{
+    kinds::Metric,
+    run::{Accel, Arch, Backend, CellId, Clock, Tolerance},
+};
+use tramplab_vm::{Snapshots, Virtme};
+
+/// Names the plan's file in a cell process' environment.
+pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
+
+/// Whole, or with no more of its jobs than their names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan<J = Job> {
+    pub run_dir: PathBuf,
+    pub emulators: BTreeMap<Arch, Emulator>,
+    pub jobs: Vec<J>,
+}
+
+/// What runs the guests of an architecture.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Emulator {
+    pub qemu: QemuProgram,
+    /// The TCG plugin; none where no guest runs under TCG.
+    pub plugin: Option<PathBuf>,
+    /// The CPU's own branch records, for guests under KVM.
+    #[serde(default)]
+    pub lbr: Option<LbrFormat>,
+    /// Where virtme-ng starts it.
+    pub virtme: Option<Virtme>,
+}
+
+/// What one process does: a cell, or the cells of one test on several kernels that are compared. These belong together: no filter and no
+/// shard may part them, and timed ones take turns.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// The test's name for nextest.
+    pub name: String,
+    pub cells: Vec<PlannedCell>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlannedCell {
+    pub kernel: String,
+    pub arch: Arch,
+    pub accel: Accel,
+    pub work: Work,
+    pub backend: Backend,
+    pub kernel_image: PathBuf,
+    pub initrd: PathBuf,
+    /// Where its guests may be restored from, and are kept.
+    #[serde(default)]
+    pub snapshots: Option<Snapshots>,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    pub append: Vec<String>,
+    /// Programs are handed the branch records they ask for.
+    #[serde(default)]
+    pub deliver: bool,
+    /// Of these, only metrics that the cell is to measure.
+    pub budgets: Vec<Budget>,
+    pub tolerance: Tolerance,
+    /// Known before anything boots: the cell is not run.
+    pub skip: Option<String>,
+    /// The test itself did not build: the cell is an error.
+    #[serde(default)]
+    pub unbuilt: Option<String>,
+}
+
+impl PlannedCell {
+    pub fn id(&self) -> CellId {
+        let &PlannedCell { arch, accel, .. } = self;
+        CellId { kernel: self.kernel.clone(), arch, accel, test: self.work.test() }
+    }
+
+    /// Whether it counts the CPU's own branch records: under KVM there are no others.
+    pub fn is_hardware(&self) -> bool {
+        matches!(self.work, Work::LbrWaste(_)) && self.accel == Accel::Kvm
+    }
+
+    /// Whether this is one of the numbers it ends with: so it is asked for, and can be had under its accelerator.
+    fn measures(&self, metric: &Metric) -> bool {
+        metric.test() == self.work.test() && self.work.kind().measures(metric, self.accel)
+    }
+
+    /// Whether another, of the same name, has the same done to the same machine.
+    pub fn measures_as(&self, other: &PlannedCell) -> bool {
+        self.work == other.work
+            && self.append == other.append
+            && (self.deliver, self.backend, self.cpus, self.memory_mib)
+                == (other.deliver, other.backend, other.cpus, other.memory_mib)
+    }
+
+    /// Guests that the cell takes, one after the other.
+    pub fn boots(&self) -> u32 {
+        // One that is not run boots none.
+        if self.skip.is_some() || self.unbuilt.is_some() { 1 } else { self.clocks().len() as u32 }
+    }
+
+    /// The clock of each guest, in order.
+    pub fn clocks(&self) -> Vec<Clock> {
+        self.work.kind().clocks(self.cpus, self.backend)
+    }
+}
+
+impl Plan {
+    /// Whether anything is measured against the host's clock, and so must run alone.
+    pub fn is_timed(&self) -> bool {
+        self.cells().any(|cell| cell.work.kind().is_timed())
+    }
+
+    pub fn cells(&self) -> impl Iterator<Item = &PlannedCell> {
+        self.jobs.iter().flat_map(|job| &job.cells)
+    }
+
+    pub fn path(run_dir: &Path) -> PathBuf {
+        run_dir.join("plan.json")
+    }
+
+    pub fn save(&self) -> io::Result<()> {
+        fs::create_dir_all(self.run_dir.join(JOBS))?;
+        for (number, job) in self.jobs.iter().enumerate() {
+            fs::write(job_path(&self.run_dir, number), serde_json::to_vec_pretty(job)?)?;
+        }
+        let names = Plan {
+            run_dir: self.run_dir.clone(),
+            emulators: self.emulators.clone(),
+            jobs: self.jobs.iter().map(|job| job.name.clone()).collect(),
+        };
+        fs::write(Plan::path(&self.run_dir), serde_json::to_vec_pretty(&names)?)
+    }
+
+    pub fn load(path: &Path) -> io::Result<Plan> {
+        let names = Plan::names(path)?;
+        let jobs = (0..names.jobs.len()).map(|number| names.job(number)).collect::<io::Result<_>>()?;
+        Ok(Plan { run_dir: names.run_dir, emulators: names.emulators, jobs })
+    }
+}
+
+const JOBS: &str = "jobs";
+
+fn job_path(run_dir: &Path, number: usize) -> PathBuf {
+    run_dir.join(JOBS).join(format!("{number}.json"))
+}
+
+impl Plan<String> {
+    pub fn names(path: &Path) -> io::Result<Plan<String>> {
+        let plan: Plan<String> = serde_json::from_slice(&fs::read(path)?)?;
+        // The folder may have been brought elsewhere.
+        Ok(Plan { run_dir: path.parent().unwrap_or(Path::new("")).to_owned(), ..plan })
+    }
+
+    /// The job at this place.
+    pub fn job(&self, number: usize) -> io::Result<Job> {
+        let path = job_path(&self.run_dir, number);
+        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        read.map_err(|error| {
+            io::Error::new(error.kind(), format!("failed to read {}: {error}", path.display()))
+        })
+    }
+}

@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::{
+    Clocks, Suite,
+    kinds::{COMPARED_BOOTS, attach},
+};
+use std::collections::BTreeSet;
+use tramplab_host::config;
+use tramplab_kernel::{self as kernel, compile::Selftests, kconfig::Kconfig, selftests::DenyList};
+use tramplab_model::{kinds::lbr_waste, run::Test, selftests::Name};
+use tramplab_protocol::{Mechanism, message::Explain};
+use tramplab_vm::branches::Source;
+
+fn suite(text: &str) -> Suite {
+    config::parse(&format!("name: t\ndescription: d\nkernels: [a, b]\n{text}"), Path::new("t.yaml")).unwrap()
+}
+
+fn image(name: &str, config: Option<&str>) -> kernel::Image {
+    kernel::Image {
+        name: name.to_owned(),
+        arch: Arch::X86_64,
+        image: "bzImage".into(),
+        vmlinux: None,
+        config: config.map(|text| Kconfig::parse(text).unwrap()),
+        config_file: None,
+        modules: Vec::new(),
+        source: String::new(),
+        sha256: String::new(),
+    }
+}
+
+fn cells(suite: &Suite, images: &[kernel::Image], accel: Accel) -> Vec<PlannedCell> {
+    super::cells(suite, &guests(images, accel), false)
+}
+
+fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
+    let backend = Backend::Qemu;
+    let guest = |image| Guest {
+        image,
+        snapshots: None,
+        initrd: "initrd".into(),
+        selftests: None,
+        accel,
+        accel_named: false,
+        branches: if accel == Accel::Kvm { Source::None("no LBR here".to_owned()) } else { Source::Virtual },
+        backend,
+        undeliverable: None,
+        budgets_of: Some("a"),
+    };
+    images.iter().map(guest).collect()
+}
+
+fn names(cells: &[PlannedCell]) -> Vec<String> {
+    cells.iter().map(|cell| cell.id().name()).collect()
+}
+
+#[test]
+fn a_cell_per_kernel_test_and_size_and_each_once() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [fexit, fexit] }\n  \
+         - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n",
+    );
+    let cells = cells(&suite, &[image("a", None), image("b", None)], Accel::Tcg);
+    let of = |kernel: &str| {
+        ["lbr_waste/fexit", "attach/kprobe.multi/1", "attach/kprobe.multi/10"]
+            .map(|test| format!("x86_64/{kernel}/tcg/{test}"))
+    };
+    assert_eq!(names(&cells), [of("a"), of("b")].concat());
+    assert!(cells.iter().all(|cell| cell.skip.is_none()));
+}
+
+#[test]
+fn records_are_delivered_when_asked_and_where_the_emulator_can() {
+    const TESTS: &str =
+        "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  - trigger: { mechanisms: [fexit] }\n";
+    let images = [image("a", None)];
+    for (experiments, too_old, expected) in [
+        ("", true, [(false, None), (false, None)]),
+        ("experiments: [deliver_records]\n", false, [(true, None), (false, None)]),
+        ("experiments: [deliver_records]\n", true, [(true, Some("too old")), (false, None)]),
+    ] {
+        let mut guests = guests(&images, Accel::Tcg);
+        guests[0].undeliverable = too_old.then(|| "too old".to_owned());
+        let cells = super::cells(&suite(&format!("{experiments}{TESTS}")), &guests, false);
+        let found: Vec<_> = cells.iter().map(|cell| (cell.deliver, cell.skip.as_deref())).collect();
+        assert_eq!(found, expected, "{experiments:?} {too_old}");
+    }
+    // Of the tree's own tests one asks for them; it wants the plugin, whatever the others run under.
+    const OWN: &str = "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: [get_branch_snapshot, fentry_test] }\n";
+    let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
+    for (experiment, too_old, expected) in [
+        (OWN, false, (true, Accel::Tcg, None)),
+        (OWN, true, (true, Accel::Tcg, Some("too old"))),
+        (&OWN[OWN.find('\n').unwrap() + 1..], true, (false, Accel::Kvm, None)),
+    ] {
+        let mut guests = guests(&images, Accel::Kvm);
+        guests[0].undeliverable = too_old.then(|| "too old".to_owned());
+        guests[0].selftests = Some((&tests, "with".into()));
+        let [asks, other] = &super::cells(&suite(experiment), &guests, false)[..] else { panic!() };
+        assert_eq!((asks.deliver, asks.accel, asks.skip.as_deref()), expected);
+        assert_eq!((other.deliver, other.accel, &other.skip), (false, Accel::Kvm, &None));
+    }
+}
+
+#[test]
+fn a_test_is_not_asked_for_in_two_ways() {
+    let attach = |more: &str| {
+        let group = format!("  - attach: {{ mechanisms: [fentry], functions: [1], {more} }}\n");
+        suite(&format!(
+            "tests:\n  - attach: {{ mechanisms: [fentry], functions: [1, 1], rounds: 2 }}\n{group}"
+        ))
+    };
+    assert_eq!(contradiction(&attach("rounds: 2")), None);
+    for more in ["rounds: 3", "rounds: 2, clock: exact", "rounds: 2, seconds: 9"] {
+        assert_eq!(contradiction(&attach(more)).as_deref(), Some("attach/fentry/1"), "{more}");
+    }
+}
+
+#[test]
+fn what_cannot_be_attached_beside_is_named() {
+    let beside = |name: &str| {
+        misfit(&suite(&format!(
+            "tests:\n  - trigger: {{ mechanisms: [kprobe.multi, fentry], beside: [{name}] }}\n"
+        )))
+    };
+    assert_eq!(beside("function_tracer"), None);
+    assert!(
+        beside("tp_btf")
+            .unwrap()
+            .starts_with("tp_btf cannot be attached to what kprobe.multi is measured on")
+    );
+    // All mechanisms of a group have the same beside.
+    assert!(misfit(&suite("tests:\n  - trigger: { mechanisms: all, beside: [fentry] }\n")).is_some());
+}
+
+#[test]
+fn cells_that_are_compared_share_a_process() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  \
+         - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n  \
+         - attach: { mechanisms: [fentry], functions: [1], rounds: 2, boots: 9 }\n",
+    );
+    let images = [image("a", None), image("a+s", None)];
+    let jobs = jobs(super::cells(&suite, &guests(&images, Accel::Tcg), true), true);
+    let shape = |job: &Job| {
+        let boots = job.cells.iter().map(|cell| match &cell.work {
+            Work::Attach(attach) => attach.boots,
+            _ => 1,
+        });
+        (job.name.clone(), boots.collect::<Vec<_>>())
+    };
+    let expected = [
+        ("x86_64/a..a+s/tcg/lbr_waste/fexit", vec![1, 1]),
+        ("x86_64/a..a+s/tcg/attach/kprobe.multi/1", vec![6, 6]),
+        ("x86_64/a..a+s/tcg/attach/kprobe.multi/10", vec![6, 6]),
+        ("x86_64/a..a+s/tcg/attach/fentry/1", vec![9, 9]),
+    ];
+    assert_eq!(
+        jobs.iter().map(shape).collect::<Vec<_>>(),
+        expected.map(|(name, boots)| (name.to_owned(), boots))
+    );
+    // Nothing is compared: each cell is a job of its own name.
+    let cells = cells(&suite, &images, Accel::Tcg);
+    let alone = super::jobs(cells.clone(), false);
+    assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
+}
+
+/// One kernel on two architectures: neither its budgets nor its accelerator nor its jobs are the other's.
+#[test]
+fn architectures_share_nothing_but_the_suite() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
+         budgets:\n  - { arch: [arm64], wasted: { fexit: { any: 5 } } }\n  \
+         - { wasted: { fexit: { any_return: 3 } } }\n",
+    );
+    let on = |name: &str, arch| kernel::Image { arch, ..image(name, None) };
+    let images =
+        [on("a", Arch::X86_64), on("a", Arch::Arm64), on("a+s", Arch::X86_64), on("a+s", Arch::Arm64)];
+    let mut guests = guests(&images, Accel::Kvm);
+    guests.iter_mut().filter(|guest| guest.image.arch == Arch::Arm64).for_each(|g| g.accel = Accel::Tcg);
+    let cells = super::cells(&suite, &guests, true);
+    let budgets: Vec<usize> = cells.iter().map(|cell| cell.budgets.len()).collect();
+    assert_eq!(budgets, [1, 2, 1, 2]);
+    let jobs: Vec<String> = jobs(cells, true).into_iter().map(|job| job.name).collect();
+    assert_eq!(jobs, ["x86_64/a..a+s/kvm/lbr_waste/fexit", "arm64/a..a+s/tcg/lbr_waste/fexit"]);
+}
+
+#[test]
+fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [kprobe.multi, raw_tp] }\n  \
+         - attach: { mechanisms: [kprobe.multi], functions: [1], rounds: 1 }\n  \
+         - trigger: { mechanisms: [kprobe.multi, raw_tp] }\n",
+    );
+    let kernels = [image("a", Some("CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\n"))];
+    let reasons = |accel| -> Vec<Option<String>> {
+        cells(&suite, &kernels, accel).into_iter().map(|cell| cell.skip).collect()
+    };
+    let fprobe = Some("the kernel is built without CONFIG_FPROBE".to_owned());
+    assert_eq!(reasons(Accel::Tcg), [fprobe.clone(), None, fprobe.clone(), fprobe.clone(), None]);
+    let [waste, raw_tp, attach, trigger, timed] = &reasons(Accel::Kvm)[..] else { panic!() };
+    assert_eq!(waste, &fprobe);
+    assert!(raw_tp.as_ref().is_some_and(|reason| reason.contains("LBR")));
+    assert_eq!((attach, trigger), (&fprobe, &fprobe));
+    // Under KVM there is still the clock.
+    assert_eq!(*timed, None);
+}
+
+#[test]
+fn waste_runs_where_its_records_come_from() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [fentry] }\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n\
+         budgets:\n  - { wasted: { fentry: { any: 5 } } }\n",
+    );
+    let images = [image("a", None)];
+    let with = |branches: Source| {
+        let guests = vec![Guest { branches, ..guests(&images, Accel::Kvm).remove(0) }];
+        let [waste, attach]: [PlannedCell; 2] = super::cells(&suite, &guests, false).try_into().unwrap();
+        assert_eq!((attach.accel, attach.is_hardware(), attach.skip), (Accel::Kvm, false, None));
+        let judged = waste.budgets.iter().any(|budget| !budget.wasted.is_empty());
+        (waste.accel, waste.is_hardware(), judged, waste.skip)
+    };
+    let format = serde_json::from_str("5").unwrap();
+    // The plugin's take TCG, whatever the rest runs under.
+    assert_eq!(with(Source::Virtual), (Accel::Tcg, false, true, None));
+    // The CPU's are not judged by budgets, which are of virtual ones.
+    assert_eq!(with(Source::Hardware(format)), (Accel::Kvm, true, false, None));
+    let (accel, _, _, skip) = with(Source::None("no LBR".to_owned()));
+    assert_eq!((accel, skip.as_deref()), (Accel::Kvm, Some("no LBR")));
+}
+
+#[test]
+fn what_is_attached_beside_is_part_of_the_name_and_of_what_it_takes() {
+    let suite = suite(
+        "tests:\n  - trigger: { mechanisms: [raw_tp] }\n  \
+         - trigger: { mechanisms: [raw_tp], beside: [function_tracer] }\n  \
+         - trigger: { mechanisms: [raw_tp], beside: [function_tracer, kprobe.multi] }\n",
+    );
+    assert_eq!(contradiction(&suite), None);
+    assert_eq!(suite.mechanisms(), [Mechanism::KprobeMulti, Mechanism::RawTp]);
+    let kernels = [image("a", Some("CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\n"))];
+    let cells = cells(&suite, &kernels, Accel::Tcg);
+    let expected = [
+        ("trigger/raw_tp", None),
+        ("trigger/raw_tp+function_tracer", None),
+        ("trigger/raw_tp+kprobe.multi+function_tracer", Some("the kernel is built without CONFIG_FPROBE")),
+    ];
+    let found: Vec<_> = cells.iter().map(|cell| (cell.work.test().name(), cell.skip.as_deref())).collect();
+    assert_eq!(found, expected.map(|(name, skip)| (name.to_owned(), skip)));
+}
+
+fn attach_of(cell: &PlannedCell) -> &attach::Work {
+    let Work::Attach(attach) = &cell.work else { panic!("{:?}", cell.work) };
+    attach
+}
+
+#[test]
+fn the_exact_clock_is_one_guest_more_or_the_only_one() {
+    use Clock::{Exact, Free};
+    let images = [image("a", None), image("a+s", None)];
+    for (clock, alone, compared) in [
+        ("", vec![Free], vec![Free; 6]),
+        (", clock: free, boots: 2", vec![Free; 2], vec![Free; 4]),
+        (", clock: exact, boots: 2", vec![Exact], vec![Exact]),
+        (", clock: both", vec![Free, Exact], [vec![Free; 6], vec![Exact]].concat()),
+        (
+            ", clock: both, boots: 5",
+            [vec![Free; 5], vec![Exact]].concat(),
+            [vec![Free; 5], vec![Exact]].concat(),
+        ),
+    ] {
+        let suite = suite(&format!(
+            "tests:\n  - attach: {{ mechanisms: [fentry], functions: [1], rounds: 2{clock} }}\n"
+        ));
+        for (is_compared, clocks) in [(false, alone), (true, compared)] {
+            for cell in super::cells(&suite, &guests(&images, Accel::Tcg), is_compared) {
+                assert_eq!(cell.clocks(), clocks, "{clock} {is_compared}");
+                assert_eq!(cell.boots() as usize, clocks.len(), "{clock} {is_compared}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_suite_says_of_attaching_reaches_every_cell() {
+    let suite = suite(
+        "tests:\n  - attach: { mechanisms: [fentry, kprobe.multi], functions: [10, all], rounds: 3, seed: 7, \
+         seconds: 20, clock: exact, explain: [sampled, exact] }\n  \
+         - attach: { mechanisms: [fexit], functions: [all], rounds: 1 }\n",
+    );
+    let planned = cells(&suite, &[image("a", None)], Accel::Tcg);
+    let expected = ["fentry/10", "fentry/all", "kprobe.multi/10", "kprobe.multi/all", "fexit/all"];
+    assert_eq!(names(&planned), expected.map(|test| format!("x86_64/a/tcg/attach/{test}")));
+    let shape = |cell| {
+        let attach::Work { rounds, seed, seconds, clock, explain, .. } = attach_of(cell);
+        (*rounds, *seed, *seconds, *clock, explain.iter().copied().collect::<Vec<_>>())
+    };
+    let both = vec![Explain::Exact, Explain::Sampled];
+    for cell in &planned[..4] {
+        assert_eq!(shape(cell), (3, 7, Some(20), Clocks::Exact, both.clone()));
+    }
+    assert_eq!(shape(&planned[4]), (1, 0, None, Clocks::Free, vec![]));
+
+    // The command line's word counts instead of the suite's, for every group; what it does not say stays.
+    let sampled = BTreeSet::from([Explain::Sampled]);
+    let told =
+        cells(&suite.clone().with(Some(Clocks::Both), Some(&sampled)), &[image("a", None)], Accel::Tcg);
+    for cell in &told {
+        assert_eq!((attach_of(cell).clock, &attach_of(cell).explain), (Clocks::Both, &sampled));
+    }
+    let untold = cells(&suite.with(None, None), &[image("a", None)], Accel::Tcg);
+    assert_eq!(untold.iter().map(shape).collect::<Vec<_>>(), planned.iter().map(shape).collect::<Vec<_>>());
+}
+
+#[test]
+fn hits_that_are_only_counted_are_counted_under_the_exact_clock() {
+    for (more, cpus, clock) in [
+        (", throughput: false", 1, Clock::Exact),
+        (", throughput: false", 2, Clock::Free),
+        ("", 1, Clock::Free),
+    ] {
+        let text =
+            format!("machine: {{ cpus: {cpus} }}\ntests:\n  - trigger: {{ mechanisms: [fentry]{more} }}\n");
+        let cells = cells(&suite(&text), &[image("a", None)], Accel::Tcg);
+        assert_eq!(cells[0].clocks(), [clock], "{text}");
+    }
+}
+
+#[test]
+fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
+    use Accel::{Kvm, Tcg};
+    // Under TCG, under KVM because it was there, under KVM by name: what the cell runs under, or why it does not.
+    const COUNTED: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Tcg), Err("only TCG")];
+    const ANYWHERE: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Kvm), Ok(Kvm)];
+    const NOWHERE: [Result<Accel, &str>; 3] = [Err("on one thread"), Err("on one thread"), Err("only TCG")];
+    let attach =
+        |keys: &str| format!("attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, {keys} }}");
+    let trigger = |keys: &str| format!("trigger: {{ mechanisms: [fentry], {keys} }}");
+    for (test, cpus, expected) in [
+        (attach(""), 1, ANYWHERE),
+        (attach("explain: [sampled]"), 1, ANYWHERE),
+        (attach("explain: [exact]"), 1, COUNTED),
+        (attach("clock: exact"), 1, COUNTED),
+        (attach("clock: both"), 1, COUNTED),
+        (attach("clock: free, explain: [exact]"), 2, COUNTED),
+        (attach("clock: exact"), 2, NOWHERE),
+        (attach("clock: both"), 4, NOWHERE),
+        (trigger("throughput: true"), 1, ANYWHERE),
+        (trigger("throughput: false"), 1, COUNTED),
+        (trigger("throughput: false"), 2, COUNTED),
+    ] {
+        let suite = suite(&format!("machine: {{ cpus: {cpus} }}\ntests:\n  - {test}\n"));
+        let images = [image("a", None)];
+        for ((accel, accel_named), expected) in [(Tcg, false), (Kvm, false), (Kvm, true)].iter().zip(expected)
+        {
+            let guest = Guest { accel_named: *accel_named, ..guests(&images, *accel).remove(0) };
+            let cell = &super::cells(&suite, &[guest], false)[0];
+            let what = format!("{test} {cpus} {accel:?} {accel_named}: {:?} {:?}", cell.accel, cell.skip);
+            match expected {
+                Ok(under) => assert!(cell.skip.is_none() && cell.accel == under, "{what}"),
+                Err(words) => {
+                    assert!(cell.skip.as_ref().is_some_and(|why| why.contains(words)), "{what}")
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_suite_of_ci_is_exact_and_judges_only_the_kernels_that_its_budgets_name() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/suites/ci.yaml");
+    let suite = crate::load(&path).unwrap();
+    let shipped: Vec<kernel::Image> = suite.kernels.iter().map(|name| image(name, None)).collect();
+    let own = [image("tree", None)];
+    for accel in [Accel::Tcg, Accel::Kvm] {
+        let cells = |images| {
+            let mut guests = guests(images, accel);
+            for guest in &mut guests {
+                guest.branches = Source::Virtual;
+                guest.budgets_of = Some(&guest.image.name);
+            }
+            super::cells(&suite, &guests, false)
+        };
+        for cell in cells(&shipped) {
+            let name = cell.id().name();
+            assert_eq!((cell.accel, cell.skip.as_deref()), (Accel::Tcg, None), "{name}");
+            let is_waste = matches!(cell.work.test(), Test::LbrWaste(_));
+            assert!(is_waste || cell.clocks() == [Clock::Exact], "{name}");
+        }
+        let judged: BTreeSet<String> = cells(&shipped)
+            .iter()
+            .filter(|cell| {
+                cell.budgets.iter().any(|budget| match cell.work.test() {
+                    Test::LbrWaste(lbr_waste::Test { mechanism }) => {
+                        budget.wasted.keys().any(|row| row.mechanism == mechanism)
+                    }
+                    _ => budget.most.keys().any(|bounded| bounded.metric().test() == cell.work.test()),
+                })
+            })
+            .map(|cell| format!("{}/{}", cell.kernel, cell.work.test().name()))
+            .collect();
+        for kernel in &suite.kernels {
+            for test in ["lbr_waste/fexit", "trigger/fentry", "attach/fentry/10"] {
+                assert!(judged.contains(&format!("{kernel}/{test}")), "{kernel} {test}");
+            }
+        }
+        assert!(cells(&own).iter().all(|cell| cell.budgets.is_empty()));
+        for images in [&shipped[..], &own] {
+            assert_eq!(idle_budgets(&suite, &cells(images)), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_where_they_stand() {
+    let whole = |key: &str, value: &str| {
+        let mut keys = vec![("mechanisms", "[fentry]"), ("functions", "[1]"), ("rounds", "1")];
+        keys.retain(|(known, _)| *known != key);
+        keys.push((key, value));
+        let keys: String = keys.into_iter().map(|(key, value)| format!("      {key}: {value}\n")).collect();
+        format!("name: t\ndescription: d\nkernels: [a]\ntests:\n  - attach:\n{keys}")
+    };
+    for (key, value, line, words) in [
+        ("seconds", "0", 9, "nonzero"),
+        ("seconds", "-1", 9, "-1"),
+        ("clock", "fast", 9, "free, exact, both"),
+        ("explain", "[perf]", 9, "exact, sampled"),
+        ("explain", "exact", 9, "sequence"),
+        ("functions", "[0]", 8, "above 0"),
+        ("functions", "[most]", 8, "`all`"),
+        ("functions", "[]", 8, "at least one"),
+        ("functions", "all", 8, "sequence"),
+        ("budget_seconds", "5", 9, "seconds"),
+    ] {
+        let error = config::parse::<Suite>(&whole(key, value), Path::new("t.yaml")).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("t.yaml:{line}:")), "{key}: {value}: {error}");
+        assert!(error.contains(words), "{key}: {value}: {error}");
+    }
+}
+
+/// A kernel whose tree has the tests, and denies some on its architecture.
+fn with_tests(tests: &[&str]) -> Selftests {
+    let file = |name: &&str| (name.parse().unwrap(), format!("{name}.c"));
+    let broken = [("bench", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
+    let told = |(name, reason)| (name, serde_json::json!({ "reason": reason, "lasts": true }));
+    let broken: BTreeMap<_, _> = broken.into_iter().filter(|_| tests.contains(&"added")).map(told).collect();
+    Selftests {
+        root: "root".into(),
+        record: serde_json::from_value(serde_json::json!({
+            "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang 19", "contents": "c",
+            "broken": broken,
+            "tests": tests.iter().map(file).collect::<BTreeMap<Name, String>>(),
+        }))
+        .unwrap(),
+        denied: DenyList::parse("module_attach # no module\nfentry_test/many\n", "DENYLIST.aarch64"),
+    }
+}
+
+#[test]
+fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
+    let suite = suite(
+        "tests:\n  - bench: { triggers: [trig-fentry], seconds: 3 }\n  - test_progs: { tests: [fentry_test, module_attach, d_path], \
+         deny: [\"fentry_test/few\", \"d_*\"] }\n  - kselftest: { programs: [perf_events/mmap, other/none] }\n",
+    )
+    .with_tests(&["fentry_test", "added"].map(|name| name.parse().unwrap()).into());
+    let images = [image("a", None), image("b", None), image("c", None)];
+    let [old, new] =
+        [with_tests(&["fentry_test", "module_attach", "d_path"]), with_tests(&["fentry_test", "added"])];
+    let mut guests = guests(&images, Accel::Tcg);
+    guests[0].selftests = Some((&old, "with-old".into()));
+    guests[1].selftests = Some((&new, "with-new".into()));
+    let cells = super::cells(&suite, &guests, false);
+    let found: Vec<_> = cells
+        .iter()
+        .map(|cell| (cell.kernel.as_str(), cell.work.test().name(), cell.skip.as_deref()))
+        .collect();
+    let elsewhere = Some("the tree's own tests are built with a kernel, and this one was built elsewhere");
+    let expected = [
+        ("a", "bench/trig-fentry", None),
+        ("a", "test_progs/fentry_test", None),
+        ("a", "test_progs/module_attach", Some("denied by DENYLIST.aarch64:1 (`module_attach`: no module)")),
+        ("a", "test_progs/d_path", Some("denied by the suite (`d_*`)")),
+        ("a", "test_progs/added", Some("this kernel's tree has no test `added`")),
+        ("a", "kselftest/perf_events/mmap", None),
+        ("a", "kselftest/other/none", Some("this kernel's tree has no program `other/none`")),
+        ("b", "bench/trig-fentry", None),
+        ("b", "test_progs/fentry_test", None),
+        ("b", "test_progs/module_attach", Some("this kernel's tree has no test `module_attach`")),
+        ("b", "test_progs/d_path", Some("this kernel's tree has no test `d_path`")),
+        ("b", "test_progs/added", None),
+        ("b", "kselftest/perf_events/mmap", None),
+        ("b", "kselftest/other/none", Some("this kernel's tree has no program `other/none`")),
+        ("c", "bench/trig-fentry", elsewhere),
+        ("c", "test_progs/fentry_test", elsewhere),
+        ("c", "test_progs/module_attach", elsewhere),
+        ("c", "test_progs/d_path", elsewhere),
+        ("c", "test_progs/added", elsewhere),
+        ("c", "kselftest/perf_events/mmap", elsewhere),
+        ("c", "kselftest/other/none", elsewhere),
+    ];
+    assert_eq!(found, expected.map(|(kernel, test, skip)| (kernel, test.to_owned(), skip)));
+    let Work::TestProgs(work) = &cells[1].work else { panic!("{:?}", cells[1].work) };
+    assert_eq!(work.deny, ["fentry_test/many", "fentry_test/few"]);
+    assert_eq!((&cells[1].initrd, cells[1].boots()), (&PathBuf::from("with-old"), 1));
+    // What does not build is said in its own cell, where the tree has it.
+    let unbuilt: Vec<_> =
+        cells.iter().filter_map(|cell| Some((cell.id().name(), cell.unbuilt.as_deref()?))).collect();
+    let expected =
+        [("bench/trig-fentry", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
+    assert_eq!(unbuilt, expected.map(|(test, error)| (format!("x86_64/b/tcg/{test}"), error)));
+    guests[1].backend = Backend::VirtmeNg;
+    let others = super::cells(&suite, &guests, false);
+    let by_virtme = others.iter().filter(|cell| cell.kernel == "b");
+    by_virtme.for_each(|cell| assert!(cell.skip.as_ref().unwrap().contains("virtme-ng"), "{:?}", cell.skip));
+    guests[1].backend = Backend::Qemu;
+    // Compared, benchmarks take turns; a test's word does not change with repetition.
+    let compared = super::cells(&suite, &guests, true);
+    assert_eq!((compared[0].boots(), compared[1].boots()), (COMPARED_BOOTS, 1));
+    assert_eq!(unknown_tests(&suite, &[&old, &new]), ["kselftest/other/none".parse().unwrap()]);
+    let wrong = suite.with_tests(&["fentry_tset".parse().unwrap()].into());
+    let [first, _] = &unknown_tests(&wrong, &[&old, &new])[..] else { panic!("{wrong:?}") };
+    assert_eq!(first.name(), "test_progs/fentry_tset");
+}
+
+#[test]
+fn a_budget_that_can_never_fail_is_reported() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
+         budgets:\n  - wasted: { fexit: { any: 9 } }\n  - kernels: [c]\n    wasted: { fexit: { any: 8 } }\n",
+    );
+    let cells = cells(&suite, &[image("a", None)], Accel::Tcg);
+    let idle = idle_budgets(&suite, &cells);
+    assert!(idle.len() == 1 && idle[0].contains("`c`"), "{idle:?}");
+    // The budget of another kernel does not hold for this one.
+    assert_eq!(cells[0].budgets.len(), 1);
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lists and numbers of a suite's file.
+
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
+use tramplab_protocol::Mechanism;
+
+pub(crate) const fn nonzero(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("a constant above 0")
+}
+
+/// `all`, or a list.
+#[derive(Clone, Debug)]
+pub struct Mechanisms(pub Vec<Mechanism>);
+
+impl Serialize for Mechanisms {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mechanisms {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Mechanisms;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("`all` or a list of at least one mechanism")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mechanisms, E> {
+                match text {
+                    "all" => Ok(Mechanisms(Mechanism::ALL.to_vec())),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Mechanisms, A::Error> {
+                let mut list = Vec::new();
+                while let Some(mechanism) = seq.next_element()? {
+                    list.push(mechanism);
+                }
+                if list.is_empty() {
+                    return Err(serde::de::Error::invalid_length(0, &self));
+                }
+                Ok(Mechanisms(list))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A list that must name something: one that is empty would run nothing and pass.
+pub(crate) fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() {
+        return Err(serde::de::Error::invalid_length(0, &"at least one entry"));
+    }
+    Ok(list)
+}
