@@ -26,7 +26,7 @@ impl Group<'_> {
         run.kernels.iter().find(|kernel| kernel.name == self.kernel && kernel.arch == self.arch)
     }
 
-    /// The CPU's own records were counted.
+    /// True if the CPU's own records were counted.
     pub fn is_hardware(&self) -> bool {
         self.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware))
     }
@@ -47,7 +47,7 @@ impl<K: Ord> ByKernel<K> {
         self.rows.entry(key).or_insert_with(|| vec![String::new(); self.columns])[column] = value;
     }
 
-    /// None where it has no row. `first` heads the rows' names.
+    /// None if it has no row. `first` heads the column of the rows' names.
     pub fn table(
         self,
         groups: &[Group],
@@ -62,7 +62,7 @@ impl<K: Ord> ByKernel<K> {
     }
 }
 
-/// The kernels' names, with what else tells them apart.
+/// The kernels' names, with architecture and accelerator if these differ.
 fn columns(groups: &[Group]) -> Vec<String> {
     let several_accels = groups.iter().map(|g| g.accel).collect::<BTreeSet<_>>().len() > 1;
     let several_archs = groups.iter().map(|g| g.arch).collect::<BTreeSet<_>>().len() > 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a run measured, written into its suite as budgets.
 //!
-//! Only numbers are changed and only entries are added: every other byte of the file stays. What comes of it is read again, and
-//! judged, before anybody gets to see it.
+//! Only numbers are changed and only entries are added: every other byte of the file stays. What
+//! comes of it is read again, and judged, before anybody gets to see it.
 
 use super::{
     Budget, Suite,
@@ -131,8 +131,8 @@ struct Edit {
 }
 
 impl Placed {
-    /// What the numbers that are there become: the highest that the run measured. One that also holds for what the run did not measure
-    /// is never lowered.
+    /// What the numbers that are there become: the highest that the run measured. One that also
+    /// holds for what the run did not measure is never lowered.
     fn edits(&self, run: &Run, path: &Path) -> Result<Vec<Edit>, BaselineError> {
         let mut edits = Vec::new();
         for Spanned { value: budget, .. } in &self.budgets {

@@ -13,7 +13,8 @@ use tramplab_model::{
     run::{Cell, Outcome, Tolerance},
 };
 
-/// A metric that a budget's `most` can bound: what repeats from run to run, waste excepted, which has a place of its own.
+/// A metric that a budget's `most` can bound: what repeats from run to run, waste excepted, which
+/// has a place of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Bounded(Metric);
@@ -25,8 +26,8 @@ pub enum NotBounded {
     #[error("`{0}` is bounded under `wasted:`, by row and filter")]
     Waste(Metric),
     #[error(
-        "`{0}` has no budget, as it need not repeat: expected instructions or branches of a hit (trigger.fentry.instructions), or \
-         instructions of attaching or detaching (attach.fentry.1000.attach.instructions)"
+        "`{0}` has no budget, as it need not repeat: expected instructions or branches of a hit \
+         (trigger.fentry.instructions), or instructions of attaching or detaching (attach.fentry.1000.attach.instructions)"
     )]
     Moves(Metric),
 }
@@ -77,8 +78,9 @@ impl fmt::Display for Bounded {
     }
 }
 
-/// Judges what a cell measured by the budgets that hold for its kernel. Those of waste are stated for the architecture's first modelled
-/// CPU; of attaching's instructions a share more is tolerated.
+/// Judges what a cell measured by the budgets that hold for its kernel. Those of waste are stated
+/// for the architecture's first modelled CPU; of attaching's instructions a share more is
+/// tolerated.
 pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     let model = Model::choose(None, cell.id.arch);
     let values = compare::values(cell, model);
@@ -140,7 +142,8 @@ mod tests {
             .unwrap_or_else(|| panic!("no {kernel} {test}"))
     }
 
-    /// Of measurements that are stored: what is within passes, what is one worse fails and says by what.
+    /// Of measurements that are stored: what is within passes, what is one worse fails and says by
+    /// what.
     #[test]
     fn a_measurement_is_within_its_budget_or_the_reason_is_told() {
         let table = [

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the cells of a job: boots guests, measures, judges, and leaves each result in its cell's folder.
+//! Runs the cells of a job: boots guests, measures, judges, and writes each result to its cell's
+//! folder.
 
 use super::{
     Plan, PlannedCell, boots, budget,
@@ -17,8 +18,8 @@ use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
 use tramplab_vm::{Deadlines, Spec, Vm};
 
-/// Runs the job's cells and writes their `cell.json`, whatever happened. Where a cell boots several guests, the cells
-/// take turns, in an order that is turned around each time: what drifts on the host then falls on all alike.
+/// Runs the job's cells and writes their `cell.json`, whatever happens. Cells with several guests
+/// take turns, and the order reverses each time: drift of the host then affects all cells alike.
 pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreError> {
     let run_dir = RunDir::new(&plan.run_dir);
     let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
@@ -47,7 +48,7 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
 struct Running<'a> {
     planned: &'a PlannedCell,
     cell: Cell,
-    /// By so many boots.
+    /// The measurement of the `done` boots.
     measured: Option<Measurement>,
     done: u32,
     stopped: Option<Stop>,
@@ -59,7 +60,7 @@ impl<'a> Running<'a> {
         Running { planned, cell, measured: None, done: 0, stopped: None }
     }
 
-    /// After so many boots.
+    /// No boot is left after so many.
     fn is_over(&self, boots: u32) -> bool {
         self.stopped.is_some() || boots >= self.planned.boots()
     }
@@ -90,7 +91,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// What there is if no other boot ends: it is kept, and no result.
+    /// The cell if no other boot ends: an error with the measurement so far.
     fn unfinished(&self) -> Cell {
         let (done, all) = (self.done, self.planned.boots());
         let message = format!("ended after {done} of {all} boots");
@@ -111,7 +112,7 @@ impl<'a> Running<'a> {
                 Outcome::Error { kind: ErrorKind::Harness, message }
             }
         };
-        // What some boots measured before one failed is no measurement of the cell.
+        // Boots before one that failed are no measurement of the cell.
         if !matches!(cell.outcome, Outcome::Pass | Outcome::Fail { .. }) {
             cell.measurement = None;
         }
@@ -122,20 +123,20 @@ impl<'a> Running<'a> {
 /// Where things are written.
 #[derive(Clone, Copy)]
 struct Folders<'a> {
-    /// By this guest: console, traces.
+    /// This guest's folder: console, traces.
     guest: &'a Path,
-    /// Of the cell, which may have several guests.
+    /// The cell's folder. A cell may have several guests.
     cell: &'a Path,
 }
 
-/// Which of the cell's guests it is, and what it finds in its root.
+/// One of the cell's guests.
 struct Task {
     clock: Clock,
     /// No later guest has the same clock.
     is_last: bool,
-    /// Under the exact clock: nothing then reaches the guest from outside while it measures.
+    /// Commands in the guest's root under the exact clock: nothing reaches it while it measures.
     orders: Option<Vec<Command>>,
-    /// How long the orders may take: the guest says nothing before it has done them all.
+    /// Limit of the orders: the guest says nothing before it has done all of them.
     silence: Duration,
 }
 
@@ -167,7 +168,7 @@ fn run(
     let task = Task::new(planned, boot);
     let spec = spec(plan, planned, &task, folders)?;
     let (mut vm, facts) = start(&RunDir::new(&plan.run_dir), &spec, folders, cell)?;
-    // The guest that has orders is up when it has done them.
+    // A guest with orders answers when it has done them: its boot time is unknown.
     if task.clock == Clock::Free {
         cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
         cell.restored = vm.restored();
@@ -176,23 +177,24 @@ fn run(
     if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
     }
-    // A clock may fail while it is used.
+    // The kernel may replace a clock source that fails.
     if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
         cell.add_clock_source(&name);
         vm.give_up_failed_clock(&spec);
     }
     match vm.power_off(Duration::from_secs(5)) {
-        // It was dying while it measured: the console only came to say so after the answer. A worse answer is no better reason.
+        // The kernel died while it measured, and the console said so after the answer. That is the
+        // better reason, whatever the answer was.
         Err(error) if error.kind.is_kernel_death() => {
             cell.console_tail.clone_from(&error.console_tail);
             Err(error.into())
         }
-        // The measurement stands even where powering off fails; dropping the VM kills it then.
+        // The measurement is valid even if powering off fails. Dropping the VM kills it.
         _ => result,
     }
 }
 
-/// The guest to start. Its orders are put into a root of its own.
+/// The guest to start. If it has orders, writes a root with them.
 fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folders) -> Result<Spec, Stop> {
     let arch = planned.arch;
     let emulator = plan
@@ -207,7 +209,7 @@ fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folder
             .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
         deadlines.boot += task.silence;
     }
-    // Nothing is recorded of the tree's own tests, but for the one that asks for records; and all that they do would be slower.
+    // The plugin slows all code down. Of the tree's own tests one asks for records.
     let records = !planned.work.test().is_of_the_tree() || planned.deliver;
     Ok(Spec {
         qemu: emulator.qemu.clone(),
@@ -228,7 +230,7 @@ fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folder
     })
 }
 
-/// Starts a guest, unless it is known that none of its kernel boots.
+/// Starts a guest, unless another guest of the kernel did not boot.
 fn start(run_dir: &RunDir, spec: &Spec, folders: Folders, cell: &mut Cell) -> Result<(Vm, Facts), Stop> {
     let kernel = boots::Kernel::of(run_dir, &cell.id);
     let turn = kernel
@@ -247,7 +249,7 @@ fn start(run_dir: &RunDir, spec: &Spec, folders: Folders, cell: &mut Cell) -> Re
     let started = Instant::now();
     let vm = Vm::start(spec);
     if spec.clock == Clock::Exact {
-        // It holds nothing that is not kept elsewhere. Failing only leaves it there.
+        // All of it is kept elsewhere. An error only leaves the file.
         let _ = fs::remove_file(&spec.initrd);
     }
     match vm {
@@ -279,11 +281,12 @@ fn measure(
     if facts.btf_bytes == 0 && cell.id.test != Test::Boot {
         return Err(Stop::Error {
             kind: ErrorKind::Guest,
-            message: "the kernel has no BTF (/sys/kernel/btf/vmlinux): build it with CONFIG_DEBUG_INFO_BTF=y"
+            message: "the kernel has no BTF (/sys/kernel/btf/vmlinux): build it with \
+                      CONFIG_DEBUG_INFO_BTF=y"
                 .to_owned(),
         });
     }
-    // The exact clock's guest has another clock source, and is otherwise the same.
+    // Under the exact clock a guest has another clock source. The other facts are the same.
     match &cell.guest {
         None => cell.guest = Some(facts),
         Some(_) if task.clock == Clock::Free => cell.add_clock_source(&facts.clocksource),

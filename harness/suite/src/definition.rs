@@ -62,7 +62,8 @@ pub struct Machine {
 
 impl Default for Machine {
     fn default() -> Machine {
-        // One CPU: nothing else can run between the traced function and the capture but an interrupt.
+        // One CPU: nothing else can run between the traced function and the capture but an
+        // interrupt.
         Machine { cpus: NonZeroU32::MIN, memory_mib: nonzero(1024), append: Vec::new() }
     }
 }
@@ -77,7 +78,8 @@ pub struct Budget {
     /// The architectures it holds for; all of the run when left out.
     #[serde(default)]
     pub arch: Option<Vec<Arch>>,
-    /// Most records that may be wasted, on the architecture's first modelled CPU: `intel-lbr`, `brbe`.
+    /// Most records that may be wasted, on the architecture's first modelled CPU: `intel-lbr`,
+    /// `brbe`.
     #[serde(default)]
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
     /// Most instructions or branches, by the metric's name.
@@ -161,7 +163,8 @@ pub fn load(path: &Path) -> Result<Suite, ConfigError> {
     Ok(suite)
 }
 
-/// A suite's budgets, each number with its place. The rest of the file is not read by this: that it is a suite was seen before.
+/// A suite's budgets, each number with its place. The rest of the file is not read by this: that it
+/// is a suite was seen before.
 #[derive(Deserialize)]
 pub(super) struct Placed {
     #[serde(default)]

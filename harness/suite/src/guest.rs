@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest that has booted, for the kinds of test to measure in.
+//! A guest that has booted: the kinds of test measure in it.
 
 use super::PlannedCell;
 use std::{fs, io, path::Path, time::Duration};
@@ -15,7 +15,7 @@ use tramplab_vm::{Vm, VmError};
 
 /// Triggers before the recorded ones.
 pub const WARMUP: u32 = 3;
-/// How long an answer may take that needs no waiting in the guest.
+/// Limit of an answer that the guest need not wait for.
 pub const QUICK: Duration = Duration::from_secs(60);
 
 pub struct Booted<'a> {
@@ -24,17 +24,18 @@ pub struct Booted<'a> {
     pub clock: Clock,
     /// No later guest of the cell has the same clock.
     pub is_last: bool,
-    /// Where the guest's console and the plugin's files are.
+    /// The guest's folder: its console log and the plugin's files.
     pub folder: &'a Path,
-    /// The cell's own folder. It may have several guests.
+    /// The cell's folder. A cell may have several guests.
     pub cell: &'a Path,
 }
 
-/// Addresses per request: the answer may have a name for each, and a message has its limit.
+/// Addresses per request: an answer has a name for each, and a message has a limit.
 const RESOLVED_AT_ONCE: usize = 1 << 14;
 
 impl Booted<'_> {
-    /// The branches that the plugin recorded, with names for all addresses. What is attached must still be.
+    /// The branches that the plugin recorded, and names of all addresses. Call it before anything
+    /// is detached: the names go with the programs.
     pub fn trace(&mut self) -> Result<(Trace, Symbols), Stop> {
         let path = trace::file_name(self.folder, 0);
         let trace = Trace::decode(&self.of_plugin(&path, "trace")?).map_err(|error| Stop::Error {
@@ -45,7 +46,7 @@ impl Booted<'_> {
         Ok((trace, symbols))
     }
 
-    /// A file that the plugin has written.
+    /// Reads a file that the plugin has written.
     pub fn of_plugin(&self, path: &Path, what: &str) -> Result<Vec<u8>, Stop> {
         fs::read(path).map_err(|error| {
             let message = match error.kind() {
@@ -60,7 +61,7 @@ impl Booted<'_> {
         })
     }
 
-    /// Names for addresses.
+    /// Asks the guest for the names of addresses.
     pub fn resolve(&mut self, addresses: Vec<u64>) -> Result<Symbols, Stop> {
         let mut found = Vec::new();
         for some in addresses.chunks(RESOLVED_AT_ONCE) {
@@ -102,7 +103,8 @@ impl From<GuestError> for Stop {
     }
 }
 
-/// What is done with a trace takes as long as the guest says that it has hits: it says what it was asked for, or nothing that counts.
+/// Rejects replies that do not match the request. A trace takes as long to read as the reply has
+/// hits.
 pub fn require_asked(asked: (Mechanism, u32), told: (Mechanism, u32), points: &[Point]) -> Result<(), Stop> {
     if asked == told && points == asked.0.points() {
         return Ok(());

@@ -9,7 +9,7 @@ pub(crate) const fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("a constant above 0")
 }
 
-/// `all`, or a list.
+/// `all`, or a list of at least one.
 #[derive(Clone, Debug)]
 pub struct Mechanisms(pub Vec<Mechanism>);
 
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Mechanisms {
     }
 }
 
-/// A list that must name something: one that is empty would run nothing and pass.
+/// Rejects an empty list: it would run nothing and pass.
 pub(crate) fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moves of exact metrics by the layout of the code alone. Exact metrics repeat bit for bit on one kernel.
-//! A function that nobody calls still moves addresses, hash chains and names in kallsyms, and so the cost
-//! of attaching.
+//! Moves of exact metrics by the layout of the code alone. Exact metrics repeat bit for bit on one
+//! kernel. A function that nobody calls still moves addresses, hash chains and names in kallsyms,
+//! and so the cost of attaching.
 
 use super::{Metric, Value, kinds, pair, pair_up, sides};
 use crate::branch::Model;
 use std::collections::BTreeMap;
 use tramplab_model::run::{Run, Series};
 
-/// The band of each metric: twice the largest difference between the tree's kernel and its placebos, kernels
-/// with code that is never called. No band is below the [`kinds::layout_floor`].
+/// The band of each metric: twice the largest difference between the tree's kernel and its
+/// placebos, kernels with code that is never called. No band is below the [`kinds::layout_floor`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
     bands: BTreeMap<Metric, u64>,
@@ -47,8 +47,8 @@ impl Layout {
         if self.is_ignored {
             return 0;
         }
-        // A few placebos do not find the largest move: a harmless head exceeds the largest of N with a
-        // chance of 1 / (N + 1). Twice the largest of six was never exceeded.
+        // A few placebos do not find the largest move: a harmless head exceeds the largest of N
+        // with a chance of 1 / (N + 1). Twice the largest of six was never exceeded.
         kinds::layout_floor(metric).max(2 * self.bands.get(metric).copied().unwrap_or_default())
     }
 }

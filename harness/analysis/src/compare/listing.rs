@@ -43,8 +43,8 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Both,
-    /// Both, but one end is another function: what it was in has been inlined, split or renamed. Or the code that leads to
-    /// it is longer or shorter.
+    /// Both, but one end is another function: what it was in has been inlined, split or renamed. Or
+    /// the code that leads to it is longer or shorter.
     Moved,
     /// It went.
     Base,
@@ -71,8 +71,9 @@ impl Listings {
     }
 }
 
-/// What makes two records the same, although the code around them was built anew: offsets move, BTF ids are given anew. First
-/// both ends; of what is left over between two such records, those that still share one end belong together.
+/// What makes two records the same, although the code around them was built anew: offsets move, BTF
+/// ids are given anew. First both ends; of what is left over between two such records, those that
+/// still share one end belong together.
 const KEYS: [fn(&Line) -> Key; 3] =
     [key, |line| Key { from: String::new(), ..key(line) }, |line| Key { to: String::new(), ..key(line) }];
 

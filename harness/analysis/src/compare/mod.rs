@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Base against head: pure functions of stored cells. What better and worse mean: `docs/comparing.md`.
+//! Base against head: pure functions of stored cells. `docs/comparing.md` defines better and worse.
 //!
-//! [`kinds`] takes the numbers out of cells and judges them, with [`exact`] and [`timed`]. [`pair`] finds the
-//! two cells that are compared. [`layout`] knows how far numbers move with the layout of the code alone, [`listing`] lays
-//! two branch listings beside each other, [`runs`] says whether two stored runs can be compared at all.
+//! [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
+//! finds the two cells to compare. [`layout`] knows how far numbers move with the layout of the
+//! code alone, [`listing`] aligns two branch listings, [`runs`] tells why two stored runs cannot be
+//! compared.
 
 pub mod exact;
 pub mod kinds;
@@ -113,7 +114,8 @@ pub enum Timing {
     Apart,
 }
 
-/// Of one comparison all are alike: of other pairs it does not come to one, or it is said that they are not.
+/// Of one comparison all are alike: of other pairs it does not come to one, or it is said that they
+/// are not.
 fn records(pairs: &[Pair]) -> BranchSource {
     let cells = pairs.iter().flat_map(|pair| std::iter::once(pair.base).chain(pair.head));
     let is_hardware = |cell: &Cell| cell.branch_source() == Some(BranchSource::Hardware);
@@ -209,7 +211,8 @@ fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>
     [base, head].map(|kernel| run.cells_of(arch, kernel).collect())
 }
 
-/// Of a series that the run measured: base against head. `asked` is the CPU whose counts are compared, if it fits.
+/// Of a series that the run measured: base against head. `asked` is the CPU whose counts are
+/// compared, if it fits.
 pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
     let model = Model::choose(asked, series.arch);
     between(run, series, [series.base(), series.head()], model, &Layout::measured(run, series, model))

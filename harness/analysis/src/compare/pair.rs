@@ -13,7 +13,7 @@ use tramplab_model::{
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub base: &'a Cell,
-    /// None where the head's run has no such cell: it was not selected, or the run ended before it.
+    /// None if the head's run has no such cell: it was not selected, or the run ended before it.
     pub head: Option<&'a Cell>,
 }
 
@@ -58,7 +58,8 @@ pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
     alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: ending(cell) }).collect()
 }
 
-/// All that both cells measured; or, where one has nothing, how they ended. What neither has is nothing at all.
+/// All numbers that both cells measured. If one measured nothing, the error is how they ended; none
+/// if there is nothing to tell.
 pub(super) fn values(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
     let Some(head) = pair.head.filter(|head| head.measurement.is_some() && pair.base.measurement.is_some())
     else {
@@ -72,7 +73,8 @@ pub(super) fn values(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Va
     Ok(kinds::values(pair.base, model).into_iter().filter_map(beside).collect())
 }
 
-/// The clock sources of base and head, where times by them cannot be compared: they differ, or one side's guests had several.
+/// The clock sources of base and head, if times by them cannot be compared: they differ, or one
+/// side's guests had several.
 pub(super) fn other_clocks(pair: &Pair) -> Option<[String; 2]> {
     let clocks = [pair.base.clock_source()?, pair.head?.clock_source()?];
     let is_one = clocks[0] == clocks[1] && !clocks[0].contains(CLOCKS_APART);
@@ -92,7 +94,7 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
             is_new: false,
         });
     };
-    // Both built, or both lack the same: there is nothing to say.
+    // Both built, or both skip: there is nothing to tell.
     if matches!(
         (&base.outcome, &head.outcome),
         (Outcome::Pass, Outcome::Pass) | (Outcome::Skip { .. }, Outcome::Skip { .. })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The numbers that cells measure, by the shape in which they are compared.
+//! The numbers that cells measure, in the shapes in which they are compared.
 
 use super::{Difference, Verdict, kinds, timed::Judged};
 use crate::spread::median;
@@ -16,17 +16,17 @@ pub enum Value {
     Records(Option<u32>),
     /// Milliseconds: the median of each boot's rounds, in the order of the boots.
     Times(Vec<f64>),
-    /// Instructions, or branches, of a hit.
+    /// Instructions or branches of a hit.
     Count(u32),
     /// Nanoseconds of the exact clock: the median of the rounds.
     ExactTime(u64),
-    /// Of a phase that attached to so many functions; `repeats` where they were counted under the exact clock.
+    /// Instructions of a phase with so many functions. They repeat under the exact clock.
     Instructions {
         count: u64,
         functions: u32,
         repeats: bool,
     },
-    /// A time budget ended it: it is of another number of functions than was asked for.
+    /// A time budget ended it: fewer functions than were asked for.
     Stopped(Stopped),
     /// Nanoseconds: the median of one boot's rounds.
     PerHit(f64),
@@ -41,7 +41,7 @@ pub struct Ended {
     pub end: End,
     /// Its subtests that are ok.
     pub ok: BTreeSet<String>,
-    /// Those of them that the run does not name.
+    /// More that are ok, which the run does not name.
     pub more: u32,
 }
 
@@ -56,11 +56,11 @@ impl Ended {
         self.ok.len() + self.more as usize
     }
 
-    /// A test may end well with fewer subtests that ran: one that was ok and is not, or is no more, is a loss.
+    /// A test may end as ok with fewer subtests: losing one that was ok is worse.
     pub fn is_worse_than(&self, before: &Ended) -> bool {
         let has_lost = match (before.more, self.more) {
             (0, 0) => !before.ok.is_subset(&self.ok),
-            // Which of them are named depends on how many there are.
+            // A run names only the first subtests: compare numbers.
             _ => self.count() < before.count(),
         };
         self.end > before.end || (self.end == before.end && has_lost)
@@ -80,7 +80,7 @@ impl Ended {
 }
 
 impl Value {
-    /// Records, or of a hit its instructions or branches.
+    /// Records of a trace; instructions or branches of a hit.
     pub fn count(&self) -> Option<u32> {
         match *self {
             Value::Records(records) => records,
@@ -95,7 +95,7 @@ impl Value {
         }
     }
 
-    /// In the metric's unit; none where there is no number.
+    /// In the metric's unit; none if it is not a number.
     pub fn number(&self) -> Option<f64> {
         match *self {
             Value::Records(records) => records.map(f64::from),

@@ -10,7 +10,8 @@ use tramplab_protocol::{Functions, Mechanism, message};
 
 pub const TEST_SYNTAX: &str = "attach/MECHANISM/FUNCTIONS";
 pub const METRIC_SYNTAX: &str = "attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
-     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), attach.MECHANISM.FUNCTIONS.[PHASE.]instructions";
+     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), \
+     attach.MECHANISM.FUNCTIONS.[PHASE.]instructions";
 
 /// `fentry/100`, `kprobe.multi/all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -86,7 +87,7 @@ pub enum Whose {
     /// The attaching thread's, its interrupts left out.
     #[strum(serialize = "instructions")]
     Thread,
-    /// Everybody's: work that a patch hands to a worker is in it, and the idle loop.
+    /// Those of all threads: of workers too, and of the idle loop.
     #[strum(serialize = "instructions_of_all")]
     All,
 }
@@ -96,8 +97,8 @@ impl Whose {
 }
 
 impl Metric {
-    /// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`. Without a phase,
-    /// instructions are those of attaching.
+    /// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`.
+    /// Instructions without a phase are those of attaching.
     pub fn parse(name: &str) -> Option<Metric> {
         let words: Vec<&str> = name.split('.').collect();
         // A mechanism's own dots come before the number of functions.
@@ -117,7 +118,7 @@ impl Metric {
         Some(Metric { test, number })
     }
 
-    /// How many functions it is to be of; none where that is not fixed.
+    /// The number of functions that the test asks for; none if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
         match self.test.functions {
             Functions::Count(count) => Some(count.get()),
@@ -136,7 +137,7 @@ impl Metric {
         matches!(self.number, Number::Time(_))
     }
 
-    /// Detaching waits for grace periods; who else runs meanwhile is no cost of it.
+    /// Other threads run while detaching waits for grace periods.
     pub fn repeats(&self) -> bool {
         matches!(self.number, Number::Instructions { whose: Whose::Thread, .. })
     }
@@ -155,17 +156,17 @@ impl fmt::Display for Metric {
     }
 }
 
-/// Attaching, measured in one guest after the other.
+/// The measurement, in one guest after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
-    /// Against the host's clock.
+    /// Guests with the free clock.
     pub boots: Vec<AttachBoot>,
-    /// Against the exact one, where that was asked for: one guest, as all would be the same.
+    /// The guest with the exact clock, if the suite asks for one. A second would measure the same.
     pub exact: Option<AttachBoot>,
-    /// Where the time of a further round went, by phase and way of measuring.
+    /// Profiles of one more round, by phase and way of measuring.
     pub explained: Vec<Summary>,
-    /// Why what was to be explained is not.
+    /// Why a profile that was asked for is missing.
     pub unexplained: Vec<String>,
 }
 
@@ -173,15 +174,16 @@ pub struct Attach {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBoot {
-    /// How many were attached to; which, `functions.txt` beside its console log says, of which this is the SHA-256.
+    /// How many functions were attached to. `functions.txt` beside the console log names them.
     pub functions: u32,
+    /// The hash of `functions.txt`.
     pub list_sha256: String,
-    /// Candidates the kernel refused: replaced by others, or, of all functions, left out.
+    /// Functions that the kernel refused. Others replace them, unless all functions were asked for.
     pub refused: Vec<message::Refusal>,
     pub programs: u32,
     pub links: u32,
     pub rounds: Vec<message::AttachRound>,
-    /// Where the time budget ended it.
+    /// Set if the time budget ended it.
     pub stopped: Option<message::Stopped>,
 }
 
@@ -194,19 +196,19 @@ impl Attach {
         self.unexplained.extend(next.unexplained);
     }
 
-    /// Those against the host's clock.
+    /// Rounds of guests with the free clock.
     pub fn rounds(&self) -> impl Iterator<Item = &message::AttachRound> {
         self.boots.iter().flat_map(|boot| &boot.rounds)
     }
 
-    /// Where the time budget of the rounds of [`Attach::rounds_of_a_clock`] ended them.
+    /// How far the time budget let the rounds of [`Attach::rounds_of_a_clock`] come.
     pub fn stopped(&self) -> Option<message::Stopped> {
         let exact = self.exact.iter().filter(|_| self.boots.is_empty());
-        // Of several the one that came least far.
+        // The boot that came least far.
         self.boots.iter().chain(exact).filter_map(|boot| boot.stopped).min_by_key(|stopped| stopped.attached)
     }
 
-    /// Those of one clock: the host's, or where that was not asked for the exact one.
+    /// Rounds of the free clock; if there are none, of the exact clock.
     pub fn rounds_of_a_clock(&self) -> impl Iterator<Item = &message::AttachRound> {
         let exact = self.exact.iter().filter(|_| self.boots.is_empty());
         self.boots.iter().chain(exact).flat_map(|boot| &boot.rounds)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `fault`: a guest made to fail on purpose. It proves that the harness notices, and is in no suite that measures.
+//! `fault`: a guest made to fail on purpose, to test the harness.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -58,8 +58,8 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A row of the waste table: a mechanism, and of one that runs at two points also the point.
-/// `fexit`, `kprobe.session/exit`.
+/// A row of the waste table: a mechanism, and the point if it runs at two. `fexit`,
+/// `kprobe.session/exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Row {
@@ -120,16 +120,18 @@ pub struct LbrWaste {
     pub source: BranchSource,
     pub mechanism: Mechanism,
     pub function: message::Symbol,
-    /// What the in-guest helper returned (bytes or negative errno).
+    /// Return value of the in-guest helper: bytes or a negative errno.
     pub snapshot_result: i64,
-    /// What the program was given at its last run, where the experiment was asked for: all of it equals the trace, or the cell is an error.
+    /// The records that the program got at its last run, if the suite asks for that experiment.
+    /// They equal the trace, else the cell is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered: Option<Delivered>,
-    /// Hits recorded; those an interrupt fell into, left out; those that agree with the first clean one.
+    /// Hits recorded; those with an interrupt, which are left out; those that agree with the first
+    /// clean one.
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,
-    /// Records that the CPU keeps, where they are the CPU's.
+    /// Records that the CPU keeps; none of virtual records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
     pub points: Vec<CapturePoint>,
@@ -142,24 +144,26 @@ pub struct Delivered {
     pub model: String,
     pub filter: String,
     pub depth: u32,
-    /// Those that are records, of the `depth` entries there are.
+    /// Entries that are records, of `depth` entries.
     pub records: u32,
 }
 
-/// What was recorded up to one capture point.
+/// The records up to one capture point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapturePoint {
     pub point: Point,
-    /// Newest first; `[0]` is the transfer into the snapshot. Unfiltered: every filter, model and depth is computed from these. The CPU's
-    /// own are those of `any`, as its driver returned them.
+    /// Newest first; `[0]` is the transfer into the snapshot. Virtual ones are unfiltered: every
+    /// filter, model and depth is computed from them. The CPU's own are those of `any`, as its
+    /// driver returned them.
     pub records: Vec<NamedRecord>,
-    /// What the CPU kept under each other filter, which was asked of it in hits of their own; empty of virtual ones.
+    /// The CPU's own records under each other filter, from hits of their own; empty of virtual
+    /// ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_filter: BTreeMap<String, Vec<NamedRecord>>,
-    /// SHA-256 over the records in symbolic form: equal digests, equal traces, whatever KASLR did.
+    /// SHA-256 over the records in symbolic form, which KASLR does not change.
     pub digest: String,
-    /// Wasted records by modelled CPU and filter; filters are named as perf does.
+    /// Wasted records by modelled CPU and filter, by perf's names.
     pub wasted: BTreeMap<String, BTreeMap<String, WasteCount>>,
 }
 
@@ -178,20 +182,21 @@ pub struct NamedRecord {
     pub from: Place,
     pub to: Place,
     pub kind: trace::Kind,
-    /// Added by rule, not observed: the static call that a kernel without a PMU driver patches out.
+    /// Added by rule, not observed: a kernel without a PMU driver patches this static call out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub modelled: bool,
 }
 
-/// Where the records come from.
+/// The source of branch records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum BranchSource {
     /// The TCG plugin.
     Virtual,
-    /// The CPU's LBR, passed through: what the guest's own `bpf_get_branch_snapshot` returned. Not comparable with virtual ones: the
-    /// driver's own branches are among them, and they reach no further back than the ring.
+    /// The CPU's LBR, passed through: the guest's own `bpf_get_branch_snapshot` returned them. Not
+    /// comparable with virtual ones: they have the driver's own branches, and no more records than
+    /// the ring.
     Hardware,
 }
 

@@ -42,7 +42,7 @@ impl Metric {
         }
     }
 
-    /// A time, or a rate, of several boots, which statistics judge.
+    /// A time or a rate of several boots, which statistics judge.
     pub fn is_time(&self) -> bool {
         match self {
             Metric::Attach(metric) => metric.is_time(),
@@ -69,7 +69,7 @@ impl Metric {
         }
     }
 
-    /// How many functions it is to be of; none where that is not fixed.
+    /// The number of functions that the test asks for; none if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
         match self {
             Metric::Attach(metric) => metric.asked_for(),
@@ -77,7 +77,8 @@ impl Metric {
         }
     }
 
-    /// How much more an exact number may be, where a number is tolerated and not a share.
+    /// How much more an exact number may be. Of instructions of attaching a share is tolerated
+    /// instead.
     pub fn tolerated(&self, tolerance: Tolerance) -> u32 {
         match self {
             Metric::Trigger(_) => tolerance.trigger,
@@ -104,7 +105,7 @@ impl Metric {
 }
 
 impl Kind {
-    /// How its metrics are named; none where it has no number.
+    /// The syntax of its metrics' names; none if it has no number.
     fn metric_syntax(self) -> Option<&'static str> {
         match self {
             Kind::LbrWaste => Some(lbr_waste::METRIC_SYNTAX),
@@ -118,7 +119,7 @@ impl Kind {
     }
 }
 
-/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`, `trigger.kprobe_multi.instructions`.
+/// `lbr_waste.kretprobe_multi.any`, `attach.fentry.1000.detach`.
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.test().kind().name();
@@ -134,8 +135,8 @@ impl fmt::Display for Metric {
     }
 }
 
-/// By the names in the tables of a comparison. Their parts may also have the names that suites give them
-/// (`kprobe.multi`, `kprobe.session/exit`).
+/// By the names in a comparison's tables. The names in suites are accepted as well (`kprobe.multi`,
+/// `kprobe.session/exit`).
 impl FromStr for Metric {
     type Err = UnknownMetric;
 
@@ -148,7 +149,8 @@ impl FromStr for Metric {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown metric `{name}`{}; expected one of: {}; \
-     e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, trigger.fentry.branches",
+     e.g. lbr_waste.kretprobe_multi.any, attach.fentry.1000.attach.instructions, \
+     trigger.fentry.branches",
     near.as_ref().map_or_else(String::new, |near| format!(", did you mean `{near}`?")),
     metric_syntax()
 )]
@@ -162,7 +164,7 @@ fn metric_syntax() -> String {
     all.join(", ")
 }
 
-/// The metric that was most probably meant, of those that have one name each.
+/// The most similar name of the metrics of waste and hits.
 fn nearest(name: &str) -> Option<String> {
     let wasted = lbr_waste::Metric::all().map(Metric::LbrWaste);
     let costs = trigger::Metric::all_alone().map(Metric::Trigger);

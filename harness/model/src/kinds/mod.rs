@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kinds of test: how their cells and metrics are named, and what `run.json` keeps of them.
 //!
-//! Each kind has a file of its name here, in `suite::kinds`, `analysis::compare::kinds` and `report::kinds`. Only the
-//! enums below know all kinds. A name is parsed here and nowhere else.
+//! Each kind has a file of its name here, in `suite::kinds`, `analysis::compare::kinds` and
+//! `report::kinds`. One enum per layer knows all kinds. Names are parsed here and nowhere else.
 
 pub mod attach;
 pub mod bench;
@@ -21,7 +21,7 @@ use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
 use tramplab_protocol::Mechanism;
 
-/// What a cell measures, with its parameters.
+/// A test: its kind with the parameters that are in its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumDiscriminants)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[strum_discriminants(name(Kind), doc = "A test without its parameters.")]
@@ -47,7 +47,7 @@ impl Kind {
         self.into()
     }
 
-    /// How its cells are named; none where nobody asks for one by name.
+    /// The syntax of its cells' names; none if no user names one.
     fn test_syntax(self) -> Option<&'static str> {
         match self {
             Kind::LbrWaste => Some(lbr_waste::TEST_SYNTAX),
@@ -129,7 +129,7 @@ impl FromStr for Test {
     }
 }
 
-/// What a cell measured. A build and a fault measure nothing.
+/// The measurement of a cell. A build and a fault measure nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measurement {
@@ -155,7 +155,7 @@ impl Measurement {
     }
 }
 
-/// An address, named.
+/// An address with its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
@@ -167,12 +167,12 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// A name as a part of a metric's name, whose parts are separated by dots.
+/// A name as part of a metric's name: dots separate the parts.
 fn plain(name: &str) -> String {
     name.replace(['.', '/'], "_")
 }
 
-/// By its own name, or as it is written in metrics: `kprobe.multi`, `kprobe_multi`.
+/// By the name in cells or in metrics: `kprobe.multi`, `kprobe_multi`.
 fn mechanism(name: &str) -> Option<Mechanism> {
     Mechanism::ALL.into_iter().find(|known| plain(known.name()) == plain(name))
 }

@@ -15,7 +15,7 @@ pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[+BESIDE].COST";
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub mechanism: Mechanism,
-    /// What else is attached to the function.
+    /// Attached to the same function as well.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
 }
@@ -48,7 +48,7 @@ pub struct Metric {
 pub enum Cost {
     Instructions,
     Branches,
-    /// Longer with the program than without.
+    /// Time with the program less time without.
     Time,
 }
 
@@ -61,7 +61,7 @@ impl Cost {
 }
 
 impl Metric {
-    /// Those of mechanisms that nothing is attached beside.
+    /// All metrics of tests with nothing attached beside.
     pub fn all_alone() -> impl Iterator<Item = Metric> {
         let alone = |mechanism| Test { mechanism, beside: BesideSet::default() };
         Mechanism::ALL
@@ -96,21 +96,22 @@ impl fmt::Display for Metric {
     }
 }
 
-/// What a hit of the empty program costs.
+/// The measurement of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
     pub mechanism: Mechanism,
     pub function: message::Symbol,
-    /// None under KVM, where no plugin counts.
+    /// None under KVM: the plugin needs TCG.
     pub cost: Option<TriggerCost>,
-    /// Triggers per timed round, and guest nanoseconds of each round, with the program attached and without.
+    /// Triggers per timed round. Guest nanoseconds of each round, with the program attached and
+    /// without.
     pub timed: u32,
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
 }
 
-/// Counted, of the hits that no interrupt fell into.
+/// Counts of the hits without an interrupt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerCost {
@@ -138,15 +139,16 @@ impl TriggerCost {
     }
 }
 
-/// What runs between the function and its body (`entry`), or between its `ret` and its caller (`exit`).
+/// The code between the function's entry and its body (`entry`), or between its `ret` and its
+/// caller (`exit`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerPart {
     pub point: Point,
     pub instructions: u32,
-    /// Taken branches. The function's own `ret`, which an exit part begins with, is none of them.
+    /// Taken branches, without the function's own `ret`, with which an exit part begins.
     pub branches: u32,
-    /// Oldest first: the first leaves the function, the last comes back to it or to its caller.
+    /// Oldest first: the first leaves the function, the last returns to it or to its caller.
     pub records: Vec<TriggerRecord>,
 }
 
@@ -156,6 +158,7 @@ pub struct TriggerRecord {
     pub from: Place,
     pub to: Place,
     pub kind: trace::Kind,
-    /// Run since the record before, this branch included; 0 of a part's first, which the function itself ran.
+    /// Executed since the record before, with this branch; 0 for a part's first record, which the
+    /// function itself executes.
     pub instructions: u32,
 }

@@ -46,7 +46,8 @@ pub struct Run {
     pub tolerance: Tolerance,
     /// One for each architecture that it was measured on.
     pub kernels: Vec<Kernel>,
-    /// The series whose base and head were measured, once for each architecture; none of a run that compares nothing.
+    /// The series whose base and head were measured, once for each architecture; none of a run that
+    /// compares nothing.
     pub series: Vec<Series>,
     pub cells: Vec<Cell>,
     /// Not ended yet, or ended by Ctrl-C or a signal.
@@ -147,13 +148,15 @@ impl Run {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
     }
 
-    /// What a reader must know of one that was interrupted, or has not ended: what it does not have is no pass.
+    /// What a reader must know of one that was interrupted, or has not ended: what it does not have
+    /// is no pass.
     pub fn interruption(&self) -> Option<String> {
         let missing = self.missing.len();
         let selected = missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
         let how = self.how_it_ended();
         self.interrupted.then(|| match missing {
-            // Between two cells, while it was begun or ended; or in a file of before there was `missing`.
+            // Between two cells, while it was begun or ended; or in a file of before there was
+            // `missing`.
             0 => format!("The run {how}."),
             _ => format!(
                 "The run {how}: {missing} of {selected} cells left no result: {}.",
@@ -200,14 +203,16 @@ pub struct Tolerance {
     pub trigger: u32,
     /// Per cent by which a time, its whole confidence interval, may be longer.
     pub time_percent: f64,
-    /// Per cent by which what attaching takes by the exact clock, and its instructions, may be more.
+    /// Per cent by which what attaching takes by the exact clock, and its instructions, may be
+    /// more.
     pub exact_percent: f64,
 }
 
 impl Default for Tolerance {
     fn default() -> Tolerance {
-        // Waste and the cost of a hit are exact. A time under TCG moves by some per cent with the layout of the code alone. What
-        // attaching executes moves by a third of a per cent where 64 functions are added that nobody calls.
+        // Waste and the cost of a hit are exact. A time under TCG moves by some per cent with the
+        // layout of the code alone. What attaching executes moves by a third of a per cent where 64
+        // functions are added that nobody calls.
         Tolerance { wasted: 0, trigger: 0, time_percent: 5.0, exact_percent: 0.5 }
     }
 }
@@ -220,16 +225,17 @@ pub struct Kernel {
     pub arch: Arch,
     /// Where it came from, e.g. `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
     pub source: String,
-    /// The commit that was built; none where the sources are no repository's, or patches were put on them. Files of older versions do
-    /// not have it.
+    /// The commit that was built; none where the sources are no repository's, or patches were put
+    /// on them. Files of older versions do not have it.
     #[serde(default)]
     pub commit: Option<String>,
     /// None of a kernel that could not be built.
     pub image_sha256: Option<String>,
-    /// Of its configuration, where that is known; the file itself is `kernels/ARCH/NAME.config` in the run's folder.
+    /// Of its configuration, where that is known; the file itself is `kernels/ARCH/NAME.config` in
+    /// the run's folder.
     pub config_sha256: Option<String>,
-    /// Whether its configuration has PARAVIRT_XXL, where that is known: drivers then read and write MSRs by calls. Files
-    /// of older versions do not have it.
+    /// Whether its configuration has PARAVIRT_XXL, where that is known: drivers then read and write
+    /// MSRs by calls. Files of older versions do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paravirt_xxl: Option<bool>,
     pub build: Option<Build>,
@@ -260,7 +266,8 @@ pub struct Series {
     pub reverse: bool,
     /// In the order of the patches; the first is the base, the last the head.
     pub steps: Vec<Step>,
-    /// Kernels that are the base with code that nobody calls: how far they differ from it is layout.
+    /// Kernels that are the base with code that nobody calls: how far they differ from it is
+    /// layout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placebos: Vec<String>,
 }
@@ -404,7 +411,8 @@ pub struct CellId {
 }
 
 impl CellId {
-    /// `x86_64/6.12/tcg/lbr_waste/fexit`: the test's name for nextest, and the cell's folder under `cells/`.
+    /// `x86_64/6.12/tcg/lbr_waste/fexit`: the test's name for nextest, and the cell's folder under
+    /// `cells/`.
     pub fn name(&self) -> String {
         format!("{}/{}/{}/{}", self.arch.name(), self.kernel, self.accel.name(), self.test.name())
     }
@@ -484,7 +492,8 @@ impl Cell {
 /// Between the names of several clock sources.
 pub const CLOCKS_APART: &str = ", ";
 
-/// A clock source by its last name: `tsc-early` is `tsc` before the kernel has measured its speed a second time.
+/// A clock source by its last name: `tsc-early` is `tsc` before the kernel has measured its speed a
+/// second time.
 fn settled(clock_source: &str) -> &str {
     clock_source.strip_suffix("-early").unwrap_or(clock_source)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attaching, in tables: how long it took, how that grows, and where the time went.
+//! `attach`: times, how they grow with the number of functions, and profiles.
 
 use super::Report;
 use crate::{
@@ -24,9 +24,9 @@ use tramplab_protocol::{
     message::{AttachRound, Explain, Stopped},
 };
 
-/// Functions, and waits, of a phase that are named.
+/// Functions and waits that are named per phase.
 const NAMED: usize = 4;
-/// Per cent of the phase below which none is.
+/// Smaller shares of a phase, in per cent, are not named.
 const LEAST_PERCENT: f64 = 1.0;
 
 pub struct Attaching;
@@ -61,7 +61,7 @@ impl Report for Attaching {
         tables.into_iter().flatten().collect()
     }
 
-    /// The median time, and the attaching thread's instructions where they were counted.
+    /// The median time, and the attaching thread's instructions if they were counted.
     fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
         let mut times = ByKernel::new(groups);
         let mut counted = ByKernel::new(groups);
@@ -97,13 +97,13 @@ fn median_time(attach: &Attach) -> String {
     }
 }
 
-/// Instructions of the attaching thread, to attach; none where they were not counted.
+/// Instructions that the attaching thread executes to attach; none if they were not counted.
 fn to_attach(attach: &Attach) -> Option<u64> {
     let counted = |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
     attach.explained.iter().find(counted).map(|summary| summary.totals.task)
 }
 
-/// Attach cells; how each ended where it has no measurement.
+/// Attach cells with their measurement, or how they ended without one.
 fn attaches<'a>(
     cells: &[&'a Cell],
 ) -> impl Iterator<Item = (attach::Test, Result<&'a Attach, &'static str>)> {
@@ -182,8 +182,8 @@ fn reached(functions: Functions, boot: &AttachBoot) -> String {
 fn budget_note(test: attach::Test, clock: &str, stopped: &Stopped) -> String {
     let Stopped { wanted, attached, detached, seconds } = stopped;
     format!(
-        "{test}, {clock} clock: the budget of {seconds} s ended it: {attached} of {wanted} attached, \
-         {detached} of them detached; its times are of that many."
+        "{test}, {clock} clock: the budget of {seconds} s ended it: {attached} of {wanted} \
+         attached, {detached} of them detached; its times are of that many."
     )
 }
 
@@ -207,7 +207,7 @@ fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
     values.get(values.len() / 2).copied()
 }
 
-/// How the time grows with the number of functions, where there are enough sizes.
+/// Exponents of growth with the number of functions, if there are enough sizes.
 fn growth(cells: &[&Cell]) -> Option<Table> {
     type Points = Vec<(f64, f64)>;
     let mut series: BTreeMap<(Mechanism, &str), Points> = BTreeMap::new();
@@ -217,7 +217,7 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
             let point = value.map(|value| (f64::from(functions), value));
             series.entry((mechanism, of)).or_default().extend(point);
         };
-        // Boots that a budget ended are of different numbers of functions, and have no common time.
+        // A time budget may end boots at different numbers of functions: they have no common time.
         let one_number = attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
         if let Some(boot) = attach.boots.first().filter(|_| one_number) {
             let median = |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
@@ -257,8 +257,9 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
         })
         .collect();
     let notes = vec![
-        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named (from 100 on, where there are \
-         three): 1 grows in proportion, 0 not at all; ± is the exponent's standard error."
+        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named \
+         (from 100 on, where there are three): 1 grows in proportion, 0 not at all; ± is the \
+         exponent's standard error."
             .to_owned(),
     ];
     let header = ["mechanism", "of", "exponent", "r²", "sizes"].map(str::to_owned).to_vec();
@@ -270,7 +271,7 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
     })
 }
 
-/// Each explained phase, with the name of its row.
+/// Profiled phases with their rows' names.
 fn explained<'a>(cells: &[&'a Cell], how: Explain) -> impl Iterator<Item = (String, &'a Summary)> {
     attaches(cells).filter_map(|(test, measured)| Some((test.to_string(), measured.ok()?))).flat_map(
         move |(name, attach)| {
@@ -280,7 +281,7 @@ fn explained<'a>(cells: &[&'a Cell], how: Explain) -> impl Iterator<Item = (Stri
     )
 }
 
-/// On the CPU and waiting add up to the wall time; what is missing is named.
+/// Time on the CPU and waiting should add up to the wall time. The remainder is shown.
 fn time_explained(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = explained(cells, Explain::Sampled)
         .map(|(name, summary)| {
@@ -301,22 +302,25 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
     let header =
         ["cell", "phase", "rounds", "wall", "on CPU", "waiting", "remainder"].map(str::to_owned).to_vec();
     (!rows.is_empty()).then(|| Table {
-        caption: "Where the attaching thread's time went, ms of guest time, all rounds together (sampled)".to_owned(),
+        caption: "Where the attaching thread's time went, ms of guest time, all rounds together \
+                  (sampled)"
+            .to_owned(),
         header,
         rows,
         notes: vec![
-            "remainder: neither the thread's by the scheduler's accounts nor between two of its switches; mostly the time from a \
-             wake-up that is to preempt the thread until the switch. Between the phases of the last round names are read: a grace \
-             period that detaching would have waited for may end meanwhile."
+            "remainder: neither the thread's by the scheduler's accounts nor between two of its \
+             switches; mostly the time from a wake-up that is to preempt the thread until the \
+             switch. Between the phases of the last round names are read: a grace period that \
+             detaching would have waited for may end meanwhile."
                 .to_owned(),
         ],
     })
 }
 
-/// Of what takes a PMU; the rest is in the times.
+/// Events that need a PMU.
 const COUNTED: [&str; 4] = ["cycles", "instructions", "branches", "branch-misses"];
 
-/// As `perf stat` has it, where the guest has a PMU.
+/// As in `perf stat`, if the guest has a PMU.
 fn counted(cells: &[&Cell]) -> Option<Table> {
     let mut rows = Vec::new();
     let mut estimated = false;
@@ -383,7 +387,7 @@ fn waits(cells: &[&Cell]) -> Option<Table> {
     })
 }
 
-/// Of the scheduler and what all waiting has in common: not where a wait comes from.
+/// Functions of the scheduler, which all waits have in common.
 const WAITING: [&str; 14] = [
     "__schedule",
     "schedule",
@@ -401,7 +405,7 @@ const WAITING: [&str; 14] = [
     "raw_irqentry_exit_cond_resched",
 ];
 
-/// The innermost function that has a reason to wait, and its caller.
+/// The innermost function outside the scheduler, and its caller.
 fn waited_in(stack: &[String]) -> String {
     let mut telling = stack.iter().filter(|name| !WAITING.contains(&name.as_str()));
     match (telling.next(), telling.next()) {
@@ -430,13 +434,14 @@ fn instructions(cells: &[&Cell]) -> Option<Table> {
         header: header.map(str::to_owned).to_vec(),
         rows,
         notes: vec![
-            "Under the exact clock they repeat; under the free one interrupts come elsewhere each time."
+            "Under the exact clock they repeat; under the free one interrupts come elsewhere each \
+             time."
                 .to_owned(),
         ],
     })
 }
 
-/// The functions that cost the attaching thread most, itself and not what it calls.
+/// The functions in which the attaching thread spent most, without what they call.
 fn functions(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = [Explain::Exact, Explain::Sampled]
         .into_iter()
@@ -444,7 +449,7 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
         .map(|(name, summary)| {
             let how = match summary.unit {
                 Unit::Instructions => "exact".to_owned(),
-                // A share of a few says little.
+                // Few samples make the shares rough.
                 Unit::Samples | Unit::Nanoseconds => format!("{} samples", summary.totals.task),
             };
             let percent = |own: u64| 100.0 * own as f64 / (summary.totals.task as f64).max(1.0);
@@ -488,27 +493,29 @@ fn compared_times(all: &Comparison) -> Option<Table> {
         .collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
-        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric mean of head / base over \
-         pairs of boots, with a confidence interval that holds for all times together (95 %)."
+        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric \
+         mean of head / base over pairs of boots, with a confidence interval that holds for all \
+         times together (95 %)."
             .to_owned(),
     ];
     (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
 }
 
-/// What repeats of attaching.
+/// The numbers of attaching that repeat.
 fn compared_exactly(all: &Comparison) -> Option<Table> {
     let is_exact =
         |c: &&Compared| matches!(number(c), Some(Number::ExactTime(_) | Number::Instructions { .. }));
     let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(comparison::judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let mut notes = vec![
-        "exact: time by the clock that counts instructions, waiting included, the median round. instructions: the attaching \
-         thread's own, interrupts left out."
+        "exact: time by the clock that counts instructions, waiting included, the median round. \
+         instructions: the attaching thread's own, interrupts left out."
             .to_owned(),
     ];
     if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
         notes.push(
-            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures how far."
+            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures \
+             how far."
                 .to_owned(),
         );
     }

@@ -9,7 +9,7 @@ use tramplab_model::{
     table::Table,
 };
 
-/// A comparison has them in the table of `test_progs`.
+/// The table of `test_progs` compares them.
 pub struct Benchmark;
 
 impl Report for Benchmark {
@@ -33,9 +33,9 @@ impl Report for Benchmark {
         };
         let rows: Vec<_> = group.cells.iter().filter_map(row).collect();
         let table = (!rows.is_empty()).then(|| Table {
-            caption:
-                "The tree's bench, million hits per second of guest time, median (min..max) of all seconds"
-                    .to_owned(),
+            caption: "The tree's bench, million hits per second of guest time, median (min..max) of \
+                 all seconds"
+                .to_owned(),
             header: ["benchmark", "producers", "boots", "seconds", "M hits/s"].map(str::to_owned).to_vec(),
             rows,
             notes: Vec::new(),
@@ -44,7 +44,7 @@ impl Report for Benchmark {
     }
 }
 
-/// Million hits per second: of all seconds of all boots.
+/// Million hits per second, over all seconds of all boots.
 fn rate(bench: &Bench) -> Option<Spread> {
     Spread::of(bench.boots.iter().flat_map(|boot| boot.hits.iter().copied()))
 }

@@ -4,7 +4,7 @@
 use super::{Report, test_progs::subtests};
 use tramplab_model::run::{Cell, Measurement};
 
-/// The tables of `test_progs` have them.
+/// The tables of `test_progs` show them.
 pub struct Kselftest;
 
 impl Report for Kselftest {

@@ -64,7 +64,7 @@ impl Report for Waste {
         };
         let measured: Vec<(&str, Measured)> =
             rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
-        // Under one accelerator all are of one source, and on one machine of one depth.
+        // One accelerator has one source of records, and one machine one depth.
         let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
         let depths = ring.as_ref().map_or_else(|| model.depths(), std::slice::from_ref);
         let whose = whose(group.is_hardware(), model);
@@ -119,7 +119,7 @@ impl Report for Waste {
         listings
     }
 
-    /// In `any`.
+    /// Under the filter `any`.
     fn by_kernel(&self, groups: &[Group], view: &View) -> Vec<Table> {
         let mut wasted = ByKernel::new(groups);
         let mut models: Vec<&str> = Vec::new();
@@ -141,7 +141,7 @@ impl Report for Waste {
         wasted.table(groups, caption, "mechanism", |(_, name)| name).into_iter().collect()
     }
 
-    /// Every waste, a row per mechanism and point, a column per filter.
+    /// A row per mechanism and point, a column per filter.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
         let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
         for compared in &comparison.metrics {
@@ -163,7 +163,7 @@ impl Report for Waste {
     }
 }
 
-/// A row per mechanism and point: what was measured, or how the cell ended instead.
+/// A row per mechanism and point, with the measurement, or how the cell ended without one.
 fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
     let mut rows = Vec::new();
     for cell in &group.cells {
@@ -211,19 +211,20 @@ impl Measured<'_> {
     }
 }
 
-/// Virtual records have none of the driver's own: say how many a real CPU's would have.
+/// Virtual records have none of the driver's own. The notes say how many a real CPU would have.
 fn useful_notes(run: &Run, group: &Group, view: &View) -> Vec<String> {
     let paravirt_xxl = group.facts(run).and_then(|kernel| kernel.paravirt_xxl);
     let driver = of_the_driver(group.model(view), paravirt_xxl);
     std::iter::once(driver).chain(of_host(run, group, view)).collect()
 }
 
-/// How many of the ring's records are the driver's own; `paravirt_xxl` is unknown of runs of older versions.
+/// How many of the ring's records are the driver's own. Older runs do not have `paravirt_xxl`.
 fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
     let most = |branch| model.of_the_driver(branch, paravirt_xxl.unwrap_or(true));
     let Some(any) = most(Branch::Any) else {
         return format!(
-            "How many of these the driver takes is unknown: Linux has no driver that snapshots {model}."
+            "How many of these the driver takes is unknown: Linux has no driver that snapshots \
+             {model}."
         );
     };
     let others = Branch::ALL[1..].iter().filter_map(|&branch| Some((branch.name(), most(branch)?)));
@@ -238,8 +239,8 @@ fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
     }
 }
 
-/// Which model to ask for where the host's CPU is of another vendor than the one shown. The default is the same on every
-/// host, so that a suite's report is.
+/// The model to ask for, if the host's CPU is of another vendor than the one shown. The default
+/// does not depend on the host, so that a suite's report does not either.
 fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
     let shown = group.model(view);
     let host = Model::of_cpu(&run.host.cpu)?;
@@ -249,7 +250,7 @@ fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
         .then(|| format!("The host's CPU is of another vendor: --model {host} shows its depth, {depths}."))
 }
 
-/// The modelled CPU, or that it was none.
+/// The modelled CPU, or the hardware.
 fn whose(is_hardware: bool, model: Model) -> &'static str {
     if is_hardware { BranchSource::Hardware.name() } else { model.name() }
 }
@@ -285,11 +286,13 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
     if rows.iter().any(|(_, m)| is_modelled(m)) {
         notes.push(match arch {
             Arch::X86_64 => {
-                "Record #00 is modelled: without a PMU driver this kernel patches the static call out.".to_owned()
+                "Record #00 is modelled: without a PMU driver this kernel patches the static call \
+                 out."
+                    .to_owned()
             }
-            Arch::Arm64 => {
-                "Record #00 is modelled: this kernel's helper returns without a call, as its architecture has no static one.".to_owned()
-            }
+            Arch::Arm64 => "Record #00 is modelled: this kernel's helper returns without a call, as \
+                 its architecture has no static one."
+                .to_owned(),
         });
     }
     notes.extend(delivered(rows));
@@ -308,11 +311,12 @@ fn disagreeing(rows: &[(&str, Measured)]) -> Vec<String> {
     notes
 }
 
-/// What is otherwise than with virtual records.
+/// Differences to virtual records.
 fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
     let depth = rows.iter().find_map(|(_, m)| m.waste.depth).unwrap_or_default();
     let mut notes = vec![format!(
-        "Read from the CPU's own LBR of {depth} records: not to be compared with virtual records, and nothing older than the ring is seen."
+        "Read from the CPU's own LBR of {depth} records: not to be compared with virtual records, \
+         and nothing older than the ring is seen."
     )];
     let drivers: BTreeSet<usize> =
         rows.iter().filter_map(|(_, m)| hardware::of_the_driver(&m.waste.points[m.point].records)).collect();
@@ -321,13 +325,14 @@ fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
     {
         let count = if least == most { most.to_string() } else { format!("{least} to {most}") };
         notes.push(format!(
-            "In any, {count} of the wasted are the driver's own, from before it stopped the LBR; virtual records have none of these."
+            "In any, {count} of the wasted are the driver's own, from before it stopped the LBR; \
+             virtual records have none of these."
         ));
     }
     notes
 }
 
-/// Of the experiment that hands records to the guest's programs, if it was asked for.
+/// Cells whose programs were handed records, if the suite asks for that experiment.
 fn delivered(rows: &[(&str, Measured)]) -> Option<String> {
     let cells: BTreeMap<Mechanism, &Delivered> = rows
         .iter()
@@ -336,7 +341,8 @@ fn delivered(rows: &[(&str, Measured)]) -> Option<String> {
     let Delivered { model, filter, depth, .. } = *cells.values().next()?;
     let names: Vec<&str> = cells.keys().map(|mechanism| mechanism.name()).collect();
     Some(format!(
-        "Experiment: in the guest, the programs of these were handed {depth} entries each ({model}, {filter}), all as in the trace: {}.",
+        "Experiment: in the guest, the programs of these were handed {depth} entries each \
+         ({model}, {filter}), all as in the trace: {}.",
         names.join(", ")
     ))
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kinds of test: a cell's line, and the tables and listings of a kernel and of a comparison. A file for each kind.
+//! The kinds of test: a cell's line, and the tables and listings of a kernel and of a comparison.
+//! Each kind has a file.
 
 mod attach;
 mod bench;
@@ -21,35 +22,35 @@ use tramplab_model::{
     table::Table,
 };
 
-/// What a report says of a kind. A method that is left out says nothing.
+/// The parts of reports on a kind. A method that is left out adds nothing.
 pub trait Report {
-    /// What a cell that passed measured, in a line.
+    /// The measurement of a cell that passed, in a line.
     fn line(&self, _cell: &Cell) -> String {
         String::new()
     }
 
-    /// One kernel's cells.
+    /// Tables of one kernel's cells.
     fn tables(&self, _run: &Run, _group: &Group, _view: &View) -> Vec<Table> {
         Vec::new()
     }
 
-    /// One kernel's records, where listings are asked for.
+    /// Records of one kernel's cells, if the view asks for listings.
     fn listings(&self, _group: &Group, _view: &View) -> Vec<Listing> {
         Vec::new()
     }
 
-    /// Kernels side by side.
+    /// Tables with a column for each kernel.
     fn by_kernel(&self, _groups: &[Group], _view: &View) -> Vec<Table> {
         Vec::new()
     }
 
-    /// Base against head.
+    /// Tables of base against head.
     fn compared(&self, _comparison: &Comparison) -> Vec<Table> {
         Vec::new()
     }
 }
 
-/// In the order of a report's tables.
+/// The order of a report's tables.
 const ORDER: [Kind; Kind::COUNT] = [
     Kind::LbrWaste,
     Kind::Trigger,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `test_progs`: how tests of the tree's own ended, those of `kselftest` as well.
+//! `test_progs`: how the tree's own tests ended. Its tables show `kselftest` as well.
 
 use super::Report;
 use crate::{comparison, content::View, group::Group};
@@ -40,7 +40,7 @@ impl Report for TestProgs {
         table.into_iter().collect()
     }
 
-    /// All of the tree's own, `bench` as well.
+    /// All of the tree's own tests, with `bench` and `kselftest`.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
         let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
         let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();

@@ -64,15 +64,15 @@ impl Report for Hit {
                 "Under KVM nothing counts instructions and branches: only times are measured.".to_owned(),
             );
         }
-        let caption =
-            "Cost of a hit of the empty program: instructions, taken branches, guest time with it less without, median (min..max)"
-                .to_owned();
+        let caption = "Cost of a hit of the empty program: instructions, taken branches, guest time with \
+             it less without, median (min..max)"
+            .to_owned();
         let header = HEADER.map(str::to_owned).to_vec();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
         table.into_iter().collect()
     }
 
-    /// Part by part.
+    /// One for each part of a hit.
     fn listings(&self, group: &Group, view: &View) -> Vec<Listing> {
         if view.listings.is_empty() {
             return Vec::new();
@@ -121,7 +121,7 @@ impl Report for Hit {
 
 const HEADER: [&str; 7] = ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
 
-/// The trigger cells, measured or not.
+/// Trigger cells with their measurement, or how they ended without one.
 fn triggers<'a>(
     group: &'a Group,
 ) -> impl Iterator<Item = (trigger::Test, Result<&'a Trigger, &'static str>)> + use<'a> {
@@ -153,13 +153,13 @@ fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
     (agree < clean).then(|| format!("{name}: only {agree} of {clean} undisturbed hits agree."))
 }
 
-/// Nanoseconds that a hit takes longer with the program than without, round by round.
+/// Nanoseconds of a hit with the program less those without, round by round.
 fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
     let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
     Spread::of(rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(trigger.timed)))
 }
 
-/// Triggers per second with the program attached: the system call that makes each is part of it.
+/// Triggers per second with the program attached. Each takes a system call.
 fn hits_per_second(trigger: &Trigger) -> Option<f64> {
     let ns = Spread::of(trigger.attached_ns.iter().map(|&ns| ns as f64))?.median;
     (ns > 0.0).then(|| f64::from(trigger.timed) * 1e9 / ns)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `attach`: rounds of attaching and detaching against the clock, and a further one that is explained.
+//! `attach`: times rounds of attaching and detaching, and profiles one more round.
 
 use super::{COMPARED_BOOTS, FEWEST_BOOTS, Kind};
 use crate::{
@@ -28,12 +28,13 @@ use tramplab_protocol::{
 };
 use tramplab_vm::brief;
 
-/// Functions of a summary; the whole profile is in its file.
+/// Functions and waits that a summary keeps; the whole profile is in its file.
 const COSTS: usize = 40;
 const WAITS: usize = 20;
-/// The list of what was attached to, a name per line, in the guest's folder.
+/// The functions that were attached to, a name per line, in the guest's folder.
 const LIST: &str = "functions.txt";
-/// Detaching single links waits for an RCU tasks grace period each: minutes for a thousand.
+/// Each single link waits for an RCU tasks grace period when it is detached: a thousand take
+/// minutes.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,25 +44,26 @@ pub struct Group {
     #[serde(deserialize_with = "filled")]
     pub functions: Vec<Functions>,
     pub rounds: NonZeroU32,
-    /// Guests, one after the other, each with all rounds; when base and head are compared, theirs alternate.
+    /// Guests, one after the other, each with all rounds. Those of base and head alternate.
     pub boots: Option<NonZeroU32>,
     /// Chooses the functions.
     #[serde(default)]
     pub seed: u64,
-    /// Of guest time, for loading, attaching and detaching each, where every function has a link of its own.
+    /// Guest time for each of loading, attaching and detaching, where each function has its own
+    /// link.
     pub seconds: Option<NonZeroU32>,
     #[serde(default)]
     pub clock: Clocks,
-    /// How a further round is explained.
+    /// Profiles one more round in these ways.
     #[serde(default)]
     pub explain: BTreeSet<Explain>,
 }
 
-/// In each guest whose times are taken, where only one number is asked for.
+/// Rounds of each timed guest, where a bisection asks for one number.
 const ROUNDS: NonZeroU32 = nonzero(3);
 
 impl Group {
-    /// Measures no more than the number takes; one round where there is none.
+    /// Measures only what the number needs; one round if there is no number.
     pub fn only(test: attach::Test, number: Option<Number>) -> Group {
         let (clock, rounds, explain) = match number {
             Some(Number::Instructions { .. }) => {
@@ -83,7 +85,7 @@ impl Group {
         }
     }
 
-    /// Replaces the clocks and the explanations that the command line names.
+    /// Replaces the clocks and explanations by those of the command line, if it has any.
     pub fn set(&mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) {
         self.clock = clocks.unwrap_or(self.clock);
         self.explain = explanations.unwrap_or(&self.explain).clone();
@@ -115,7 +117,7 @@ impl super::Group for Group {
     }
 }
 
-/// By which clocks attach times are measured.
+/// The clocks that attach times are measured by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clocks {
@@ -139,7 +141,7 @@ impl Clocks {
 pub struct Work {
     pub test: attach::Test,
     pub rounds: u32,
-    /// Guests with the host's clock.
+    /// Guests with the free clock.
     pub boots: u32,
     pub seed: u64,
     pub seconds: Option<u32>,
@@ -152,8 +154,8 @@ impl Kind for Work {
         Test::Attach(self.test)
     }
 
-    /// Several guests are asked for where each is to have its addresses at random, which those that are restored from one
-    /// have in common.
+    /// Guests restored from one snapshot share their random addresses; several boots are to differ
+    /// in them.
     fn may_restore(&self) -> bool {
         self.boots == 1
     }
@@ -178,20 +180,25 @@ impl Kind for Work {
 
     fn only_tcg(&self) -> Option<&'static str> {
         (self.clock.exact() || self.explain.contains(&Explain::Exact)).then_some(
-            "the exact clock and exact profiles count instructions, which only TCG does; use --accel auto, or --clock free --explain sampled",
+            "the exact clock and exact profiles count instructions, which only TCG does; use \
+             --accel auto, or --clock free --explain sampled",
         )
     }
 
     fn too_many_cpus(&self, cpus: u32) -> Option<String> {
-        (self.clock.exact() && cpus > 1).then(|| format!(
-            "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
-        ))
+        (self.clock.exact() && cpus > 1).then(|| {
+            format!(
+                "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, \
+                 where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
+            )
+        })
     }
 
     fn no_virtme(&self) -> Option<&'static str> {
         self.clock.exact().then_some(
-            "the exact clock needs a guest that nothing reaches from outside while it measures, and virtme-ng's root comes from \
-             the host when the host has the time; use --clock free, or --vm qemu",
+            "the exact clock needs a guest that nothing reaches from outside while it measures, \
+             and virtme-ng's root comes from the host when the host has the time; use --clock \
+             free, or --vm qemu",
         )
     }
 
@@ -218,26 +225,26 @@ impl Kind for Work {
 }
 
 impl Work {
-    /// A guest does these in this order.
+    /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
         let &Work { test: attach::Test { mechanism, functions }, rounds, seed, seconds, .. } = self;
         let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
         let explained = |how: Explain| {
-            // Exact counts are the same in every round; samples are the more the better.
+            // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };
             Command::Explain(ExplainRequest { attach: AttachRequest { rounds, ..request.clone() }, how })
         };
-        // Once: in the last guest of its clock.
+        // Only the last guest of a clock explains.
         let explain = self.explain.iter().copied().filter(|&how| is_last && self.explains(how, clock));
         std::iter::once(Command::Attach(request.clone())).chain(explain.map(explained)).collect()
     }
 
-    /// A guest with this clock explains a round so.
+    /// A guest with this clock profiles a round in this way.
     fn explains(&self, how: Explain, clock: Clock) -> bool {
         match how {
-            // Where there is an exact clock, so that interrupts come at the same places as well.
+            // Under the exact clock, if there is one, interrupts come at the same places too.
             Explain::Exact => self.clock.exact() == (clock == Clock::Exact),
-            // Where the host's time passes, as for any user of perf.
+            // Under the free clock, if there is one: as any user of perf samples.
             Explain::Sampled => self.clock.free() == (clock == Clock::Free),
         }
     }
@@ -255,8 +262,7 @@ impl Work {
                     boot = Some(keep(reply, booted.folder)?);
                     if still_attached && commands.len() > 1 {
                         unexplained.push(
-                            "the links that its time budget left over would have been explained along"
-                                .to_owned(),
+                            "links that the time budget left over would have been profiled too".to_owned(),
                         );
                         break;
                     }
@@ -265,7 +271,7 @@ impl Work {
                     explained.extend(explanations(booted, *how, *reply)?);
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
-                // The times stand without it.
+                // The times are valid without the profile.
                 (_, Err(error)) if boot.is_some() => unexplained.push(brief(error.to_string())),
                 (_, Err(error)) => return Err(error.into()),
             }
@@ -278,7 +284,7 @@ impl Work {
     }
 }
 
-/// Both phases of a round that was explained.
+/// Summaries of attaching and detaching. The profiles are written to the cell's folder.
 fn explanations(booted: &mut Booted, how: Explain, reply: ExplainReply) -> Result<Vec<Summary>, Stop> {
     let (rounds, attached) = (reply.rounds, reply.functions);
     let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
@@ -293,7 +299,7 @@ fn explanations(booted: &mut Booted, how: Explain, reply: ExplainReply) -> Resul
     Ok(explained)
 }
 
-/// A guest that attached nothing, never, or something else, has measured nothing.
+/// Rejects replies that do not match the request.
 fn require_asked(asked: &AttachRequest, reply: &AttachReply) -> Result<(), Stop> {
     let (rounds, functions) = (reply.rounds.len(), reply.functions.len());
     if reply.mechanism == asked.mechanism
@@ -303,13 +309,14 @@ fn require_asked(asked: &AttachRequest, reply: &AttachReply) -> Result<(), Stop>
         return Ok(());
     }
     let message = format!(
-        "the guest was asked for {} rounds of {}, and answers of {rounds} of {} with {functions} functions",
+        "the guest was asked for {} rounds of {}, and answers of {rounds} of {} with {functions} \
+         functions",
         asked.rounds, asked.mechanism, reply.mechanism
     );
     Err(Stop::Error { kind: ErrorKind::Protocol, message })
 }
 
-/// The names of tens of thousands of functions are a file of their own.
+/// Writes the names of the functions, tens of thousands at most, to a file.
 fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
     let list: String = reply.functions.iter().map(|name| format!("{name}\n")).collect();
     let path = folder.join(LIST);
@@ -328,7 +335,7 @@ fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
     })
 }
 
-/// What a profile was made of.
+/// The guest and the phase that a profile is made from.
 struct Made<'a, 'b> {
     booted: &'a mut Booted<'b>,
     phase: Phase,
@@ -347,7 +354,7 @@ impl Made<'_, '_> {
         let failed = |error: &dyn std::fmt::Display| {
             Stop::harness(format!("failed to write {}: {error}", path.display()))
         };
-        // What a guest answered is in it: what could not be read again is not written.
+        // The guest's answer may be anything: write only a profile that can be read again.
         profile.check().map_err(|wrong| Stop::Error {
             kind: ErrorKind::Protocol,
             message: format!("what the guest says makes no profile: {wrong}"),
@@ -379,14 +386,15 @@ impl Made<'_, '_> {
     }
 }
 
-/// What the kernel counts itself, and under KVM what the CPU does: cycles of the PMU that QEMU emulates for arm64 are the time again.
+/// The kernel's own counters, and under KVM the CPU's. QEMU's emulated PMU for arm64 counts time as
+/// cycles.
 fn counted(counters: &[Counter], accel: Accel) -> Vec<Counter> {
     let is_kernels =
         |counter: &&Counter| ["task-clock", "context-switches"].contains(&counter.event.as_str());
     counters.iter().filter(|counter| accel == Accel::Kvm || is_kernels(counter)).cloned().collect()
 }
 
-/// The plugin's counts, named. The `number`th of this guest.
+/// Reads the `number`th file of counts of this guest's plugin, and names its addresses.
 fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     let path = counts::file_name(made.booted.folder, number);
     let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
@@ -398,7 +406,7 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     let symbols = made.booted.resolve(count::addresses(&counts))?;
     let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
     let file = made.save(&profile, How::Exact)?;
-    // All of it is in the profile now. Failing only leaves it there.
+    // The profile has all of it. An error only leaves the file.
     let _ = fs::remove_file(&path);
     Ok(made.summary(Explain::Exact, reply, &profile, file))
 }

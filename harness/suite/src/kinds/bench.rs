@@ -18,9 +18,9 @@ use tramplab_model::{
     selftests::{Name, Wanted},
 };
 
-/// Seconds that bench runs before those that count.
+/// Seconds that bench runs before it counts.
 const WARMUP: u32 = 1;
-/// What bench takes beside its seconds: loading programs, and attaching them.
+/// Seconds that bench takes to load and attach programs.
 const SETUP: u32 = 120;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// As short as can be: only how it ends is asked for.
+    /// One second: a bisection only asks how it ends.
     pub fn only(test: bench::Test) -> Group {
         Group { triggers: vec![test.benchmark], seconds: one(), producers: one() }
     }
@@ -53,7 +53,7 @@ fn one() -> NonZeroU32 {
 
 impl super::Group for Group {
     fn work(&self, compared: bool) -> Vec<super::Work> {
-        // Only side by side with another kernel's, boot by boot, would they say anything of it.
+        // Rates mean something only beside another kernel's, boot by boot.
         let boots = if compared { COMPARED_BOOTS } else { 1 };
         let (seconds, producers) = (self.seconds.get(), self.producers.get());
         let work = |&benchmark| {
@@ -86,17 +86,8 @@ impl Kind for Work {
         Test::Bench(self.test)
     }
 
-    /// What is kept is of the root without the tree's tests.
-    fn may_restore(&self) -> bool {
-        false
-    }
-
     fn is_timed(&self) -> bool {
         true
-    }
-
-    fn reduce_to_exact(&mut self) -> bool {
-        false
     }
 
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {

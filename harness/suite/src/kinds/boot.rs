@@ -6,7 +6,7 @@ use crate::guest::{Booted, Stop};
 use serde::{Deserialize, Serialize};
 use tramplab_model::run::{Measurement, Test};
 
-/// One test without parameters.
+/// One test without parameters: `boot: {}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {}
@@ -25,16 +25,7 @@ impl Kind for Work {
         Test::Boot
     }
 
-    /// A guest that is restored says nothing of the kernel's boot.
-    fn may_restore(&self) -> bool {
-        false
-    }
-
     fn is_timed(&self) -> bool {
-        false
-    }
-
-    fn reduce_to_exact(&mut self) -> bool {
         false
     }
 

@@ -45,10 +45,6 @@ impl Kind for Work {
         false
     }
 
-    fn reduce_to_exact(&mut self) -> bool {
-        false
-    }
-
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
         let fault = self.test.fault;
         booted.vm.request(Command::Inject(fault), QUICK)??;

@@ -25,7 +25,7 @@ use tramplab_model::{
 pub struct Group {
     #[serde(deserialize_with = "filled")]
     pub programs: Vec<Program>,
-    /// That each may take.
+    /// Limit of each program.
     #[serde(default = "test_progs::default_limit")]
     pub seconds: NonZeroU32,
 }
@@ -56,7 +56,7 @@ impl super::Group for Group {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub test: kselftest::Test,
-    /// It may take.
+    /// Limit of the program.
     pub seconds: u32,
 }
 
@@ -65,16 +65,7 @@ impl Kind for Work {
         Test::Kselftest(self.test)
     }
 
-    /// What is kept is of the root without the tree's tests.
-    fn may_restore(&self) -> bool {
-        false
-    }
-
     fn is_timed(&self) -> bool {
-        false
-    }
-
-    fn reduce_to_exact(&mut self) -> bool {
         false
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `lbr_waste`: records the branches of some hits, and counts those that a tracer wastes.
+//! `lbr_waste`: records the branches of some hits, and counts the wasted ones.
 
 use super::Kind;
 use crate::{
@@ -119,7 +119,7 @@ impl Work {
     }
 }
 
-/// Budgets of waste are for the architecture's first modelled CPU.
+/// Judges by the architecture's first modelled CPU.
 pub fn over_budget(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
     let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return Vec::new() };
     let model = Model::choose(None, cell.id.arch);
@@ -144,7 +144,7 @@ fn over(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
     reasons
 }
 
-/// Budgets hold for virtual records: the CPU's own are other ones, and those of another CPU others again.
+/// Budgets hold for virtual records only: each real CPU has other ones.
 fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
     match &cell.measurement {
         Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => Some(measured),
@@ -152,7 +152,7 @@ fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
     }
 }
 
-/// Counts of every row and filter whose trace has the function.
+/// Counts by row and filter, where a record touches the function.
 pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
     let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
     let rows = measured.points.iter().map(|point| Row { mechanism: measured.mechanism, point: point.point });

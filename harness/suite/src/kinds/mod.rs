@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kinds of test: what a suite says of them, what their cells do, and how they judge themselves.
+//! The kinds of test: their keys in a suite's file, the work of their cells, their own verdicts.
 //!
-//! Each kind has a file. A [`Group`] of a suite's file makes the [`Work`] of cells. A planned cell is that work on a kernel.
+//! Each kind has a file. A [`Group`] of a suite's file makes the [`Work`] of cells. A planned cell
+//! is that work on a kernel.
 
 pub mod attach;
 pub mod bench;
@@ -40,12 +41,14 @@ pub enum TestGroup {
     Fault(fault::Group),
 }
 
-/// What a group of any kind says.
+/// A group of any kind.
 pub trait Group {
-    /// Its cells on one kernel. Where kernels are `compared`, timed cells have as many boots as statistics need.
+    /// The work of its cells on one kernel. If kernels are `compared`, timed work has as many boots
+    /// as statistics need.
     fn work(&self, compared: bool) -> Vec<Work>;
 
-    /// Adds what it takes of the tree's own tests; false if that is nothing. `files` in `prog_tests/` are a series'.
+    /// Adds the tree's own tests that it runs; false if it runs none. A series brings `files` in
+    /// `prog_tests/`.
     fn add_selftests(&self, _wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
         false
     }
@@ -57,7 +60,7 @@ pub trait Group {
 }
 
 impl TestGroup {
-    /// One test, measured no more than the metric takes.
+    /// A group of this one test, which measures only what the metric needs.
     pub fn only(test: &Test, metric: Option<&Metric>) -> TestGroup {
         match *test {
             Test::LbrWaste(test) => TestGroup::LbrWaste(lbr_waste::Group::only(test)),
@@ -72,7 +75,7 @@ impl TestGroup {
             Test::Bench(test) => TestGroup::Bench(bench::Group::only(test)),
             Test::TestProgs(test) => TestGroup::TestProgs(test_progs::Group::only(test)),
             Test::Kselftest(test) => TestGroup::Kselftest(kselftest::Group::only(test)),
-            // A kernel is built for any test. This one measures nothing.
+            // Building needs a valid suite. This group measures nothing.
             Test::Build | Test::Boot => TestGroup::Boot(boot::Group {}),
             Test::Fault(test) => TestGroup::Fault(fault::Group { faults: vec![test.fault] }),
         }
@@ -92,7 +95,7 @@ impl TestGroup {
     }
 }
 
-/// What a cell does: its test, with parameters that the test's name does not have.
+/// A cell's test, with the parameters that are not in the test's name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
@@ -106,68 +109,74 @@ pub enum Work {
     Fault(fault::Work),
 }
 
-/// The work of any kind. Methods with a body say what most kinds do.
+/// Work of any kind. The bodies here suit most kinds.
 pub trait Kind {
     fn test(&self) -> Test;
 
-    /// Its measurement is that of a guest that has booted, and has not its own addresses at random.
-    fn may_restore(&self) -> bool;
-
-    /// Something is measured against the host's clock, and so must run alone.
+    /// The host's clock is read, so nothing else may run at the same time.
     fn is_timed(&self) -> bool;
-
-    /// Keeps only what is the same at every boot; false if that is nothing.
-    fn reduce_to_exact(&mut self) -> bool;
 
     /// Measures in a guest that has booted.
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop>;
+
+    /// Its guests may be restored from a snapshot. All guests of one snapshot have the same random
+    /// addresses, and a root without the tree's tests.
+    fn may_restore(&self) -> bool {
+        false
+    }
+
+    /// Keeps the numbers that repeat at every boot; false if there are none.
+    fn reduce_to_exact(&mut self) -> bool {
+        false
+    }
 
     /// The clock of each guest, in order.
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {
         vec![Clock::Free]
     }
 
-    /// Why only TCG will do: the plugin counts, or the exact clock times.
+    /// Why it needs TCG: for the plugin's counts, or for the exact clock.
     fn only_tcg(&self) -> Option<&'static str> {
         None
     }
 
-    /// Why a guest with so many CPUs will not do.
+    /// Why it cannot run in a guest with so many CPUs.
     fn too_many_cpus(&self, _cpus: u32) -> Option<String> {
         None
     }
 
-    /// Why a guest that virtme-ng starts will not do.
+    /// Why it cannot run in a guest that virtme-ng starts.
     fn no_virtme(&self) -> Option<&'static str> {
         None
     }
 
-    /// The kernel must be able to attach these.
+    /// Mechanisms that the kernel must have.
     fn mechanisms(&self) -> Vec<Mechanism> {
         Vec::new()
     }
 
-    /// Programs of its guest ask for branch records.
+    /// Programs in its guest ask for branch records.
     fn asks_for_records(&self) -> bool {
         false
     }
 
-    /// It ends with this number of its test under an accelerator.
+    /// It measures this metric of its test under an accelerator.
     fn measures(&self, _metric: &Metric, _accel: Accel) -> bool {
         true
     }
 
-    /// One of the trees has the test.
+    /// The tree has the test. Other tests than the tree's are in any.
     fn is_in(&self, _tree: &Selftests) -> bool {
         true
     }
 
-    /// Why a tree's own test is not run on its kernel; else leaves out what the tree denies of it.
+    /// Why a tree's own test is not run on the tree's kernel. If it is, takes over which subtests
+    /// the tree denies.
     fn refuse(&mut self, _tree: &Selftests) -> Option<String> {
         None
     }
 
-    /// What a guest with the exact clock does before it answers, and how long that may take.
+    /// Commands that a guest with the exact clock runs before it answers, and their time limit.
     fn commands(&self, _clock: Clock, _is_last: bool) -> (Vec<Command>, Duration) {
         (Vec::new(), Duration::ZERO)
     }
@@ -205,7 +214,7 @@ impl Work {
     }
 }
 
-/// Why a cell fails by the rules of its kind, beside bounds of its metrics.
+/// Why a cell fails by its kind's own rules. Bounds of metrics are judged by `budget`.
 pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
     match &cell.id.test {
         Test::LbrWaste(_) => lbr_waste::over_budget(cell, budgets),
@@ -218,19 +227,19 @@ pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
 }
 
 /// Why virtme-ng runs no test of the tree's own.
-const NOT_PACKED: &str =
-    "the tree's own tests are packed into the guest's root, and virtme-ng's is the host's; use --vm qemu";
-/// Of one of the tree's own tests, in seconds: less than what ends a cell from outside (`.config/nextest.toml`), its
-/// guest's boot included.
+const NOT_PACKED: &str = "the tree's own tests are packed into the guest's root, and virtme-ng's \
+     is the host's; use --vm qemu";
+/// Most seconds that one of the tree's own tests may take. nextest ends a cell later than that,
+/// boot included (`.config/nextest.toml`).
 const LONGEST: u32 = 3000;
 
-/// Why one of the tree's own tests may not take so long.
+/// Why a test may not take so many seconds.
 fn too_long(seconds: u32) -> Option<String> {
     (seconds > LONGEST)
         .then(|| format!("`seconds: {seconds}` is more than a cell may take: {LONGEST} at most"))
 }
 
-/// Boots of timed cells that are compared, where the suite does not say.
+/// Boots of timed cells that are compared, if the suite does not say.
 pub(crate) const COMPARED_BOOTS: u32 = 6;
-/// With fewer no statistics are made: nothing would be judged, and that would look like a pass.
+/// Fewer boots are not judged, which would look like a pass.
 const FEWEST_BOOTS: u32 = 4;

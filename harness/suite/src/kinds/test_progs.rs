@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `test_progs`: tests of the tree's own `test_progs`, and of a series those that it adds or changes.
+//! `test_progs`: tests of the tree's own `test_progs`, and those that a series adds or changes.
 
 use super::{Kind, NOT_PACKED, TestGroup, too_long};
 use crate::{
@@ -25,18 +25,18 @@ use tramplab_protocol::trace;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// May be empty where a series brings its own.
+    /// May be empty if a series brings its own.
     #[serde(default)]
     pub tests: Vec<Name>,
-    /// What is not run beside what the tree's own lists deny: `test`, `test/subtest`, `*` for anything.
+    /// Not run, as the tests on the tree's own lists: `test`, `test/subtest`, `*` for anything.
     #[serde(default)]
     pub deny: Vec<String>,
-    /// That each test may take.
+    /// Limit of each test.
     #[serde(default = "default_limit")]
     pub seconds: NonZeroU32,
 }
 
-/// Under TCG a test takes ten times what it takes on hardware.
+/// Under TCG a test takes ten times as long as on hardware.
 pub(super) fn default_limit() -> NonZeroU32 {
     nonzero(300)
 }
@@ -67,8 +67,8 @@ impl super::Group for Group {
     }
 }
 
-/// Adds more tests, where the suite has any. What any group denies is denied of them. They may take what a group that names no
-/// tests gives them, else as long as any.
+/// Adds more tests, if the suite has any. The deny lists of all groups apply to them. Their limit
+/// is that of a group without tests, else the longest.
 pub fn add(groups: &mut Vec<TestGroup>, more: &BTreeSet<Name>) {
     let of = |group: &'_ TestGroup| match group {
         TestGroup::TestProgs(group) => Some(group.clone()),
@@ -88,9 +88,9 @@ pub fn add(groups: &mut Vec<TestGroup>, more: &BTreeSet<Name>) {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub test: test_progs::Test,
-    /// What of it is not run, beside what the tree says; and once the kernel is known also that.
+    /// Subtests that are not run; once the kernel is known also those that its tree denies.
     pub deny: Vec<String>,
-    /// It may take.
+    /// Limit of the test.
     pub seconds: u32,
 }
 
@@ -99,16 +99,7 @@ impl Kind for Work {
         Test::TestProgs(self.test)
     }
 
-    /// What is kept is of the root without the tree's tests.
-    fn may_restore(&self) -> bool {
-        false
-    }
-
     fn is_timed(&self) -> bool {
-        false
-    }
-
-    fn reduce_to_exact(&mut self) -> bool {
         false
     }
 
@@ -147,19 +138,19 @@ impl Work {
         let Work { test: test_progs::Test { test }, deny, seconds } = self;
         let model = Model::choose(None, booted.planned.arch);
         let deliver = booted.planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
-        // `-a` takes a name as it is; `-t` would take all that contain it.
+        // `-a` takes exactly this name; `-t` would take all names that contain it.
         let mut words = vec!["-a".to_owned(), test.to_string()];
         words.extend(deny.iter().flat_map(|pattern| ["-d".to_owned(), pattern.clone()]));
         let said = exec::run(booted, "test_progs", words, deliver, *seconds)?;
         if deliver.is_some() {
-            // What the plugin kept of the whole run, which nobody reads: what counts is what it handed over. Where there is none, it stopped
-            // looking before the test's end.
+            // Nobody reads the plugin's trace of the whole run. If there is none, the plugin
+            // stopped recording before the test's end.
             fs::remove_file(trace::file_name(booted.folder, 0)).map_err(|error| Stop::Error {
                 kind: ErrorKind::Trace,
                 message: format!("the plugin left no trace, so what it handed over may have holes: {error}"),
             })?;
         }
-        // 0 and 1 are its verdicts; with all else it could not do its work.
+        // 0 and 1 are verdicts. Any other code says that it could not run.
         let code = said.require_exit("test_progs", |code| code == 0 || code == 1)?;
         let ran =
             output::read(&said.output, test.as_str(), code).map_err(|error| failed(error.to_string()))?;
@@ -174,7 +165,7 @@ impl Work {
     }
 }
 
-/// The test's own word on why it skips, where it says one.
+/// The test's own reason to skip, if it prints one.
 fn reason(output: &str) -> String {
     let line = output.lines().find(|line| line.contains(":SKIP:"));
     line.and_then(|line| line.split(":SKIP:").nth(1))

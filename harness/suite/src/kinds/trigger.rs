@@ -18,7 +18,8 @@ use tramplab_protocol::{
     message::{Command, Response, TriggerRequest},
 };
 
-/// Triggers per timed round, and rounds, each with the program attached and without: a second in all under TCG.
+/// Triggers of a timed round, and rounds, each with the program attached and without. All take a
+/// second under TCG.
 const TIMED: u32 = 2000;
 const TIMED_ROUNDS: u32 = 7;
 /// Attaching and detaching in each round waits for RCU.
@@ -28,19 +29,19 @@ const DEADLINE: Duration = Duration::from_secs(120);
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub mechanisms: Mechanisms,
-    /// What else is attached to the function of each.
+    /// Attached to the same function as well.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
     /// Triggers recorded per cell.
     #[serde(default = "default_hits")]
     pub hits: NonZeroU32,
-    /// Whether hits are timed as well.
+    /// Times hits as well.
     #[serde(default = "yes")]
     pub throughput: bool,
 }
 
 impl Group {
-    /// Counted, and not timed.
+    /// Counts hits, and does not time them.
     pub fn only(test: trigger::Test) -> Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
@@ -69,7 +70,8 @@ impl super::Group for Group {
         self.mechanisms.0.iter().find_map(|&mechanism| {
             let misfit = self.beside.iter().find(|beside| !beside.fits(mechanism))?;
             Some(format!(
-                "{misfit} cannot be attached to what {mechanism} is measured on: name another one in `beside`"
+                "{misfit} cannot be attached to what {mechanism} is measured on: name another one \
+                 in `beside`"
             ))
         })
     }
@@ -100,16 +102,17 @@ impl Kind for Work {
     }
 
     fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {
-        // Programs are then at the same addresses at every boot: arm64's JIT loads one with more or fewer instructions. With
-        // several CPUs there is no exact clock, and the rest repeats without it.
-        // Under virtme-ng there is none either, and x86-64's JIT loads addresses alike.
+        // arm64's JIT needs more or fewer instructions to load a program's address; the exact clock
+        // keeps addresses the same at every boot. It needs one CPU and QEMU alone. x86-64's JIT
+        // repeats without.
         let exact = !self.throughput && cpus == 1 && backend == Backend::Qemu;
         vec![if exact { Clock::Exact } else { Clock::Free }]
     }
 
     fn only_tcg(&self) -> Option<&'static str> {
         (!self.throughput).then_some(
-            "instructions of a hit are counted by the plugin, which only TCG has; use --accel auto, or time hits with `throughput: true`",
+            "instructions of a hit are counted by the plugin, which only TCG has; use --accel \
+             auto, or time hits with `throughput: true`",
         )
     }
 
@@ -145,7 +148,7 @@ impl Work {
         let mechanism = self.test.mechanism;
         require_asked((mechanism, self.hits), (reply.mechanism, reply.hits), &reply.points)?;
         let cost = match booted.planned.accel {
-            // No plugin counts there: what is left is the clock.
+            // The plugin needs TCG.
             Accel::Kvm => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
@@ -166,7 +169,8 @@ impl Work {
     }
 }
 
-/// A hit's counts are the same in the next run: arm64's JIT writes other code at every boot that has not the exact clock.
+/// The next run counts the same. Without the exact clock arm64's JIT writes other code at every
+/// boot.
 pub fn repeats(cell: &Cell, run: &Run) -> bool {
     let one_cpu = run.machine(cell.id.arch).is_some_and(|machine| machine.cpus == 1);
     match &cell.measurement {

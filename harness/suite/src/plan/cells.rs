@@ -14,30 +14,30 @@ pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
-    /// Its tree's own tests, with a root that has them; none of a kernel that was not built here.
+    /// The tests of its tree and a root with them; none if the kernel was not built here.
     pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
-    /// The accelerator was asked for by name: no cell runs under another.
+    /// The user named the accelerator: no cell runs under another.
     pub accel_named: bool,
-    /// Whose branch records are counted.
+    /// The source of branch records.
     pub branches: Source,
-    /// Why its emulator can hand it no branch records, if it cannot.
+    /// Why its emulator cannot hand branch records to programs; none if it can.
     pub undeliverable: Option<String>,
     pub backend: Backend,
-    /// Whose budgets hold for it: that of a patched kernel is the kernel the patches are on. None of a placebo.
+    /// The kernel whose budgets hold: for a patched kernel its base; none for a placebo.
     pub budgets_of: Option<&'a str>,
 }
 
-/// Expands a suite into cells, on kernels each with its initramfs. `compared` says whether the kernels are: then timed
-/// cells have as many boots as statistics need.
+/// Expands a suite into cells. If the kernels are `compared`, timed cells have as many boots as
+/// statistics need.
 pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let on = |guest| suite.work(compared).filter_map(move |work| planned(suite, guest, work));
-    // Two groups may name the same cell; it is measured once.
+    // Two groups may name the same cell: measure it once.
     let mut seen = BTreeSet::new();
     kernels.iter().flat_map(on).filter(|cell| seen.insert(cell.id())).collect()
 }
 
-/// None where nothing of it is measured on a placebo.
+/// None if it measures nothing on a placebo.
 fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> {
     let image = guest.image;
     if guest.budgets_of.is_none() && !work.kind_mut().reduce_to_exact() {
@@ -45,7 +45,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     }
     let is_waste = matches!(work, Work::LbrWaste(_));
     let deliver = work.kind().asks_for_records() && suite.delivers_records();
-    // The plugin's records are of guests under TCG, whatever the others run under.
+    // The plugin records only under TCG.
     let is_virtual = deliver && !is_waste || is_waste && guest.branches == Source::Virtual;
     let is_counted = work.kind().only_tcg().is_some() && !guest.accel_named;
     let accel = if is_virtual || is_counted { Accel::Tcg } else { guest.accel };
@@ -80,13 +80,13 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     Some(cell)
 }
 
-/// Those that hold for the kernel, without the bounds of what the cell does not measure.
+/// The suite's budgets for the kernel, with only the bounds of what the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
     let holds = |budget: &&Budget| guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name));
     let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
     for budget in &mut budgets {
         budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
-        // Budgets of waste are of virtual records: the CPU's are other ones.
+        // Budgets of waste hold for virtual records only.
         if cell.is_hardware() {
             budget.wasted.clear();
         }
@@ -94,7 +94,7 @@ fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
     budgets
 }
 
-/// Why a test of the tree's own is not run; else what of it is not.
+/// Why a test of the tree's own is not run.
 fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
     match &guest.selftests {
         Some((selftests, _)) => work.kind_mut().refuse(selftests),
@@ -104,7 +104,7 @@ fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
     }
 }
 
-/// Why the kernel, or its machine, cannot be measured so.
+/// Why the work cannot run on the kernel, or on its machine.
 fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> {
     let kind = work.kind();
     if accel == Accel::Kvm
@@ -137,7 +137,7 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     work.kind().no_virtme().map(str::to_owned)
 }
 
-/// One process per cell, or where kernels are compared per test.
+/// One job per cell; if kernels are compared, one per test.
 pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for cell in cells {

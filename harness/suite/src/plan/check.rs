@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is wrong with a suite, or with its budgets on the kernels of a run.
+//! Mistakes in a suite, and in its budgets for the kernels of a run.
 
 use super::PlannedCell;
 use crate::{Suite, kinds::Work};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tramplab_kernel::compile::Selftests;
 use tramplab_model::{kinds::Metric, run::Test};
 
-/// Tests of the trees that no kernel's tree has: their names are wrong. `trees` are those of all kernels of the run.
+/// Tests that none of the `trees` of a run's kernels has: their names are wrong.
 pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
     if trees.is_empty() {
         return Vec::new();
@@ -16,12 +16,12 @@ pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
     suite.work(false).filter(|work| !is_known(work)).map(|work| work.test()).collect()
 }
 
-/// A group that can be measured nowhere, with the reason.
+/// Why a group of the suite cannot be measured on any kernel.
 pub fn misfit(suite: &Suite) -> Option<String> {
     suite.tests.iter().find_map(|group| group.group().misfit())
 }
 
-/// A test that two groups name with different parameters: only one of them could be measured.
+/// The name of a test that two groups name with different parameters.
 pub fn contradiction(suite: &Suite) -> Option<String> {
     let all: Vec<Work> = suite.work(false).collect();
     let differs = |(index, work): (usize, &Work)| {
@@ -31,7 +31,7 @@ pub fn contradiction(suite: &Suite) -> Option<String> {
     all.iter().enumerate().find_map(differs)
 }
 
-/// Names of kernels in budgets that are neither the suite's nor this run's.
+/// Kernels that budgets name, and that neither the suite nor this run has.
 pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'a str> {
     let named = suite.budgets.iter().flat_map(|budget| budget.kernels.iter().flatten());
     let is_run = |name: &str| cells.iter().any(|cell| cell.kernel == name);
@@ -41,8 +41,8 @@ pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'
         .collect()
 }
 
-/// Budgets that this run cannot judge by: of a kernel that it does not run, or of numbers that it
-/// does not measure, as under KVM. [`load`](crate::load) has refused those of no test at all.
+/// Budgets of kernels that the run does not have, or of numbers that it does not measure, as under
+/// KVM. [`load`](crate::load) rejects budgets of tests that the suite does not have.
 pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
     let known = |name: &String| cells.iter().any(|cell| &cell.kernel == name) || suite.kernels.contains(name);
     let mut idle = Vec::new();

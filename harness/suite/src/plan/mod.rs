@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plan of a run: every cell with all that its process needs, as files. Cell processes read nothing else, so
-//! that what ran can be seen, and run again, afterwards:
+//! The plan of a run: every cell with all that its process needs, as files. Cell processes read
+//! nothing else, so that a cell can be looked at, and run again, afterwards:
 //!
 //! ```text
-//! RUN/plan.json     what is common, and the jobs' names, in order
+//! RUN/plan.json     emulators, and the jobs' names in order
 //! RUN/jobs/N.json   the job at that place, counted from 0: its process reads no other
 //! ```
 
@@ -32,7 +32,7 @@ use tramplab_vm::{Snapshots, Virtme};
 /// Names the plan's file in a cell process' environment.
 pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
 
-/// Whole, or with no more of its jobs than their names.
+/// Jobs are whole, or only their names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan<J = Job> {
     pub run_dir: PathBuf,
@@ -40,21 +40,21 @@ pub struct Plan<J = Job> {
     pub jobs: Vec<J>,
 }
 
-/// What runs the guests of an architecture.
+/// The emulator of an architecture's guests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Emulator {
     pub qemu: QemuProgram,
-    /// The TCG plugin; none where no guest runs under TCG.
+    /// The TCG plugin; none if no guest runs under TCG.
     pub plugin: Option<PathBuf>,
     /// The CPU's own branch records, for guests under KVM.
     #[serde(default)]
     pub lbr: Option<LbrFormat>,
-    /// Where virtme-ng starts it.
+    /// Set if virtme-ng starts the emulator.
     pub virtme: Option<Virtme>,
 }
 
-/// What one process does: a cell, or the cells of one test on several kernels that are compared. These belong together: no filter and no
-/// shard may part them, and timed ones take turns.
+/// The cells of one process: one, or those of one test on several kernels that are compared. No
+/// filter and no shard may part them, and timed ones take turns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The test's name for nextest.
@@ -71,7 +71,7 @@ pub struct PlannedCell {
     pub backend: Backend,
     pub kernel_image: PathBuf,
     pub initrd: PathBuf,
-    /// Where its guests may be restored from, and are kept.
+    /// Guests may be restored from these, and are saved to them.
     #[serde(default)]
     pub snapshots: Option<Snapshots>,
     pub cpus: u32,
@@ -80,12 +80,12 @@ pub struct PlannedCell {
     /// Programs are handed the branch records they ask for.
     #[serde(default)]
     pub deliver: bool,
-    /// Of these, only metrics that the cell is to measure.
+    /// Bounds of other metrics than the cell's are left out.
     pub budgets: Vec<Budget>,
     pub tolerance: Tolerance,
-    /// Known before anything boots: the cell is not run.
+    /// Why the cell is not run, known before anything boots.
     pub skip: Option<String>,
-    /// The test itself did not build: the cell is an error.
+    /// The error of the test's own build: the cell is an error.
     #[serde(default)]
     pub unbuilt: Option<String>,
 }
@@ -96,17 +96,17 @@ impl PlannedCell {
         CellId { kernel: self.kernel.clone(), arch, accel, test: self.work.test() }
     }
 
-    /// Whether it counts the CPU's own branch records: under KVM there are no others.
+    /// It counts the CPU's own branch records: under KVM there are no others.
     pub fn is_hardware(&self) -> bool {
         matches!(self.work, Work::LbrWaste(_)) && self.accel == Accel::Kvm
     }
 
-    /// Whether this is one of the numbers it ends with: so it is asked for, and can be had under its accelerator.
+    /// It measures this number under its accelerator.
     fn measures(&self, metric: &Metric) -> bool {
         metric.test() == self.work.test() && self.work.kind().measures(metric, self.accel)
     }
 
-    /// Whether another, of the same name, has the same done to the same machine.
+    /// Another cell of the same name does the same on the same machine.
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
             && self.append == other.append
@@ -116,7 +116,7 @@ impl PlannedCell {
 
     /// Guests that the cell takes, one after the other.
     pub fn boots(&self) -> u32 {
-        // One that is not run boots none.
+        // A cell that is not run still takes one turn, in which it ends.
         if self.skip.is_some() || self.unbuilt.is_some() { 1 } else { self.clocks().len() as u32 }
     }
 
@@ -127,7 +127,7 @@ impl PlannedCell {
 }
 
 impl Plan {
-    /// Whether anything is measured against the host's clock, and so must run alone.
+    /// A cell reads the host's clock, so nothing else may run at the same time.
     pub fn is_timed(&self) -> bool {
         self.cells().any(|cell| cell.work.kind().is_timed())
     }
@@ -169,7 +169,7 @@ fn job_path(run_dir: &Path, number: usize) -> PathBuf {
 impl Plan<String> {
     pub fn names(path: &Path) -> io::Result<Plan<String>> {
         let plan: Plan<String> = serde_json::from_slice(&fs::read(path)?)?;
-        // The folder may have been brought elsewhere.
+        // The folder may have been moved.
         Ok(Plan { run_dir: path.parent().unwrap_or(Path::new("")).to_owned(), ..plan })
     }
 

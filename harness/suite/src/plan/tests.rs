@@ -86,7 +86,7 @@ fn records_are_delivered_when_asked_and_where_the_emulator_can() {
         let found: Vec<_> = cells.iter().map(|cell| (cell.deliver, cell.skip.as_deref())).collect();
         assert_eq!(found, expected, "{experiments:?} {too_old}");
     }
-    // Of the tree's own tests one asks for them; it wants the plugin, whatever the others run under.
+    // One of the tree's own tests asks for them, and so needs the plugin and TCG.
     const OWN: &str = "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: [get_branch_snapshot, fentry_test] }\n";
     let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
     for (experiment, too_old, expected) in [
@@ -503,7 +503,7 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
     let Work::TestProgs(work) = &cells[1].work else { panic!("{:?}", cells[1].work) };
     assert_eq!(work.deny, ["fentry_test/many", "fentry_test/few"]);
     assert_eq!((&cells[1].initrd, cells[1].boots()), (&PathBuf::from("with-old"), 1));
-    // What does not build is said in its own cell, where the tree has it.
+    // A test that does not build says so in its own cell, if the tree has it.
     let unbuilt: Vec<_> =
         cells.iter().filter_map(|cell| Some((cell.id().name(), cell.unbuilt.as_deref()?))).collect();
     let expected =

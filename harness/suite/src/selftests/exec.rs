@@ -15,16 +15,16 @@ use tramplab_protocol::{
 };
 use tramplab_vm::brief;
 
-/// Beyond the guest's own limit, on the host's clock: a guest under TCG lags behind it.
+/// Added to the guest's own limit on the host's clock: a guest under TCG lags behind.
 const GRACE: Duration = Duration::from_secs(120);
-/// All that is kept of what a program prints.
+/// Bytes that are kept of a program's output.
 const OUTPUT: u64 = 4 << 20;
 
 pub fn failed(message: String) -> Stop {
     Stop::Error { kind: ErrorKind::Guest, message }
 }
 
-/// What a program said until its end.
+/// A program's output and end.
 pub struct Said {
     pub output: String,
     end: ExecEnd,
@@ -32,7 +32,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// Ends that are none of a test's are no result.
+    /// Rejects exit codes and signals that are not a verdict.
     pub fn require_exit(&self, program: &str, is_fine: fn(i32) -> bool) -> Result<i32, Stop> {
         let tail: Vec<&str> = self.output.trim_end().lines().rev().take(3).collect();
         let last = match tail[..] {
@@ -66,7 +66,7 @@ fn cwd(program: &str) -> String {
     }
 }
 
-/// `seconds` is how long it may take.
+/// Runs a program for at most `seconds`.
 pub fn run(
     booted: &mut Booted,
     program: &str,
@@ -114,7 +114,7 @@ pub fn run(
     Ok(Said { output, end: reply.end, seconds })
 }
 
-/// What a program prints, as far as it is kept.
+/// The kept part of a program's output.
 #[derive(Default)]
 struct Output {
     text: String,
@@ -125,7 +125,7 @@ impl Output {
     /// The guest has its limit in bytes, and may lie. What is no UTF-8 has grown since: each byte to three.
     const LIMIT: usize = 3 * OUTPUT as usize;
 
-    /// Whether it was kept.
+    /// True if it was kept.
     fn add(&mut self, text: &str) -> bool {
         self.flooded |= self.text.len() + text.len() > Output::LIMIT;
         if !self.flooded {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rates of the tree's own benchmarks.
+//! `bench`: rates of the tree's own benchmarks.
 
 use super::super::{
     Judging, Timing, Value, Verdict,
@@ -26,14 +26,14 @@ pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
     match how.timing {
         Timing::Interleaved if [a, b].iter().any(|rates| rates.contains(&0.0)) => {
             let idle = |rates: &[f64]| rates.iter().filter(|rate| **rate == 0.0).count();
-            // No ratio says it: programs that run in fewer guests than before run worse.
+            // There is no ratio to 0: programs that run in fewer guests than before run worse.
             match idle(b).cmp(&idle(a)) {
                 Ordering::Greater => Verdict::Worse.into(),
                 Ordering::Less => Verdict::Better.into(),
                 Ordering::Equal => Judged::not("as many guests of each side had no hit in most seconds"),
             }
         }
-        // As what a hit takes: more is worse.
+        // Judge the time of a hit: more is worse.
         Timing::Interleaved => {
             let [a, b] = [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());
             timed::judge(&a, &b, how.times, how.tolerance.time_percent)

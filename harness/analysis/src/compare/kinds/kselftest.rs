@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How programs of other folders of the tree's selftests ended.
+//! `kselftest`: how programs of other folders of the tree's selftests ended.
 
 use super::super::{Value, timed::Judged, value::Ended};
 use tramplab_model::{

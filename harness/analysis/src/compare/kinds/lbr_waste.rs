@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wasted branch records.
+//! `lbr_waste`: wasted branch records.
 
 use super::super::{
     Listings, Pair, Value,
@@ -26,7 +26,7 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     values
 }
 
-/// Of every capture point that both sides have.
+/// One for each capture point that both sides have.
 pub fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) = pair.measurements() else {
         return Vec::new();

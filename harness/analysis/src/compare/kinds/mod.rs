@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The numbers of each kind of test, and when a head's is worse than its base's. A file for each kind.
+//! The numbers of each kind of test, and their verdicts. Each kind has a file.
 
 mod attach;
 mod bench;
@@ -16,7 +16,7 @@ use tramplab_model::{
     run::{Cell, Test},
 };
 
-/// All that a cell measured. `model` is the CPU whose waste it is.
+/// All numbers that a cell measured. Waste is that of the `model`.
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     match &cell.id.test {
         Test::LbrWaste(_) => lbr_waste::values(cell, model),
@@ -29,7 +29,7 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     }
 }
 
-/// Why two values of one metric that have different shapes are not judged: a file was edited.
+/// Two values of one metric have different shapes only in a file that was edited.
 pub(super) const MIXED: &str = "the sides measured it in different ways";
 
 /// Judges a head's number by its base's.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How tests of the tree's own `test_progs` ended.
+//! `test_progs`: how tests of the tree's own `test_progs` ended.
 
 use super::super::{Value, timed::Judged, value::Ended};
 use tramplab_model::{

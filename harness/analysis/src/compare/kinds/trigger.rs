@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a hit of the empty program costs.
+//! `trigger`: the cost of a hit of the empty program.
 
 use super::super::{
     Judging, Listings, Pair, Value,
@@ -22,7 +22,7 @@ pub fn values(test: trigger::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     Cost::ALL.into_iter().filter_map(one).collect()
 }
 
-/// None where it was not counted.
+/// None if it was not measured.
 fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
     let exact = trigger.cost.as_ref();
     match cost {
@@ -45,7 +45,7 @@ pub fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged
     }
 }
 
-/// Of every part of a hit that both sides have.
+/// One for each part of a hit that both sides have.
 pub fn listings(test: trigger::Test, pair: &Pair) -> Vec<Listings> {
     let (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) = pair.measurements() else {
         return Vec::new();
