@@ -34,8 +34,8 @@ fn own_test(kernel: &str, accel: Accel, test: Test, measured: Result<Measurement
     cell
 }
 
-#[test]
-fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new() {
+/// A test for each pair of ends of base and head, on the kernels of the recorded series.
+fn with_each_pair_of_ends() -> (Run, [String; 2]) {
     let test = |name: &str| Test::TestProgs(test_progs::Test { test: name.parse().unwrap() });
     let ran = |end: End| {
         let subtests = vec![Subtest { name: "sub".to_owned(), end }];
@@ -51,7 +51,7 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
     let denied = || Err(Outcome::Skip { reason: "denied by DENYLIST:1 (`allowed`)".to_owned() });
     let error = || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
     let (ok, fail) = (End::Ok, End::Fail);
-    // It ends well, with a subtest that does not run any more.
+    // The test is ok, and a subtest no longer runs.
     let fewer = || {
         let subtests = vec![Subtest { name: "sub".to_owned(), end: End::Skip }];
         Ok(Measurement::TestProgs(TreeTest {
@@ -96,6 +96,12 @@ fn a_test_of_the_trees_that_fails_on_head_only_is_a_failure_and_a_new_one_is_new
         ),
     ]
     .concat();
+    (run, [base, head])
+}
+
+#[test]
+fn fails_tests_of_the_tree_that_got_worse_and_names_new_ones() {
+    let (mut run, [base, head]) = with_each_pair_of_ends();
     let comparison = whole(&run, &run.series[0], None);
     for (name, expected) in
         [("kept", SAME), ("fewer", Verdict::Worse), ("broken", Verdict::Worse), ("mended", Verdict::Better)]
