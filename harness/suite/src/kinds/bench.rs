@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `bench`: benchmarks of the tree's own `bench`.
 
-use super::{COMPARED_BOOTS, Kind, NOT_PACKED, too_long};
+use super::{COMPARED_BOOTS, Kind, too_long};
 use crate::{
     guest::{Booted, Stop},
     selftests::{
@@ -92,10 +92,6 @@ impl Kind for Work {
 
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {
         vec![Clock::Free; self.boots as usize]
-    }
-
-    fn no_virtme(&self) -> Option<&'static str> {
-        Some(NOT_PACKED)
     }
 
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kselftest`: programs of other folders of the tree's selftests, which report in KTAP.
 
-use super::{Kind, NOT_PACKED, test_progs, too_long};
+use super::{Kind, test_progs, too_long};
 use crate::{
     guest::{Booted, Stop},
     selftests::{
@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 use tramplab_kernel::compile::{PROGRAMS, Selftests};
 use tramplab_model::{
     kinds::kselftest,
-    run::{Cell, Measurement, Test, TreeTest},
+    run::{Measurement, Test, TreeTest},
     selftests::{End, Program, Wanted, absent},
 };
 
@@ -69,10 +69,6 @@ impl Kind for Work {
         false
     }
 
-    fn no_virtme(&self) -> Option<&'static str> {
-        Some(NOT_PACKED)
-    }
-
     fn is_in(&self, tree: &Selftests) -> bool {
         tree.record.programs.contains(&self.test.program)
     }
@@ -95,9 +91,4 @@ impl Kind for Work {
         }
         Ok(Measurement::Kselftest(TreeTest { end, subtests, left_out, denied: Vec::new(), failures }))
     }
-}
-
-pub fn failures(cell: &Cell) -> Vec<String> {
-    let Some(Measurement::Kselftest(test)) = &cell.measurement else { return Vec::new() };
-    crate::selftests::failures("the program", test)
 }

@@ -16,6 +16,7 @@ pub mod trigger;
 use crate::{
     Budget,
     guest::{Booted, Stop},
+    selftests::failures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
@@ -218,17 +219,14 @@ impl Work {
 pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
     match &cell.id.test {
         Test::LbrWaste(_) => lbr_waste::over_budget(cell, budgets),
-        Test::TestProgs(_) => test_progs::failures(cell),
-        Test::Kselftest(_) => kselftest::failures(cell),
+        Test::TestProgs(_) => failures("test_progs", cell),
+        Test::Kselftest(_) => failures("the program", cell),
         Test::Attach(_) | Test::Trigger(_) | Test::Bench(_) | Test::Build | Test::Boot | Test::Fault(_) => {
             Vec::new()
         }
     }
 }
 
-/// Why virtme-ng runs no test of the tree's own.
-const NOT_PACKED: &str = "the tree's own tests are packed into the guest's root, and virtme-ng's \
-     is the host's; use --vm qemu";
 /// Most seconds that one of the tree's own tests may take. nextest ends a cell later than that,
 /// boot included (`.config/nextest.toml`).
 const LONGEST: u32 = 3000;

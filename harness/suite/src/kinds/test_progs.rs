@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `test_progs`: tests of the tree's own `test_progs`, and those that a series adds or changes.
 
-use super::{Kind, NOT_PACKED, TestGroup, too_long};
+use super::{Kind, TestGroup, too_long};
 use crate::{
     guest::{Booted, Stop},
     selftests::{
@@ -17,7 +17,7 @@ use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_kernel::{compile::Selftests, selftests::DenyList};
 use tramplab_model::{
     kinds::test_progs,
-    run::{Cell, ErrorKind, Measurement, Test, TreeTest},
+    run::{ErrorKind, Measurement, Test, TreeTest},
     selftests::{End, Name, SNAPSHOT_TEST, Wanted, absent},
 };
 use tramplab_protocol::trace;
@@ -103,10 +103,6 @@ impl Kind for Work {
         false
     }
 
-    fn no_virtme(&self) -> Option<&'static str> {
-        Some(NOT_PACKED)
-    }
-
     fn asks_for_records(&self) -> bool {
         self.test.test.as_str() == SNAPSHOT_TEST
     }
@@ -170,9 +166,4 @@ fn reason(output: &str) -> String {
     let line = output.lines().find(|line| line.contains(":SKIP:"));
     line.and_then(|line| line.split(":SKIP:").nth(1))
         .map_or_else(String::new, |why| format!(": {}", why.trim().chars().take(200).collect::<String>()))
-}
-
-pub fn failures(cell: &Cell) -> Vec<String> {
-    let Some(Measurement::TestProgs(test)) = &cell.measurement else { return Vec::new() };
-    crate::selftests::failures("test_progs", test)
 }

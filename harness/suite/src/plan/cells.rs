@@ -134,7 +134,10 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     if !missing.is_empty() {
         return Some(format!("virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"));
     }
-    work.kind().no_virtme().map(str::to_owned)
+    let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is the \
+                      host's; use --vm qemu";
+    let is_own = work.test().is_of_the_tree();
+    work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 
 /// One job per cell; if kernels are compared, one per test.

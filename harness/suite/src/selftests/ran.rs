@@ -4,7 +4,8 @@
 use sha2::{Digest, Sha256};
 use tramplab_model::{
     name::hex,
-    selftests::{End, LeftOut, Subtest, TreeTest},
+    run::{Cell, Measurement},
+    selftests::{End, LeftOut, Subtest},
 };
 
 /// A test that ran to its end.
@@ -68,7 +69,10 @@ impl Kept {
 const NAMED: usize = 20;
 
 /// Why a test of the tree's fails: it is its own judge.
-pub fn failures(who: &str, test: &TreeTest) -> Vec<String> {
+pub fn failures(who: &str, cell: &Cell) -> Vec<String> {
+    let Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)) = &cell.measurement else {
+        return Vec::new();
+    };
     if test.end != End::Fail {
         return Vec::new();
     }

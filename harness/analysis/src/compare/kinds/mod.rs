@@ -8,7 +8,7 @@ mod lbr_waste;
 mod test_progs;
 mod trigger;
 
-use super::{Judging, Listings, Pair, Value, exact, timed::Judged};
+use super::{Ended, Judging, Listings, Pair, Value, exact, timed::Judged};
 use crate::branch::Model;
 pub use attach::{has_other_functions, layout_floor};
 use tramplab_model::{
@@ -39,8 +39,7 @@ pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) ->
         Metric::Bench(_) => bench::judge(base, head, how),
         Metric::Trigger(_) => trigger::judge(metric, base, head, how),
         Metric::LbrWaste(_) => count(metric, base, head, how),
-        Metric::TestProgs(_) => test_progs::judge(base, head),
-        Metric::Kselftest(_) => kselftest::judge(base, head),
+        Metric::TestProgs(_) | Metric::Kselftest(_) => Ended::judge(base, head),
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `test_progs`: how tests of the tree's own `test_progs` ended.
 
-use super::super::{Value, timed::Judged, value::Ended};
+use super::super::{Value, value::Ended};
 use tramplab_model::{
     kinds::{Metric, test_progs},
     run::{Cell, Measurement},
@@ -10,8 +10,4 @@ use tramplab_model::{
 pub fn values(test: test_progs::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     let Some(Measurement::TestProgs(ran)) = &cell.measurement else { return Vec::new() };
     vec![(Metric::TestProgs(test), Value::Ended(Ended::of(ran)))]
-}
-
-pub fn judge(base: &Value, head: &Value) -> Judged {
-    Ended::judge(base, head)
 }
