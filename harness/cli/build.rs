@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each cell is a start of the program and one of the tests: loaded where they were linked to, both take a third less for it, as nobody mends a
-//! hundred thousand addresses in them.
+//! Each cell is a start of the program and one of the tests: loaded where they were linked to, both
+//! take a third less for it, as nobody mends a hundred thousand addresses in them.
 
 use std::env;
 

@@ -46,8 +46,10 @@ fn find_clang() -> String {
         .find(|clang| answers(clang))
         .unwrap_or_else(|| {
             panic!(
-                "found no clang to compile the guest agent's BPF programs: neither `clang` nor `clang-NN` \
-                 ({} to {}) is in PATH. Install it (Debian, Ubuntu: `apt-get install clang`) or set CLANG.",
+                "found no clang to compile the guest agent's BPF programs: neither `clang` nor \
+                 `clang-NN` \
+                 ({} to {}) is in PATH. Install it (Debian, Ubuntu: `apt-get install clang`) or \
+                 set CLANG.",
                 CLANG_VERSIONS.start(),
                 CLANG_VERSIONS.end()
             )

@@ -2,12 +2,14 @@
 //! `cargo xtask`: the command line of tramplab.
 #![recursion_limit = "256"]
 
-/// Prints a message on standard error. It replaces the standard macro, so that no call prints text of
-/// guests, builds or strangers' files uncleaned. If standard error is closed, the exit code still tells.
+/// Prints a message on standard error. It replaces the standard macro, so that no call prints text
+/// of guests, builds or strangers' files uncleaned. If standard error is closed, the exit code
+/// still tells.
 macro_rules! eprintln {
     ($($words:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), "{}", tramplab_model::text::clean(&format!($($words)*)));
+        let words = tramplab_model::text::clean(&format!($($words)*));
+        let _ = writeln!(std::io::stderr(), "{words}");
     }};
 }
 
@@ -20,7 +22,8 @@ use std::{ffi::OsString, process::ExitCode};
 use tramplab_host::child;
 use tramplab_lab::{Fault, Result, cells, repository};
 
-/// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in QEMU.
+/// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in
+/// QEMU.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, after_help = EXIT_CODES)]
 struct App {
@@ -28,7 +31,8 @@ struct App {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a test failed, 2 usage or configuration, 3 no measurement could be made, 130 interrupted.";
+const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a test failed, 2 usage or configuration, 3 no \
+                          measurement could be made, 130 interrupted.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -93,9 +97,12 @@ fn main() -> ExitCode {
 /// clap offers to take an unknown option for the name of a cell.
 fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
-    const TIP: &str = "choose cells by parts of their names, such as `vm-test fexit`; --list names them all";
+    const TIP: &str =
+        "choose cells by parts of their names, such as `vm-test fexit`; --list names them all";
     let is_misleading = error.kind() == clap::error::ErrorKind::UnknownArgument
-        && error.get(ContextKind::Suggested).is_some_and(|tips| tips.to_string().contains("'-- --"));
+        && error
+            .get(ContextKind::Suggested)
+            .is_some_and(|tips| tips.to_string().contains("'-- --"));
     if is_misleading {
         error.remove(ContextKind::Suggested);
         let is_vm_test = std::env::args_os().nth(1).is_some_and(|command| command == "vm-test");
@@ -133,8 +140,8 @@ fn ended(result: Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
     })
 }
 
-/// Removes this package's variables, which `cargo run` sets, from the environment. A cargo that inherits
-/// them rebuilds the packages that read them, and so does the user's next cargo.
+/// Removes this package's variables, which `cargo run` sets, from the environment. A cargo that
+/// inherits them rebuilds the packages that read them, and so does the user's next cargo.
 ///
 /// # Safety
 /// No other thread may run yet.
@@ -143,7 +150,9 @@ unsafe fn forget_cargo_run() {
     repository();
     let of_package = |name: &OsString| {
         name.to_str().is_some_and(|name| {
-            name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+            name == "OUT_DIR"
+                || name.starts_with("CARGO_PKG_")
+                || name.starts_with("CARGO_MANIFEST_")
         })
     };
     for name in std::env::vars_os().map(|(name, _)| name).filter(of_package).collect::<Vec<_>>() {

@@ -27,8 +27,9 @@ use tramplab_lab::bisect::{End, Found, State, Step, Verdict, state::PREFIX};
 /// Finds a patch by its number in the history.
 fn patch(number: usize) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bisect-history");
-    let is_it =
-        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{number:04}-"));
+    let is_it = |path: &PathBuf| {
+        path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{number:04}-"))
+    };
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).find(is_it).unwrap()
 }
 
@@ -56,7 +57,8 @@ fn bisect(runs: &Path, arguments: &[&str]) -> Command {
 /// Returns the only bisection in a folder.
 fn stored(runs: &Path) -> Option<(PathBuf, State)> {
     let folders = fs::read_dir(runs).ok()?.map(|entry| entry.unwrap().path());
-    let mut folders = folders.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(PREFIX));
+    let mut folders =
+        folders.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(PREFIX));
     let folder = folders.next()?;
     assert!(folders.next().is_none(), "more than one bisection in {}", runs.display());
     let state = State::load(&folder)?;
@@ -70,7 +72,8 @@ fn found(state: &State) -> &Step {
 
 /// Starts a bisection; interrupts it once it has tested a commit between the ends.
 fn interrupted(mut command: Command, runs: &Path) -> Output {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_raw(child.id() as i32);
     let deadline = Instant::now() + Duration::from_secs(40 * 60);
     let waiter = thread::spawn(move || child.wait_with_output().unwrap());
@@ -115,14 +118,17 @@ fn bisects_a_metric_around_broken_commits() {
     assert_eq!(culprit.subject, "bpf: Jump once more on the way to a program", "{}", said(&output));
     skips_broken_commits_and_measures_twins_once(&state);
     let report = fs::read_to_string(folder.join("report.txt")).unwrap();
-    for words in
-        ["is the first bad commit for lbr_waste.fexit.any", "fexit, any", "cargo xtask vm-test --accel tcg"]
-    {
+    for words in [
+        "is the first bad commit for lbr_waste.fexit.any",
+        "fexit, any",
+        "cargo xtask vm-test --accel tcg",
+    ] {
         assert!(report.contains(words), "{words}: {report}");
     }
     // The run's id names its bisection.
     let run =
-        RunDir::load(&folder.join("steps").join(state.measured(culprit).run.as_ref().unwrap())).unwrap();
+        RunDir::load(&folder.join("steps").join(state.measured(culprit).run.as_ref().unwrap()))
+            .unwrap();
     assert!(run.id.starts_with(folder.file_name().unwrap().to_str().unwrap()), "{}", run.id);
     // The report shows the added record in a diff of the listings.
     let came = |line: &str| line.starts_with('+') && line.contains("-> __bpf_prog_enter_recur");
@@ -142,7 +148,9 @@ fn bisects_a_metric_around_broken_commits() {
 fn rejects_other_means(runs: &Path, arguments: &[&str], folder: &Path, before: &State) {
     type Change = fn(&mut Means);
     let changes: [(&str, Change); 2] = [
-        ("another toolchain (gcc 1; ld 1, now gcc", |means| means.toolchain = "gcc 1; ld 1".to_owned()),
+        ("another toolchain (gcc 1; ld 1, now gcc", |means| {
+            means.toolchain = "gcc 1; ld 1".to_owned()
+        }),
         ("another kernel configuration", |means| means.config_sha256 = "0".repeat(64)),
     ];
     for (words, change) in changes {
@@ -158,16 +166,20 @@ fn rejects_other_means(runs: &Path, arguments: &[&str], folder: &Path, before: &
 }
 
 fn skips_broken_commits_and_measures_twins_once(state: &State) {
-    let by_subject =
-        |start: &str| state.steps.iter().find(|step| step.subject.starts_with(start)).expect("was tested");
+    let by_subject = |start: &str| {
+        state.steps.iter().find(|step| step.subject.starts_with(start)).expect("was tested")
+    };
     // git went around both; neither was called bad.
-    for (start, why) in [("init: Panic", "panic"), ("bpf: Call what is not there", "does not build")] {
+    for (start, why) in
+        [("init: Panic", "panic"), ("bpf: Call what is not there", "does not build")]
+    {
         let step = by_subject(start);
         assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
     }
     // A commit with the image of another one takes its verdict without a boot.
     let twins: Vec<&Step> = state.steps.iter().filter(|step| step.same_as.is_some()).collect();
-    let is_as_measured = |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
+    let is_as_measured =
+        |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
     assert!(!twins.is_empty() && twins.iter().all(is_as_measured), "{twins:?}");
 }
 
@@ -179,7 +191,10 @@ fn finds_the_patch_that_panics(dir: &Path) {
     let arguments = [&arguments(&panics, "boot")[..], &["--unconfined"]].concat();
     let output = bisect(&runs, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert_eq!(found(&stored(&runs).unwrap().1).subject, "init: Panic as soon as there is a console");
+    assert_eq!(
+        found(&stored(&runs).unwrap().1).subject,
+        "init: Panic as soon as there is a console"
+    );
     assert!(said(&output).contains("this kernel is not to boot"), "{}", said(&output));
     // The command that reproduces it builds unconfined too.
     assert!(said(&output).contains("vm-test --accel tcg --unconfined"), "{}", said(&output));
@@ -270,7 +285,12 @@ impl Tree {
 
     fn am(&self, patches: std::ops::RangeInclusive<usize>) {
         for number in patches {
-            self.git(&["am", "--quiet", "--committer-date-is-author-date", patch(number).to_str().unwrap()]);
+            self.git(&[
+                "am",
+                "--quiet",
+                "--committer-date-is-author-date",
+                patch(number).to_str().unwrap(),
+            ]);
             self.git(&["tag", &format!("p{number}")]);
         }
     }
@@ -282,18 +302,25 @@ impl Tree {
 #[test]
 #[ignore = "builds a kernel whole in a folder of its own"]
 fn bisects_a_git_history_with_a_merge() {
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("target/bisect-history");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("target/bisect-history");
     let cache = std::env::var_os("TRAMPLAB_CACHE").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/tramplab"),
         PathBuf::from,
     );
     fs::create_dir_all(&root).unwrap();
     let suite = root.join("suite.yaml");
-    fs::write(&suite, "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - boot: {}\n").unwrap();
+    fs::write(&suite, "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - boot: {}\n")
+        .unwrap();
     // Fetch the sources.
-    let output =
-        tramplab().args(["vm-test", "--list", "--accel", "tcg", "--suite"]).arg(&suite).output().unwrap();
+    let output = tramplab()
+        .args(["vm-test", "--list", "--accel", "tcg", "--suite"])
+        .arg(&suite)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let sources = fs::read_dir(cache.join("kernel-source-debian")).unwrap();
     let sources = sources
@@ -318,13 +345,19 @@ fn bisects_a_git_history_with_a_merge() {
         let output = bisect(&runs, &arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{metric}: {}", said(&output));
         let (_, state) = stored(&runs).unwrap();
-        assert_eq!(found(&state).commit, tree.git(&["rev-parse", culprit]), "{metric}: {}", said(&output));
+        assert_eq!(
+            found(&state).commit,
+            tree.git(&["rev-parse", culprit]),
+            "{metric}: {}",
+            said(&output)
+        );
 
         // By hand, in another folder, so that no earlier result is known.
         tree.git(&["bisect", "start", bad, "v0"]);
         let by_hand = dir.path().join(format!("{metric}-by-hand"));
         let step = bisect(&by_hand, &[&arguments[..], &["--step"]].concat());
-        let mut words = vec!["bisect", "run", "env", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")];
+        let mut words =
+            vec!["bisect", "run", "env", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")];
         words.push(step.get_program().to_str().unwrap());
         words.extend(step.get_args().map(|word| word.to_str().unwrap()));
         let said = tree.git(&words);

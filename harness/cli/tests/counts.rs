@@ -17,7 +17,9 @@ use tramplab_model::run::{Arch, Clock};
 use tramplab_protocol::{
     Functions, Mechanism,
     counts::{self, Counts},
-    message::{AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Response},
+    message::{
+        AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Response,
+    },
 };
 use tramplab_vm::{Deadlines, Spec, Vm, initramfs};
 
@@ -44,7 +46,9 @@ fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
 }
 
 fn resolve(vm: &mut Vm, addresses: Vec<u64>) -> Symbols {
-    let Response::Resolve { symbols } = request(vm, Command::Resolve { addresses }) else { panic!() };
+    let Response::Resolve { symbols } = request(vm, Command::Resolve { addresses }) else {
+        panic!()
+    };
     symbols.into_iter().collect()
 }
 
@@ -74,7 +78,8 @@ fn profiled_calls<'a>(profile: &'a Profile, root: &str) -> BTreeMap<&'a str, u64
     let mut below: Vec<bool> = Vec::new();
     for node in &profile.nodes {
         let is_below = node.parent.is_some_and(|parent| {
-            below[parent as usize] || name(&profile.nodes[parent as usize]).split('.').next() == Some(root)
+            below[parent as usize]
+                || name(&profile.nodes[parent as usize]).split('.').next() == Some(root)
         });
         below.push(is_below);
         let measured = profile.threads[node.thread as usize].measured;
@@ -136,8 +141,11 @@ fn joins_two_cpus_in_one_profile() {
             counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.instructions).sum();
         let profile = profile(&mut vm, dir.path(), number);
         assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), counted);
-        let threads: BTreeSet<_> =
-            profile.threads.iter().map(|thread| (&thread.command, thread.pid, thread.measured)).collect();
+        let threads: BTreeSet<_> = profile
+            .threads
+            .iter()
+            .map(|thread| (&thread.command, thread.pid, thread.measured))
+            .collect();
         assert_eq!(threads.len(), profile.threads.len(), "a thread twice: {:?}", profile.threads);
         assert_eq!(threads.iter().filter(|thread| thread.2).count(), 1, "{threads:?}");
         let anywhere = |name: &str, wanted: fn(&Node, &Thread) -> bool| {
@@ -224,13 +232,16 @@ fn exact_boots_repeat_and_samples_agree_with_counts_on_arm64() {
 fn exact_boots_repeat_and_samples_agree_with_counts(arch: Arch) {
     // Two rounds of two phases are four profiles.
     let request_of = attach(Mechanism::Fentry, 3, 2);
-    let orders = [Command::Facts, Command::Attach(request_of.clone()), explain(request_of, Explain::Exact)];
+    let orders =
+        [Command::Facts, Command::Attach(request_of.clone()), explain(request_of, Explain::Exact)];
     let boot = || {
         let dir = tempfile::tempdir().unwrap();
         let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
-        let answers: Vec<Response> = orders.iter().map(|command| request(&mut vm, command.clone())).collect();
-        let profiles: Vec<(Counts, Profile)> =
-            (0..4).map(|number| (counts(dir.path(), number), profile(&mut vm, dir.path(), number))).collect();
+        let answers: Vec<Response> =
+            orders.iter().map(|command| request(&mut vm, command.clone())).collect();
+        let profiles: Vec<(Counts, Profile)> = (0..4)
+            .map(|number| (counts(dir.path(), number), profile(&mut vm, dir.path(), number)))
+            .collect();
         (answers, profiles, vm, dir)
     };
     let (first, second) = std::thread::scope(|scope| {
@@ -263,11 +274,15 @@ fn samples_agree(arch: Arch, mut vm: Vm, dir: &Path, number: u64) {
     let explained = |how, rounds| explain(attach(Mechanism::KprobeMulti, 1000, rounds), how);
     let Response::Explain(_) = request(&mut vm, explained(Explain::Exact, 1)) else { panic!() };
     let exact = [0, 1].map(|phase| profile(&mut vm, dir, number + phase));
-    let Response::Explain(reply) = request(&mut vm, explained(Explain::Sampled, rounds)) else { panic!() };
+    let Response::Explain(reply) = request(&mut vm, explained(Explain::Sampled, rounds)) else {
+        panic!()
+    };
     let sampled = [reply.attach, reply.detach].map(|phase| {
         let samples = phase.samples.unwrap();
-        let symbols =
-            resolve(&mut vm, count::stack_addresses(samples.stacks.iter().map(|sample| &sample.stack)));
+        let symbols = resolve(
+            &mut vm,
+            count::stack_addresses(samples.stacks.iter().map(|sample| &sample.stack)),
+        );
         count::of_samples("test", Phase::Attach, &samples, &symbols)
     });
     assert_agree(&exact, &sampled);

@@ -51,12 +51,17 @@ fn pack(spec: &mut Spec, program: &Path, name: &str) {
 #[test]
 fn runs_host_programs_in_the_guest_and_ends_them() {
     let dir = tempfile::tempdir().unwrap();
-    let mut spec = spec(Arch::host().expect("guests are of the host's architecture here"), dir.path());
+    let mut spec =
+        spec(Arch::host().expect("guests are of the host's architecture here"), dir.path());
     pack(&mut spec, Path::new("/bin/sh"), "sh");
     let mut vm = Vm::boot(&spec).unwrap();
 
-    let (reply, said) =
-        sh(&mut vm, "echo $GREETING $PWD; echo to stderr >&2; printf 'no end ±'; exit 3", 60, 1 << 20);
+    let (reply, said) = sh(
+        &mut vm,
+        "echo $GREETING $PWD; echo to stderr >&2; printf 'no end ±'; exit 3",
+        60,
+        1 << 20,
+    );
     assert_eq!(reply, ExecReply { end: ExecEnd::Exited(3), dropped: 0 });
     assert_eq!(said, "hello /own\nto stderr\nno end ±");
 
@@ -66,7 +71,9 @@ fn runs_host_programs_in_the_guest_and_ends_them() {
                   (exit 5); echo child $?; test -d /mnt && echo mnt";
     let (reply, said) = sh(&mut vm, script, 60, 1 << 20);
     assert_eq!(reply.end, ExecEnd::Exited(0), "{said}");
-    for line in ["/sys/fs/cgroup cgroup2", "/sys/fs/bpf bpf", "/dev/shm tmpfs", "lo 0x9", "child 5", "mnt"] {
+    for line in
+        ["/sys/fs/cgroup cgroup2", "/sys/fs/bpf bpf", "/dev/shm tmpfs", "lo 0x9", "child 5", "mnt"]
+    {
         assert!(said.lines().any(|said| said == line), "{line}: {said}");
     }
 
@@ -74,14 +81,19 @@ fn runs_host_programs_in_the_guest_and_ends_them() {
     assert_eq!(reply.end, ExecEnd::Signaled(11));
 
     // The limit cuts a flood at a line's end; the agent counts the bytes beyond it.
-    let (reply, said) = sh(&mut vm, "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done", 60, 100);
+    let (reply, said) =
+        sh(&mut vm, "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done", 60, 100);
     assert_eq!(reply.end, ExecEnd::Exited(0));
-    assert!(said.ends_with('\n') && said.len() <= 100 && said.starts_with("line 0\nline 1\n"), "{said}");
+    assert!(
+        said.ends_with('\n') && said.len() <= 100 && said.starts_with("line 0\nline 1\n"),
+        "{said}"
+    );
     let all: u64 = (0..5000).map(|i| format!("line {i}\n").len() as u64).sum();
     assert_eq!(reply.dropped + said.len() as u64, all);
 
     // Neither it nor its child would ever end, and the child holds the pipe open.
-    let (reply, said) = sh(&mut vm, "(trap '' TERM; while :; do :; done) & echo began; wait", 2, 1 << 20);
+    let (reply, said) =
+        sh(&mut vm, "(trap '' TERM; while :; do :; done) & echo began; wait", 2, 1 << 20);
     assert_eq!((reply.end, said.as_str()), (ExecEnd::TimedOut, "began\n"));
     let (reply, said) = sh(&mut vm, "(while :; do :; done) & echo left", 60, 1 << 20);
     assert_eq!((reply.end, said.as_str()), (ExecEnd::Exited(0), "left\n"));
@@ -118,8 +130,12 @@ fn delivering_guest_looks_like_a_machine_with_records() {
     let mut spec = delivering(Arch::X86_64, dir.path());
     let program = dir.path().join("asks");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/asks_for_branches.c");
-    let made =
-        process::Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap();
+    let made = process::Command::new("cc")
+        .args(["-static", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()
+        .unwrap();
     assert!(made.success());
     pack(&mut spec, &program, "asks");
     let mut vm = Vm::boot(&spec).unwrap();
@@ -141,15 +157,19 @@ fn delivering_guest_looks_like_a_machine_with_records() {
     };
     // ENOENT: this machine has no PMU.
     let missing = nix::errno::Errno::ENOENT as i32;
-    let nothing = format!("branches {missing} cycles {missing}\nsnapshot -{missing} newest is not\n");
+    let nothing =
+        format!("branches {missing} cycles {missing}\nsnapshot -{missing} newest is not\n");
     assert_eq!(asks(None), format!("cpus 1 guests 1 {nothing}"));
     let model = Model::choose(None, Arch::X86_64);
     let cpu = model.delivered(Filter::of(Branch::Any), model.depth());
     // Only an event that asks for branches opens; the snapshot has two records of 24 bytes.
-    let given = format!("cpus 1 guests 0 branches 0 cycles {missing}\nsnapshot 48 newest is there\n");
+    let given =
+        format!("cpus 1 guests 0 branches 0 cycles {missing}\nsnapshot 48 newest is there\n");
     assert_eq!(asks(Some(cpu)), given);
     // The recording ends with the program, and its trace is written.
-    assert!(dir.path().join("trace-0000.bin").is_file() && !dir.path().join("trace-0001.bin").exists());
+    assert!(
+        dir.path().join("trace-0000.bin").is_file() && !dir.path().join("trace-0001.bin").exists()
+    );
     assert_eq!(asks(None), format!("cpus 1 guests 0 {nothing}"));
     vm.power_off(LIMIT).unwrap();
 }

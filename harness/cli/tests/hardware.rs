@@ -98,10 +98,10 @@ fn qemu_knows_the_lbr_options() {
             let cpu = cpu_model(Accel::Kvm, Arch::X86_64, Some(lbr));
             assert_eq!(cpu, format!("host,pmu=on,lbr-fmt={format}"));
             let said = qemu_with(&program, &cpu);
-            let no_kvm =
-                said.contains("KVM") && (said.contains("/dev/kvm") || said.contains("failed to initialize"));
-            let no_lbr =
-                said.contains(&format!("the lbr-fmt value ({format}) does not match the host value"));
+            let no_kvm = said.contains("KVM")
+                && (said.contains("/dev/kvm") || said.contains("failed to initialize"));
+            let no_lbr = said
+                .contains(&format!("the lbr-fmt value ({format}) does not match the host value"));
             assert!(no_kvm || no_lbr, "{said}");
         }
         // QEMU checks option names before it asks KVM for an LBR, so a misspelt one is seen.
@@ -109,11 +109,15 @@ fn qemu_knows_the_lbr_options() {
         let seen = said.contains("lbr-format") && said.contains("not found");
         assert!(seen || said.contains("/dev/kvm"), "{said}");
         // The properties exist and have these types, with or without KVM.
-        let help =
-            Command::new(&program).args(["-machine", "none", "-device", "max-x86_64-cpu,help"]).output();
+        let help = Command::new(&program)
+            .args(["-machine", "none", "-device", "max-x86_64-cpu,help"])
+            .output();
         let help = String::from_utf8(help.unwrap().stdout).unwrap();
         for property in ["lbr-fmt=<uint64>", "pmu=<bool>"] {
-            assert!(help.lines().any(|line| line.trim_start().starts_with(property)), "{property}: {help}");
+            assert!(
+                help.lines().any(|line| line.trim_start().starts_with(property)),
+                "{property}: {help}"
+            );
         }
     }
 }
@@ -133,7 +137,12 @@ fn suite(dir: &Path, test: &str) -> PathBuf {
 fn rejects_contradicting_options_before_boot() {
     let foreign = if Arch::host() == Some(Arch::X86_64) { "arm64" } else { "x86_64" };
     for (test, arguments, code, words) in [
-        ("lbr_waste", &["--branches", "hardware", "--accel", "tcg"][..], 2, "needs KVM; remove --accel tcg"),
+        (
+            "lbr_waste",
+            &["--branches", "hardware", "--accel", "tcg"][..],
+            2,
+            "needs KVM; remove --accel tcg",
+        ),
         ("trigger", &["--branches", "hardware"], 2, "--branches applies only to lbr_waste tests"),
         (
             "lbr_waste",
@@ -162,7 +171,8 @@ fn rejects_contradicting_options_before_boot() {
 fn runs_follow_the_doctor() {
     let output = tramplab().args(["doctor", "--json"]).output().unwrap();
     let checkup: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for fact in ["arch", "vendor", "kernel", "offer", "enable_mediated_pmu", "perf_event_paranoid"] {
+    for fact in ["arch", "vendor", "kernel", "offer", "enable_mediated_pmu", "perf_event_paranoid"]
+    {
         assert!(checkup["host"].get(fact).is_some(), "{fact}: {checkup}");
     }
     let Some(reason) = checkup["branches"]["virtual"].as_str() else {
@@ -172,11 +182,19 @@ fn runs_follow_the_doctor() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");
     let mut command = tramplab();
-    command.arg("vm-test").arg("--suite").arg(suite(dir.path(), "lbr_waste")).arg("--runs").arg(&runs);
+    command
+        .arg("vm-test")
+        .arg("--suite")
+        .arg(suite(dir.path(), "lbr_waste"))
+        .arg("--runs")
+        .arg(&runs);
     let output = command.args(["--branches", "hardware"]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains(&format!("--branches hardware asks: {reason}")), "{reason:?} is missing in {said}");
+    assert!(
+        said.contains(&format!("--branches hardware asks: {reason}")),
+        "{reason:?} is missing in {said}"
+    );
     assert!(!runs.exists());
 }
 
@@ -193,7 +211,8 @@ fn counts_under_tcg_where_kvm_runs_guests() {
                  clock: exact, explain: [exact] }\n";
     let budgets = "budgets:\n  - wasted: { fentry: { any: 100 } }\n    \
                    most: { trigger.fentry.instructions: 1 }\n";
-    fs::write(&suite, format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{tests}{budgets}")).unwrap();
+    fs::write(&suite, format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{tests}{budgets}"))
+        .unwrap();
     let mut command = tramplab();
     command.arg("vm-test").arg("--suite").arg(&suite).arg("--runs").arg(dir.path().join("runs"));
     command.arg("--kernel").arg(from_env("TRAMPLAB_TEST_KERNEL_X86_64")).args(["--arch", "x86_64"]);

@@ -22,7 +22,8 @@ fn text(bytes: &[u8]) -> String {
 fn git(folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     // history sorts commits on different branches by date, oldest first.
-    let date = if arguments.contains(&"bpf: Aside") { "1700000600 +0000" } else { "1700000000 +0000" };
+    let date =
+        if arguments.contains(&"bpf: Aside") { "1700000600 +0000" } else { "1700000000 +0000" };
     command.env("GIT_COMMITTER_DATE", date);
     command
         .arg("-C")
@@ -36,8 +37,8 @@ fn git(folder: &Path, arguments: &[&str]) -> String {
 
 /// Stores the recorded cells of `kernel` as the run of a commit.
 fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
-    let mut run: Value =
-        serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).expect("the recorded run");
+    let mut run: Value = serde_json::from_str(include_str!("../../testdata/lbr-helpers.json"))
+        .expect("the recorded run");
     let name = format!("linux-{}", &commit[..12]);
     run["id"] = json!(format!("run-{number}"));
     run["started"] = json!(format!("2026-11-{number:02}T10:00:00Z"));
@@ -75,7 +76,10 @@ fn measured() -> Measured {
     git(&tree, &["init", "-q"]);
     let commits: Vec<String> = (0..6)
         .map(|number| {
-            git(&tree, &["commit", "-q", "--allow-empty", "-m", &format!("bpf: Change number {number}")]);
+            git(
+                &tree,
+                &["commit", "-q", "--allow-empty", "-m", &format!("bpf: Change number {number}")],
+            );
             git(&tree, &["rev-parse", "HEAD"])
         })
         .collect();
@@ -103,7 +107,8 @@ fn sorts_commits_by_tree_and_names_the_step() {
     let (said, warned) = (text(&output.stdout), text(&output.stderr));
     // The newest commit measures the same as the one before it.
     assert_eq!(output.status.code(), Some(0), "{said}{warned}");
-    let rows: Vec<&str> = said.lines().filter(|line| line.contains("| bpf: Change number")).collect();
+    let rows: Vec<&str> =
+        said.lines().filter(|line| line.contains("| bpf: Change number")).collect();
     let numbers = [0, 1, 2, 4, 5].map(|number| format!("bpf: Change number {number}"));
     assert!(
         rows.len() == 5 && rows.iter().zip(numbers).all(|(row, subject)| row.contains(&subject)),
@@ -117,14 +122,18 @@ fn sorts_commits_by_tree_and_names_the_step() {
         &old[..12]
     );
     assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
-    assert!(warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"), "{warned}");
+    assert!(
+        warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"),
+        "{warned}"
+    );
 
     // A commit on a side branch is no ancestor, so there is no range to bisect.
     let folder = Path::new(&tree);
     git(folder, &["checkout", "-q", "-b", "side", &commits[1]]);
     git(folder, &["commit", "-q", "--allow-empty", "-m", "bpf: Aside"]);
     store(Path::new(&runs), 6, PLAIN, &git(folder, &["rev-parse", "HEAD"]));
-    let said = text(&tramplab(&[&asked[..], &["--tree", &tree, "--format", "markdown"]].concat()).stdout);
+    let said =
+        text(&tramplab(&[&asked[..], &["--tree", &tree, "--format", "markdown"]].concat()).stdout);
     assert!(
         said.contains(&format!("not on one line with {}, which has 4 commits", &commits[5][..12])),
         "{said}"
@@ -143,9 +152,10 @@ fn sorts_commits_by_time_without_a_tree() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = found["histories"][0]["rows"].as_array().unwrap();
-    let shape = |row: &Value| (row["commit"].as_str().unwrap().to_owned(), row["value"].as_f64().unwrap());
-    let expected =
-        [(4, 10.0), (0, 9.0), (1, 9.0), (2, 9.0), (5, 10.0)].map(|(at, value)| (commits[at].clone(), value));
+    let shape =
+        |row: &Value| (row["commit"].as_str().unwrap().to_owned(), row["value"].as_f64().unwrap());
+    let expected = [(4, 10.0), (0, 9.0), (1, 9.0), (2, 9.0), (5, 10.0)]
+        .map(|(at, value)| (commits[at].clone(), value));
     assert_eq!(rows.iter().map(shape).collect::<Vec<_>>(), expected);
     assert_eq!((&rows[4]["step"]["worse"], &rows[4]["change"]), (&json!(true), &json!(1.0)));
     assert_eq!(found["left_out"].as_array().unwrap().len(), 2);
@@ -164,7 +174,10 @@ fn rejects_impossible_queries_with_2() {
         (vec!["--runs", &none], "no run at"),
         (vec!["--runs", &empty], "schema 99"),
         (vec!["--runs", &run, "--metric", "lbr_waste.fexit"], "unknown metric"),
-        (vec!["--runs", &run, "--metric", "trigger.fexit.branches"], "they have: lbr_waste.fexit.any"),
+        (
+            vec!["--runs", &run, "--metric", "trigger.fexit.branches"],
+            "they have: lbr_waste.fexit.any",
+        ),
         (
             vec!["--runs", &run, "--metric", "attach.kprobe_multi.10.load", "--arch", "arm64"],
             "of its test they have",
@@ -175,7 +188,10 @@ fn rejects_impossible_queries_with_2() {
     ] {
         let output = tramplab(&[&["history"][..], &arguments].concat());
         let said = text(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains(words), "{arguments:?}: {words} in {said}");
+        assert!(
+            output.status.code() == Some(2) && said.contains(words),
+            "{arguments:?}: {words} in {said}"
+        );
     }
 }
 
@@ -194,7 +210,10 @@ fn writes_a_run_as_budgets_of_its_suite() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let now = fs::read_to_string(&suite).unwrap();
     let added = now.strip_prefix(before).expect("the old text stays").to_owned();
-    assert!(added.starts_with(&format!("budgets:\n  - kernels: [\"linux-{}\"]\n", &commit[..12])), "{added}");
+    assert!(
+        added.starts_with(&format!("budgets:\n  - kernels: [\"linux-{}\"]\n", &commit[..12])),
+        "{added}"
+    );
     assert!(
         added.contains("fexit: { any: 9, ")
             && added.contains("attach.kprobe_multi.10.attach.instructions: 3539800")
@@ -203,7 +222,11 @@ fn writes_a_run_as_budgets_of_its_suite() {
     let shown = text(&output.stdout);
     assert!(added.lines().all(|line| shown.contains(&format!("\n+{line}\n"))), "{shown}");
     let again = report(&run, &update);
-    assert!(again.stdout.is_empty() && text(&again.stderr).contains("already"), "{}", text(&again.stderr));
+    assert!(
+        again.stdout.is_empty() && text(&again.stderr).contains("already"),
+        "{}",
+        text(&again.stderr)
+    );
     // A run with an error leaves the suite as it is.
     let json = fs::read_to_string(run.join("run.json")).unwrap();
     let panic = json.replacen("\"pass\"", r#"{"error":{"kind":"panic","message":"oh"}}"#, 1);
@@ -219,7 +242,9 @@ fn writes_a_run_as_budgets_of_its_suite() {
     // The suite that the run names need not exist here.
     fs::write(run.join("run.json"), json).unwrap();
     let output = report(&run, "--update-budgets");
-    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--update-budgets=SUITE"));
+    assert!(
+        output.status.code() == Some(2) && text(&output.stderr).contains("--update-budgets=SUITE")
+    );
 }
 
 /// The suite is the user's file. A limit on file size has the kernel kill the program as it writes;
@@ -236,7 +261,13 @@ fn writes_a_suite_atomically_and_keeps_its_mode_and_link() {
     let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
     let update = format!("--update-budgets={}", suite.display());
     let killed = Command::new("sh")
-        .args(["-c", "ulimit -c 0; ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tramplab"), "report"])
+        .args([
+            "-c",
+            "ulimit -c 0; ulimit -f 0; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_tramplab"),
+            "report",
+        ])
         .args([run.to_str().unwrap(), &update])
         .output()
         .unwrap();
@@ -259,8 +290,11 @@ fn closed_pipe_keeps_exit_code_and_files() {
     store(&runs, 1, "6.12-source", &commits[0]);
     let run = store(&runs, 2, "6.12-source+lbr-helpers.1", &commits[1]);
     let json = fs::read_to_string(run.join("run.json")).unwrap();
-    fs::write(run.join("run.json"), json.replacen("\"pass\"", r#"{"fail":{"reasons":["beyond"]}}"#, 1))
-        .unwrap();
+    fs::write(
+        run.join("run.json"),
+        json.replacen("\"pass\"", r#"{"fail":{"reasons":["beyond"]}}"#, 1),
+    )
+    .unwrap();
     let suite = dir.path().join("suite.yaml");
     fs::write(
         &suite,
@@ -332,7 +366,8 @@ fn writes_kcidb_with_the_given_origin() {
 #[test]
 fn merges_a_killed_run_with_its_rest() {
     let dir = tempfile::tempdir().unwrap();
-    let recorded: Value = serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).unwrap();
+    let recorded: Value =
+        serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).unwrap();
     let is = |cell: &Value, test: &str, kernel: &str| {
         !cell["id"]["test"][test].is_null() && cell["id"]["kernel"] == kernel
     };
@@ -363,7 +398,8 @@ fn merges_a_killed_run_with_its_rest() {
     };
 
     let mut killed = recorded.clone();
-    (killed["id"], killed["finished"], killed["interrupted"]) = (json!("killed"), Value::Null, json!(true));
+    (killed["id"], killed["finished"], killed["interrupted"]) =
+        (json!("killed"), Value::Null, json!(true));
     let worse = place(&killed, "lbr_waste", head);
     let wasted = &mut killed["cells"][worse]["measurement"]["lbr_waste"]["points"][0]["wasted"];
     for model in wasted.as_object_mut().unwrap().values_mut() {
@@ -371,7 +407,8 @@ fn merges_a_killed_run_with_its_rest() {
     }
     let half = place(&killed, "attach", base);
     killed["cells"][half]["duration_ms"] = json!(1);
-    killed["cells"][half]["measurement"]["attach"]["unexplained"] = json!(["by the run that was killed"]);
+    killed["cells"][half]["measurement"]["attach"]["unexplained"] =
+        json!(["by the run that was killed"]);
     let missing = of_attach(&recorded).into_iter().map(|cell| cell["id"].clone());
     killed["missing"] = missing.filter(|id| id["kernel"] != base).collect();
     killed["cells"]
@@ -418,7 +455,8 @@ fn merged_runs_have_distinct_ids() {
     assert_ne!(ids[0], ids[1]);
     let artifacts = dir.path().join("artifacts");
     let metric = ["--metric", "lbr_waste.fexit.any", "--format", "json"];
-    let output = tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
+    let output =
+        tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
 }
@@ -453,12 +491,13 @@ fn kci_dev_submits_reports_as_they_are_written() {
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
     for run in ["run.json", "two-architectures.json", "lbr-helpers.json"] {
         let report = dir.path().join("report.json");
-        let arguments = ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
+        let arguments =
+            ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
         tramplab(&[&["report", testdata.join(run).to_str().unwrap()], &arguments[..]].concat());
         let output = submitted(&report);
         assert!(output.status.success(), "{run}: {}", text(&output.stderr));
-        let [sent, written]: [Value; 2] =
-            [output.stdout, fs::read(&report).unwrap()].map(|bytes| serde_json::from_slice(&bytes).unwrap());
+        let [sent, written]: [Value; 2] = [output.stdout, fs::read(&report).unwrap()]
+            .map(|bytes| serde_json::from_slice(&bytes).unwrap());
         assert_eq!(sent, written, "{run}");
     }
     let other = dir.path().join("other.json");

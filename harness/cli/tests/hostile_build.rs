@@ -56,7 +56,8 @@ impl Scene {
             fs::create_dir(scene.path(folder)).unwrap();
         }
         let tree = scene.path("tree");
-        let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
+        let kernel =
+            std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
         fs::copy(kernel, tree.join("image")).unwrap();
         for (name, text) in
             [("Makefile", MAKEFILE), ("Kbuild", ""), ("Kconfig", ""), ("attack.sh", "exit 0\n")]
@@ -104,7 +105,8 @@ impl Scene {
         assert!(self.path("runs/latest").exists(), "{}", said(output));
         let run = stored(&self.path("runs"));
         let head = &run.series[0].head().kernel;
-        let build = run.cells.iter().find(|cell| cell.id.kernel == *head && cell.id.test == Test::Build);
+        let build =
+            run.cells.iter().find(|cell| cell.id.kernel == *head && cell.id.test == Test::Build);
         let outcome = &build.expect("a cell of the head's build").outcome;
         assert!(matches!(outcome, Outcome::Error { kind: ErrorKind::Build, .. }), "{outcome:?}");
         let log = RunDir::new(self.path("runs/latest")).build_log(Arch::X86_64, head);
@@ -254,7 +256,8 @@ fn children_inherit_no_descriptor() {
             let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
             let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-            let has = links.filter_map(|link| fs::read_link(link.path()).ok()).any(|to| to == secret);
+            let has =
+                links.filter_map(|link| fs::read_link(link.path()).ok()).any(|to| to == secret);
             seen.insert((line, has));
         }
         std::thread::sleep(std::time::Duration::from_millis(20));

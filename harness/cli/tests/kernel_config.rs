@@ -42,8 +42,10 @@ fn sweep(root: &Path) {
 impl Sources {
     fn unpack() -> Sources {
         let cache = Cache::open(true).unwrap();
-        let recipe =
-            recipe(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/6.12-source.yaml")));
+        let recipe = recipe(Path::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../kernels/6.12-source.yaml"
+        )));
         let mut progress = |_: &str| ();
         let sources = source::resolve(&recipe.tree, &cache, &mut progress).unwrap();
         sweep(cache.root());
@@ -90,7 +92,10 @@ impl Sources {
         // All build folders share the sources, which are only read.
         let checkout = |into: &Path| {
             let mut command = std::process::Command::new("cp");
-            command.args(["--archive", "--link", "--no-target-directory"]).arg(&self.tree).arg(into);
+            command
+                .args(["--archive", "--link", "--no-target-directory"])
+                .arg(&self.tree)
+                .arg(into);
             Ok(child::run(&mut command, Duration::from_secs(600)).map(drop)?)
         };
         let mut builder = Builder::new(&order, &cache, &checkout, &|_, _| Ok(()))?;
@@ -145,7 +150,8 @@ fn arm64_keeps_its_tracing_options_or_names_the_reason() {
     let [(option, why)] = &lost[..] else { panic!("{lost:?}") };
     assert!(option == "FPROBE" && why.contains("HAVE_RETHOOK [=n]"), "{lost:?}");
 
-    const SMALL: &str = "# CONFIG_CC_OPTIMIZE_FOR_PERFORMANCE is not set\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n";
+    const SMALL: &str =
+        "# CONFIG_CC_OPTIMIZE_FOR_PERFORMANCE is not set\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n";
     let lost = sources.lost("gcc", SMALL);
     let names: Vec<_> = lost.iter().map(|(option, _)| option.as_str()).collect();
     assert_eq!(names, [DIRECT_CALLS, CALL_OPS]);
@@ -155,7 +161,8 @@ fn arm64_keeps_its_tracing_options_or_names_the_reason() {
         assert!(why.contains(&format!("# CONFIG_{option} is not set")), "{option}: {why}");
     }
     // A configuration that leaves both out on purpose is no error.
-    let meant = format!("{SMALL}# CONFIG_{CALL_OPS} is not set\n# CONFIG_{DIRECT_CALLS} is not set\n");
+    let meant =
+        format!("{SMALL}# CONFIG_{CALL_OPS} is not set\n# CONFIG_{DIRECT_CALLS} is not set\n");
     assert_eq!(sources.lost("gcc", &meant), []);
 
     // clang keeps both at any size. It may be missing.
@@ -175,7 +182,10 @@ fn arm64_keeps_its_tracing_options_or_names_the_reason() {
         lost => {
             let names: Vec<_> = lost.iter().map(|(option, _)| option.as_str()).collect();
             assert_eq!(names, [DIRECT_CALLS, CALL_OPS]);
-            assert!(lost.iter().all(|(_, why)| why.contains("only with !CFI_CLANG [=y]")), "{lost:?}");
+            assert!(
+                lost.iter().all(|(_, why)| why.contains("only with !CFI_CLANG [=y]")),
+                "{lost:?}"
+            );
         }
     }
 }

@@ -20,10 +20,13 @@ fn shipped_kernels_have_all_options() {
     assert_eq!(names, ["6.1", "6.12", "6.12-source", "7.2", "newest"]);
     // Kernels from sources are built in tests/series.rs.
     let manifests = names.iter().flat_map(|name| kernel::find(name, shipped()).unwrap());
-    for manifest in manifests.filter(|manifest| !matches!(manifest.source, kernel::Source::Built(_))) {
+    for manifest in
+        manifests.filter(|manifest| !matches!(manifest.source, kernel::Source::Built(_)))
+    {
         let (name, arch) = (manifest.name.clone(), manifest.arch);
         let mut notes = Vec::new();
-        let image = kernel::fetch(&manifest, &cache, &mut |note| notes.push(note.to_owned())).unwrap();
+        let image =
+            kernel::fetch(&manifest, &cache, &mut |note| notes.push(note.to_owned())).unwrap();
         let config = image.config.as_ref().expect("Debian's kernels come with their configuration");
         assert_eq!(image.missing_base(), [], "{name} for {arch}, notes: {notes:?}");
         let (option, flavour) = match arch {
@@ -59,11 +62,14 @@ fn shipped_kernels_have_all_options() {
 fn private_qemu_runs_by_its_wrapper() {
     let cache = Cache::open(true).unwrap();
     let mut notes = Vec::new();
-    let qemu =
-        Qemu::provision(&cache, Arch::X86_64, Purpose::Measuring, &mut |note| notes.push(note.to_owned()))
-            .unwrap_or_else(|error| panic!("{error}, notes: {notes:?}"));
-    let output = std::process::Command::new(qemu.single_program()).arg("--version").output().unwrap();
-    let first = String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned();
+    let qemu = Qemu::provision(&cache, Arch::X86_64, Purpose::Measuring, &mut |note| {
+        notes.push(note.to_owned())
+    })
+    .unwrap_or_else(|error| panic!("{error}, notes: {notes:?}"));
+    let output =
+        std::process::Command::new(qemu.single_program()).arg("--version").output().unwrap();
+    let first =
+        String::from_utf8(output.stdout).unwrap().lines().next().unwrap_or_default().to_owned();
     assert_eq!(first, qemu.version);
     let checks = doctor::checkup(&cache).checks;
     let found = checks.iter().find(|check| check.name == "QEMU for x86-64").unwrap();

@@ -89,7 +89,12 @@ fn believes_and_awaits_no_lie() {
             ErrorKind::Protocol,
             "expected the answer to request 2",
         ),
-        ("never ends its output", Some(exec), ErrorKind::Protocol, "expected the answer to request 1"),
+        (
+            "never ends its output",
+            Some(exec),
+            ErrorKind::Protocol,
+            "expected the answer to request 1",
+        ),
         (
             "beats without end",
             Some(resolve_in_time),
@@ -102,9 +107,13 @@ fn believes_and_awaits_no_lie() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(lie, dir.path());
         let error = match (then, lie) {
-            (Some(then), _) => then(&mut Vm::boot(&spec).unwrap_or_else(|error| panic!("{lie}: {error}"))),
+            (Some(then), _) => {
+                then(&mut Vm::boot(&spec).unwrap_or_else(|error| panic!("{lie}: {error}")))
+            }
             (None, "has too many facts") => Vm::boot(&spec).unwrap().facts().unwrap_err(),
-            (None, _) => Vm::boot(&spec).err().unwrap_or_else(|| panic!("{lie}: it passes for a guest")),
+            (None, _) => {
+                Vm::boot(&spec).err().unwrap_or_else(|| panic!("{lie}: it passes for a guest"))
+            }
         };
         assert_eq!(error.kind, kind, "{lie}: {error}");
         assert!(error.message.contains(words), "{lie}: {error}");
@@ -165,7 +174,10 @@ fn stores_and_shows_no_escape_sequences_of_guests() {
     let failed = &mut run.cells[0];
     failed.outcome = Outcome::Error { kind: ErrorKind::Guest, message: error.to_string() };
     failed.console_tail = vm.console_tail();
-    assert_eq!(failed.console_tail, ["[    1.0] a line \u{fffd}\u{fffd}\u{fffd}", "of the console"]);
+    assert_eq!(
+        failed.console_tail,
+        ["[    1.0] a line \u{fffd}\u{fffd}\u{fffd}", "of the console"]
+    );
     drop(vm);
     // A field may come from elsewhere than the link.
     failed.console_tail.push("\u{1b}[2J\u{202e}".to_owned());
@@ -181,7 +193,10 @@ fn stores_and_shows_no_escape_sequences_of_guests() {
         report.args(["report", "--format", format]).arg(dir.path());
         let output = report.args((format == "terminal").then_some("--listing")).output().unwrap();
         assert!(!output.stdout.is_empty(), "{format}: {}", String::from_utf8_lossy(&output.stderr));
-        kept.extend([(format.to_owned(), output.stdout), (format!("{format}'s words"), output.stderr)]);
+        kept.extend([
+            (format.to_owned(), output.stdout),
+            (format!("{format}'s words"), output.stderr),
+        ]);
     }
     for (what, bytes) in kept {
         let text = String::from_utf8(bytes).unwrap();

@@ -18,7 +18,14 @@ const RUN: &str = include_str!("../../testdata/lbr-helpers.json");
 /// Two functions, one calls the other; the inner one has `own`.
 fn a_profile(cell: &str, phase: Phase, unit: Unit, own: u64) -> Profile {
     let function = |name: &str| Function { name: name.to_owned(), space: Space::Kernel };
-    let node = |parent, function, own| Node { parent, thread: 0, function, interrupt: false, own, calls: 1 };
+    let node = |parent, function, own| Node {
+        parent,
+        thread: 0,
+        function,
+        interrupt: false,
+        own,
+        calls: 1,
+    };
     Profile {
         schema: SCHEMA,
         cell: cell.to_owned(),
@@ -71,8 +78,15 @@ fn run_with_profiles(more: u64) -> TempDir {
             ] {
                 save(&how.file(phase), &a_profile(&name, phase, unit, own));
                 let waits = (explain == Explain::Sampled && phase == Phase::Detach).then(|| {
-                    save(&How::Waiting.file(phase), &a_profile(&name, phase, Unit::Nanoseconds, 77));
-                    tramplab_analysis::profile::Waited { stack: vec!["outer".to_owned()], ns: 77, count: 1 }
+                    save(
+                        &How::Waiting.file(phase),
+                        &a_profile(&name, phase, Unit::Nanoseconds, 77),
+                    );
+                    tramplab_analysis::profile::Waited {
+                        stack: vec!["outer".to_owned()],
+                        ns: 77,
+                        count: 1,
+                    }
                 });
                 explained.push(Summary {
                     phase,
@@ -133,20 +147,28 @@ fn renders_a_profile_in_every_format() {
     assert!(text.contains(&format!("/{head}/")), "{text}");
     assert!(text.contains("# Phase:     attach\n"), "{text}");
     assert!(text.contains("# Shown:     the attaching thread: 1050 instructions\n"), "{text}");
-    assert!(text.contains("    90.48%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"), "{text}");
+    assert!(
+        text.contains("    90.48%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"),
+        "{text}"
+    );
     // Both phases, on request.
     let text = shown(&[run, TEST, "--phase", "both"]);
     assert!(text.contains("# Phase:     attach and detach\n"), "{text}");
     assert!(text.contains("# Shown:     the attaching thread: 2100 instructions\n"), "{text}");
-    assert!(text.contains("    45.24%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"), "{text}");
+    assert!(
+        text.contains("    45.24%  tramplab-agent  [kernel.kallsyms]  [k] attach_work\n"),
+        "{text}"
+    );
 
     // A run's file works like its folder. A kernel's name selects it; so do the options.
     let json = dir.path().join("run.json");
-    let text = shown(&[json.to_str().unwrap(), TEST, &base, "--phase", "detach", "--how", "sampled"]);
+    let text =
+        shown(&[json.to_str().unwrap(), TEST, &base, "--phase", "detach", "--how", "sampled"]);
     assert!(text.contains(&format!("/{base}/")) && text.contains(": 1000 samples\n"), "{text}");
     assert!(!text.contains("attach_work") && text.contains("[k] detach_work\n"), "{text}");
 
-    let waiting = shown(&[run, TEST, "--phase", "detach", "--how", "waiting", "--format", "folded"]);
+    let waiting =
+        shown(&[run, TEST, "--phase", "detach", "--how", "waiting", "--format", "folded"]);
     assert_eq!(waiting, "tramplab-agent;outer 100\ntramplab-agent;outer;detach_work 77\n");
 
     let rest = shown(&[run, TEST, "--percent-limit", "50"]);
@@ -167,10 +189,14 @@ fn compares_base_and_head_within_and_between_runs() {
     let Names { base, head } = names();
 
     let table = shown(&[run, TEST, "--phase", "both", "--base", &base]);
-    assert!(table.contains(&format!("/{base}/")) && table.contains(&format!("/{head}/")), "{table}");
-    for row in
-        ["attach_work |  900 |  950 |    +50 | +2.50 %", "all         | 2000 | 2100 |   +100 | +5.00 %"]
-    {
+    assert!(
+        table.contains(&format!("/{base}/")) && table.contains(&format!("/{head}/")),
+        "{table}"
+    );
+    for row in [
+        "attach_work |  900 |  950 |    +50 | +2.50 %",
+        "all         | 2000 | 2100 |   +100 | +5.00 %",
+    ] {
         assert!(table.contains(row), "{row} is missing in:\n{table}");
     }
     let folded = shown(&[run, TEST, "--base", &base, "--phase", "attach", "--format", "folded"]);
@@ -234,14 +260,22 @@ fn refuses_what_compare_refuses() {
     for ([base_run, head_run], [base, head], reason) in table {
         let asked = [head_run, TEST, head, "--against", base_run, "--base", base];
         // Within one run, `--base` alone names the base.
-        let asked = if base_run == head_run { vec![head_run, TEST, "--base", base] } else { asked.to_vec() };
+        let asked = if base_run == head_run {
+            vec![head_run, TEST, "--base", base]
+        } else {
+            asked.to_vec()
+        };
         let profiled = profile(&asked);
         let compared = tramplab()
             .args(["compare", base_run, head_run, "--base-kernel", base, "--head-kernel", head])
             .output()
             .unwrap();
         let reasons = |output: &Output| -> Vec<String> {
-            stderr(output).lines().filter(|line| line.starts_with("  ")).map(str::to_owned).collect()
+            stderr(output)
+                .lines()
+                .filter(|line| line.starts_with("  "))
+                .map(str::to_owned)
+                .collect()
         };
         let Some(reason) = reason else {
             assert_eq!(profiled.status.code(), Some(0), "{}", stderr(&profiled));

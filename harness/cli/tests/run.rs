@@ -16,7 +16,9 @@ use std::{
 };
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel as kernel;
-use tramplab_model::run::{Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run};
+use tramplab_model::run::{
+    Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run,
+};
 use tramplab_protocol::message::Explain;
 
 fn vm_test(dir: &Path, suite: &str) -> Command {
@@ -45,7 +47,9 @@ fn processes_of(dir: &Path) -> Vec<String> {
         .unwrap()
         .flatten()
         .filter_map(|entry| {
-            Some(String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).into_owned())
+            Some(
+                String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).into_owned(),
+            )
         })
         .filter(|line| line.contains("qemu") && line.contains(dir))
         .collect()
@@ -56,7 +60,8 @@ const HEAD: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
 #[test]
 fn selects_cells_by_whole_parts_of_names() {
     let dir = tempfile::tempdir().unwrap();
-    let attach = "  - attach: { mechanisms: [kprobe.multi], functions: [1, 100, 1000], rounds: 1 }\n";
+    let attach =
+        "  - attach: { mechanisms: [kprobe.multi], functions: [1, 100, 1000], rounds: 1 }\n";
     let list = |suite: &str, arguments: &[&str]| {
         let mut command = vm_test(dir.path(), &format!("{HEAD}{suite}"));
         let output = command.arg("--list").args(arguments).output().unwrap();
@@ -90,10 +95,12 @@ fn reports_fail_skip_and_error_with_reasons() {
          - fault: {{ faults: [panic] }}\n\
          budgets:\n  - wasted: {{ fexit: {{ any: 1 }}, fentry: {{ any: 1000 }} }}\n"
     );
-    let output = vm_test(dir.path(), &suite).args(["--listing", "--branches", "virtual"]).output().unwrap();
+    let output =
+        vm_test(dir.path(), &suite).args(["--listing", "--branches", "virtual"]).output().unwrap();
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    for words in ["budget 1", "sysrq triggered crash", "BPF_TRACE_FSESSION", "bpf_fentry_test1+0x", "[#00] "]
+    for words in
+        ["budget 1", "sysrq triggered crash", "BPF_TRACE_FSESSION", "bpf_fentry_test1+0x", "[#00] "]
     {
         assert!(text.contains(words), "{words:?} is missing in: {text}");
     }
@@ -142,9 +149,13 @@ fn reports_fail_skip_and_error_with_reasons() {
 #[test]
 fn measures_and_merges_the_rest_of_an_interrupted_run() {
     let dir = tempfile::tempdir().unwrap();
-    let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
-    let mut child =
-        vm_test(dir.path(), &suite).args(["-j", "1", "lbr_waste"]).stderr(Stdio::piped()).spawn().unwrap();
+    let suite =
+        format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
+    let mut child = vm_test(dir.path(), &suite)
+        .args(["-j", "1", "lbr_waste"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("pass ")));
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -155,12 +166,17 @@ fn measures_and_merges_the_rest_of_an_interrupted_run() {
     let is_hint = |line: &String| line.contains(&hint);
     assert!(rest.iter().any(is_hint), "{rest:#?}");
     let report = tramplab().arg("report").arg(dir.path().join("runs/latest")).output().unwrap();
-    assert!(report.status.code() == Some(130) && said(&report).contains(&hint), "{}", said(&report));
+    assert!(
+        report.status.code() == Some(130) && said(&report).contains(&hint),
+        "{}",
+        said(&report)
+    );
     let lacking = RunDir::load(&first).unwrap();
     assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
 
     let latest = dir.path().join("runs/latest");
-    let output = vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&latest).output().unwrap();
+    let output =
+        vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&latest).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let second = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
     let both = format!("cargo xtask merge {} {}\n", first.display(), second.display());
@@ -169,7 +185,8 @@ fn measures_and_merges_the_rest_of_an_interrupted_run() {
         stored(&dir.path().join("runs")).cells.into_iter().map(|cell| cell.id).collect();
     assert_eq!(measured, lacking.missing);
     let joined = dir.path().join("joined");
-    let merge = tramplab().args(["merge", "--into"]).args([&joined, &first, &second]).output().unwrap();
+    let merge =
+        tramplab().args(["merge", "--into"]).args([&joined, &first, &second]).output().unwrap();
     assert_eq!(merge.status.code(), Some(0), "{}", said(&merge));
     let whole = RunDir::load(&joined).unwrap();
     assert!(whole.cells.len() == 4 && !whole.interrupted && whole.missing.is_empty(), "{whole:#?}");
@@ -182,7 +199,11 @@ fn measures_and_merges_the_rest_of_an_interrupted_run() {
     };
     refused(&suite, &second, "was not interrupted");
     refused(&format!("{HEAD}  - boot: {{}}\n"), &first, "cargo xtask vm-test --accel tcg");
-    refused(&suite, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")), "is not a run");
+    refused(
+        &suite,
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")),
+        "is not a run",
+    );
 }
 
 /// A distribution's kernel without its package lacks the modules of virtio.
@@ -217,7 +238,9 @@ fn boots_a_panicking_kernel_once() {
     let names: Vec<String> = run.cells.iter().map(|cell| cell.id.test.name()).collect();
     assert_eq!((names.len(), names[0].as_str()), (7, "boot"), "{names:?}");
     for (number, cell) in run.cells.iter().enumerate() {
-        let Outcome::Error { kind: ErrorKind::Panic, message } = &cell.outcome else { panic!("{cell:?}") };
+        let Outcome::Error { kind: ErrorKind::Panic, message } = &cell.outcome else {
+            panic!("{cell:?}")
+        };
         let start = if number == 0 { "Kernel panic" } else { "does not boot: Kernel panic" };
         assert!(message.starts_with(start), "{message}");
         assert_eq!(cell.console_tail.is_empty(), number > 0, "{cell:?}");
@@ -281,13 +304,19 @@ fn times_attach_by_both_clocks_and_explains_it_both_ways() {
             }
             Explain::Sampled => {
                 assert_eq!(summary.clock, Clock::Free);
-                assert!(summary.cpu_ns + summary.waited_ns <= summary.wall_ns, "{phase}: {summary:?}");
+                assert!(
+                    summary.cpu_ns + summary.waited_ns <= summary.wall_ns,
+                    "{phase}: {summary:?}"
+                );
                 "sampled"
             }
         };
         let total = folded_total(dir.path(), &["--phase", phase, "--how", how]);
         assert_eq!(total, summary.totals.task, "{phase} {how}");
-        assert!(summary.functions.iter().any(|cost| cost.function.name.contains("ftrace")), "{summary:#?}");
+        assert!(
+            summary.functions.iter().any(|cost| cost.function.name.contains("ftrace")),
+            "{summary:#?}"
+        );
     }
     assert_eq!(attach.explained.len(), 4);
     for words in ["exact", "What the attaching thread did", "on CPU", "remainder"] {
@@ -312,8 +341,10 @@ fn runs_two_architectures_in_one_run() {
                  - trigger: { mechanisms: [fentry], beside: [function_tracer] }\n  \
                  - attach: { mechanisms: [kprobe.multi], functions: [10], rounds: 1, \
                  clock: both, explain: [exact] }\n";
-    let output =
-        vm_test_of(dir.path(), suite).args(["--arch", "arm64,x86_64", "--listing"]).output().unwrap();
+    let output = vm_test_of(dir.path(), suite)
+        .args(["--arch", "arm64,x86_64", "--listing"])
+        .output()
+        .unwrap();
     let said = said(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     let run = stored(&dir.path().join("runs"));
@@ -351,10 +382,9 @@ fn runs_two_architectures_in_one_run() {
         let config = fs::read_to_string(run_dir.config(arch, "7.2")).unwrap();
         let option = if arch == Arch::Arm64 { "CONFIG_ARM64=y" } else { "CONFIG_X86_64=y" };
         assert!(config.contains(option), "{arch}");
-        let cell = run
-            .cells
-            .iter()
-            .find(|cell| cell.id.arch == arch && matches!(cell.measurement, Some(Measurement::Attach(_))));
+        let cell = run.cells.iter().find(|cell| {
+            cell.id.arch == arch && matches!(cell.measurement, Some(Measurement::Attach(_)))
+        });
         let Some(Measurement::Attach(attach)) = &cell.unwrap().measurement else { unreachable!() };
         for summary in &attach.explained {
             let total = folded_total(dir.path(), &["--phase", summary.phase.name(), arch.name()]);

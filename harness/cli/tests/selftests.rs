@@ -83,7 +83,9 @@ fn tree_tests_judge_a_series_with_its_new_tests() {
 fn untouched_tests_pass(run: &Run, kernel: &str, said: &str) {
     let fentry = cell(run, kernel, "test_progs/fentry_test");
     assert_eq!(fentry.outcome, Outcome::Pass, "{said}");
-    assert!(!subtests(fentry).is_empty() && subtests(fentry).iter().all(|test| test.end == End::Ok));
+    assert!(
+        !subtests(fentry).is_empty() && subtests(fentry).iter().all(|test| test.end == End::Ok)
+    );
     // One is denied by the suite, one by the tree's own list.
     for (test, by) in [("fexit_test", "the suite"), ("varlen", "DENYLIST:")] {
         let denied = &cell(run, kernel, &format!("test_progs/{test}")).outcome;
@@ -100,11 +102,22 @@ fn broken_test_fails_on_the_head(run: &Run, said: &str) {
     assert_eq!(passed.outcome, Outcome::Pass, "{said}");
     let failed = cell(run, head, multi);
     let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}", failed.outcome) };
-    assert!(reasons[0].contains("skel_api") && reasons[0].contains("link_api_addrs"), "{reasons:?}");
+    assert!(
+        reasons[0].contains("skel_api") && reasons[0].contains("link_api_addrs"),
+        "{reasons:?}"
+    );
     assert!(reasons[1].contains("kprobe_multi_test_run:FAIL:kprobe_test1_result"), "{reasons:?}");
-    let ended = |cell, name: &str| subtests(cell).iter().find(|test| test.name == name).map(|test| test.end);
-    assert_eq!((ended(passed, "skel_api"), ended(failed, "skel_api")), (Some(End::Ok), Some(End::Fail)));
-    assert_eq!((ended(passed, "attach_api_pattern"), ended(failed, "attach_api_addrs")), (None, None));
+    let ended = |cell, name: &str| {
+        subtests(cell).iter().find(|test| test.name == name).map(|test| test.end)
+    };
+    assert_eq!(
+        (ended(passed, "skel_api"), ended(failed, "skel_api")),
+        (Some(End::Ok), Some(End::Fail))
+    );
+    assert_eq!(
+        (ended(passed, "attach_api_pattern"), ended(failed, "attach_api_addrs")),
+        (None, None)
+    );
 }
 
 fn added_tests_run_on_the_head(run: &Run, comparison: &Comparison, said: &str) {
@@ -112,7 +125,10 @@ fn added_tests_run_on_the_head(run: &Run, comparison: &Comparison, said: &str) {
     let added = cell(run, head, "test_progs/tramplab_added");
     assert_eq!(added.outcome, Outcome::Pass, "{said}");
     assert_eq!(subtests(added), [Subtest { name: "attached".to_owned(), end: End::Ok }]);
-    assert!(comparison.unmatched.iter().any(|test| test.test == added.id.test && test.is_new), "{said}");
+    assert!(
+        comparison.unmatched.iter().any(|test| test.test == added.id.test && test.is_new),
+        "{said}"
+    );
     let absent = &cell(run, base, "test_progs/tramplab_added").outcome;
     assert!(matches!(absent, Outcome::Skip { reason } if reason.contains("no test")), "{absent:?}");
     let broken = &cell(run, head, "test_progs/tramplab_broken").outcome;
@@ -136,18 +152,29 @@ fn runs_benchmarks_and_reads_ktap() {
     let said = said(&output);
     let run = stored(&dir.path().join("runs"));
     let kernel = &run.kernels[0].name;
-    let Some(Measurement::Bench(bench)) = &cell(&run, kernel, "bench/trig-fentry").measurement else {
+    let Some(Measurement::Bench(bench)) = &cell(&run, kernel, "bench/trig-fentry").measurement
+    else {
         panic!("{said}")
     };
-    assert!(bench.boots.len() == 1 && bench.boots[0].hits.iter().all(|rate| *rate > 0.0), "{bench:?}");
+    assert!(
+        bench.boots.len() == 1 && bench.boots[0].hits.iter().all(|rate| *rate > 0.0),
+        "{bench:?}"
+    );
     assert!(said.contains("M hits/s"), "{said}");
     let unknown = &cell(&run, kernel, "bench/trig-none").outcome;
-    assert!(matches!(unknown, Outcome::Skip { reason } if reason.contains("no benchmark")), "{unknown:?}");
+    assert!(
+        matches!(unknown, Outcome::Skip { reason } if reason.contains("no benchmark")),
+        "{unknown:?}"
+    );
 
     let passed = cell(&run, kernel, "kselftest/perf_events/watermark_signal");
     assert_eq!(passed.outcome, Outcome::Pass, "{said}");
     assert_eq!(subtests(passed).len(), 1);
-    assert_eq!(cell(&run, kernel, "kselftest/ring-buffer/map_test").outcome, Outcome::Pass, "{said}");
+    assert_eq!(
+        cell(&run, kernel, "kselftest/ring-buffer/map_test").outcome,
+        Outcome::Pass,
+        "{said}"
+    );
     // TCG has no hardware events; the program itself calls that a failure.
     let failed = cell(&run, kernel, "kselftest/perf_events/remove_on_exec");
     let Outcome::Fail { reasons } = &failed.outcome else { panic!("{:?}: {said}", failed.outcome) };
@@ -195,7 +222,10 @@ fn tree_test_of_branch_records_agrees() {
         match counted(&said) {
             Some(records) if records == wasted + 1 => return,
             Some(records) => assert!(records > wasted + 1, "a hit cannot take fewer: {said}"),
-            None => assert!(said.contains("find_looptest_in_lbr: actual 0"), "not only an interrupt: {said}"),
+            None => assert!(
+                said.contains("find_looptest_in_lbr: actual 0"),
+                "not only an interrupt: {said}"
+            ),
         }
         all += &said;
     }

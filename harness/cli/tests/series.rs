@@ -34,7 +34,8 @@ fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
 /// Selects patches that are bad on purpose: 1 adds a record, 2 panics at boot, 3 does not compile.
 fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad-series");
-    let mut patches: Vec<_> = fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut patches: Vec<_> =
+        fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()).collect();
     patches.sort();
     let folder = dir.join("bad");
     fs::create_dir(&folder).unwrap();
@@ -80,8 +81,11 @@ fn shipped_series_keep_their_promise() {
     assert!(said(&output).contains("kprobe_multi_link_exit_handler+"), "{}", said(&output));
     let inlined = RunDir::new(fs::canonicalize(dir.path().join("runs/latest")).unwrap());
 
-    let output =
-        vm_test(dir.path(), SUITE, &["--series", "lbr-helpers", "--each-patch", "--format", "markdown"]);
+    let output = vm_test(
+        dir.path(),
+        SUITE,
+        &["--series", "lbr-helpers", "--each-patch", "--format", "markdown"],
+    );
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
     let comparison = compare::whole(&run, &run.series[0], None);
@@ -95,14 +99,17 @@ fn shipped_series_keep_their_promise() {
     assert_eq!(each, [2, 1]);
     assert!(said(&output).contains("### Patch by patch"), "{}", said(&output));
     // Every kernel says that it was built, and how.
-    assert!(run.kernels.iter().all(|kernel| kernel.build.is_some() && kernel.image_sha256.is_some()));
+    assert!(
+        run.kernels.iter().all(|kernel| kernel.build.is_some() && kernel.image_sha256.is_some())
+    );
 
     // Compare both stored runs without a guest. Their heads are different kernels of one tree.
     let compare = |extra: &[&str]| {
         let latest = dir.path().join("runs/latest");
         tramplab().arg("compare").arg(inlined.path()).arg(latest).args(extra).output().unwrap()
     };
-    let kernels = ["--base-kernel", "6.12-source+kprobe-multi-inline", "--head-kernel", "6.12-source"];
+    let kernels =
+        ["--base-kernel", "6.12-source+kprobe-multi-inline", "--head-kernel", "6.12-source"];
     let output = compare(&kernels);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("lbr_waste.kretprobe_multi.any"), "{}", said(&output));
@@ -114,7 +121,11 @@ fn shipped_series_keep_their_promise() {
     inlined.save(&other).unwrap();
     let output = compare(&kernels);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("different guest agents: 000000000000 and "), "{}", said(&output));
+    assert!(
+        said(&output).contains("different guest agents: 000000000000 and "),
+        "{}",
+        said(&output)
+    );
     let output = compare(&[&kernels[..], &["--anyway"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
@@ -123,7 +134,8 @@ fn shipped_series_keep_their_promise() {
 #[test]
 fn notes_the_mails_left_out_of_a_series() {
     let dir = tempfile::tempdir().unwrap();
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/patches/kprobe-multi-inline");
+    let shipped =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/patches/kprobe-multi-inline");
     let patch = shipped.join("0001-bpf-Make-kprobe_multi_link_prog_run-__always_inline.patch");
     let patch = fs::read_to_string(patch).unwrap();
     let titled = |title: &str| patch.replacen("[PATCH]", title, 1);
@@ -135,7 +147,10 @@ fn notes_the_mails_left_out_of_a_series() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let notes = stored(&dir.path().join("runs")).notes;
     let [reply, older] = &notes[..] else { panic!("{notes:?}") };
-    assert!(reply.starts_with("left out a reply") && older.ends_with("version 2 is there too"), "{notes:?}");
+    assert!(
+        reply.starts_with("left out a reply") && older.ends_with("version 2 is there too"),
+        "{notes:?}"
+    );
     assert!(String::from_utf8_lossy(&output.stdout).contains(older), "{}", said(&output));
 }
 
@@ -144,36 +159,57 @@ fn finds_each_bad_patch() {
     let dir = tempfile::tempdir().unwrap();
     let series = bad(dir.path(), &[1, 2, 3]);
     let suite = SUITE.replace(", kretprobe.multi", "");
-    let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap(), "--each-patch"]);
+    let output =
+        vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap(), "--each-patch"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
     let steps = &run.series[0].steps;
     let cell = |step: usize, test: &str| -> &Cell {
-        let is_it = |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
-        run.cells.iter().find(is_it).unwrap_or_else(|| panic!("step {step} has no {test}: {}", said(&output)))
+        let is_it =
+            |cell: &&Cell| cell.id.kernel == steps[step].kernel && cell.id.test.name() == test;
+        run.cells
+            .iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("step {step} has no {test}: {}", said(&output)))
     };
     // The base passes.
     assert_eq!(cell(0, "lbr_waste/fexit").outcome, Outcome::Pass);
     // Patch 1 adds one record: the jump it puts in.
-    let Outcome::Fail { reasons } = &cell(1, "lbr_waste/fexit").outcome else { panic!("{}", said(&output)) };
-    assert!(reasons.iter().any(|reason| reason.contains("lbr_waste.fexit.any is worse")), "{reasons:?}");
+    let Outcome::Fail { reasons } = &cell(1, "lbr_waste/fexit").outcome else {
+        panic!("{}", said(&output))
+    };
+    assert!(
+        reasons.iter().any(|reason| reason.contains("lbr_waste.fexit.any is worse")),
+        "{reasons:?}"
+    );
     let added = &compare::walk(&run, &run.series[0], None)[0];
     assert_eq!(less(added, "fexit", Branch::Any), -1);
     assert!(added.metrics.iter().all(|compared| compared.verdict != Verdict::Better));
     // Patch 2 builds, but does not boot.
     assert_eq!(cell(2, "build").outcome, Outcome::Pass);
-    for (test, start) in [("boot", "Kernel panic"), ("lbr_waste/fexit", "does not boot: Kernel panic")] {
-        let Cell { outcome: Outcome::Error { kind: ErrorKind::Panic, message }, .. } = cell(2, test) else {
+    for (test, start) in
+        [("boot", "Kernel panic"), ("lbr_waste/fexit", "does not boot: Kernel panic")]
+    {
+        let Cell { outcome: Outcome::Error { kind: ErrorKind::Panic, message }, .. } =
+            cell(2, test)
+        else {
             panic!("{}", said(&output))
         };
-        assert!(message.starts_with(start) && message.contains("this kernel is not to boot"), "{message}");
+        assert!(
+            message.starts_with(start) && message.contains("this kernel is not to boot"),
+            "{message}"
+        );
     }
     // Patch 3 does not build. The compiler's message names the patch.
     let Outcome::Error { kind: ErrorKind::Build, message } = &cell(3, "build").outcome else {
         panic!("{}", said(&output))
     };
-    for words in ["patch 3", "Call what is not there", "kernel/bpf/trampoline.c", "tramplab_no_such_function"]
-    {
+    for words in [
+        "patch 3",
+        "Call what is not there",
+        "kernel/bpf/trampoline.c",
+        "tramplab_no_such_function",
+    ] {
         assert!(message.contains(words), "{words}: {message}");
     }
     assert!(matches!(steps[3].built, Built::Failed { .. }));
@@ -202,7 +238,8 @@ fn slower_attach_is_worse_but_moved_code_is_not() {
     };
     assert!(comment.metrics.len() >= 5, "{comment:?}");
     let all = |comparison: &Comparison, is: fn(&Verdict) -> bool| {
-        let other: Vec<_> = comparison.metrics.iter().filter(|metric| !is(&metric.verdict)).collect();
+        let other: Vec<_> =
+            comparison.metrics.iter().filter(|metric| !is(&metric.verdict)).collect();
         assert!(other.is_empty(), "{other:#?}");
     };
     all(comment, |verdict| *verdict == Verdict::Same(Difference::None));
@@ -210,7 +247,8 @@ fn slower_attach_is_worse_but_moved_code_is_not() {
     assert!(uncalled.metrics.iter().any(|metric| metric.base != metric.head), "{uncalled:#?}");
     // The placebo is measured, but neither judged nor shown.
     let [placebo] = &run.series[0].placebos[..] else { panic!("{:?}", run.series) };
-    let measured = run.cells_of(Arch::host().unwrap(), placebo).filter(|cell| cell.measurement.is_some());
+    let measured =
+        run.cells_of(Arch::host().unwrap(), placebo).filter(|cell| cell.measurement.is_some());
     assert_eq!(measured.count(), 1, "{}", said(&output));
     assert!(!said(&output).contains(&format!("Linux {placebo}")), "{}", said(&output));
     let of = |name: &str| {
@@ -228,16 +266,21 @@ fn slower_attach_is_worse_but_moved_code_is_not() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let first = said(&output).lines().find(|line| line.contains("register_ftrace_direct")).map(str::to_owned);
+    let first = said(&output)
+        .lines()
+        .find(|line| line.contains("register_ftrace_direct"))
+        .map(str::to_owned);
     assert!(first.is_some_and(|line| line.contains('+')), "{}", said(&output));
 }
 
-/// One patch: a nop where programs are run, and a loop of 40,000 instructions where a direct call is attached.
+/// One patch: a nop where programs are run, and a loop of 40,000 instructions where a direct call
+/// is attached.
 #[test]
 fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
     const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
                          - trigger: { mechanisms: [fentry, kprobe.multi], throughput: false }\n  \
-                         - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact, explain: [exact] }\n";
+                         - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: \
+                         exact, explain: [exact] }\n";
     let dir = tempfile::tempdir().unwrap();
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-hits");
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
@@ -250,7 +293,9 @@ fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
     };
     for mechanism in ["fentry", "kprobe_multi"] {
         let hit = of(&format!("trigger.{mechanism}.instructions"));
-        let [Value::Count(base), Value::Count(head)] = [&hit.base, &hit.head] else { panic!("{hit:?}") };
+        let [Value::Count(base), Value::Count(head)] = [&hit.base, &hit.head] else {
+            panic!("{hit:?}")
+        };
         assert_eq!((head - base, hit.verdict.clone()), (1, Verdict::Worse), "{hit:?}");
         let branches = of(&format!("trigger.{mechanism}.branches"));
         assert_eq!(branches.verdict, Verdict::Same(Difference::None), "{branches:?}");
@@ -285,7 +330,9 @@ fn rejects_patch_that_does_not_apply_and_shows_its_hunk() {
     let series = bad(dir.path(), &[2, 3]);
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    for words in ["patch 2", "kernel/bpf/trampoline.c", "@@ ", "tramplab_no_such_function", "git says"] {
+    for words in
+        ["patch 2", "kernel/bpf/trampoline.c", "@@ ", "tramplab_no_such_function", "git says"]
+    {
         assert!(said(&output).contains(words), "{words}: {}", said(&output));
     }
     assert!(!dir.path().join("runs/latest").exists());
@@ -297,7 +344,10 @@ fn rejects_impossible_series() {
     for (arguments, words) in [
         (&["--series", "no-such"][..], "failed to find the series `no-such`"),
         (&["--series", "lbr-helpers", "--kernel", "6.12"], "prebuilt"),
-        (&["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"], "name it with one --kernel"),
+        (
+            &["--series", "lbr-helpers", "--kernel", "a", "--kernel", "b"],
+            "name it with one --kernel",
+        ),
         (&["--each-patch"], "--series"),
         (&["--series", "v6.12..HEAD"], "from no git repository on this machine"),
         (&["--series", "v6.12...HEAD"], "failed to find the series"),

@@ -174,7 +174,9 @@ fn lends_the_terminal_to_the_guest_and_restores_it() {
     until("# ");
     // While the guest has the terminal, it echoes what is typed.
     let during = termios::tcgetattr(&pty.slave).unwrap();
-    assert!(!during.local_flags.intersects(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG));
+    assert!(
+        !during.local_flags.intersects(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG)
+    );
     // The echo of the typed line does not contain the answer.
     keyboard.write_all(b"echo $((40 + 2))$(uname -n); exit\n").unwrap();
     until("42tramplab");

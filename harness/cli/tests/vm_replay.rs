@@ -38,14 +38,21 @@ const LIMIT: Duration = Duration::from_secs(20);
 const BEATS_AT_ONCE: usize = 1000;
 
 fn spec(dir: &Path, guest: &str) -> Spec {
-    let ready = |version| Event::Ready { version, release: "replayed".to_owned(), uptime_ns: 1_000_000_000 };
+    let ready = |version| Event::Ready {
+        version,
+        release: "replayed".to_owned(),
+        uptime_ns: 1_000_000_000,
+    };
     let done = |id| Event::Reply { id, result: Ok(Response::Done) };
     let beat = frame::encode(&Event::Heartbeat { uptime_ns: 1 }).unwrap();
     let lines = "a console's line\n".repeat(1 << 16);
     for (name, bytes) in [
         ("ready", frame::encode(&ready(message::VERSION)).unwrap()),
         ("stranger", frame::encode(&ready(message::VERSION + 1)).unwrap()),
-        ("facts", frame::encode(&Event::Reply { id: 1, result: Ok(Response::Facts(facts())) }).unwrap()),
+        (
+            "facts",
+            frame::encode(&Event::Reply { id: 1, result: Ok(Response::Facts(facts())) }).unwrap(),
+        ),
         ("done-1", frame::encode(&done(1)).unwrap()),
         ("done-2", frame::encode(&done(2)).unwrap()),
         ("beats", beat.repeat(BEATS_AT_ONCE)),
@@ -158,7 +165,10 @@ const CASES: &[Case] = &[
         name: "an oops between the last answer and the end voids what was answered",
         guest: "say ready; hear; say done-1; hear; say done-2; print oops",
         host: whole,
-        ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+        ends: Err((
+            ErrorKind::Oops,
+            "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+        )),
     },
     Case {
         name: "QEMU fails at the end",
@@ -170,13 +180,19 @@ const CASES: &[Case] = &[
         name: "an oops while the guest prepares its snapshot is not retried",
         guest: "say ready; hear; say facts; hear; print oops",
         host: kept,
-        ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+        ends: Err((
+            ErrorKind::Oops,
+            "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+        )),
     },
     Case {
         name: "an oops while the snapshot is taken is not retried",
         guest: "say ready; hear; say facts; hear; say done-2; sleep 0.5; print oops",
         host: kept,
-        ends: Err((ErrorKind::Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+        ends: Err((
+            ErrorKind::Oops,
+            "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+        )),
     },
     Case {
         name: "a guest whose clock failed at boot goes on without a snapshot",
@@ -330,8 +346,10 @@ const CASES: &[Case] = &[
 
 #[test]
 fn every_guest_gets_its_verdict() {
-    let wrong: Vec<String> =
-        CASES.iter().filter_map(|case| wrong(case).map(|why| format!("{}: {why}", case.name))).collect();
+    let wrong: Vec<String> = CASES
+        .iter()
+        .filter_map(|case| wrong(case).map(|why| format!("{}: {why}", case.name)))
+        .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -339,7 +357,9 @@ fn wrong(case: &Case) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     match ((case.host)(spec(dir.path(), case.guest)), case.ends) {
         (Ok(()), Ok(())) => None,
-        (Err(error), Err((kind, words))) if error.kind == kind && error.message.contains(words) => None,
+        (Err(error), Err((kind, words))) if error.kind == kind && error.message.contains(words) => {
+            None
+        }
         (Err(error), _) => Some(format!("{error}; console: {:?}", error.console_tail.last())),
         (Ok(()), _) => Some("no error".to_owned()),
     }
@@ -366,7 +386,9 @@ fn limits_the_log_of_an_endless_console() {
 #[test]
 fn kills_the_children_of_qemu() {
     let dir = tempfile::tempdir().unwrap();
-    let vm = Vm::boot(&spec(dir.path(), "say ready; sleep 1000 & echo $! > new; mv new said; wait")).unwrap();
+    let vm =
+        Vm::boot(&spec(dir.path(), "say ready; sleep 1000 & echo $! > new; mv new said; wait"))
+            .unwrap();
     wait_for(&dir.path().join("said"));
     let wrapped = fs::read_to_string(dir.path().join("said")).unwrap();
     let (wrapper, wrapped) = (vm.process_id(), format!("/proc/{}", wrapped.trim()));

@@ -33,7 +33,10 @@ pub fn run(data: &[u8]) -> bool {
     // The agent reads requests from the link, and orders from a file in its root.
     if let Ok(Some(request)) = frame::read::<Request>(&mut &framed[..]) {
         let again = frame::encode(&request).expect("what was read can be written");
-        assert_eq!(frame::read(&mut &again[..]).expect("what was written can be read"), Some(request));
+        assert_eq!(
+            frame::read(&mut &again[..]).expect("what was written can be read"),
+            Some(request)
+        );
         accepted = true;
     }
     accepted |= serde_json::from_slice::<Vec<Command>>(data).is_ok();
@@ -53,11 +56,14 @@ fn cleaned(data: &[u8]) {
 }
 
 fn is_clean(value: &Value) -> bool {
-    let is_clean_text = |text: &str| text.chars().all(|c| matches!(c, '\n' | '\t') || text::is_seen(c));
+    let is_clean_text =
+        |text: &str| text.chars().all(|c| matches!(c, '\n' | '\t') || text::is_seen(c));
     match value {
         Value::String(text) => is_clean_text(text),
         Value::Array(values) => values.iter().all(is_clean),
-        Value::Object(entries) => entries.iter().all(|(name, value)| is_clean_text(name) && is_clean(value)),
+        Value::Object(entries) => {
+            entries.iter().all(|(name, value)| is_clean_text(name) && is_clean(value))
+        }
         _ => true,
     }
 }
@@ -84,7 +90,9 @@ fn stream(mut data: &[u8]) -> usize {
 /// The protocol's CRC-32, computed bit by bit.
 pub fn crc(data: &[u8]) -> u32 {
     !data.iter().fold(!0, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
     })
 }
 
@@ -126,8 +134,10 @@ fn look_at(event: Event) {
 
 fn explained(reply: &PhaseReply) {
     let symbols = Symbols::default();
-    let profile =
-        reply.samples.as_ref().map(|samples| count::of_samples("cell", Phase::Attach, samples, &symbols));
+    let profile = reply
+        .samples
+        .as_ref()
+        .map(|samples| count::of_samples("cell", Phase::Attach, samples, &symbols));
     let waiting = count::of_waits("cell", Phase::Attach, &reply.waits, Thread::agent(), &symbols);
     for profile in profile.into_iter().chain([waiting]) {
         if profile.check().is_ok() {

@@ -10,15 +10,21 @@ use table::Kallsyms;
 pub fn run(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let Ok(table) = Kallsyms::parse(text.to_owned()) else { return false };
-    let slow: Vec<Line> =
-        text.split_terminator('\n').map(|line| Line::read(line).expect("it was accepted")).collect();
+    let slow: Vec<Line> = text
+        .split_terminator('\n')
+        .map(|line| Line::read(line).expect("it was accepted"))
+        .collect();
     let reversed: Vec<&str> = text.split_terminator('\n').rev().collect();
-    let reversed = Kallsyms::parse(reversed.join("\n")).expect("the order of lines does not matter");
+    let reversed =
+        Kallsyms::parse(reversed.join("\n")).expect("the order of lines does not matter");
     for line in slow.iter().take(64) {
-        for address in [line.address.saturating_sub(1), line.address, line.address.saturating_add(1)] {
+        for address in
+            [line.address.saturating_sub(1), line.address, line.address.saturating_add(1)]
+        {
             let found = table.resolve(address);
             assert_eq!(found, reversed.resolve(address), "{address:x}");
-            let start = slow.iter().map(|line| line.address).filter(|&start| start <= address).max();
+            let start =
+                slow.iter().map(|line| line.address).filter(|&start| start <= address).max();
             let Some(found) = found else {
                 // Data, or too far behind the last symbol.
                 let is_here = |line: &&Line| Some(line.address) == start && address == line.address;
@@ -28,9 +34,12 @@ pub fn run(data: &[u8]) -> bool {
             };
             assert_eq!(Some(found.start), start);
             assert!((found.start..found.end).contains(&address));
-            assert!(slow.iter().all(|line| line.address <= found.start || line.address >= found.end));
-            let is_it =
-                |line: &Line| line.address == found.start && line.name == found.name && line.is_text();
+            assert!(
+                slow.iter().all(|line| line.address <= found.start || line.address >= found.end)
+            );
+            let is_it = |line: &Line| {
+                line.address == found.start && line.name == found.name && line.is_text()
+            };
             assert!(slow.iter().any(is_it), "{found:?}");
         }
         let of_name = || slow.iter().filter(|other| other.is_text() && other.name == line.name);

@@ -31,7 +31,8 @@ pub fn run(data: &[u8]) -> bool {
             if let Ok(ran) = test_progs::read(text, test, code) {
                 accepted = true;
                 agrees(&ran, code);
-                let mut names: Vec<&str> = ran.subtests.iter().map(|subtest| subtest.name.as_str()).collect();
+                let mut names: Vec<&str> =
+                    ran.subtests.iter().map(|subtest| subtest.name.as_str()).collect();
                 names.sort_unstable();
                 assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "a subtest stands twice");
             }
@@ -40,13 +41,16 @@ pub fn run(data: &[u8]) -> bool {
     if let Ok(measured) = bench::read(text, 1, 3) {
         accepted = true;
         assert!(
-            measured.hits.len() >= 3 && measured.hits.iter().all(|rate| rate.is_finite() && *rate >= 0.0)
+            measured.hits.len() >= 3
+                && measured.hits.iter().all(|rate| rate.is_finite() && *rate >= 0.0)
         );
     }
     accepted |= bench::is_unknown(text);
     let list = DenyList::parse(text, "DENYLIST");
     for line in text.lines().take(64) {
-        let Ok(name) = line.split(['/', '#']).next().unwrap_or_default().trim().parse() else { continue };
+        let Ok(name) = line.split(['/', '#']).next().unwrap_or_default().trim().parse() else {
+            continue;
+        };
         accepted |= list.denies(&name).is_some() || !list.of_subtests(&name).is_empty();
     }
     let dead = text.lines().find_map(death::detect);
@@ -58,7 +62,8 @@ pub fn run(data: &[u8]) -> bool {
     assert_eq!(plain(&shown), shown);
     let section = cdata(text);
     let (end, begin) = ("]]>", "<![CDATA[");
-    let goes_on = section.match_indices(end).all(|(at, _)| section[at + end.len()..].starts_with(begin));
+    let goes_on =
+        section.match_indices(end).all(|(at, _)| section[at + end.len()..].starts_with(begin));
     assert!(goes_on, "it ends its section: {section:?}");
     assert_eq!(section.replace(&format!("{end}{begin}"), ""), shown);
     accepted
@@ -67,5 +72,7 @@ pub fn run(data: &[u8]) -> bool {
 fn agrees(ran: &Ran, code: i32) {
     let fails = ran.subtests.iter().any(|subtest| subtest.end == End::Fail);
     assert!(ran.end != End::Ok || code == 0 && !fails, "a false pass: {ran:?}");
-    assert!(ran.failures.len() <= 20 && ran.failures.iter().all(|line| line.chars().count() <= 300));
+    assert!(
+        ran.failures.len() <= 20 && ran.failures.iter().all(|line| line.chars().count() <= 300)
+    );
 }

@@ -3,8 +3,8 @@
 
 use super::bytes::Bytes;
 use tramplab_analysis::profile::{
-    Function, Names, Node, Of, Phase, Profile, SCHEMA, Sampling, Space, Subject, Thread, Tree, Unit, diff,
-    folded, text,
+    Function, Names, Node, Of, Phase, Profile, SCHEMA, Sampling, Space, Subject, Thread, Tree,
+    Unit, diff, folded, text,
 };
 use tramplab_protocol::counts::{Counts, CountsError};
 
@@ -59,7 +59,8 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
     });
     let mut threads = Vec::new();
     for _ in 0..1 + bytes.byte() % 3 {
-        let (command, measured) = (bytes.one_of(&COMMANDS).to_owned(), bytes.byte().is_multiple_of(2));
+        let (command, measured) =
+            (bytes.one_of(&COMMANDS).to_owned(), bytes.byte().is_multiple_of(2));
         threads.push(Thread { command, pid: bytes.number() as u32, measured });
     }
     let mut functions = Vec::new();
@@ -77,7 +78,8 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
         let parent = (nodes.len() as u32).checked_sub(1 + u32::from(bytes.byte() % 8));
         let above = parent.map(|parent| &nodes[parent as usize]);
         let drawn = bytes.byte();
-        let thread = above.map_or(u32::from(drawn & 3) % threads.len() as u32, |above| above.thread);
+        let thread =
+            above.map_or(u32::from(drawn & 3) % threads.len() as u32, |above| above.thread);
         nodes.push(Node {
             parent,
             thread,
@@ -90,7 +92,16 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
             break;
         }
     }
-    Profile { schema: SCHEMA, cell: "cell".to_owned(), phase, unit, sampling, threads, functions, nodes }
+    Profile {
+        schema: SCHEMA,
+        cell: "cell".to_owned(),
+        phase,
+        unit,
+        sampling,
+        threads,
+        functions,
+        nodes,
+    }
 }
 
 /// Checks the invariants of everything made of valid profiles.

@@ -6,7 +6,8 @@ use super::{
     frames::crc,
 };
 use tramplab_analysis::branch::{
-    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, symbols, trigger_cost, trigger_listing,
+    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, symbols, trigger_cost,
+    trigger_listing,
 };
 use tramplab_model::run::{Arch, LbrWaste, NamedRecord};
 use tramplab_protocol::{

@@ -8,8 +8,9 @@ use tramplab_model::run::Run;
 use tramplab_suite::{Suite, baseline};
 
 /// A stored run from the repository.
-static RUN: LazyLock<Run> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../testdata/run.json")).expect("it is a run"));
+static RUN: LazyLock<Run> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../testdata/run.json")).expect("it is a run")
+});
 
 pub fn run(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
@@ -29,7 +30,8 @@ pub fn run(data: &[u8]) -> bool {
         Err(error) => assert!(error.to_string().starts_with("/fuzz/input.yaml:"), "{error}"),
     }
     if let Ok(updated) = baseline::updated(text, path, &RUN) {
-        let again = baseline::updated(&updated, path, &RUN).expect("a baseline can be written again");
+        let again =
+            baseline::updated(&updated, path, &RUN).expect("a baseline can be written again");
         assert_eq!(again, updated, "a run changes its own baseline");
     }
     accepted

@@ -14,8 +14,18 @@ const PACKAGE: &str = "busybox-static";
 const PLACES: [&str; 2] = ["usr/bin/busybox", "bin/busybox"];
 
 /// The program for guests of an architecture. Fetches it once.
-pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, PrivateError> {
-    let recipe = Recipe { kind: "busybox", name: arch.name(), package: PACKAGE, suite: SUITE, wrapper: None };
+pub fn provision(
+    cache: &Cache,
+    arch: Arch,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, PrivateError> {
+    let recipe = Recipe {
+        kind: "busybox",
+        name: arch.name(),
+        package: PACKAGE,
+        suite: SUITE,
+        wrapper: None,
+    };
     let entry = match recipe.newest(cache) {
         Some(entry) => entry,
         None => {

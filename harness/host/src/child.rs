@@ -73,7 +73,8 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Out
     let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
     // Use files, not pipes: a grandchild that outlives its parent can hold a pipe open forever.
     // Keep them in memory: a full disk would silently truncate the output.
-    let memory = || Ok::<_, io::Error>(File::from(memfd_create(c"tramplab-output", MFdFlags::MFD_CLOEXEC)?));
+    let memory =
+        || Ok::<_, io::Error>(File::from(memfd_create(c"tramplab-output", MFdFlags::MFD_CLOEXEC)?));
     let files = memory().and_then(|out| {
         let err = memory()?;
         let clones = (out.try_clone()?, err.try_clone()?);
@@ -230,6 +231,9 @@ mod tests {
         let error = finish(&mut command, Duration::from_millis(300)).unwrap_err();
         assert!(matches!(error, ChildError::Deadline { .. }), "{error}");
         let pid = std::fs::read_to_string(&pid).unwrap();
-        assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "{pid} still there");
+        assert!(
+            !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(),
+            "{pid} still there"
+        );
     }
 }

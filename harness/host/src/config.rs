@@ -22,8 +22,8 @@ pub enum ConfigError {
 
 /// Reads a YAML file.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    let text =
-        fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(&text, path)
 }
 
@@ -111,11 +111,19 @@ mod tests {
     #[test]
     fn names_file_line_column_and_expected_keys() {
         for (text, position, words) in [
-            ("name: a\ncuont: 3\n", "sample.yaml:2:1", vec!["cuont", "expected one of name, count"]),
+            (
+                "name: a\ncuont: 3\n",
+                "sample.yaml:2:1",
+                vec!["cuont", "expected one of name, count"],
+            ),
             ("name: a\ncount: many\n", "sample.yaml:2:8", vec!["count: many"]),
             ("name: a\n", "sample.yaml:1:1", vec!["count"]),
             ("name: [\n", "sample.yaml:", vec![]),
-            ("name: a\ncount: -5\n", "sample.yaml:2:8", vec!["expected a whole number from 0 to 4294967295"]),
+            (
+                "name: a\ncount: -5\n",
+                "sample.yaml:2:8",
+                vec!["expected a whole number from 0 to 4294967295"],
+            ),
             ("name: a\nname: b\ncount: 1\n", "sample.yaml:2:1", vec!["name"]),
         ] {
             let error = error(text);

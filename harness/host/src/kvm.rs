@@ -62,7 +62,8 @@ pub fn offer() -> Option<Offer> {
 mod x86 {
     use super::{KvmError, Offer};
     use kvm_bindings::{
-        KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_segment, kvm_sregs, kvm_userspace_memory_region,
+        KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_segment, kvm_sregs,
+        kvm_userspace_memory_region,
     };
     use kvm_ioctls::{Cap, Kvm, VcpuExit};
     use std::{io, ptr, sync::mpsc, thread, time::Duration};
@@ -96,8 +97,9 @@ mod x86 {
     }
 
     fn run() -> Result<i32, KvmError> {
-        let failed =
-            |action| move |error: kvm_ioctls::Error| KvmError::Failed { action, message: error.to_string() };
+        let failed = |action| {
+            move |error: kvm_ioctls::Error| KvmError::Failed { action, message: error.to_string() }
+        };
         let kvm = Kvm::new().map_err(|error| match io::Error::from(error).kind() {
             io::ErrorKind::NotFound => KvmError::Absent,
             io::ErrorKind::PermissionDenied => KvmError::Denied,
@@ -122,8 +124,9 @@ mod x86 {
         // SAFETY: the page is mapped until `memory` is dropped, after the VM.
         unsafe { vm.set_user_memory_region(region) }.map_err(failed("give the VM memory"))?;
         let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
-        let cpuid =
-            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("read what CPU KVM offers"))?;
+        let cpuid = kvm
+            .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+            .map_err(failed("read what CPU KVM offers"))?;
         vcpu.set_cpuid2(&cpuid).map_err(failed("give the vCPU its features"))?;
         let mut special = vcpu.get_sregs().map_err(failed("read the vCPU's registers"))?;
         long_mode(&mut special);
@@ -158,7 +161,9 @@ mod x86 {
             ..Default::default()
         };
         special.cs = kvm_segment { selector: 0x08, type_: 11, db: 0, l: 1, ..data };
-        for segment in [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss] {
+        for segment in
+            [&mut special.ds, &mut special.es, &mut special.fs, &mut special.gs, &mut special.ss]
+        {
             *segment = data;
         }
         special.cr0 = CR0_PE_MP_ET_NE_PG;
@@ -171,8 +176,9 @@ mod x86 {
     pub fn offer() -> Option<Offer> {
         let kvm = Kvm::new().ok()?;
         let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).ok()?;
-        let leaf =
-            |function| cpuid.as_slice().iter().find(|entry| (entry.function, entry.index) == (function, 0));
+        let leaf = |function| {
+            cpuid.as_slice().iter().find(|entry| (entry.function, entry.index) == (function, 0))
+        };
         Some(Offer {
             perf_capabilities: perf_capabilities(&kvm),
             pmu_version: leaf(0xa).map_or(0, |entry| entry.eax as u8),

@@ -69,7 +69,9 @@ pub enum NoHardware {
     Amd,
     #[error("KVM passes only Intel's legacy LBR to its guests, and this CPU's vendor is {0}")]
     Vendor(String),
-    #[error("this CPU has Arch LBR (Alder Lake, Sapphire Rapids or later): KVM gives it to no guest")]
+    #[error(
+        "this CPU has Arch LBR (Alder Lake, Sapphire Rapids or later): KVM gives it to no guest"
+    )]
     ArchLbr,
     #[error("no guest runs under KVM here: {0}")]
     Kvm(String),
@@ -195,7 +197,9 @@ fn switch(path: &str) -> Option<bool> {
 
 /// The most records of any PMU: `cpu`, or `cpu_core` and `cpu_atom` on hybrid CPUs.
 fn depth() -> Option<u32> {
-    let depth = |folder: PathBuf| fs::read_to_string(folder.join("caps/branches")).ok()?.trim().parse().ok();
+    let depth = |folder: PathBuf| {
+        fs::read_to_string(folder.join("caps/branches")).ok()?.trim().parse().ok()
+    };
     let devices = fs::read_dir("/sys/devices").ok()?.flatten();
     let cpus = devices.filter(|entry| entry.file_name().to_string_lossy().starts_with("cpu"));
     cpus.filter_map(|entry| depth(entry.path())).max()
@@ -261,10 +265,22 @@ mod tests {
         use NoHardware::*;
         let table: Vec<(&str, Facts, Result<u8, NoHardware>)> = vec![
             ("Skylake to Ice Lake", able(), Ok(5)),
-            ("Haswell and Broadwell", Facts { offer: offer(Some(CPU_CAPABILITIES | 4)), ..able() }, Ok(4)),
+            (
+                "Haswell and Broadwell",
+                Facts { offer: offer(Some(CPU_CAPABILITIES | 4)), ..able() },
+                Ok(4),
+            ),
             ("an unknown format", Facts { offer: offer(Some(0xffc7)), ..able() }, Ok(7)),
-            ("the mediated PMU is off", Facts { enable_mediated_pmu: Some(false), ..able() }, Ok(5)),
-            ("perf is closed to users on the host", Facts { perf_event_paranoid: Some(4), ..able() }, Ok(5)),
+            (
+                "the mediated PMU is off",
+                Facts { enable_mediated_pmu: Some(false), ..able() },
+                Ok(5),
+            ),
+            (
+                "perf is closed to users on the host",
+                Facts { perf_event_paranoid: Some(4), ..able() },
+                Ok(5),
+            ),
             ("a guest that has an LBR and passes it on", Facts { is_guest: true, ..able() }, Ok(5)),
             // Arch LBR shows in the CPU's flag, or in the format if a hypervisor hides the flag.
             ("Sapphire Rapids", without(Facts { has_arch_lbr: true, ..able() }), Err(ArchLbr)),
@@ -302,13 +318,21 @@ mod tests {
             ("Zen 4, masked to PERFMON_V2", amd("25/17/1", 1), Err(Amd)),
             ("Zen 5, should KVM not mask it", amd("26/2/1", 3), Err(Amd)),
             ("Zen 2", amd("23/49/0", 0), Err(Amd)),
-            ("AMD without KVM", Facts { kvm_failure: Some("x".into()), ..amd("25/17/1", 0) }, Err(Amd)),
+            (
+                "AMD without KVM",
+                Facts { kvm_failure: Some("x".into()), ..amd("25/17/1", 0) },
+                Err(Amd),
+            ),
             (
                 "the machine that this was written on: Sapphire Rapids, nested, its flags hidden",
                 here(),
                 Err(Kvm("it ended".into())),
             ),
-            ("the same, should its KVM run guests", Facts { kvm_failure: None, ..here() }, Err(PmuOff)),
+            (
+                "the same, should its KVM run guests",
+                Facts { kvm_failure: None, ..here() },
+                Err(PmuOff),
+            ),
             (
                 "the same with a PMU",
                 Facts { kvm_failure: None, enable_pmu: Some(true), ..here() },
@@ -329,7 +353,10 @@ mod tests {
         let arm64 = Facts { arch: Some(Arch::Arm64), vendor: None, offer: None, ..able() };
         assert_eq!(decide(&arm64, Arch::Arm64), Err(Brbe));
         assert_eq!(decide(&arm64, Arch::X86_64), Err(Emulated(Arch::X86_64)));
-        assert_eq!(decide(&Facts { arch: None, ..able() }, Arch::X86_64), Err(Emulated(Arch::X86_64)));
+        assert_eq!(
+            decide(&Facts { arch: None, ..able() }, Arch::X86_64),
+            Err(Emulated(Arch::X86_64))
+        );
     }
 
     /// Messages append a reason to another sentence.
@@ -368,7 +395,10 @@ mod tests {
         assert_eq!((fields.has_flag("hypervisor"), fields.has_flag("arch_lbr")), (true, false));
         // arm64 has no such lines.
         let arm64 = Fields::of("processor\t: 0\nFeatures\t: fp asimd\nCPU part\t: 0xd0c\n");
-        assert_eq!((arm64.get("vendor_id"), arm64.model(), arm64.has_flag("fp")), (None, None, false));
+        assert_eq!(
+            (arm64.get("vendor_id"), arm64.model(), arm64.has_flag("fp")),
+            (None, None, false)
+        );
     }
 
     /// The facts survive JSON: users send them to others.

@@ -105,9 +105,11 @@ impl Recipe {
     /// The newest complete copy, marked as used.
     pub fn newest(&self, cache: &Cache) -> Option<PathBuf> {
         let prefix = format!("{}=", self.name);
-        let is_ours =
-            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
-        let made = |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
+        let is_ours = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
+        };
+        let made =
+            |path: &PathBuf| fs::metadata(path.join(WRAPPER)).and_then(|file| file.modified()).ok();
         cache.list(self.kind).into_iter().filter(is_ours).max_by_key(made).map(used)
     }
 
@@ -171,7 +173,11 @@ impl Wrapper {
              \"$here/{program}\" {arguments} \"$@\"\n"
         );
         let path = folder.join(WRAPPER);
-        write_script(&path, &script).map_err(|source| PrivateError::Io { action: "write", path, source })
+        write_script(&path, &script).map_err(|source| PrivateError::Io {
+            action: "write",
+            path,
+            source,
+        })
     }
 }
 
@@ -194,7 +200,11 @@ fn digest(packages: &[Package]) -> String {
 fn unpack(apt: &Apt, packages: &[Package], folder: &Path) -> Result<(), PrivateError> {
     for file in apt.download(packages, folder)? {
         apt::unpack(&file, folder)?;
-        fs::remove_file(&file).map_err(|source| PrivateError::Io { action: "remove", path: file, source })?;
+        fs::remove_file(&file).map_err(|source| PrivateError::Io {
+            action: "remove",
+            path: file,
+            source,
+        })?;
     }
     // No program reads it.
     for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {

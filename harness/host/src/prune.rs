@@ -85,7 +85,8 @@ fn folders(path: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
 /// files.
 fn used(path: &Path) -> SystemTime {
     let modified = |path: &Path| fs::symlink_metadata(path).and_then(|data| data.modified());
-    let inside = fs::read_dir(path).into_iter().flatten().flatten().filter_map(|e| modified(&e.path()).ok());
+    let inside =
+        fs::read_dir(path).into_iter().flatten().flatten().filter_map(|e| modified(&e.path()).ok());
     modified(&path.join(MARKER))
         .unwrap_or_else(|_| inside.chain(modified(path)).max().unwrap_or(SystemTime::UNIX_EPOCH))
 }
@@ -109,10 +110,13 @@ mod tests {
     fn filled() -> (tempfile::TempDir, Cache) {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::at(root.path(), true);
-        for (hours, kind, name) in [(3, "kernel", "old"), (1, "kernel", "new"), (2, "snapshot", "one")] {
+        for (hours, kind, name) in
+            [(3, "kernel", "old"), (1, "kernel", "new"), (2, "snapshot", "one")]
+        {
             let fill = |folder: &Path| fs::write(folder.join("file"), vec![1; 100_000]);
             cache.entry::<std::io::Error>(kind, name, fill).unwrap();
-            let marker = fs::File::options().write(true).open(cache.path(kind, name).join(MARKER)).unwrap();
+            let marker =
+                fs::File::options().write(true).open(cache.path(kind, name).join(MARKER)).unwrap();
             marker.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
         }
         fs::create_dir_all(root.path().join("kernel-build/tree/src")).unwrap();
@@ -127,8 +131,14 @@ mod tests {
     fn removes_the_least_recently_used_first() {
         let (_root, cache) = filled();
         let items = inventory(&cache);
-        assert_eq!(names(&items), ["kernel/old", "snapshot/one", "kernel/new", "kernel-build/tree"]);
-        assert!(items.iter().take(3).all(|item| (100_000..200_000).contains(&item.bytes)), "{items:?}");
+        assert_eq!(
+            names(&items),
+            ["kernel/old", "snapshot/one", "kernel/new", "kernel-build/tree"]
+        );
+        assert!(
+            items.iter().take(3).all(|item| (100_000..200_000).contains(&item.bytes)),
+            "{items:?}"
+        );
         assert_eq!(names(excess(&items, 1 << 30)), [""; 0]);
         assert_eq!(names(excess(&items, 250_000)), ["kernel/old"]);
         assert_eq!(names(excess(&items, 0)), names(&items));

@@ -208,7 +208,9 @@ impl Qemu {
     ) -> Result<Qemu, QemuError> {
         match Qemu::find(cache, arch, purpose) {
             Err(QemuError::NotFound { .. }) => {
-                let check = |folder: &Path| found(folder, arch).map(drop).map_err(|error| error.to_string());
+                let check = |folder: &Path| {
+                    found(folder, arch).map(drop).map_err(|error| error.to_string())
+                };
                 found(&recipe(arch, purpose).fetch(cache, progress, &check)?, arch)
             }
             result => result,
@@ -232,10 +234,18 @@ impl Qemu {
     }
 
     /// Asks QEMU for its version, its plugins and its machines.
-    fn examined(arch: Arch, program: QemuProgram, origin: Origin, wrapper: PathBuf) -> Result<Qemu, Unfit> {
+    fn examined(
+        arch: Arch,
+        program: QemuProgram,
+        origin: Origin,
+        wrapper: PathBuf,
+    ) -> Result<Qemu, Unfit> {
         let ask = |arguments: &[&str]| -> Result<String, ChildError> {
             let mut command = Command::new(&program.program);
-            command.args(&program.arguments).args(arguments).envs(program.environment.iter().cloned());
+            command
+                .args(&program.arguments)
+                .args(arguments)
+                .envs(program.environment.iter().cloned());
             Ok(child::run(&mut command, LIMIT)?.stdout)
         };
         let version = ask(&["--version"])?.lines().next().unwrap_or_default().to_owned();
@@ -249,7 +259,8 @@ impl Qemu {
             return Err(Unfit::NoPlugins);
         }
         let machine = machine(arch);
-        if !ask(&["-machine", "help"])?.lines().any(|line| line.split(' ').next() == Some(machine)) {
+        if !ask(&["-machine", "help"])?.lines().any(|line| line.split(' ').next() == Some(machine))
+        {
             return Err(Unfit::Guests { arch, machine });
         }
         Ok(Qemu { program, number, version, origin, wrapper })
@@ -352,8 +363,14 @@ mod tests {
     #[test]
     fn reads_versions_from_the_first_line() {
         for (line, expected) in [
-            ("QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)", Some(Version::new(10, 0, 13))),
-            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", Some(Version::new(7, 2, 22))),
+            (
+                "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)",
+                Some(Version::new(10, 0, 13)),
+            ),
+            (
+                "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)",
+                Some(Version::new(7, 2, 22)),
+            ),
             ("QEMU emulator version 11.0.91 (v11.1.0-rc1)", Some(Version::new(11, 0, 91))),
             ("QEMU emulator version 9.2.4", Some(Version::new(9, 2, 4))),
             ("qemu-img version 10.0.13", None),
@@ -398,17 +415,33 @@ mod tests {
                      interface differs",
                 ),
             ),
-            (first("10.0.13"), NONE, Some("it was built without TCG plugins (it has no option -plugin)")),
+            (
+                first("10.0.13"),
+                NONE,
+                Some("it was built without TCG plugins (it has no option -plugin)"),
+            ),
             ("bochs 2.7".to_owned(), PLUGINS, Some("expected QEMU, it answers `bochs 2.7`")),
         ] {
-            let result =
-                Qemu::examined(Arch::X86_64, answering(&version, help), Origin::Named, PathBuf::new());
+            let result = Qemu::examined(
+                Arch::X86_64,
+                answering(&version, help),
+                Origin::Named,
+                PathBuf::new(),
+            );
             assert_eq!(result.err().map(|why| why.to_string()).as_deref(), expected, "{version}");
         }
-        let other =
-            Qemu::examined(Arch::Arm64, answering(&first("10.0.13"), PLUGINS), Origin::Named, PathBuf::new());
-        assert_eq!(other.unwrap_err().to_string(), "it runs no arm64 guests (it has no machine virt)");
-        let absent = plain(Arch::X86_64, PathBuf::from("/no/such/qemu"), Origin::Named).unwrap_err();
+        let other = Qemu::examined(
+            Arch::Arm64,
+            answering(&first("10.0.13"), PLUGINS),
+            Origin::Named,
+            PathBuf::new(),
+        );
+        assert_eq!(
+            other.unwrap_err().to_string(),
+            "it runs no arm64 guests (it has no machine virt)"
+        );
+        let absent =
+            plain(Arch::X86_64, PathBuf::from("/no/such/qemu"), Origin::Named).unwrap_err();
         assert!(matches!(absent, Unfit::Child(ChildError::Start { .. })), "{absent}");
     }
 
@@ -422,7 +455,8 @@ mod tests {
             (1, "qemu", "qemu-system-arm=1-c"),
             (1, "qemu-writing", "qemu-system-x86=11.1.2-d"),
         ] {
-            let entry = cache.entry(kind, key, |folder| fs::write(folder.join(WRAPPER), "")).unwrap();
+            let entry =
+                cache.entry(kind, key, |folder| fs::write(folder.join(WRAPPER), "")).unwrap();
             let file = fs::File::options().write(true).open(entry.join(WRAPPER)).unwrap();
             file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
         }

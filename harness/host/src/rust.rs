@@ -81,7 +81,11 @@ impl Rustc {
     }
 
     /// Finds a rustc, or fetches a private copy.
-    pub fn provision(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<Rustc, RustError> {
+    pub fn provision(
+        cache: &Cache,
+        arch: Arch,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Rustc, RustError> {
         match Rustc::find(cache, arch) {
             Err(RustError::NotFound { .. }) => {
                 let fetched = fetch(cache, arch, progress);
@@ -108,7 +112,9 @@ fn recipe(arch: Arch) -> Recipe {
 
 /// The rustc that cargo uses.
 fn of_cargo() -> PathBuf {
-    std::env::var_os("RUSTC").filter(|rustc| !rustc.is_empty()).map_or_else(|| "rustc".into(), PathBuf::from)
+    std::env::var_os("RUSTC")
+        .filter(|rustc| !rustc.is_empty())
+        .map_or_else(|| "rustc".into(), PathBuf::from)
 }
 
 /// rustc prints the folder even if it does not exist.
@@ -121,14 +127,19 @@ fn has_target(rustc: &Path, arch: Arch) -> bool {
 fn examined(entry: &Path, arch: Arch) -> Result<Rustc, RustError> {
     let wrapper = entry.join(WRAPPER);
     let unfit = |why: String| RustError::Unfit { arch, entry: entry.to_owned(), why };
-    child::run(Command::new(&wrapper).arg("--version"), LIMIT).map_err(|error| unfit(error.to_string()))?;
+    child::run(Command::new(&wrapper).arg("--version"), LIMIT)
+        .map_err(|error| unfit(error.to_string()))?;
     if !has_target(&wrapper, arch) {
         return Err(unfit(format!("it has no target {}", target(arch))));
     }
     Ok(Rustc::Private(wrapper))
 }
 
-fn fetch(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, PrivateError> {
+fn fetch(
+    cache: &Cache,
+    arch: Arch,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, PrivateError> {
     let own = Apt::open(cache, Layout::of_host()?.architecture, progress)?;
     let other = Apt::open(cache, debian_architecture(arch), progress)?;
     let plan = || {

@@ -125,11 +125,15 @@ impl VirtmeNg {
     }
 
     /// Finds both programs, and fetches private copies of those that are missing.
-    pub fn provision(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<VirtmeNg, VirtmeError> {
+    pub fn provision(
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<VirtmeNg, VirtmeError> {
         let recipe = virtiofsd_recipe();
         if system_virtiofsd().is_err() && recipe.newest(cache).is_none() {
-            let check =
-                |folder: &Path| private_virtiofsd(folder).map(drop).map_err(|error| error.to_string());
+            let check = |folder: &Path| {
+                private_virtiofsd(folder).map(drop).map_err(|error| error.to_string())
+            };
             recipe.fetch(cache, progress, &check)?;
         }
         if system_vng().is_err() {
@@ -173,7 +177,9 @@ fn system_virtiofsd() -> Result<PathBuf, String> {
     for program in in_path(VIRTIOFSD).into_iter().chain(places) {
         match is_virtiofsd(&program) {
             Ok(()) => return Ok(program),
-            Err(unfit) => why = format!("the system's {} cannot be used ({unfit})", program.display()),
+            Err(unfit) => {
+                why = format!("the system's {} cannot be used ({unfit})", program.display())
+            }
         }
     }
     Err(why)
@@ -222,7 +228,8 @@ fn virtiofsd_recipe() -> Recipe {
 }
 
 /// virtme-ng's programs that run a guest, each with its module.
-const ENTRY_POINTS: [(&str, &str); 2] = [("vng", "virtme_ng.run"), ("virtme-run", "virtme.commands.run")];
+const ENTRY_POINTS: [(&str, &str); 2] =
+    [("vng", "virtme_ng.run"), ("virtme-run", "virtme.commands.run")];
 
 /// Installs virtme-ng into its own folder, isolated from other Python packages.
 fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
@@ -303,9 +310,10 @@ mod tests {
     #[test]
     fn rejects_the_virtiofsd_of_old_qemus() {
         let folder = tempfile::tempdir().unwrap();
-        for (line, expected) in
-            [("virtiofsd 1.13.2", true), ("virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", false)]
-        {
+        for (line, expected) in [
+            ("virtiofsd 1.13.2", true),
+            ("virtiofsd version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", false),
+        ] {
             assert_eq!(is_virtiofsd(&answering(folder.path(), line)).is_ok(), expected, "{line}");
         }
     }

@@ -4,8 +4,8 @@
 use super::{
     KernelError, image,
     manifest::{
-        self, Manifest, Recipe, Source, Toolchain, Tree, check_reference, is_name, is_source_package,
-        is_version, load_manifest, names, repository_of,
+        self, Manifest, Recipe, Source, Toolchain, Tree, check_reference, is_name,
+        is_source_package, is_version, load_manifest, names, repository_of,
     },
     source,
 };
@@ -51,7 +51,11 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
             None => Ok(vec![from_image(path)?]),
         };
     }
-    Err(KernelError::Unknown { name: name.to_owned(), folder: folder.to_owned(), known: names(folder) })
+    Err(KernelError::Unknown {
+        name: name.to_owned(),
+        folder: folder.to_owned(),
+        known: names(folder),
+    })
 }
 
 fn from_git(place: &str) -> Result<Vec<Manifest>, KernelError> {
@@ -77,7 +81,8 @@ fn from_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
         Some((series, version)) => (series, Some(version)),
         None => (wanted, None),
     };
-    let package = format!("linux-source-{}", series.strip_prefix("linux-source-").unwrap_or(series));
+    let package =
+        format!("linux-source-{}", series.strip_prefix("linux-source-").unwrap_or(series));
     if !is_source_package(&package) || !version.is_none_or(is_version) {
         let expected = "expected debian-source:SERIES or debian-source:SERIES=VERSION, such as \
                         debian-source:6.12=6.12.107-1";
@@ -114,7 +119,8 @@ fn fit(name: &str) -> String {
 /// Makes up the manifest of an image file.
 fn from_image(path: &Path) -> Result<Manifest, KernelError> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let header = image::read(&path).map_err(|source| KernelError::Image { path: path.clone(), source })?;
+    let header =
+        image::read(&path).map_err(|source| KernelError::Image { path: path.clone(), source })?;
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name: String = header.release.unwrap_or_else(|| file.into_owned());
     let (config, vmlinux) = beside(&path);
@@ -186,7 +192,9 @@ mod tests {
         let image = boot.join("bzImage");
         fs::write(&image, &head).unwrap();
         let only = |path: &Path| {
-            let [found] = &find(path.to_str().unwrap(), &kernels).unwrap()[..] else { panic!("{path:?}") };
+            let [found] = &find(path.to_str().unwrap(), &kernels).unwrap()[..] else {
+                panic!("{path:?}")
+            };
             found.clone()
         };
         let found = only(&image);
@@ -199,11 +207,17 @@ mod tests {
         let installed = folder.path().join("vmlinuz-7.3.4");
         fs::write(&installed, &head).unwrap();
         let found = only(&installed);
-        assert_eq!(found.source, Source::Path { image: installed.clone(), vmlinux: None, config: None });
+        assert_eq!(
+            found.source,
+            Source::Path { image: installed.clone(), vmlinux: None, config: None }
+        );
         let config = folder.path().join("config-7.3.4");
         fs::write(&config, "").unwrap();
         let found = only(&installed);
-        assert_eq!(found.source, Source::Path { image: installed, vmlinux: None, config: Some(config) });
+        assert_eq!(
+            found.source,
+            Source::Path { image: installed, vmlinux: None, config: Some(config) }
+        );
 
         let text = folder.path().join("text");
         fs::write(&text, "hello").unwrap();
@@ -217,7 +231,11 @@ mod tests {
         let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let tree = |name: &str| {
             let found = find(name, Path::new("/no/such")).map_err(|error| error.to_string())?;
-            assert_eq!(found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(), Arch::ALL, "{name}");
+            assert_eq!(
+                found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(),
+                Arch::ALL,
+                "{name}"
+            );
             let Source::Built(recipe) = found[0].source.clone() else { panic!("{name}") };
             assert_eq!((recipe.toolchain, recipe.config), (Toolchain::default(), vec![]));
             Ok::<_, String>((found[0].name.clone(), recipe.tree))
@@ -233,7 +251,10 @@ mod tests {
             fs::write(&path, "").unwrap();
             assert_eq!(tree(&path), Ok(("linux-6.12".into(), Tree::TarballFile(path.into()))));
         }
-        assert_eq!(tree(&place("linux")), Ok(("linux".into(), Tree::Folder(place("linux").into()))));
+        assert_eq!(
+            tree(&place("linux")),
+            Ok(("linux".into(), Tree::Folder(place("linux").into())))
+        );
 
         let git = |repository: &str, reference: &str| Tree::Git {
             repository: repository.into(),
@@ -246,10 +267,22 @@ mod tests {
         };
         for (argument, name, expected) in [
             ("git:/src/linux#v6.12", "linux-v6.12", git("/src/linux", "v6.12")),
-            ("git:/src/linux.git#bpf/next~1", "linux-bpf_next_1", git("/src/linux.git", "bpf/next~1")),
-            (&format!("git:https://x/bpf.git/#{id}"), "bpf-0123456789ab", git("https://x/bpf.git/", id)),
+            (
+                "git:/src/linux.git#bpf/next~1",
+                "linux-bpf_next_1",
+                git("/src/linux.git", "bpf/next~1"),
+            ),
+            (
+                &format!("git:https://x/bpf.git/#{id}"),
+                "bpf-0123456789ab",
+                git("https://x/bpf.git/", id),
+            ),
             ("debian-source:6.12", "debian-source-6.12", debian(None)),
-            ("debian-source:6.12=6.12.107-1", "debian-source-6.12_6.12.107-1", debian(Some("6.12.107-1"))),
+            (
+                "debian-source:6.12=6.12.107-1",
+                "debian-source-6.12_6.12.107-1",
+                debian(Some("6.12.107-1")),
+            ),
         ] {
             assert_eq!(tree(argument), Ok((name.into(), expected)), "{argument}");
         }
@@ -269,7 +302,8 @@ mod tests {
 
     #[test]
     fn makes_names_fit_for_cells() {
-        for (text, name) in [("a b/c", "a_b_c"), (".git", "kernel.git"), ("", "kernel"), ("6.12+x", "6.12+x")]
+        for (text, name) in
+            [("a b/c", "a_b_c"), (".git", "kernel.git"), ("", "kernel"), ("6.12+x", "6.12+x")]
         {
             assert_eq!(fit(text), name);
         }

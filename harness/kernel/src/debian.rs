@@ -119,12 +119,15 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
                 None => format!("a kernel of flavour {flavour}"),
             };
             (
-                format!("^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"),
+                format!(
+                    "^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"
+                ),
                 described,
             )
         }
         Wanted::Package { name, version } => {
-            let release = regex_quoted(release_of(name).expect("checked when the manifest was read"));
+            let release =
+                regex_quoted(release_of(name).expect("checked when the manifest was read"));
             let described = match version {
                 Some(version) => format!("version {version} of the package {name}"),
                 None => format!("the package {name}"),
@@ -175,16 +178,20 @@ fn candidates(packages: &[Package]) -> Vec<Candidate> {
 /// True if the release has this series and flavour: `6.12.107+deb13-cloud-amd64` has series 6.12
 /// and flavour cloud-amd64, not amd64.
 fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
-    let Some(version) = release.strip_suffix(flavour).and_then(|rest| rest.strip_suffix('-')) else {
+    let Some(version) = release.strip_suffix(flavour).and_then(|rest| rest.strip_suffix('-'))
+    else {
         return false;
     };
     let mut words = version.split('-');
     let number = words.next().unwrap_or_default();
     // An ABI number (`6.1.0-50`) or a release candidate (`6.13-rc7`) is not part of the flavour.
-    let plain =
-        words.all(|word| word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit()));
+    let plain = words.all(|word| {
+        word.strip_prefix("rc").unwrap_or(word).starts_with(|c: char| c.is_ascii_digit())
+    });
     let in_series = series.is_none_or(|series| {
-        number.strip_prefix(series).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+        number
+            .strip_prefix(series)
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
     });
     plain && in_series
 }
@@ -194,7 +201,8 @@ fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
 fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
     let unpacked = folder.join("unpacked");
     fs::create_dir(&unpacked).map_err(io_error("make", &unpacked))?;
-    let packages: Vec<_> = std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
+    let packages: Vec<_> =
+        std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
     for file in apt.download(&packages, folder)? {
         apt::unpack(&file, &unpacked)?;
         fs::remove_file(&file).map_err(io_error("remove", &file))?;
@@ -205,7 +213,10 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
             .iter()
             .map(|place| unpacked.join(place))
             .find(|path| path.is_file())
-            .ok_or_else(|| KernelError::Layout { package: candidate.key(), expected: places.to_vec() })?;
+            .ok_or_else(|| KernelError::Layout {
+                package: candidate.key(),
+                expected: places.to_vec(),
+            })?;
         let to = folder.join(name);
         fs::rename(&from, &to).map_err(io_error("move", &from))?;
         Ok::<_, KernelError>(to)
@@ -223,7 +234,8 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
         format!("lib/modules/{release}/config"),
     ];
     let config = take(places, "config")?;
-    image::check(&kernel, arch).map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
+    image::check(&kernel, arch)
+        .map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
     super::read_config(&config)?;
 
     let mut kept = Vec::new();
@@ -328,7 +340,11 @@ linux-image-cloud-amd64 7.2.13-1
             (Some("6.1"), "amd64", Some("linux-image-6.1.0-50-amd64=6.1.176-1")),
             (Some("6.1"), "rt-amd64", Some("linux-image-6.1.0-50-rt-amd64=6.1.176-1")),
             // 107 is newer than 94. A newer unsigned kernel beats an older signed one.
-            (Some("6.12"), "cloud-amd64", Some("linux-image-6.12.107+deb13-cloud-amd64-unsigned=6.12.107-1")),
+            (
+                Some("6.12"),
+                "cloud-amd64",
+                Some("linux-image-6.12.107+deb13-cloud-amd64-unsigned=6.12.107-1"),
+            ),
             (Some("7.2"), "cloud-amd64", Some("linux-binary-7.2.13+deb14-cloud-amd64=7.2.13-1")),
             (Some("7.2"), "amd64", Some("linux-binary-7.2.13+deb14-amd64=7.2.13-1")),
             (Some("7.3"), "cloud-amd64", Some("linux-binary-7.3-cloud-amd64=7.3~rc7-1~exp1")),
@@ -379,8 +395,9 @@ linux-image-cloud-amd64 7.2.13-1
             version: Some("6.1.176-1".into()),
         };
         let candidate = pick(Some("6.1"), "cloud-amd64").unwrap();
-        let silent =
-            || KernelError::Apt(AptError::Silent { mirror: "http://mirror".into(), messages: vec![] });
+        let silent = || {
+            KernelError::Apt(AptError::Silent { mirror: "http://mirror".into(), messages: vec![] })
+        };
         let checksum = || {
             let [package, expected, found] = ["p", "e", "f"].map(str::to_owned);
             KernelError::Apt(AptError::Checksum { package, expected, found })
@@ -404,15 +421,17 @@ linux-image-cloud-amd64 7.2.13-1
                 cached(&cache, &candidate);
                 let answer = question(wanted, Arch::X86_64);
                 answer.save(&cache, &candidate).unwrap();
-                let file = fs::File::options().write(true).open(folder.path().join(&answer.file)).unwrap();
+                let file =
+                    fs::File::options().write(true).open(folder.path().join(&answer.file)).unwrap();
                 file.set_modified(SystemTime::now() - age).unwrap();
             }
             let asked = Cell::new(false);
             let mut notes = String::new();
-            let result = fetch_by(wanted, Arch::X86_64, &cache, &mut |note| notes.push_str(note), |_| {
-                asked.set(true);
-                Err(failure())
-            });
+            let result =
+                fetch_by(wanted, Arch::X86_64, &cache, &mut |note| notes.push_str(note), |_| {
+                    asked.set(true);
+                    Err(failure())
+                });
             assert_eq!(asked.get(), asks, "{wanted:?} {age:?}");
             match (result, note) {
                 (Ok(files), Some(note)) => {

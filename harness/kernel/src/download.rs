@@ -15,8 +15,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 pub fn fetch(download: &Download, to: &Path) -> Result<(), KernelError> {
-    let failed =
-        |source: ureq::Error| KernelError::Download { url: download.url.clone(), source: Box::new(source) };
+    let failed = |source: ureq::Error| KernelError::Download {
+        url: download.url.clone(),
+        source: Box::new(source),
+    };
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_connect(Some(CONNECT_LIMIT))
         .timeout_global(Some(LIMIT))
@@ -100,9 +102,11 @@ mod tests {
     #[test]
     fn names_url_when_host_does_not_answer() {
         // Nothing listens on a port that was just freed.
-        let url = format!("http://{}/", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+        let url =
+            format!("http://{}/", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
         let error =
-            fetch(&Download { url: url.clone(), sha256: HELLO.into() }, Path::new("/dev/null")).unwrap_err();
+            fetch(&Download { url: url.clone(), sha256: HELLO.into() }, Path::new("/dev/null"))
+                .unwrap_err();
         assert!(error.to_string().contains(&url), "{error}");
     }
 }

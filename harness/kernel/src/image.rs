@@ -74,7 +74,10 @@ fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
             }
         }
         let end = text.iter().position(|&byte| byte == 0 || byte == b' ').unwrap_or(text.len());
-        release = std::str::from_utf8(&text[..end]).ok().filter(|text| !text.is_empty()).map(str::to_owned);
+        release = std::str::from_utf8(&text[..end])
+            .ok()
+            .filter(|text| !text.is_empty())
+            .map(str::to_owned);
     }
     Ok((Header { arch: Arch::X86_64, release }, (setup_sectors + 1) * 512 + paragraphs * 16))
 }
@@ -183,20 +186,23 @@ mod tests {
                 "truncated",
                 bz_image(),
                 X86 - 1,
-                Err("it is truncated: 11706879 bytes long; its header says at least 11706880".to_owned()),
+                Err("it is truncated: 11706879 bytes long; its header says at least 11706880"
+                    .to_owned()),
             ),
             (
                 "only its first sectors",
                 bz_image(),
                 1024,
-                Err("it is truncated: 1024 bytes long; its header says at least 11706880".to_owned()),
+                Err("it is truncated: 1024 bytes long; its header says at least 11706880"
+                    .to_owned()),
             ),
             ("arm64", arm64(), 0x30000, Ok((Arch::Arm64, None))),
             (
                 "arm64 truncated",
                 arm64(),
                 0x2ffff,
-                Err("it is truncated: 196607 bytes long; its header says at least 196608".to_owned()),
+                Err("it is truncated: 196607 bytes long; its header says at least 196608"
+                    .to_owned()),
             ),
             ("empty", vec![], 0, Err(is_no("an empty file"))),
             (
@@ -220,8 +226,8 @@ mod tests {
         ] {
             let file = file(&head, length);
             let result = read(file.path()).map_err(|error| error.to_string());
-            let expected =
-                expected.map(|(arch, release)| Header { arch, release: release.map(str::to_owned) });
+            let expected = expected
+                .map(|(arch, release)| Header { arch, release: release.map(str::to_owned) });
             assert_eq!(result, expected, "{name}");
         }
         let wrong = check(file(&arm64(), 0x30000).path(), Arch::X86_64).unwrap_err().to_string();

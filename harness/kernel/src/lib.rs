@@ -17,8 +17,8 @@ pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, load_manifest,
-    names, parse as parse_manifest,
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted,
+    load_manifest, names, parse as parse_manifest,
 };
 pub use source::{Resolved, SourceError};
 
@@ -123,7 +123,11 @@ pub struct Image {
 
 impl Image {
     /// A kernel that was built on this host. `name` is its name in reports.
-    pub fn built(name: &str, order: &compile::Order, built: &compile::Built) -> Result<Image, KernelError> {
+    pub fn built(
+        name: &str,
+        order: &compile::Order,
+        built: &compile::Built,
+    ) -> Result<Image, KernelError> {
         image::check(&built.image, order.arch)
             .map_err(|source| KernelError::Image { path: built.image.clone(), source })?;
         Ok(Image {
@@ -151,7 +155,9 @@ impl Image {
     /// Returns the options this kernel lacks for one mechanism. Empty if its configuration is
     /// unknown.
     pub fn missing_for(&self, mechanism: Mechanism) -> Vec<Missing> {
-        self.config.as_ref().map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
+        self.config
+            .as_ref()
+            .map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
     }
 
     /// Returns the options that are not built in. `options` omit the prefix `CONFIG_`. Empty if the
@@ -238,7 +244,10 @@ fn fetch_url(
     })
 }
 
-fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> KernelError + use<'a> {
+fn io_error<'a>(
+    action: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(io::Error) -> KernelError + use<'a> {
     move |source| KernelError::Io { action, path: path.to_owned(), source }
 }
 

@@ -57,7 +57,10 @@ impl Question {
                 let older = known.and_then(|(answer, age)| Some((here(&answer)?, answer, age)));
                 let Some((found, answer, age)) = older else { return Err(error) };
                 let hours = age.as_secs() / 3600;
-                progress(&format!("using {}, the newest {hours} hours ago: {error}", described(&answer)));
+                progress(&format!(
+                    "using {}, the newest {hours} hours ago: {error}",
+                    described(&answer)
+                ));
                 Ok(found)
             }
         }
@@ -114,6 +117,10 @@ pub fn newest<T>(
 /// Returns the extended regular expression that matches only `text`.
 pub fn regex_quoted(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") })
+        .map(
+            |c| {
+                if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") }
+            },
+        )
         .collect()
 }

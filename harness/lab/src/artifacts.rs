@@ -28,8 +28,10 @@ pub struct Artifacts {
 
 /// Where the agents are built: their own folder, since their flags differ from everything else's.
 pub const GUEST_TARGET: &str = "target/guest";
-/// Static: `/init` has no loader and no libraries beside it. cargo prefers this variable to all others.
-pub const GUEST_RUSTFLAGS: (&str, &str) = ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
+/// Static: `/init` has no loader and no libraries beside it. cargo prefers this variable to all
+/// others.
+pub const GUEST_RUSTFLAGS: (&str, &str) =
+    ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
 pub fn build(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
     let sh = Shell::new()?;
@@ -62,20 +64,24 @@ fn agent(sh: &Shell, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
         // Build scripts are compiled by another rustc there, too.
         folder += &format!("-{arch}");
     }
-    let build =
-        cmd!(sh, "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}");
+    let build = cmd!(
+        sh,
+        "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}"
+    );
     run(build.into(), tell, |_| Ok(()))
         .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
     drop(pushed);
     Ok(repository().join(folder).join(target).join("release/tramplab-agent"))
 }
 
-/// Runs cargo, hands over each line of its standard output, and tells each line of its standard error.
+/// Runs cargo, hands over each line of its standard output, and tells each line of its standard
+/// error.
 pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
     cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
     cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = cargo.spawn().context("failed to run cargo")?;
-    let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let (stdout, stderr) =
+        (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     let lines = thread::scope(|scope| {
         scope.spawn(|| {
             BufReader::new(stderr)

@@ -15,7 +15,8 @@ use tramplab_host::{
 const LIMIT: ByteSize = ByteSize::gib(30);
 const LIMIT_ENV: &str = "TRAMPLAB_CACHE_LIMIT";
 
-/// Prunes after a run that added to the cache, unless another run uses it. Errors do not fail the run.
+/// Prunes after a run that added to the cache, unless another run uses it. Errors do not fail the
+/// run.
 pub fn keep_within(cache: &Cache, tell: Tell) {
     if !cache.has_grown() {
         return;
@@ -28,8 +29,9 @@ pub fn keep_within(cache: &Cache, tell: Tell) {
         Ok((_, 0)) => {}
         Ok((limit, bytes)) => {
             let removed = ByteSize::b(bytes).display().iec();
-            let line =
-                format!("the cache was larger than {limit}: removed {removed}, least recently used first");
+            let line = format!(
+                "the cache was larger than {limit}: removed {removed}, least recently used first"
+            );
             tell(Event::Line(&line));
         }
         Err(error) => tell(Event::Line(&format!("warning: {}", error.told()))),
@@ -41,7 +43,8 @@ pub fn limit() -> Result<ByteSize> {
     match env::var(LIMIT_ENV) {
         Err(env::VarError::NotPresent) => Ok(LIMIT),
         Err(error) => Err(Error::Usage(format!("{LIMIT_ENV}: {error}"))),
-        Ok(text) => size(&text).map_err(|expected| Error::Usage(format!("{LIMIT_ENV}={text:?}: {expected}"))),
+        Ok(text) => size(&text)
+            .map_err(|expected| Error::Usage(format!("{LIMIT_ENV}={text:?}: {expected}"))),
     }
 }
 
@@ -54,14 +57,17 @@ pub fn size(text: &str) -> Result<ByteSize, String> {
         .ok_or_else(|| "expected a size such as 20GiB or 500MiB, or 0".to_owned())
 }
 
-/// Removes the least recently used entries, of one kind or of all, until the rest is within the limit.
+/// Removes the least recently used entries, of one kind or of all, until the rest is within the
+/// limit.
 pub fn prune_to(cache: &Cache, limit: ByteSize, kind: Option<&str>) -> Result<Vec<Item>> {
     let mut items = prune::inventory(cache);
     let kinds: BTreeSet<String> = items.iter().map(|item| item.kind.clone()).collect();
     items.retain(|item| kind.is_none_or(|kind| item.kind == kind));
     if let (Some(kind), true) = (kind, items.is_empty()) {
         let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(Error::Usage(format!("the cache has nothing of kind {kind:?}; it has: {kinds}")));
+        return Err(Error::Usage(format!(
+            "the cache has nothing of kind {kind:?}; it has: {kinds}"
+        )));
     }
     let gone = prune::excess(&items, limit.as_u64()).to_vec();
     for item in &gone {

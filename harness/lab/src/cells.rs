@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! All code that touches nextest-runner, whose API breaks about monthly.
 //!
-//! The cells are the tests of `selftests/tests/cells.rs`. nextest lists, filters, shards, schedules,
-//! times out and interrupts them in this process. Its reports become [`JobEvent`]s; results come from
-//! the cells' files.
+//! The cells are the tests of `selftests/tests/cells.rs`. nextest lists, filters, shards,
+//! schedules, times out and interrupts them in this process. Its reports become [`JobEvent`]s;
+//! results come from the cells' files.
 
 use crate::{
     artifacts::{self, cargo},
@@ -22,7 +22,8 @@ use nextest_runner::{
     helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
     input::InputHandlerKind,
     list::{
-        BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext, TestList,
+        BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext,
+        TestList,
     },
     output_spec::LiveSpec,
     partition::PartitionerBuilder,
@@ -43,8 +44,8 @@ use nextest_runner::{
     test_output::CaptureStrategy,
 };
 use std::{
-    collections::BTreeSet, ffi::OsString, num::NonZeroUsize, os::unix::process::CommandExt, process::Command,
-    str::FromStr, sync::Arc, time::Duration,
+    collections::BTreeSet, ffi::OsString, num::NonZeroUsize, os::unix::process::CommandExt,
+    process::Command, str::FromStr, sync::Arc, time::Duration,
 };
 use tramplab_model::run;
 use tramplab_suite::{Plan, plan::PLAN_ENV};
@@ -126,8 +127,8 @@ impl Cells {
     /// Builds the cells' test binary.
     pub fn build(tell: Tell) -> Result<Cells> {
         let mut metadata = MetadataCommand::new();
-        // Resolving dependencies takes ten times as long, and only `deps()` and `rdeps()` of filtersets
-        // need it.
+        // Resolving dependencies takes ten times as long, and only `deps()` and `rdeps()` of
+        // filtersets need it.
         metadata.current_dir(repository()).no_deps();
         let graph = metadata
             .build_graph()
@@ -137,9 +138,17 @@ impl Cells {
             BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target().map_err(nextest)?);
         let mut build = Command::new(cargo());
         build
-            // With the package that `cargo xtask` builds, so that both have the same features: cargo would
-            // else build half of the dependencies twice.
-            .args(["test", "--package", "tramplab-selftests", "--package", "tramplab", "--test", "cells"])
+            // With the package that `cargo xtask` builds, so that both have the same features:
+            // cargo would else build half of the dependencies twice.
+            .args([
+                "test",
+                "--package",
+                "tramplab-selftests",
+                "--package",
+                "tramplab",
+                "--test",
+                "cells",
+            ])
             .arg("--no-run")
             .args(["--message-format", "json-render-diagnostics"])
             .current_dir(repository());
@@ -158,7 +167,8 @@ impl Cells {
         let context = ParseContext::new(&self.graph);
         let config = config(&context)?;
         let groups = config.profile(profile).map_err(nextest)?.known_groups();
-        let parse = |text: &String| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups);
+        let parse =
+            |text: &String| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups);
         selection.filtersets.iter().map(parse).collect::<Result<Vec<_>, _>>().map_err(|e| {
             let errors: Vec<String> = e.errors.iter().map(ToString::to_string).collect();
             Error::Usage(format!("the filterset `{}` is wrong: {}", e.input, errors.join("; ")))
@@ -181,16 +191,22 @@ impl Cells {
         let filtersets = self.filtersets(selection, profile)?;
         let config = config(&context)?;
         let profile = config.profile(profile).map_err(nextest)?;
-        let filter = TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
-            .map_err(nextest)?;
+        let filter =
+            TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
+                .map_err(nextest)?;
 
         let platforms = BuildPlatforms::new_with_no_target().map_err(nextest)?;
         let profile = profile.apply_build_platforms(&platforms);
         let mapper = PathMapper::noop();
         let meta = self.binaries.rust_build_meta.map_paths(&mapper);
-        let artifacts =
-            RustTestArtifact::from_binary_list(&self.graph, Arc::clone(&self.binaries), &meta, &mapper, None)
-                .map_err(nextest)?;
+        let artifacts = RustTestArtifact::from_binary_list(
+            &self.graph,
+            Arc::clone(&self.binaries),
+            &meta,
+            &mapper,
+            None,
+        )
+        .map_err(nextest)?;
         let run_id = force_or_new_run_id();
         let double_spawn = DoubleSpawnInfo::try_enable();
         let target_runner = TargetRunner::empty();
@@ -217,7 +233,8 @@ impl Cells {
         )
         .map_err(nextest)?;
         if tests.run_count() == 0 {
-            let hint = if list { "without a selection all are named" } else { "--list names them all" };
+            let hint =
+                if list { "without a selection all are named" } else { "--list names them all" };
             return Err(Error::Usage(format!("no cell is selected; {hint}")));
         }
         sink(selected(&tests, selection.partition.as_ref()));
@@ -243,8 +260,13 @@ impl Cells {
             }
             Ok::<_, std::convert::Infallible>(())
         });
-        let outcome = outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))?;
-        Ok(if matches!(outcome, RunOutcome::Cancelled { .. }) { End::Interrupted } else { End::Done })
+        let outcome =
+            outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))?;
+        Ok(if matches!(outcome, RunOutcome::Cancelled { .. }) {
+            End::Interrupted
+        } else {
+            End::Done
+        })
     }
 }
 
@@ -285,7 +307,12 @@ fn versions() -> VersionEnvVars {
 }
 
 fn quiet() -> ListProgressOptions {
-    ListProgressOptions::new(ShowProgress::None, ShowTerminalProgress::No, ThemeCharacters::default(), false)
+    ListProgressOptions::new(
+        ShowProgress::None,
+        ShowTerminalProgress::No,
+        ThemeCharacters::default(),
+        false,
+    )
 }
 
 fn selected(tests: &TestList, partition: Option<&Partition>) -> JobEvent<'static> {
@@ -295,14 +322,16 @@ fn selected(tests: &TestList, partition: Option<&Partition>) -> JobEvent<'static
     };
     JobEvent::Selected {
         jobs: jobs(|filter_match| filter_match.is_match()),
-        part: partition
-            .map(|Partition(partition)| Part { partition: named(partition), jobs: jobs(is_of_a_part) }),
+        part: partition.map(|Partition(partition)| Part {
+            partition: named(partition),
+            jobs: jobs(is_of_a_part),
+        }),
     }
 }
 
 fn builder(jobs: Option<NonZeroUsize>) -> TestRunnerBuilder {
-    // Two more than CPUs: a cell also waits for the disk, for processes, and for grace periods of its
-    // guest.
+    // Two more than CPUs: a cell also waits for the disk, for processes, and for grace periods of
+    // its guest.
     let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
     let mut builder = TestRunnerBuilder::default();
     builder.set_capture_strategy(CaptureStrategy::Combined);
@@ -326,7 +355,10 @@ fn config(context: &ParseContext) -> Result<NextestConfig> {
 
 /// Selected, for this shard or another.
 fn is_of_a_part(filter_match: FilterMatch) -> bool {
-    matches!(filter_match, FilterMatch::Matches | FilterMatch::Mismatch { reason: MismatchReason::Partition })
+    matches!(
+        filter_match,
+        FilterMatch::Matches | FilterMatch::Mismatch { reason: MismatchReason::Partition }
+    )
 }
 
 /// As it is given on the command line.
@@ -344,11 +376,13 @@ fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(JobEvent<'_>)) {
         TestEventKind::TestStarted { test_instance, .. } => {
             sink(JobEvent::Started { job: test_instance.test_name.as_str() });
         }
-        TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => sink(JobEvent::Slow {
-            job: test_instance.test_name.as_str(),
-            elapsed: *elapsed,
-            will_terminate: *will_terminate,
-        }),
+        TestEventKind::TestSlow { test_instance, elapsed, will_terminate, .. } => {
+            sink(JobEvent::Slow {
+                job: test_instance.test_name.as_str(),
+                elapsed: *elapsed,
+                will_terminate: *will_terminate,
+            })
+        }
         TestEventKind::TestFinished { test_instance, run_statuses, .. } => {
             let last = run_statuses.last_status();
             sink(JobEvent::Finished {
@@ -364,7 +398,10 @@ fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(JobEvent<'_>)) {
 }
 
 /// How a job's process ended, and what it said of that.
-fn how(result: &ExecutionResultDescription, output: &ChildExecutionOutputDescription<LiveSpec>) -> String {
+fn how(
+    result: &ExecutionResultDescription,
+    output: &ChildExecutionOutputDescription<LiveSpec>,
+) -> String {
     let ended = match result {
         ExecutionResultDescription::Fail { failure, .. } => failure.to_string(),
         other => other.as_static_str().to_owned(),
@@ -382,7 +419,8 @@ fn how(result: &ExecutionResultDescription, output: &ChildExecutionOutputDescrip
 
 /// The failure in the output of libtest-mimic; the last line if the test died.
 fn failure_of(printed: &str) -> &str {
-    let behind = printed.split_once("\n---- ").and_then(|(_, rest)| Some(rest.split_once(" ----\n")?.1));
+    let behind =
+        printed.split_once("\n---- ").and_then(|(_, rest)| Some(rest.split_once(" ----\n")?.1));
     match behind.and_then(|rest| rest.split("\n\nfailures:").next()) {
         Some(failure) => failure.trim(),
         None => printed.trim().lines().last().unwrap_or_default(),
@@ -398,7 +436,9 @@ pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<Err
     double_spawn_child_init();
     let mut arguments = arguments.skip_while(|argument| argument == "--");
     let mut start = || -> Result<()> {
-        let (Some(program), Some(line), None) = (arguments.next(), arguments.next(), arguments.next()) else {
+        let (Some(program), Some(line), None) =
+            (arguments.next(), arguments.next(), arguments.next())
+        else {
             return Err(Error::usage("expected a program and its arguments"));
         };
         Err(Command::new(program)
@@ -418,11 +458,12 @@ mod tests {
 
     #[test]
     fn a_failure_is_found_in_what_libtest_mimic_prints() {
-        let printed = "\nrunning 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a ----\nfailed to write\nit: full\n\n\nfailures:\n    a\n\n\
+        let printed = "\nrunning 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a ----\nfailed to \
+                       write\nit: full\n\n\nfailures:\n    a\n\n\
                        test result: FAILED. 0 passed; 1 failed\n\n";
         assert_eq!(failure_of(printed), "failed to write\nit: full");
-        let died =
-            "running 1 test\n\nthread 'a' has overflowed its stack\nfatal runtime error: stack overflow\n\n";
+        let died = "running 1 test\n\nthread 'a' has overflowed its stack\nfatal runtime error: \
+                    stack overflow\n\n";
         assert_eq!(failure_of(died), "fatal runtime error: stack overflow");
         assert_eq!(failure_of(""), "");
     }

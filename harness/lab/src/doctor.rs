@@ -54,7 +54,12 @@ impl Check {
         Check { name, state: State::Ok, required: false, detail: detail.into(), mend: None }
     }
 
-    fn not(name: &'static str, state: State, detail: impl Into<String>, mend: Option<String>) -> Check {
+    fn not(
+        name: &'static str,
+        state: State,
+        detail: impl Into<String>,
+        mend: Option<String>,
+    ) -> Check {
         Check { name, state, required: false, detail: detail.into(), mend }
     }
 
@@ -188,7 +193,9 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
             let detail = error.to_string();
             let (state, mend) = match &error {
                 QemuError::NotFound { .. } => (State::Missing, mend()),
-                QemuError::Unfit { .. } => (State::Broken, Some(format!("unset {}", variable(arch)))),
+                QemuError::Unfit { .. } => {
+                    (State::Broken, Some(format!("unset {}", variable(arch))))
+                }
                 QemuError::PrivateUnfit { entry, .. } => {
                     (State::Broken, Some(format!("rm -r '{}' && {setup}", entry.display())))
                 }
@@ -216,13 +223,16 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
                 KvmError::Absent if cfg!(target_arch = "x86_64") => {
                     (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd"))
                 }
-                // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is not there yet.
+                // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is
+                // not there yet.
                 KvmError::Absent | KvmError::Untried => (State::Missing, None),
                 KvmError::Denied => {
                     (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
                 }
                 // Mostly a virtual machine whose own host offers no nesting.
-                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => (State::Broken, None),
+                KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => {
+                    (State::Broken, None)
+                }
             };
             Check::not(NAME, state, without(&error), mend.map(str::to_owned))
         }
@@ -272,9 +282,12 @@ fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
         Branches::Hardware(format) => {
             Check::ok(NAME, format!("{host}; KVM offers it to guests (format {format})"))
         }
-        Branches::Virtual(reason) => {
-            Check::not(NAME, State::Missing, format!("{host}; the virtual one is used: {reason}"), None)
-        }
+        Branches::Virtual(reason) => Check::not(
+            NAME,
+            State::Missing,
+            format!("{host}; the virtual one is used: {reason}"),
+            None,
+        ),
     }
 }
 
@@ -286,13 +299,18 @@ fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
     };
     match found {
         Ok(Rustc::Host) => Check::ok(name, format!("rustc has the target {}", target(arch))),
-        Ok(Rustc::Private(program)) => Check::ok(name, format!("private copy, {}", program.display())),
+        Ok(Rustc::Private(program)) => {
+            Check::ok(name, format!("private copy, {}", program.display()))
+        }
         Err(error) => {
             let (state, mend) = match &error {
-                RustError::NotFound { .. } => (State::Missing, Some(format!("{SETUP} --arch {arch}"))),
-                RustError::Unfit { entry, .. } => {
-                    (State::Broken, Some(format!("rm -r '{}' && {SETUP} --arch {arch}", entry.display())))
+                RustError::NotFound { .. } => {
+                    (State::Missing, Some(format!("{SETUP} --arch {arch}")))
                 }
+                RustError::Unfit { entry, .. } => (
+                    State::Broken,
+                    Some(format!("rm -r '{}' && {SETUP} --arch {arch}", entry.display())),
+                ),
                 _ => (State::Broken, None),
             };
             Check::not(name, state, error.to_string(), mend)
@@ -306,7 +324,11 @@ fn vng_check(found: Result<VirtmeNg, VirtmeError>) -> Check {
     match found {
         Ok(VirtmeNg { vng, version }) => Check::ok(
             NAME,
-            format!("{version} ({}), virtiofsd ({})", vng.program.display(), vng.virtiofsd.display()),
+            format!(
+                "{version} ({}), virtiofsd ({})",
+                vng.program.display(),
+                vng.virtiofsd.display()
+            ),
         ),
         Err(error @ VirtmeError::NotFound { .. }) => {
             Check::not(NAME, State::Missing, error.to_string(), Some(MEND.to_owned()))
@@ -333,7 +355,12 @@ mod tests {
             )
             .required(),
             Check::not("KVM", State::Broken, "it ended with InternalError\nextra data", None),
-            Check::not("virtme-ng", State::Missing, "no vng", Some("pipx install virtme-ng".into())),
+            Check::not(
+                "virtme-ng",
+                State::Missing,
+                "no vng",
+                Some("pipx install virtme-ng".into()),
+            ),
         ];
         insta::assert_snapshot!(render(&checks), @r"
         ok        QEMU       QEMU emulator version 10.0.13 (private copy)
@@ -359,12 +386,23 @@ mod tests {
     #[test]
     fn what_clang_lacks_to_build_kernels_is_named_and_optional() {
         assert_eq!(clang_check(&[]).state, State::Ok);
-        let need = |name: &str, package: &str| toolchain::Need { name: name.into(), package: package.into() };
-        let check = clang_check(&[need("ld.lld", "lld"), need("llvm-ar", "llvm"), need("llvm-nm", "llvm")]);
+        let need = |name: &str, package: &str| toolchain::Need {
+            name: name.into(),
+            package: package.into(),
+        };
+        let check =
+            clang_check(&[need("ld.lld", "lld"), need("llvm-ar", "llvm"), need("llvm-nm", "llvm")]);
         assert_eq!((check.state, check.required), (State::Missing, false));
-        assert_eq!(check.detail, "no ld.lld, llvm-ar, llvm-nm: for kernels with `toolchain: clang`");
-        let tests = selftests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
-        assert_eq!(tests.detail, "no rsync, <libelf.h>, -lelf: for suites with `bench` or `test_progs`");
+        assert_eq!(
+            check.detail,
+            "no ld.lld, llvm-ar, llvm-nm: for kernels with `toolchain: clang`"
+        );
+        let tests =
+            selftests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
+        assert_eq!(
+            tests.detail,
+            "no rsync, <libelf.h>, -lelf: for suites with `bench` or `test_progs`"
+        );
         assert!(tests.mend.is_some_and(|line| line.contains("libelf-dev rsync")));
         assert_eq!(selftests_check(&[]).state, State::Ok);
         assert!(check.mend.unwrap().ends_with("apt-get install --no-install-recommends lld llvm"));
@@ -426,7 +464,10 @@ mod tests {
         ] {
             let without = matches!(error, QemuError::Unfit { why: Unfit::NoPlugins, .. });
             let [qemu, plugins] = qemu_checks(Arch::Arm64, Err(error));
-            assert!(qemu.required && qemu.state != State::Ok && qemu.detail.contains(words), "{qemu:?}");
+            assert!(
+                qemu.required && qemu.state != State::Ok && qemu.detail.contains(words),
+                "{qemu:?}"
+            );
             assert_eq!(qemu.mend.as_deref(), mend);
             assert_eq!(plugins.detail.contains("built without"), without, "{plugins:?}");
         }
@@ -437,7 +478,10 @@ mod tests {
         let offered = Branches::Hardware(serde_json::from_str("5").unwrap());
         let check = lbr_check(Some(32), &offered);
         assert_eq!((check.state, check.required), (State::Ok, false));
-        assert!(check.detail.contains("32 records") && check.detail.contains("format 0x5"), "{check:?}");
+        assert!(
+            check.detail.contains("32 records") && check.detail.contains("format 0x5"),
+            "{check:?}"
+        );
         let check = lbr_check(None, &Branches::Virtual("it is too old".to_owned()));
         assert_eq!((check.state, check.required), (State::Missing, false));
         assert!(check.detail.ends_with("it is too old"), "{check:?}");

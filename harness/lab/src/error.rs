@@ -16,8 +16,8 @@ use crate::{bisect::SearchError, guest_root::InitramfsError, setup::SetupError};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Every error of a command. It has no catch-all conversion: `?` does not compile on an error type that
-/// is not listed here.
+/// Every error of a command. It has no catch-all conversion: `?` does not compile on an error type
+/// that is not listed here.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request cannot be done as asked.
@@ -138,11 +138,14 @@ impl Error {
 
     /// The error and its causes in one line. A cause that the error above it quotes is left out.
     pub fn told(&self) -> String {
-        let causes = std::iter::successors(Some(self as &dyn std::error::Error), |error| error.source());
-        causes.map(ToString::to_string).fold(String::new(), |told, cause| match told.contains(&cause) {
-            true => told,
-            false if told.is_empty() => cause,
-            false => format!("{told}: {cause}"),
+        let causes =
+            std::iter::successors(Some(self as &dyn std::error::Error), |error| error.source());
+        causes.map(ToString::to_string).fold(String::new(), |told, cause| {
+            match told.contains(&cause) {
+                true => told,
+                false if told.is_empty() => cause,
+                false => format!("{told}: {cause}"),
+            }
         })
     }
 }
@@ -159,6 +162,9 @@ impl<T, E: Into<Error>> Context<T> for Result<T, E> {
     }
 
     fn with_context<D: Into<String>>(self, doing: impl FnOnce() -> D) -> Result<T> {
-        self.map_err(|error| Error::Within { doing: doing().into(), source: Box::new(error.into()) })
+        self.map_err(|error| Error::Within {
+            doing: doing().into(),
+            source: Box::new(error.into()),
+        })
     }
 }

@@ -16,7 +16,8 @@ pub fn initramfs(cache: &Cache, agent: &Path, image: &Image) -> Result<PathBuf> 
         key = hex(&Sha256::digest(format!("{key} {}", sha256(module)?)));
     }
     let entry = cache.entry("initramfs", &key, |dir| {
-        vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS)).map_err(InitramfsError::Write)
+        vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS))
+            .map_err(InitramfsError::Write)
     })?;
     Ok(entry.join(INITRAMFS))
 }
@@ -70,11 +71,13 @@ mod tests {
                 clang: None,
                 contents: contents.to_owned(),
             };
-            with_selftests(&cache, &agent, &Selftests { root, record, denied: DenyList::default() }).unwrap()
+            with_selftests(&cache, &agent, &Selftests { root, record, denied: DenyList::default() })
+                .unwrap()
         };
         let (old, new) = (packed("libelf-1"), packed("libelf-2"));
-        let holds =
-            |path: &Path, text: &str| String::from_utf8_lossy(&fs::read(path).unwrap()).contains(text);
+        let holds = |path: &Path, text: &str| {
+            String::from_utf8_lossy(&fs::read(path).unwrap()).contains(text)
+        };
         assert!(holds(&old, "libelf-1") && holds(&new, "libelf-2") && !holds(&new, "libelf-1"));
         assert_eq!(packed("libelf-1"), old);
     }

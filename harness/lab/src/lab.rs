@@ -90,14 +90,14 @@ impl Planned {
         self.run.machine(arch)
     }
 
-    /// Makes this plan the rest of another run. Returns the jobs with its missing cells; fails if they
-    /// would be measured differently.
+    /// Makes this plan the rest of another run. Returns the jobs with its missing cells; fails if
+    /// they would be measured differently.
     pub fn make_rest_of(&mut self, other: &Run, folder: &RunDir) -> Result<Vec<String>, String> {
         if let Some(why) = run::unlike(other, &self.run) {
             return Err(why);
         }
-        let then =
-            Plan::load(&Plan::path(folder.path())).map_err(|error| format!("its plan is lost: {error}"))?;
+        let then = Plan::load(&Plan::path(folder.path()))
+            .map_err(|error| format!("its plan is lost: {error}"))?;
         for id in &other.missing {
             let planned = |plan: &Plan| plan.cells().find(|planned| planned.id() == *id).cloned();
             let Some(now) = planned(&self.plan) else {
@@ -109,8 +109,9 @@ impl Planned {
         }
         self.run.rest_of = Some(other.id.clone());
         self.run.shard.clone_from(&other.shard);
-        let is_left =
-            |job: &&plan::Job| job.cells.iter().any(|planned| other.missing.contains(&planned.id()));
+        let is_left = |job: &&plan::Job| {
+            job.cells.iter().any(|planned| other.missing.contains(&planned.id()))
+        };
         Ok(self.plan.jobs.iter().filter(is_left).map(|job| job.name.clone()).collect())
     }
 
@@ -138,18 +139,20 @@ impl Lab {
                 let facts = lbr::Facts::probe();
                 let able = arches.iter().try_for_each(|&arch| lbr::decide(&facts, arch).map(drop));
                 able.context(
-                    "guests cannot have this machine's own branch records, as --branches hardware asks",
+                    "guests cannot have this machine's own branch records, as --branches hardware \
+                     asks",
                 )?;
                 accel::Request::Only(Accel::Kvm)
             }
             branches::Request::Auto | branches::Request::Virtual => accel,
         };
-        let virtme_ng = (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
+        let virtme_ng =
+            (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
         let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
         let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         tell(Event::Step("building the plugin, the guest agent and the cells"));
-        // In parallel: cargo needs half a second to see that all is built. They use different target
-        // folders, and so do not wait for each other's lock.
+        // In parallel: cargo needs half a second to see that all is built. They use different
+        // target folders, and so do not wait for each other's lock.
         let (built, cells) = thread::scope(|scope| {
             let cells = scope.spawn(|| Cells::build(tell));
             (
@@ -157,7 +160,17 @@ impl Lab {
                 cells.join().unwrap_or_else(|panic| resume_unwind(panic)),
             )
         });
-        Ok(Lab { qemus, built: built?, cells: cells?, accel, branches, cache, virtme_ng, guests, command })
+        Ok(Lab {
+            qemus,
+            built: built?,
+            cells: cells?,
+            accel,
+            branches,
+            cache,
+            virtme_ng,
+            guests,
+            command,
+        })
     }
 
     /// Plans a run of these kernels. Boots no guest, except once to try KVM. With `compared` the
@@ -189,12 +202,18 @@ impl Lab {
         });
         discard(run_dir);
         listed?;
-        let cells = plan.jobs.iter().filter(|job| jobs.contains(&job.name)).map(|job| job.cells.len()).sum();
+        let cells = plan
+            .jobs
+            .iter()
+            .filter(|job| jobs.contains(&job.name))
+            .map(|job| job.cells.len())
+            .sum();
         let built = |kernel: &&run::Kernel| kernel.build.is_some() || kernel.image_sha256.is_none();
         Ok(Listed { jobs, cells, builds: run.kernels.iter().filter(built).count() })
     }
 
-    /// Ends a run before its cells. Returns the folder with make's output if a kernel does not build.
+    /// Ends a run before its cells. Returns the folder with make's output if a kernel does not
+    /// build.
     pub fn stop_before_cells(&self, planned: &Planned) -> Option<PathBuf> {
         let Planned { run, run_dir, .. } = planned;
         if run.kernels.iter().any(|kernel| kernel.image_sha256.is_none()) {
@@ -205,13 +224,19 @@ impl Lab {
     }
 
     /// Runs the selected cells and judges them.
-    pub fn run(&self, planned: Planned, selection: &Selection, tell: Tell) -> Result<(Run, RunDir)> {
+    pub fn run(
+        &self,
+        planned: Planned,
+        selection: &Selection,
+        tell: Tell,
+    ) -> Result<(Run, RunDir)> {
         let Planned { plan, run, run_dir } = planned;
-        let run = run_cells(&self.cells, selection, &plan, &run_dir, run, tell).inspect_err(|error| {
-            if error.fault() == Fault::Users {
-                discard(&run_dir);
-            }
-        })?;
+        let run =
+            run_cells(&self.cells, selection, &plan, &run_dir, run, tell).inspect_err(|error| {
+                if error.fault() == Fault::Users {
+                    discard(&run_dir);
+                }
+            })?;
         Ok((run, run_dir))
     }
 
@@ -224,7 +249,12 @@ impl Lab {
     }
 
     /// The CPU's own branch records where they can be had, else virtual ones, visibly.
-    pub(crate) fn choose_branches(&self, arch: Arch, accel: &accel::Choice, tell: Tell) -> Result<Source> {
+    pub(crate) fn choose_branches(
+        &self,
+        arch: Arch,
+        accel: &accel::Choice,
+        tell: Tell,
+    ) -> Result<Source> {
         let named = self.is_accel_named();
         let decide = || lbr::decide(&lbr::Facts::gather(accel.fallback.clone()), arch);
         let choice = branches::choose(self.branches, accel.accel, named, decide)?;
@@ -235,7 +265,12 @@ impl Lab {
     }
 
     /// KVM if a guest answered under it, else TCG, visibly.
-    pub(crate) fn choose_accel(&self, image: &Image, initrd: &Path, tell: Tell) -> Result<accel::Choice> {
+    pub(crate) fn choose_accel(
+        &self,
+        image: &Image,
+        initrd: &Path,
+        tell: Tell,
+    ) -> Result<accel::Choice> {
         // Only named: there is no guest to try it with.
         let is_built = !image.image.as_os_str().is_empty();
         let qemu = &self.qemus[&image.arch].program;
@@ -246,7 +281,8 @@ impl Lab {
             }
             tell(Event::Step("trying KVM with a guest"));
             let dir = Scratch::new().map_err(|error| NoAnswer::Untried(error.told()))?;
-            Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path())).map(drop)?)
+            Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path()))
+                .map(drop)?)
         };
         if let (accel::Request::Only(accel), false) = (self.accel, is_built) {
             return Ok(accel::Choice { accel, fallback: None });
@@ -262,7 +298,9 @@ impl Lab {
         if let Some(reason) = &choice.fallback {
             tell(Event::Line(&match is_built {
                 true => format!("KVM runs no guest here ({reason}); using TCG"),
-                false => "cells are named as under TCG: KVM is tried once the kernel is built".to_owned(),
+                false => {
+                    "cells are named as under TCG: KVM is tried once the kernel is built".to_owned()
+                }
             }));
         }
         Ok(choice)

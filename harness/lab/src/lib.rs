@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lab: from options to a run, kernels included; bisections; histories of stored runs.
 //!
-//! [`measure::measure`] is the main job. It tells [`event::Event`]s, which the command line shows and
-//! [`recorder`] keeps, and prints nothing.
+//! [`measure::measure`] is the main job. It tells [`event::Event`]s, which the command line shows
+//! and [`recorder`] keeps, and prints nothing.
 
 pub mod artifacts;
 pub mod bisect;

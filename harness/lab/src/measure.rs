@@ -113,18 +113,23 @@ impl Options {
         let name = &suite.name;
         if suite.delivers_records() && !suite.asks_for_records() {
             return Err(Error::Usage(format!(
-                "deliver-records needs lbr_waste tests or test_progs' {}; the suite `{name}` has neither",
+                "deliver-records needs lbr_waste tests or test_progs' {}; the suite `{name}` has \
+                 neither",
                 selftests::SNAPSHOT_TEST
             )));
         }
         let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach(_)));
         if !attaches && !self.explain.is_empty() {
-            let message = format!("--explain applies only to attach tests; the suite `{name}` has none");
+            let message =
+                format!("--explain applies only to attach tests; the suite `{name}` has none");
             return Err(Error::Usage(message));
         }
         if !attaches && self.clocks.is_some() {
-            // Callers that want repeatable numbers of any suite need not know which tests have a clock.
-            tell(Event::Line(&format!("--clock applies only to attach tests; the suite `{name}` has none")));
+            // Callers that want repeatable numbers of any suite need not know which tests have a
+            // clock.
+            tell(Event::Line(&format!(
+                "--clock applies only to attach tests; the suite `{name}` has none"
+            )));
         }
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
     }
@@ -136,16 +141,20 @@ impl Options {
         match self.branches {
             Request::Auto | Request::Virtual if delivers => Ok(Request::Virtual),
             Request::Auto => Ok(Request::Auto),
-            // Callers that want repeatable numbers of any suite need not know which tests have records.
+            // Callers that want repeatable numbers of any suite need not know which tests have
+            // records.
             Request::Virtual => Ok(Request::Virtual),
             Request::Hardware if !suite.counts_records() => Err(Error::Usage(format!(
                 "--branches applies only to lbr_waste tests; the suite `{}` has none",
                 suite.name
             ))),
             Request::Hardware if delivers => Err(Error::usage(
-                "deliver-records delivers virtual branch records; --branches hardware asks for the CPU's own",
+                "deliver-records delivers virtual branch records; --branches hardware asks for the \
+                 CPU's own",
             )),
-            Request::Hardware if self.accel == accel::Request::Only(tramplab_model::run::Accel::Tcg) => {
+            Request::Hardware
+                if self.accel == accel::Request::Only(tramplab_model::run::Accel::Tcg) =>
+            {
                 Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
             }
             Request::Hardware => Ok(Request::Hardware),
@@ -196,8 +205,11 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
 fn asked(options: &Options, tell: Tell) -> Result<Asked> {
     let file = suite_file(&options.suite)?;
     let suite = options.overridden(suite::load(&file)?, tell)?;
-    let reference =
-        SuiteRef { name: suite.name.clone(), file: file.display().to_string(), sha256: sha256(&file)? };
+    let reference = SuiteRef {
+        name: suite.name.clone(),
+        file: file.display().to_string(),
+        sha256: sha256(&file)?,
+    };
     Ok(Asked { suite, reference })
 }
 
@@ -227,12 +239,13 @@ fn plan_run(
     // The rest of a run needs the very same kernels, which only building tells.
     let only_names = options.until == Until::Listed && rest.is_none();
     let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
-    let prepared = prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
-        // make's output stays.
-        if !run_dir.kernels().exists() {
-            discard(&run_dir);
-        }
-    })?;
+    let prepared =
+        prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
+            // make's output stays.
+            if !run_dir.kernels().exists() {
+                discard(&run_dir);
+            }
+        })?;
     let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
     let plan = || {
         let series = wanted.of_series().map(|(_, series)| series);
@@ -265,7 +278,8 @@ fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
     match &prepared.unknown_tests(&asked.suite)[..] {
         [] => Ok(prepared),
         [test, ..] => Err(Error::Usage(format!(
-            "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in prog_tests/, or \
+            "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in \
+             prog_tests/, or \
              FOLDER/PROGRAM of tools/testing/selftests",
             asked.reference.file,
             test.name()
@@ -273,8 +287,15 @@ fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
     }
 }
 
-fn set_up(options: &Options, asked: &Asked, wanted: &Wanted, cache: Cache, tell: Tell) -> Result<Lab> {
-    let purpose = if asked.suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring };
+fn set_up(
+    options: &Options,
+    asked: &Asked,
+    wanted: &Wanted,
+    cache: Cache,
+    tell: Tell,
+) -> Result<Lab> {
+    let purpose =
+        if asked.suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring };
     let branches = options.branches(&asked.suite)?;
     check_backend(options.backend, &wanted.arches())?;
     let of_the_host = wanted.of_the_host(purpose);
@@ -287,7 +308,9 @@ fn set_up(options: &Options, asked: &Asked, wanted: &Wanted, cache: Cache, tell:
         && builds
         && let Err(reason) = Confinement::probe()
     {
-        return Err(Error::Usage(format!("--confined: this machine cannot confine builds: {reason}")));
+        return Err(Error::Usage(format!(
+            "--confined: this machine cannot confine builds: {reason}"
+        )));
     }
     let wanting = Wanting {
         purpose,
@@ -317,9 +340,13 @@ pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>)
     if arches.is_empty() || arches.contains(&model.arch()) {
         return Ok(());
     }
-    let fitting = Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
+    let fitting =
+        Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
     let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
-    Err(Error::Usage(format!("{model} is a CPU of {}; those of {arches} are: {fitting}", model.arch())))
+    Err(Error::Usage(format!(
+        "{model} is a CPU of {}; those of {arches} are: {fitting}",
+        model.arch()
+    )))
 }
 
 /// virtme-ng guests use this machine's files, which are for its own architecture.
@@ -327,7 +354,8 @@ pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
     let foreign = arches.iter().find(|&&arch| Arch::host() != Some(arch));
     match (backend, foreign) {
         (Backend::VirtmeNg, Some(arch)) => Err(Error::Usage(format!(
-            "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; remove --vm for \
+            "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; \
+             remove --vm for \
              {arch} guests"
         ))),
         _ => Ok(()),

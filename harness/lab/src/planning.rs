@@ -35,11 +35,15 @@ pub fn plan(
     let cells = cells(asked, suite, &guests, compared, tell)?;
     let under = Under { chosen: &chosen, cells: &cells };
     let machines = machines(lab, suite, &under)?;
-    let builds: Vec<Cell> =
-        kernels.iter().filter_map(|kernel| build_cell(kernel, under.accel(kernel.facts.arch))).collect();
+    let builds: Vec<Cell> = kernels
+        .iter()
+        .filter_map(|kernel| build_cell(kernel, under.accel(kernel.facts.arch)))
+        .collect();
     let emulators = emulators(lab, &under);
-    let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, jobs: plan::jobs(cells, compared) };
-    plan.save().with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+    let plan =
+        Plan { run_dir: run_dir.path().to_owned(), emulators, jobs: plan::jobs(cells, compared) };
+    plan.save()
+        .with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
     let run = Run {
         schema: SCHEMA,
         id: run_dir.id(),
@@ -134,14 +138,16 @@ fn cells(
     let file = &asked.reference.file;
     if let Some(name) = plan::contradiction(suite) {
         return Err(Error::Usage(format!(
-            "{file}: {name} is asked for twice, with different rounds, clock or the like: a test is measured once"
+            "{file}: {name} is asked for twice, with different rounds, clock or the like: a test \
+             is measured once"
         )));
     }
     let cells = plan::cells(suite, guests, compared);
     let unknown = |name: &&str| kernels::find(name, &[]).is_err();
     if let Some(name) = plan::other_kernels(suite, &cells).into_iter().find(unknown) {
         return Err(Error::Usage(format!(
-            "{file}: a budget names kernel `{name}`; expected one of the suite, of this run, or of kernels/"
+            "{file}: a budget names kernel `{name}`; expected one of the suite, of this run, or of \
+             kernels/"
         )));
     }
     for warning in plan::idle_budgets(suite, &cells) {
@@ -150,7 +156,8 @@ fn cells(
     let has_waste_budgets = suite.budgets.iter().any(|budget| !budget.wasted.is_empty());
     if has_waste_budgets && cells.iter().any(PlannedCell::is_hardware) {
         tell(Event::Line(
-            "budgets of waste apply to virtual branch records only; the CPU's own records are not judged",
+            "budgets of waste apply to virtual branch records only; the CPU's own records are not \
+             judged",
         ));
     }
     Ok(cells)
@@ -231,18 +238,26 @@ fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>
 /// The build of a kernel, as a cell.
 fn build_cell(kernel: &Ready, accel: Accel) -> Option<Cell> {
     let build = kernel.build.as_ref()?;
-    let id = CellId { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, accel, test: Test::Build };
+    let id = CellId {
+        kernel: kernel.facts.name.clone(),
+        arch: kernel.facts.arch,
+        accel,
+        test: Test::Build,
+    };
     let duration_ms = build.taken.as_millis() as u64;
     Some(Cell { duration_ms, ..Cell::without_result(id, build.outcome.clone()) })
 }
 
-/// Keeps the kernels' configurations with the run: they tell whether it can be compared with another.
+/// Keeps the kernels' configurations with the run: they tell whether it can be compared with
+/// another.
 fn keep_configs(kernels: &[Ready], run_dir: &RunDir) -> Result<()> {
     for kernel in kernels {
-        let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else { continue };
+        let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else {
+            continue;
+        };
         let to = run_dir.config(kernel.facts.arch, &kernel.facts.name);
-        let copy =
-            fs::create_dir_all(to.parent().expect("in the run's folder")).and_then(|()| fs::copy(from, &to));
+        let copy = fs::create_dir_all(to.parent().expect("in the run's folder"))
+            .and_then(|()| fs::copy(from, &to));
         copy.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
     }
     Ok(())
@@ -252,7 +267,12 @@ pub fn host_facts() -> run::Host {
     let field = |file: &str, key: &str| -> Option<String> {
         let text = fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(line[key.len()..].trim_start_matches([' ', '\t', ':', '=']).trim_matches('"').to_owned())
+        Some(
+            line[key.len()..]
+                .trim_start_matches([' ', '\t', ':', '='])
+                .trim_matches('"')
+                .to_owned(),
+        )
     };
     run::Host {
         os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
@@ -260,8 +280,10 @@ pub fn host_facts() -> run::Host {
             .or_else(|| {
                 // arm64 has no name for it.
                 let numbers = ["CPU implementer", "CPU variant", "CPU part", "CPU revision"];
-                let numbers =
-                    numbers.iter().map(|key| field("/proc/cpuinfo", key)).collect::<Option<Vec<_>>>()?;
+                let numbers = numbers
+                    .iter()
+                    .map(|key| field("/proc/cpuinfo", key))
+                    .collect::<Option<Vec<_>>>()?;
                 Some(format!("{} {}", env::consts::ARCH, numbers.join(" ")))
             })
             .unwrap_or_else(|| env::consts::ARCH.to_owned()),

@@ -3,7 +3,9 @@
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
-use tramplab_analysis::profile::{How, Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff};
+use tramplab_analysis::profile::{
+    How, Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff,
+};
 use tramplab_host::runs::RunDir;
 use tramplab_model::run::{Cell, Measurement};
 use tramplab_protocol::message::Explain;
@@ -34,11 +36,18 @@ pub fn beside(cell: &Cell, profiles: &[Profile]) -> Option<How> {
         Unit::Samples => (Explain::Exact, How::Exact),
         Unit::Nanoseconds => return None,
     };
-    let has = |phase| summaries(cell).iter().any(|summary| (summary.phase, summary.how) == (phase, other));
+    let has = |phase| {
+        summaries(cell).iter().any(|summary| (summary.phase, summary.how) == (phase, other))
+    };
     profiles.iter().all(|profile| has(profile.phase)).then_some(how)
 }
 
-pub fn profiles(dir: &RunDir, cell: &Cell, phases: &[Phase], how: Option<How>) -> Result<Vec<Profile>> {
+pub fn profiles(
+    dir: &RunDir,
+    cell: &Cell,
+    phases: &[Phase],
+    how: Option<How>,
+) -> Result<Vec<Profile>> {
     let folder = dir.cell(&cell.id);
     let hows = how.map_or_else(|| vec![How::Exact, How::Sampled, How::Waiting], |how| vec![how]);
     for &how in &hows {
@@ -71,7 +80,8 @@ fn load(file: &Path, cell: &Cell, phase: Phase, how: How) -> Result<Profile> {
         How::Waiting => (Unit::Nanoseconds, None),
     };
     let summary = summaries(cell).iter().find(|one| one.phase == phase && Some(one.how) == explain);
-    let is_it = (profile.cell.as_str(), profile.phase, profile.unit) == (&cell.id.name(), phase, unit)
+    let is_it = (profile.cell.as_str(), profile.phase, profile.unit)
+        == (&cell.id.name(), phase, unit)
         && summary.is_none_or(|summary| summary.totals == profile.totals());
     if !is_it {
         let message = format!(
@@ -88,12 +98,15 @@ fn load(file: &Path, cell: &Cell, phase: Phase, how: How) -> Result<Profile> {
 
 /// The waiting profile is made beside the sampled one, whose summary holds the waits.
 fn file(folder: &Path, summaries: &[Summary], phase: Phase, how: How) -> Option<PathBuf> {
-    let of = |explain| summaries.iter().find(|summary| (summary.phase, summary.how) == (phase, explain));
+    let of =
+        |explain| summaries.iter().find(|summary| (summary.phase, summary.how) == (phase, explain));
     match how {
         How::Exact => of(Explain::Exact).map(|summary| folder.join(&summary.file)),
         How::Sampled => of(Explain::Sampled).map(|summary| folder.join(&summary.file)),
         How::Waiting => {
-            of(Explain::Sampled).or(of(Explain::Exact)).filter(|summary| !summary.waits.is_empty())?;
+            of(Explain::Sampled)
+                .or(of(Explain::Exact))
+                .filter(|summary| !summary.waits.is_empty())?;
             Some(folder.join(how.file(phase)))
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running the cells of a plan, and recording their results.
 //!
-//! While cells run, each `cell.json` is the record of its cell. `run.json` is written before the first
-//! cell, without results, and at the end, with all of them. [`RunDir::load`] completes the former, if a
-//! run was killed.
+//! While cells run, each `cell.json` is the record of its cell. `run.json` is written before the
+//! first cell, without results, and at the end, with all of them. [`RunDir::load`] completes the
+//! former, if a run was killed.
 
 use crate::{
     cells::{Cells, End, JobEvent, Part, Selection},
@@ -55,7 +55,10 @@ fn clean_up_killed(run_dir: &RunDir, tell: Tell) {
             1 => "; removed 1 leftover file".to_owned(),
             count => format!("; removed {count} leftover files"),
         };
-        tell(Event::Line(&format!("run {} was killed; its results are kept{removed}", killed.id())));
+        tell(Event::Line(&format!(
+            "run {} was killed; its results are kept{removed}",
+            killed.id()
+        )));
     }
 }
 
@@ -101,9 +104,10 @@ impl Recorder<'_> {
             running::tidy(self.run_dir);
         }
         run.finished = Some(now());
-        // Completion order is nondeterministic; restore suite order. Builds are not in the plan; they
-        // come first.
-        run.cells.sort_by_cached_key(|cell| plan.cells().position(|planned| planned.id() == cell.id));
+        // Completion order is nondeterministic; restore suite order. Builds are not in the plan;
+        // they come first.
+        run.cells
+            .sort_by_cached_key(|cell| plan.cells().position(|planned| planned.id() == cell.id));
         compare::judge(run);
         self.run_dir.save(run)?;
         Ok(self.run)
@@ -127,8 +131,10 @@ impl<'a> Results<'a> {
     fn read(&mut self, event: JobEvent, tell: &mut dyn FnMut(Event)) {
         match event {
             JobEvent::Selected { jobs, part } => {
-                let shard =
-                    part.map(|Part { partition, jobs }| Shard { partition, cells: self.cells_of(&jobs) });
+                let shard = part.map(|Part { partition, jobs }| Shard {
+                    partition,
+                    cells: self.cells_of(&jobs),
+                });
                 tell(Event::Selected { cells: &self.cells_of(&jobs), shard: shard.as_ref() });
             }
             JobEvent::Started { job } => tell(Event::Started { job }),
@@ -181,7 +187,8 @@ impl<'a> Results<'a> {
         tell(Event::CellEnded(&cell));
     }
 
-    /// The first cell whose kernel does not boot also leaves the result of the kernel's cell `boot`.
+    /// The first cell whose kernel does not boot also leaves the result of the kernel's cell
+    /// `boot`.
     fn tell_boot(&mut self, of: &CellId, tell: &mut dyn FnMut(Event)) {
         let boot = CellId { test: Test::Boot, ..of.clone() };
         let is_planned = self.plan.cells().any(|cell| cell.id() == boot);
@@ -195,7 +202,13 @@ impl<'a> Results<'a> {
     }
 
     /// The result of a cell whose process left none. It is kept as its `cell.json`, like any other.
-    fn without_result(&self, planned: &PlannedCell, how: &str, timed_out: bool, duration_ms: u64) -> Cell {
+    fn without_result(
+        &self,
+        planned: &PlannedCell,
+        how: &str,
+        timed_out: bool,
+        duration_ms: u64,
+    ) -> Cell {
         let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
         let message = format!("the cell's process left no result: {how}");
         let outcome = Outcome::Error { kind, message };

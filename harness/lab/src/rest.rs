@@ -27,7 +27,9 @@ impl Interrupted {
         let (run, folder) = (RunDir::load(path)?, RunDir::new(resolved(&RunDir::at(path))));
         let why = match () {
             () if running::is_going_on(&folder) => "is still running".to_owned(),
-            () if run.joined.is_some() => "is a merged run; name the interrupted run itself".to_owned(),
+            () if run.joined.is_some() => {
+                "is a merged run; name the interrupted run itself".to_owned()
+            }
             () if !run.interrupted => "was not interrupted; it has no missing cells".to_owned(),
             () if run.rest_of.is_some() => {
                 format!(

@@ -11,7 +11,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::form
 use tramplab_host::{apt, runs::RunDir};
 use tramplab_model::text;
 
-/// A unique id: the time in seconds, and a random number, since shards may start in the same second.
+/// A unique id: the time in seconds, and a random number, since shards may start in the same
+/// second.
 pub fn new_id() -> String {
     let stamp = OffsetDateTime::now_utc()
         .format(format_description!("[year][month][day]-[hour][minute][second]"))
@@ -24,7 +25,8 @@ pub fn new_id() -> String {
 /// A folder of its own for a run, with `prefix` before the run's id.
 pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
     if !text::is_plain_path(runs) {
-        let message = format!("the run's folder is to be in {runs:?}; expected a path in UTF-8 on one line");
+        let message =
+            format!("the run's folder is to be in {runs:?}; expected a path in UTF-8 on one line");
         return Err(Error::Usage(message));
     }
     let path = runs.join(format!("{prefix}{}", new_id()));
@@ -41,7 +43,9 @@ pub fn discard(run_dir: &RunDir) {
 
 /// `runs/latest`: a convenience, which a file system without symlinks does without.
 pub fn point_latest_at(run_dir: &RunDir) {
-    let (Some(runs), Some(id)) = (run_dir.path().parent(), run_dir.path().file_name()) else { return };
+    let (Some(runs), Some(id)) = (run_dir.path().parent(), run_dir.path().file_name()) else {
+        return;
+    };
     let latest = runs.join("latest");
     let _ = fs::remove_file(&latest);
     let _ = std::os::unix::fs::symlink(id, &latest);

@@ -41,7 +41,8 @@ fn sweep(within: &Path, young: Duration) {
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
     });
     for folder in ours {
-        let age = folder.metadata().and_then(|metadata| metadata.modified()).map(|since| since.elapsed());
+        let age =
+            folder.metadata().and_then(|metadata| metadata.modified()).map(|since| since.elapsed());
         if age.is_ok_and(|age| age.is_ok_and(|age| age >= young))
             && let Ok(file) = fs::File::open(folder.path())
             && let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
@@ -60,13 +61,16 @@ mod tests {
     fn only_what_nobody_holds_is_swept() {
         let within = tempfile::tempdir().unwrap();
         let [held, dead, other] =
-            [format!("{PREFIX}held"), format!("{PREFIX}dead"), "tramplab-b4-x".to_owned()].map(|name| {
-                let path = within.path().join(name);
-                fs::create_dir(&path).unwrap();
-                fs::write(path.join("file"), "").unwrap();
-                path
-            });
-        let lock = Flock::lock(fs::File::open(&held).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+            [format!("{PREFIX}held"), format!("{PREFIX}dead"), "tramplab-b4-x".to_owned()].map(
+                |name| {
+                    let path = within.path().join(name);
+                    fs::create_dir(&path).unwrap();
+                    fs::write(path.join("file"), "").unwrap();
+                    path
+                },
+            );
+        let lock =
+            Flock::lock(fs::File::open(&held).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
         sweep(within.path(), YOUNG);
         assert!(held.exists() && dead.exists() && other.exists());
         sweep(within.path(), Duration::ZERO);

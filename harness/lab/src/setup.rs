@@ -25,10 +25,14 @@ const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     #[error(
-        "failed to install what is missing ({missing}) without root; run this, then try again:\n  {line}"
+        "failed to install what is missing ({missing}) without root; run this, then try again:\n  \
+         {line}"
     )]
     NotRoot { missing: String, line: String },
-    #[error("failed to install what is missing: this host has no apt-get; install these yourself: {missing}")]
+    #[error(
+        "failed to install what is missing: this host has no apt-get; install these yourself: \
+         {missing}"
+    )]
     NoApt { missing: String },
     #[error("failed to install what is missing: {0}")]
     Install(#[from] ChildError),
@@ -238,14 +242,18 @@ impl Requirement {
                     Err(format!("no {}", missing.join(", ")))
                 }
             }
-            Detect::Headers(headers) => match headers.iter().find(|header| !Path::new(header).is_file()) {
-                None => Ok(headers.join(", ")),
-                Some(missing) => Err(format!("no {missing}")),
-            },
+            Detect::Headers(headers) => {
+                match headers.iter().find(|header| !Path::new(header).is_file()) {
+                    None => Ok(headers.join(", ")),
+                    Some(missing) => Err(format!("no {missing}")),
+                }
+            }
             Detect::Clang => clang(),
             Detect::Pip => {
-                let output =
-                    child::run(Command::new("python3").args(["-m", "pip", "--version"]), QUERY_LIMIT);
+                let output = child::run(
+                    Command::new("python3").args(["-m", "pip", "--version"]),
+                    QUERY_LIMIT,
+                );
                 let output = output.map_err(|_| "no python3 with pip".to_owned())?;
                 Ok(output.stdout.lines().next().unwrap_or_default().to_owned())
             }
@@ -259,9 +267,13 @@ impl Requirement {
     }
 }
 
-/// Installs missing packages, or returns the install command; fetches QEMU and Rust if the host's do not
-/// suffice.
-pub fn setup(cache: &Cache, wanted: &Wanted, progress: &mut dyn FnMut(&str)) -> Result<(), SetupError> {
+/// Installs missing packages, or returns the install command; fetches QEMU and Rust if the host's
+/// do not suffice.
+pub fn setup(
+    cache: &Cache,
+    wanted: &Wanted,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), SetupError> {
     let missing = wanted.missing();
     if !missing.is_empty() {
         install(&missing, progress)?;
@@ -332,7 +344,8 @@ fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
 }
 
 fn may_sudo() -> bool {
-    in_path("sudo").is_some() && child::run(Command::new("sudo").args(["-n", "true"]), QUERY_LIMIT).is_ok()
+    in_path("sudo").is_some()
+        && child::run(Command::new("sudo").args(["-n", "true"]), QUERY_LIMIT).is_ok()
 }
 
 /// The command for a person; root needs no sudo.
@@ -355,14 +368,17 @@ fn cross_compiler_with_libc(compiler: &str) -> Result<String, String> {
     }
 }
 
-/// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, `clang-NN`, newest first.
+/// The first clang that is new enough and compiles for BPF: `CLANG`, `clang`, `clang-NN`, newest
+/// first.
 fn clang() -> Result<String, String> {
     if let Some(named) = env::var("CLANG").ok().filter(|name| !name.is_empty()) {
         return clang_fits(&named).map_err(|why| format!("{why} (CLANG)"));
     }
     let numbered = CLANG_VERSIONS.rev().map(|version| format!("clang-{version}"));
     let mut refused = None;
-    for name in std::iter::once("clang".to_owned()).chain(numbered).filter(|name| in_path(name).is_some()) {
+    for name in
+        std::iter::once("clang".to_owned()).chain(numbered).filter(|name| in_path(name).is_some())
+    {
         match clang_fits(&name) {
             Ok(detail) => return Ok(detail),
             Err(why) => refused = refused.or(Some(why)),
@@ -418,8 +434,8 @@ mod tests {
         ] {
             assert_eq!(clang_version(text), expected, "{text}");
         }
-        let with =
-            "  Registered Targets:\n    bpf        - BPF (host endian)\n    bpfeb      - BPF (big endian)\n";
+        let with = "  Registered Targets:\n    bpf        - BPF (host endian)\n    bpfeb      - \
+                    BPF (big endian)\n";
         let without = "  Registered Targets:\n    x86-64     - 64-bit X86: EM64T and AMD64\n";
         assert!(targets_bpf(with) && !targets_bpf(without));
     }
@@ -428,7 +444,8 @@ mod tests {
     #[test]
     fn a_manifests_toolchain_is_asked_for_by_its_own_packages() {
         let of = |toolchains: &[(&str, Arch)]| {
-            let toolchains = toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
+            let toolchains =
+                toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
             let missing = Wanted {
                 toolchains,
                 arches: Vec::new(),
@@ -437,7 +454,8 @@ mod tests {
                 selftests: None,
             }
             .missing();
-            let packages: BTreeSet<_> = missing.iter().flat_map(|missing| missing.packages.clone()).collect();
+            let packages: BTreeSet<_> =
+                missing.iter().flat_map(|missing| missing.packages.clone()).collect();
             (list(&missing), packages)
         };
         let (text, packages) = of(&[("clang-999", Arch::Arm64), ("gcc-99", Arch::Arm64)]);
@@ -445,7 +463,8 @@ mod tests {
             text.contains("clang-999 for arm64 kernels: no clang-999, ld.lld-999, llvm-ar-999"),
             "{text}"
         );
-        let compiler = if Arch::host() == Some(Arch::Arm64) { "gcc-99" } else { "gcc-99-aarch64-linux-gnu" };
+        let compiler =
+            if Arch::host() == Some(Arch::Arm64) { "gcc-99" } else { "gcc-99-aarch64-linux-gnu" };
         for package in ["clang-999", "lld-999", "llvm-999", compiler] {
             assert!(packages.contains(package), "{package}: {packages:?}");
         }
@@ -463,6 +482,8 @@ mod tests {
             detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
         };
         assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));
-        assert!(requirement.mend().ends_with("apt-get install --no-install-recommends tool tool-dev"));
+        assert!(
+            requirement.mend().ends_with("apt-get install --no-install-recommends tool tool-dev")
+        );
     }
 }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use strum::{EnumString, IntoStaticStr};
 
-/// One bit of perf's `branch_sample_type` that selects branches. What it selects depends on the CPU:
-/// `analysis::branch::Model` knows it.
+/// One bit of perf's `branch_sample_type` that selects branches. What it selects depends on the
+/// CPU: `analysis::branch::Model` knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Branch {
@@ -141,9 +141,14 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_by_name() {
-        for text in ["", "|", "any|", "|any", "Any", "any call", "any,cond", "any_call|conds", "abort_tx"] {
+        for text in
+            ["", "|", "any|", "|any", "Any", "any call", "any,cond", "any_call|conds", "abort_tx"]
+        {
             let error = text.parse::<Filter>().unwrap_err().to_string();
-            assert!(error.contains(&format!("`{text}`")) && error.contains("any_return"), "{error}");
+            assert!(
+                error.contains(&format!("`{text}`")) && error.contains("any_return"),
+                "{error}"
+            );
         }
     }
 }

@@ -26,7 +26,9 @@ impl fmt::Display for Missing {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is no kernel configuration: `{text}`; expected `CONFIG_NAME=value` or a comment")]
+#[error(
+    "line {line} is no kernel configuration: `{text}`; expected `CONFIG_NAME=value` or a comment"
+)]
 pub struct NotKconfig {
     pub line: usize,
     pub text: String,
@@ -59,8 +61,12 @@ impl Kconfig {
     }
 
     /// Options whose values differ, with both.
-    pub fn differences<'a>(&'a self, other: &'a Kconfig) -> Vec<(&'a str, Option<&'a str>, Option<&'a str>)> {
-        let names: BTreeSet<&str> = self.0.keys().chain(other.0.keys()).map(String::as_str).collect();
+    pub fn differences<'a>(
+        &'a self,
+        other: &'a Kconfig,
+    ) -> Vec<(&'a str, Option<&'a str>, Option<&'a str>)> {
+        let names: BTreeSet<&str> =
+            self.0.keys().chain(other.0.keys()).map(String::as_str).collect();
         let both = |name: &'a str| (name, self.get(name), other.get(name));
         names.into_iter().map(both).filter(|(_, a, b)| a != b).collect()
     }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The types behind `run.json`: what was measured, on which kernels, and how each cell ended. No I/O.
+//! The types behind `run.json`: what was measured, on which kernels, and how each cell ended. No
+//! I/O.
 //!
-//! Every other crate of the harness uses these types. `docs/definitions.md` says what the numbers mean.
+//! Every other crate of the harness uses these types. `docs/definitions.md` says what the numbers
+//! mean.
 
 pub mod filter;
 pub mod kconfig;

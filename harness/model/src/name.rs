@@ -7,7 +7,8 @@ pub fn is_name_char(c: char) -> bool {
 
 /// A whole id, of SHA-1 or SHA-256.
 pub fn is_commit_id(text: &str) -> bool {
-    [40, 64].contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
+    [40, 64].contains(&text.len())
+        && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
 /// Lower-case hexadecimal digits, as SHA-256 sums are written.

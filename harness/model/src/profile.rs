@@ -72,13 +72,15 @@ pub struct Summary {
     pub cpu_ns: u64,
     pub unit: Unit,
     pub totals: Totals,
-    /// The functions that cost the attaching thread most, its interrupts left out; by `own`, most first.
+    /// The functions that cost the attaching thread most, its interrupts left out; by `own`, most
+    /// first.
     pub functions: Vec<Cost>,
     /// Times off the CPU by stack, longest first; the longest ones. Only sampling sees them.
     pub waits: Vec<Waited>,
     /// All times off the CPU.
     pub waited_ns: u64,
-    /// What `perf stat` would count of the attaching thread, where it was sampled: cycles and their like take a guest with a PMU.
+    /// What `perf stat` would count of the attaching thread, where it was sampled: cycles and their
+    /// like take a guest with a PMU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<Counter>,
     /// The whole profile, in the cell's folder.

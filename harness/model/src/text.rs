@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text that others chose, made fit to show and to keep.
 //!
-//! A guest chooses names of functions, threads and tests, a series its subjects and files, a stranger all of a stored run. None of it
-//! may move a cursor, hide, or read otherwise than it is. So every writer cleans what it writes ([`line`], [`plain`], [`clean`]), wherever a run
-//! is from; and what comes from a guest or goes to a run's files is cleaned as a whole ([`json`]).
+//! A guest chooses names of functions, threads and tests, a series its subjects and files, a
+//! stranger all of a stored run. None of it may move a cursor, hide, or read otherwise than it is.
+//! So every writer cleans what it writes ([`line`], [`plain`], [`clean`]), wherever a run is from;
+//! and what comes from a guest or goes to a run's files is cleaned as a whole ([`json`]).
 //!
-//! Sequences for terminals and control characters are removed: consoles are full of them, and they stand for nothing that is read. All
-//! else that is not seen becomes a mark, U+FFFD: a name that holds such a character does not turn into another name without it.
+//! Sequences for terminals and control characters are removed: consoles are full of them, and they
+//! stand for nothing that is read. All else that is not seen becomes a mark, U+FFFD: a name that
+//! holds such a character does not turn into another name without it.
 
 use std::{borrow::Cow, path::Path};
 
-/// Nothing is removed: all but tabs, ends of lines and what is seen is a mark. For diffs, where each character counts.
+/// Nothing is removed: all but tabs, ends of lines and what is seen is a mark. For diffs, where
+/// each character counts.
 pub fn marked(text: &str) -> String {
     let shown = |c: char| match c {
         _ if is_kept(c) => c,
@@ -20,12 +23,14 @@ pub fn marked(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Without sequences for terminals and control characters other than tabs and ends of lines; what else is not seen is a mark.
+/// Without sequences for terminals and control characters other than tabs and ends of lines; what
+/// else is not seen is a mark.
 pub fn clean(text: &str) -> String {
     if text.chars().all(is_kept) {
         return text.to_owned();
     }
-    // Piece by piece: of a sequence that does not end, the library takes all that follows for its rest. It also takes out tabs.
+    // Piece by piece: of a sequence that does not end, the library takes all that follows for its
+    // rest. It also takes out tabs.
     let piece = |piece: &str| {
         let words = piece.trim_end_matches(['\n', '\t']);
         let mut stripped = strip_ansi_escapes::strip_str(words);
@@ -59,7 +64,8 @@ pub fn cdata(text: &str) -> String {
     plain(text).replace("]]>", "]]]]><![CDATA[>")
 }
 
-/// A text in JSON with every string in it clean, but for tabs, which are kept; nothing else of it changes. What is no JSON stays none.
+/// A text in JSON with every string in it clean, but for tabs, which are kept; nothing else of it
+/// changes. What is no JSON stays none.
 pub fn json(text: &[u8]) -> Cow<'_, [u8]> {
     // What is honest is this nearly always, and is looked at once.
     let plain = text.is_ascii() && !text.contains(&0x7f) && !text.windows(2).any(is_rare_escape);
@@ -74,7 +80,9 @@ pub fn json(text: &[u8]) -> Cow<'_, [u8]> {
         out.extend_from_slice(before);
         match serde_json::from_slice::<String>(literal) {
             Ok(string) if clean(&string) != string => {
-                out.extend(serde_json::to_vec(&clean(&string)).expect("a string has a form in JSON"));
+                out.extend(
+                    serde_json::to_vec(&clean(&string)).expect("a string has a form in JSON"),
+                );
             }
             _ => out.extend_from_slice(literal),
         }
@@ -101,17 +109,21 @@ fn end_of_literal(literal: &[u8]) -> usize {
     literal.len()
 }
 
-/// Whether a character has a shape of its own, and only that. By its Unicode category: of control and format characters (which turn the
-/// direction of text round, join or tag), unassigned and private ones, and spaces other than the usual one, none has.
+/// Whether a character has a shape of its own, and only that. By its Unicode category: of control
+/// and format characters (which turn the direction of text round, join or tag), unassigned and
+/// private ones, and spaces other than the usual one, none has.
 pub fn is_seen(c: char) -> bool {
     match c {
         ' '..='~' => true,
         // Empty letters, marks and selectors.
-        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' => false,
+        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' => {
+            false
+        }
         '\u{2800}' | '\u{3164}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}' => false,
         _ => {
-            // The standard library's table of categories can be asked only this way: what cannot be printed is escaped. A mark that
-            // belongs to the letter before it would be as well if none were there.
+            // The standard library's table of categories can be asked only this way: what cannot be
+            // printed is escaped. A mark that belongs to the letter before it would be as well if
+            // none were there.
             let mut letter_and = [b'a'; 5];
             let length = c.encode_utf8(&mut letter_and[1..]).len();
             let text = str::from_utf8(&letter_and[..=length]).expect("a letter and a character");
@@ -136,7 +148,10 @@ mod tests {
             ("\u{202e}ssap\u{202c} \u{2066}x\u{2069}", "\u{fffd}ssap\u{fffd} \u{fffd}x\u{fffd}"),
             ("a\u{a0}b\u{2028}c\u{2003}d", "a b c d"),
             ("\u{1b}]0;\nnot the title's", "\nnot the title's"),
-            ("e\u{301} é ü ‘quoted’ → … │ 漢 ⚠\u{fe0f}", "e\u{301} é ü ‘quoted’ → … │ 漢 ⚠\u{fe0f}"),
+            (
+                "e\u{301} é ü ‘quoted’ → … │ 漢 ⚠\u{fe0f}",
+                "e\u{301} é ü ‘quoted’ → … │ 漢 ⚠\u{fe0f}",
+            ),
         ];
         for (hostile, expected) in table {
             assert_eq!(plain(hostile), expected, "{hostile:?}");
@@ -147,8 +162,12 @@ mod tests {
 
     #[test]
     fn sees_what_has_a_shape() {
-        let hidden = "\0\u{1b}\u{7f}\u{9b}\u{ad}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\
-                      \u{2060}\u{2066}\u{2069}\u{3164}\u{feff}\u{e000}\u{fff9}\u{e0001}\u{e0041}\u{e007f}\u{e0101}\u{f0000}\u{10ffff}";
+        let hidden = "\0\u{1b}\u{7f}\u{9b}\u{ad}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\
+                       \u{2029}\
+                       \u{202a}\u{202e}\
+                      \u{2060}\u{2066}\u{2069}\u{3164}\u{feff}\u{e000}\u{fff9}\u{e0001}\u{e0041}\u{e007f}\
+                       \u{e0101}\
+                       \u{f0000}\u{10ffff}";
         for c in hidden.chars() {
             assert!(!is_seen(c), "{c:?}");
         }
@@ -175,10 +194,11 @@ mod tests {
 
     #[test]
     fn cleans_strings_of_json_and_nothing_else() {
-        let honest = r#"{"a": 18446744073709551615, "a": 1.50, "t": "x\ty\n\"\\u\\", "é": "→ é \u00e9"}"#;
+        let honest =
+            r#"{"a": 18446744073709551615, "a": 1.50, "t": "x\ty\n\"\\u\\", "é": "→ é \u00e9"}"#;
         assert_eq!(json(honest.as_bytes()), honest.as_bytes());
-        let hostile =
-            "{\"\\u001b[2Ja\": [1e400, \"b\\\"\\u202e\\tc\u{200b}\\r\\u009b\"], \"d\\u001b]0;\":\"e\"}";
+        let hostile = "{\"\\u001b[2Ja\": [1e400, \"b\\\"\\u202e\\tc\u{200b}\\r\\u009b\"], \
+                       \"d\\u001b]0;\":\"e\"}";
         let cleaned = "{\"a\": [1e400, \"b\\\"\u{fffd}\\tc\u{fffd}\"], \"d\":\"e\"}";
         assert_eq!(str::from_utf8(&json(hostile.as_bytes())).unwrap(), cleaned);
         for broken in ["\"\\u001b", "\"\\", "\"\\ud800\u{202e}\"", "\u{1b}[2J", "\"\u{1b}\""] {

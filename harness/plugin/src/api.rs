@@ -107,7 +107,9 @@ unsafe extern "C" {
 }
 
 /// Lets QEMU fill a byte array. Returns its bytes if it has the expected length.
-pub fn with_bytes<const LENGTH: usize>(fill: impl FnOnce(*mut GArray) -> bool) -> Option<[u8; LENGTH]> {
+pub fn with_bytes<const LENGTH: usize>(
+    fill: impl FnOnce(*mut GArray) -> bool,
+) -> Option<[u8; LENGTH]> {
     // SAFETY: the array is ours until it is given back.
     unsafe {
         let array = g_byte_array_new();

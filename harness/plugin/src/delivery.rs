@@ -51,7 +51,8 @@ impl Delivery {
             if !returns {
                 return self.is_called_by_program(record);
             }
-            newest_first.find(|record| record.kind == Kind::Interrupt && record.from == self.stand_in);
+            newest_first
+                .find(|record| record.kind == Kind::Interrupt && record.from == self.stand_in);
         }
         false
     }
@@ -77,8 +78,9 @@ impl Delivery {
         let slots = newest_first
             .filter(|record| is_of_kernel(guest, record) && ring.contains(record.kind))
             .take(depth as usize);
-        let handed_over =
-            slots.filter(|record| kept.contains(record.kind) && !is_classless(guest, record)).map(|record| {
+        let handed_over = slots
+            .filter(|record| kept.contains(record.kind) && !is_classless(guest, record))
+            .map(|record| {
                 let [from, to] = shown(guest, &record);
                 let mut entry = [0; ENTRY_BYTES];
                 entry[..8].copy_from_slice(&from.to_le_bytes());
@@ -172,7 +174,11 @@ mod tests {
         }
         assert!(!delivery(32).is_asked(std::iter::empty()));
         for (offset, leaves) in [(0, true), (15, true), (16, false), (u64::MAX, false)] {
-            assert_eq!(delivery(32).is_left_at(stand_in.wrapping_add(offset)), leaves, "{offset:#x}");
+            assert_eq!(
+                delivery(32).is_left_at(stand_in.wrapping_add(offset)),
+                leaves,
+                "{offset:#x}"
+            );
         }
     }
 
@@ -200,7 +206,10 @@ mod tests {
         let within = record(KERNEL + 8, KERNEL, Kind::Interrupt);
         let outside = record(USER, USER + 8, Kind::Call);
         let newest_first = [within, leaves, outside, enters];
-        assert_eq!(delivered(Guest::X86_64, 3, 64, &newest_first), [(USER, KERNEL), (0, 0), (0, 0)]);
+        assert_eq!(
+            delivered(Guest::X86_64, 3, 64, &newest_first),
+            [(USER, KERNEL), (0, 0), (0, 0)]
+        );
         assert_eq!(
             delivered(Guest::Aarch64, 4, 64, &newest_first),
             [(KERNEL + 8, KERNEL), (KERNEL, 0), (0, KERNEL), (0, 0)]

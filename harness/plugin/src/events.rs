@@ -11,7 +11,11 @@ use std::{
 
 unsafe extern "C" {
     // Declared as in interface 7. Earlier QEMUs have no last argument and ignore it.
-    fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: *const c_void, data: *mut c_void);
+    fn qemu_plugin_register_vcpu_tb_trans_cb(
+        id: PluginId,
+        callback: *const c_void,
+        data: *mut c_void,
+    );
     fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: *const c_void, data: *mut c_void);
     fn qemu_plugin_reset(id: PluginId, callback: *const c_void, data: *mut c_void);
 }

@@ -122,7 +122,8 @@ impl Block {
     /// A block of at least one instruction, any of which may be the last that begins.
     pub fn new(instructions: Box<[u64]>, end: u64, tail: Tail) -> Block {
         let (start, last) = (instructions[0], instructions[instructions.len() - 1]);
-        let falls_to = if matches!(tail, Tail::Next { .. } | Tail::Cond { .. }) { end } else { NOWHERE };
+        let falls_to =
+            if matches!(tail, Tail::Next { .. } | Tail::Cond { .. }) { end } else { NOWHERE };
         let (kind, leads_to) = match tail {
             Tail::Cond { target } => (Kind::Cond, target),
             Tail::Direct { kind, target } => (kind, target),
@@ -199,7 +200,8 @@ impl Block {
     /// raised an exception looks like one that was interrupted afterwards. All instructions that
     /// raised one are therefore counted.
     pub fn counted(&self, left: Left) -> u32 {
-        let until = |last: u64| self.rest.instructions.partition_point(|&address| address <= last) as u32;
+        let until =
+            |last: u64| self.rest.instructions.partition_point(|&address| address <= last) as u32;
         match left {
             Left::AtItsEnd => self.length,
             Left::After(address) | Left::Raised(address) => until(address),
@@ -273,7 +275,13 @@ pub fn between(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step:
 }
 
 /// As [`between`], for a QEMU that reports where the flow broke.
-fn between_told(p: &Block, begun: u64, told: &[(u64, u64)], start: u64, mut step: impl FnMut(Step)) {
+fn between_told(
+    p: &Block,
+    begun: u64,
+    told: &[(u64, u64)],
+    start: u64,
+    mut step: impl FnMut(Step),
+) {
     let (first, _) = told[0];
     // The last instruction completed if the interrupt came after it.
     if begun == p.last && first != p.last {

@@ -42,7 +42,11 @@ impl Registers {
             found.map(|descriptor| descriptor.handle)
         };
         let [argument, first, second] = guest.registers();
-        Some(Registers { argument: handle(argument)?, first: handle(first)?, second: handle(second)? })
+        Some(Registers {
+            argument: handle(argument)?,
+            first: handle(first)?,
+            second: handle(second)?,
+        })
     }
 
     /// Reads the argument of `Profile`.
@@ -51,7 +55,9 @@ impl Registers {
     /// Call in a callback that reads registers.
     pub unsafe fn setup(&self) -> Option<Setup> {
         // SAFETY: the caller's promise.
-        unsafe { memory::<SETUP_BYTES>(register(self.argument)?).map(|bytes| Setup::decode(&bytes)) }
+        unsafe {
+            memory::<SETUP_BYTES>(register(self.argument)?).map(|bytes| Setup::decode(&bytes))
+        }
     }
 
     /// Reads the argument of `Deliver`. Returns none if it points nowhere.
@@ -62,7 +68,8 @@ impl Registers {
         // SAFETY: the caller's promise.
         unsafe {
             let setup = memory::<{ delivery::SETUP_BYTES }>(register(self.argument)?)?;
-            let delivery::Setup { stand_in_at, text_start, text_end, cpu } = delivery::Setup::decode(&setup);
+            let delivery::Setup { stand_in_at, text_start, text_end, cpu } =
+                delivery::Setup::decode(&setup);
             let stand_in = u64::from_le_bytes(memory(stand_in_at)?);
             Some(Delivery { stand_in, text: [text_start, text_end], cpu })
         }
@@ -74,7 +81,9 @@ impl Registers {
     /// Call in a callback that reads registers.
     pub unsafe fn asked(&self) -> Option<Asked> {
         // SAFETY: the caller's promise. The count is an `unsigned int`.
-        unsafe { Some(Asked { entries: register(self.first)?, count: register(self.second)? as u32 }) }
+        unsafe {
+            Some(Asked { entries: register(self.first)?, count: register(self.second)? as u32 })
+        }
     }
 
     /// Sets the return value of a function that is about to return. On both architectures its

@@ -43,7 +43,12 @@ pub fn translated(tb: *mut api::Tb) {
             api::qemu_plugin_register_vcpu_tb_exec_cb(tb, started, api::NO_REGISTERS, data);
             let call_at = |index, callback, registers| {
                 let insn = api::qemu_plugin_tb_get_insn(tb, index);
-                api::qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, registers, std::ptr::null_mut());
+                api::qemu_plugin_register_vcpu_insn_exec_cb(
+                    insn,
+                    callback,
+                    registers,
+                    std::ptr::null_mut(),
+                );
             };
             if start == plugin.switch_to.load(Ordering::Relaxed) && start != 0 {
                 call_at(0, switched, api::READS_REGISTERS);
@@ -117,7 +122,12 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();
-        api::qemu_plugin_register_vcpu_insn_exec_cb(insn, magic_executed, api::READS_REGISTERS, data);
+        api::qemu_plugin_register_vcpu_insn_exec_cb(
+            insn,
+            magic_executed,
+            api::READS_REGISTERS,
+            data,
+        );
     }
 }
 

@@ -165,8 +165,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
 ) -> c_int {
     // SAFETY: QEMU's promise.
     let (info, arguments) = unsafe {
-        let arguments: Vec<String> =
-            (0..argc as usize).map(|i| CStr::from_ptr(*argv.add(i)).to_string_lossy().into_owned()).collect();
+        let arguments: Vec<String> = (0..argc as usize)
+            .map(|i| CStr::from_ptr(*argv.add(i)).to_string_lossy().into_owned())
+            .collect();
         (&*info, arguments)
     };
     match install(id, info, &arguments) {
@@ -184,8 +185,8 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     }
     // SAFETY: a C string that lives as long as QEMU runs.
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
-    let guest =
-        Guest::from_target(&target).ok_or_else(|| format!("guests of type {target} are not supported"))?;
+    let guest = Guest::from_target(&target)
+        .ok_or_else(|| format!("guests of type {target} are not supported"))?;
     if info.max_vcpus > info.smp_vcpus {
         return Err("hot-plugged vCPUs cannot be recorded; use -smp without maxcpus".to_owned());
     }
@@ -197,13 +198,16 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         match argument.split_once('=') {
             Some(("dir", value)) => dir = Some(PathBuf::from(value)),
             Some(("ring", value)) => {
-                ring = value
-                    .parse()
-                    .ok()
-                    .filter(|&n| n > 0)
-                    .ok_or_else(|| format!("ring={value}: expected a number of records above 0"))?;
+                ring =
+                    value.parse().ok().filter(|&n| n > 0).ok_or_else(|| {
+                        format!("ring={value}: expected a number of records above 0")
+                    })?;
             }
-            _ => return Err(format!("unknown argument `{argument}`, expected dir=DIR or ring=RECORDS")),
+            _ => {
+                return Err(format!(
+                    "unknown argument `{argument}`, expected dir=DIR or ring=RECORDS"
+                ));
+            }
         }
     }
     let dir = dir.ok_or("the argument dir=DIR is missing: where traces are written")?;
@@ -320,7 +324,8 @@ impl Plugin {
         let last = unsafe { *begun };
         let watch = match *locked(&self.mode) {
             Mode::Profile { setup, vcpu: asked } => {
-                let mut profiler = Box::new(Profiler::new(setup.unwrap_or_default(), index == asked));
+                let mut profiler =
+                    Box::new(Profiler::new(setup.unwrap_or_default(), index == asked));
                 profiler.block(first, last);
                 Watch::Profiler(profiler)
             }
@@ -346,7 +351,9 @@ extern "C" fn switched(index: c_uint, _: *mut c_void) {
     let Mode::Profile { setup: Some(setup), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
-        let Some(Watched { watch: Watch::Profiler(profiler), .. }) = &mut *watched.get() else { return };
+        let Some(Watched { watch: Watch::Profiler(profiler), .. }) = &mut *watched.get() else {
+            return;
+        };
         let Some((previous, next)) = registers.get().and_then(|r| r.switched(&setup)) else {
             plugin.lost_switches.fetch_add(1, Ordering::Relaxed);
             return;
@@ -362,7 +369,8 @@ extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
     let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
-        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get() else {
+        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get()
+        else {
             return;
         };
         *asked = if delivery.is_asked(recorder.newest_first()) {
@@ -380,10 +388,12 @@ extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
     let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that writes registers.
     unsafe {
-        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get() else {
+        let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get()
+        else {
             return;
         };
-        let (Some(asked), Some(registers), Some(writer)) = (asked.take(), registers.get(), plugin.writer)
+        let (Some(asked), Some(registers), Some(writer)) =
+            (asked.take(), registers.get(), plugin.writer)
         else {
             return;
         };
@@ -399,7 +409,9 @@ extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
 fn discontinuity(index: c_uint, from: u64, to: u64) {
     // SAFETY: this vCPU's own thread.
     match unsafe { &mut *vcpu(index).watched.get() } {
-        Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => recorder.discontinuity(from, to),
+        Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => {
+            recorder.discontinuity(from, to)
+        }
         Some(Watched { watch: Watch::Profiler(profiler), .. }) => profiler.discontinuity(from, to),
         None => {}
     }
@@ -415,7 +427,9 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     // SAFETY, of both: this vCPU's thread, in a callback that reads registers.
     let wanted = match magic {
         Magic::Arm => Mode::Record { delivery: None },
-        Magic::Deliver => Mode::Record { delivery: registers().and_then(|r| unsafe { r.delivery() }) },
+        Magic::Deliver => {
+            Mode::Record { delivery: registers().and_then(|r| unsafe { r.delivery() }) }
+        }
         Magic::Disarm => Mode::Idle,
         Magic::Profile => {
             Mode::Profile { setup: registers().and_then(|r| unsafe { r.setup() }), vcpu: index }

@@ -202,7 +202,11 @@ impl<'a> Profiler<'a> {
             }
             None => {
                 let thread = self.threads.len() as u32;
-                self.threads.push(Thread { command: next.command.clone(), pid: next.pid, measured: false });
+                self.threads.push(Thread {
+                    command: next.command.clone(),
+                    pid: next.pid,
+                    measured: false,
+                });
                 self.known.insert((next.address, next.pid), thread);
                 thread
             }
@@ -220,7 +224,8 @@ impl<'a> Profiler<'a> {
     fn add_root(&mut self, thread: u32) {
         // Threads are numbered in order, and each gets its root at once.
         if self.roots.len() == thread as usize {
-            let root = CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
+            let root =
+                CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 };
             self.roots.push(self.paths.len() as u32);
             self.paths.push(root);
         }
@@ -358,12 +363,15 @@ impl<'a> Profiler<'a> {
         }
         // `sync_core()` returns to the address after itself, which ends nothing.
         let innermost = self.stack.iter().rposition(|frame| frame.kind == Entered::Interrupt);
-        if to == self.after() && !innermost.is_some_and(|depth| self.stack[depth].back.leads_to(to)) {
+        if to == self.after() && !innermost.is_some_and(|depth| self.stack[depth].back.leads_to(to))
+        {
             return;
         }
         let Some(depth) = innermost else {
             // Such an end of a system call leads to user space, where a pending interrupt came.
-            if self.is_entry(to) && self.stack.last().is_some_and(|frame| frame.kind == Entered::Syscall) {
+            if self.is_entry(to)
+                && self.stack.last().is_some_and(|frame| frame.kind == Entered::Syscall)
+            {
                 self.leave_all();
             }
             // A call from before the first block may return like this as well.
@@ -432,7 +440,13 @@ impl<'a> Profiler<'a> {
             let counted = block.counted(flow::Left::After(block.begun(begun)));
             self.count(block, counted);
         }
-        VcpuCounts { index, threads: self.threads, paths: self.paths, blocks: self.blocks, cut: self.cut }
+        VcpuCounts {
+            index,
+            threads: self.threads,
+            paths: self.paths,
+            blocks: self.blocks,
+            cut: self.cut,
+        }
     }
 }
 

@@ -100,9 +100,13 @@ impl<'b> Recorder<'b> {
     /// called last.
     #[inline]
     pub fn block(&mut self, block: &'b Block, begun: impl Fn() -> u64) {
-        let Some(previous) = self.previous.replace(block) else { return self.told_or_first(block, begun()) };
+        let Some(previous) = self.previous.replace(block) else {
+            return self.told_or_first(block, begun());
+        };
         match previous.plainly(&begun, block.start) {
-            Some(Plain { branch: None, instructions }) => self.instructions += u64::from(instructions),
+            Some(Plain { branch: None, instructions }) => {
+                self.instructions += u64::from(instructions)
+            }
             Some(Plain { branch: Some(_), .. }) => {
                 self.push(previous.last, block.start, previous.stretch.behind(self.instructions));
             }
@@ -175,7 +179,9 @@ impl<'b> Recorder<'b> {
 
     /// A handler returned to `to`, which decides the open questions about its interrupt.
     fn returned(&mut self, to: u64) {
-        let Some(position) = self.open.iter().rposition(|open| open.resume.contains(&to)) else { return };
+        let Some(position) = self.open.iter().rposition(|open| open.resume.contains(&to)) else {
+            return;
+        };
         let open = self.open.remove(position).expect("just found");
         if let Some(slot) = self.slot(open.interrupt) {
             slot.from = to;

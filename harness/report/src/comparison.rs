@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use tramplab_analysis::{
     branch::{Model, listing::Line},
     compare::{
-        self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value, Verdict,
+        self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
+        Verdict,
     },
 };
 use tramplab_model::table::Table;
@@ -116,17 +117,24 @@ fn same(comparison: &Comparison) -> String {
 }
 
 /// With one image, no difference comes from the patches.
-pub const SAME_IMAGE: &str = "the patches change nothing: both kernels are the same image, byte for byte";
+pub const SAME_IMAGE: &str =
+    "the patches change nothing: both kernels are the same image, byte for byte";
 
 /// The caption of the table of changes.
 pub const WHAT_CHANGED: &str = "What changed";
 
 /// Makes the table of metrics that are better or worse.
 fn changes(comparison: &Comparison) -> Option<Table> {
-    let changed = |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
+    let changed =
+        |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
     let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table { caption: WHAT_CHANGED.to_owned(), header, rows, notes: Vec::new() })
+    (!rows.is_empty()).then(|| Table {
+        caption: WHAT_CHANGED.to_owned(),
+        header,
+        rows,
+        notes: Vec::new(),
+    })
 }
 
 fn change(compared: &Compared) -> String {
@@ -175,7 +183,8 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
             vec![unmatched.test.name(), short(&unmatched.base), head]
         })
         .collect();
-    let of_head = |one: &HeadOnly| vec![one.test.name(), "not in the run".to_owned(), short(&one.head)];
+    let of_head =
+        |one: &HeadOnly| vec![one.test.name(), "not in the run".to_owned(), short(&one.head)];
     rows.extend(comparison.head_only.iter().map(of_head));
     let header = ["test", "base", "head"].map(str::to_owned).to_vec();
     let caption = "Not compared: not measured on both sides".to_owned();
@@ -195,7 +204,8 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
                 Side::Base => "-",
                 Side::Head => "+",
             };
-            let [base, head] = [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), record));
+            let [base, head] =
+                [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), record));
             (mark, base, head)
         })
         .collect();
@@ -219,11 +229,14 @@ fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
     for row in &listings.rows {
         let lines = match row.side() {
             Side::Both => [None, row.head.as_ref().map(|line| (' ', line))],
-            Side::Moved | Side::Base | Side::Head => {
-                [row.base.as_ref().map(|line| ('-', line)), row.head.as_ref().map(|line| ('+', line))]
-            }
+            Side::Moved | Side::Base | Side::Head => [
+                row.base.as_ref().map(|line| ('-', line)),
+                row.head.as_ref().map(|line| ('+', line)),
+            ],
         };
-        out.extend(lines.into_iter().flatten().map(|(mark, line)| format!("{mark} {}\n", record(line))));
+        out.extend(
+            lines.into_iter().flatten().map(|(mark, line)| format!("{mark} {}\n", record(line))),
+        );
     }
     Listing { caption: caption(listings, comparison, "- base, + head"), text: out }
 }
@@ -244,7 +257,9 @@ fn caption(listings: &Listings, comparison: &Comparison, marks: &str) -> String 
 /// Makes the tables of a walk: how each patch fared, and every metric that changed at a patch.
 fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     let patch = |step: &Step| match &step.subject {
-        Some(subject) => vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)],
+        Some(subject) => {
+            vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)]
+        }
         None => vec!["0".to_owned(), "base".to_owned(), state(run, series, step)],
     };
     let mut tables = vec![Table {
@@ -266,8 +281,9 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     }
     // A step is the head of one comparison and the base of the next.
     let value = |metric: &Metric, step: usize| {
-        let find =
-            |index: usize| comparisons.get(index)?.metrics.iter().find(|found| found.metric == *metric);
+        let find = |index: usize| {
+            comparisons.get(index)?.metrics.iter().find(|found| found.metric == *metric)
+        };
         let as_head = step.checked_sub(1).and_then(find).map(|compared| compared.head.to_string());
         as_head.or_else(|| find(step).map(|compared| compared.base.to_string())).unwrap_or_default()
     };
@@ -289,11 +305,14 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
 /// verdict without this means little.
 fn trouble(run: &Run, series: &Series) -> Option<String> {
     [series.base(), series.head()].into_iter().find_map(|step| {
-        let errors =
-            run.cells_of(series.arch, &step.kernel).any(|cell| matches!(cell.outcome, Outcome::Error { .. }));
+        let errors = run
+            .cells_of(series.arch, &step.kernel)
+            .any(|cell| matches!(cell.outcome, Outcome::Error { .. }));
         let failed = errors || step.built != Built::Yes;
         failed.then(|| match &step.built {
-            Built::Failed { message } => format!("{} does not build ({})", step.kernel, short(message)),
+            Built::Failed { message } => {
+                format!("{} does not build ({})", step.kernel, short(message))
+            }
             _ => format!("{}: {}", step.kernel, state(run, series, step)),
         })
     })
@@ -345,7 +364,9 @@ pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
         };
         if run.series.len() > 1 {
             let titles = walk.iter_mut().map(|table| &mut table.caption);
-            titles.chain([&mut whole.heading]).for_each(|title| *title += &format!(" ({})", series.arch));
+            titles
+                .chain([&mut whole.heading])
+                .for_each(|title| *title += &format!(" ({})", series.arch));
         }
         OfSeries { whole, walk }
     };
@@ -356,5 +377,9 @@ pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
 fn short(ending: &str) -> String {
     const WIDTH: usize = 72;
     let line = line(ending.trim().lines().next().unwrap_or_default());
-    if line.chars().count() <= WIDTH { line } else { line.chars().take(WIDTH).chain(['…']).collect() }
+    if line.chars().count() <= WIDTH {
+        line
+    } else {
+        line.chars().take(WIDTH).chain(['…']).collect()
+    }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a report says, before it is laid out: headings, tables of text, listings, outcomes. Text is as the run has it: what lays it
-//! out cleans it.
+//! What a report says, before it is laid out: headings, tables of text, listings, outcomes. Text is
+//! as the run has it: what lays it out cleans it.
 
 use super::{
     comparison::{self, OfSeries},
@@ -107,7 +107,10 @@ impl Document {
             ("tramplab", run.tramplab.clone()),
         ];
         if run.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware)) {
-            about.push((BRANCH_RECORDS, "hardware: the CPU's own LBR, passed through by KVM".to_owned()));
+            about.push((
+                BRANCH_RECORDS,
+                "hardware: the CPU's own LBR, passed through by KVM".to_owned(),
+            ));
         }
         // The same on every architecture.
         if let Some(series) = run.series.first() {
@@ -116,7 +119,10 @@ impl Document {
         }
         about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
         if let Some(shard) = &run.shard {
-            about.push(("shard", format!("{}: {} cells in all", shard.partition, shard.cells.len())));
+            about.push((
+                "shard",
+                format!("{}: {} cells in all", shard.partition, shard.cells.len()),
+            ));
         }
         if let Some(joined) = &run.joined {
             let (is, of) = (joined.runs.len(), joined.expected);
@@ -148,7 +154,8 @@ fn qemu(run: &Run) -> String {
 
 /// In the run's order of kernels.
 fn in_order(run: &Run) -> Vec<&Cell> {
-    let order = |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
+    let order =
+        |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
     let mut cells: Vec<&Cell> = run.cells.iter().collect();
     cells.sort_by(|a, b| (order(&a.id), &a.id).cmp(&(order(&b.id), &b.id)));
     cells
@@ -156,10 +163,13 @@ fn in_order(run: &Run) -> Vec<&Cell> {
 
 /// Kernel by kernel, without placebos: of these only how far they are from the tree counts.
 fn groups(run: &Run) -> Vec<Group<'_>> {
-    let is_placebo = |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
-    let cells: Vec<&Cell> = in_order(run).into_iter().filter(|cell| !is_placebo(&cell.id)).collect();
-    let same =
-        |a: &&Cell, b: &&Cell| (&a.id.kernel, a.id.arch, a.id.accel) == (&b.id.kernel, b.id.arch, b.id.accel);
+    let is_placebo =
+        |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
+    let cells: Vec<&Cell> =
+        in_order(run).into_iter().filter(|cell| !is_placebo(&cell.id)).collect();
+    let same = |a: &&Cell, b: &&Cell| {
+        (&a.id.kernel, a.id.arch, a.id.accel) == (&b.id.kernel, b.id.arch, b.id.accel)
+    };
     cells
         .chunk_by(same)
         .map(|cells| {
@@ -198,12 +208,16 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
             false => Vec::from_iter(clocks).join(CLOCKS_APART),
         };
         let memory = guest.memory_kib / 1024;
-        about
-            .push(("guest", format!("{}, {} CPUs, {memory} MiB, clock {clocks}", guest.release, guest.cpus)));
+        about.push((
+            "guest",
+            format!("{}, {} CPUs, {memory} MiB, clock {clocks}", guest.release, guest.cpus),
+        ));
         // What a CPU is not affected by adds no branches.
         let mitigated = |m: &&String| m.contains("Mitigation");
-        let mitigations: Vec<&str> = guest.mitigations.iter().filter(mitigated).map(String::as_str).collect();
-        let mitigations = if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
+        let mitigations: Vec<&str> =
+            guest.mitigations.iter().filter(mitigated).map(String::as_str).collect();
+        let mitigations =
+            if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
         about.push(("mitigations", mitigations));
     }
     about
@@ -239,14 +253,17 @@ fn outcomes(run: &Run) -> Outcomes {
             Outcome::Pass => {}
             Outcome::Fail { reasons } => failures.push((name, reasons.clone())),
             Outcome::Error { kind, message } => {
-                // A compiler says more than a line: the rest stands where otherwise the console does.
+                // A compiler says more than a line: the rest stands where otherwise the console
+                // does.
                 let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
                 let console = rest.lines().chain(cell.console_tail.iter().map(String::as_str));
                 let console: Vec<String> = console.map(str::to_owned).collect();
                 let message = format!("{kind}: {first}");
                 match errors.iter_mut().find(|(known, _)| **known == cell.outcome) {
                     Some((_, known)) => known.cells.push(name),
-                    None => errors.push((&cell.outcome, Failed { cells: vec![name], message, console })),
+                    None => {
+                        errors.push((&cell.outcome, Failed { cells: vec![name], message, console }))
+                    }
                 }
             }
             Outcome::Skip { reason } => {

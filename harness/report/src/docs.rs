@@ -12,7 +12,8 @@ const MODEL: Model = Model::IntelLbr;
 fn waste_of(kernel: &str, mechanism: Mechanism) -> LbrWaste {
     let is_it = |cell: &&tramplab_model::run::Cell| {
         cell.id.kernel == kernel
-            && cell.id.test == (Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test { mechanism }))
+            && cell.id.test
+                == (Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test { mechanism }))
     };
     match series().cells.iter().find(is_it).and_then(|cell| cell.measurement.clone()) {
         Some(Measurement::LbrWaste(measured)) => measured,
@@ -49,8 +50,8 @@ fn the_page_has_the_wasted_records_of_the_recorded_run() {
     ]) {
         let filter = Filter::of(branch);
         assert!(row[0].ends_with(mechanism.name()) && row[1] == format!("`{filter}`"), "{row:?}");
-        let counted =
-            ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"].map(|kernel| {
+        let counted = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"]
+            .map(|kernel| {
                 let measured = waste_of(kernel, mechanism);
                 let (point, function) = only(&measured);
                 waste::count_at(MODEL, filter, point, function).wasted.unwrap().to_string()
@@ -72,9 +73,10 @@ fn function(place: &str) -> &str {
 
 #[test]
 fn the_page_has_the_listings_of_the_recorded_run() {
-    for (heading, mechanism) in
-        [("\nfexit, `any`:\n", Mechanism::Fexit), ("\nkretprobe.multi, `any`:\n", Mechanism::KretprobeMulti)]
-    {
+    for (heading, mechanism) in [
+        ("\nfexit, `any`:\n", Mechanism::Fexit),
+        ("\nkretprobe.multi, `any`:\n", Mechanism::KretprobeMulti),
+    ] {
         let stated: Vec<String> = table(SHIPPED, heading)
             .into_iter()
             .filter(|row| row[1] != "⋯")
@@ -89,7 +91,9 @@ fn the_page_has_the_listings_of_the_recorded_run() {
         lines.reverse();
         let rows: Vec<String> = lines
             .iter()
-            .map(|line| format!("#{:02} `{}` → `{}`", line.index, function(&line.from), function(&line.to)))
+            .map(|line| {
+                format!("#{:02} `{}` → `{}`", line.index, function(&line.from), function(&line.to))
+            })
             .collect();
         assert_eq!(stated, rows, "{heading}");
     }

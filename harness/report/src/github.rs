@@ -101,7 +101,8 @@ fn place(message: &str) -> Option<(String, u32)> {
 fn warnings(run: &Run) -> Vec<Annotation> {
     let mut warnings = Vec::new();
     if !run.notes.is_empty() {
-        let mut lines: Vec<String> = run.notes.iter().map(|note| plain(note).replace('\n', " ")).collect();
+        let mut lines: Vec<String> =
+            run.notes.iter().map(|note| plain(note).replace('\n', " ")).collect();
         if lines.len() > LINES {
             let rest = lines.split_off(LINES - 1).len();
             lines.push(format!("and {rest} more: the step's summary has them all"));
@@ -112,12 +113,14 @@ fn warnings(run: &Run) -> Vec<Annotation> {
             place: None,
         });
     }
-    let unconfined =
-        |kernel: &&tramplab_model::run::Kernel| kernel.build.as_ref().is_some_and(|build| !build.confined);
+    let unconfined = |kernel: &&tramplab_model::run::Kernel| {
+        kernel.build.as_ref().is_some_and(|build| !build.confined)
+    };
     for kernel in run.kernels.iter().filter(unconfined) {
         warnings.push(Annotation {
             title: format!("{} for {} was built unconfined", kernel.name, kernel.arch),
-            message: "Commands that a patch adds to a Makefile ran with the rights of this job.".to_owned(),
+            message: "Commands that a patch adds to a Makefile ran with the rights of this job."
+                .to_owned(),
             place: None,
         });
     }
@@ -132,9 +135,9 @@ fn all(level: Level, annotations: Vec<Annotation>) -> String {
     };
     let count = annotations.len();
     let one = |Annotation { title, message, place }: &Annotation| {
-        let place = place
-            .as_ref()
-            .map_or_else(String::new, |(file, line)| format!("file={},line={line},", property(file)));
+        let place = place.as_ref().map_or_else(String::new, |(file, line)| {
+            format!("file={},line={line},", property(file))
+        });
         let lines: Vec<String> = plain(message).lines().take(LINES).map(str::to_owned).collect();
         format!("::{name} {place}title={}::{}\n", property(title), data(&lines.join("\n")))
     };
@@ -229,12 +232,15 @@ mod tests {
             annotations(&empty),
             "::error title=tramplab%3A nothing was measured::The run has no cells.\n"
         );
-        let reasons = vec!["fexit wastes 9, budget 1 (100 % more)".to_owned(), "and\ranother".to_owned()];
+        let reasons =
+            vec!["fexit wastes 9, budget 1 (100 % more)".to_owned(), "and\ranother".to_owned()];
         run.cells[0].outcome = Outcome::Fail { reasons };
         let name = run.cells[0].id.name();
         assert_eq!(
             annotations(&run),
-            format!("::error title=fail {name}::fexit wastes 9, budget 1 (100 %25 more)%0Aandanother\n")
+            format!(
+                "::error title=fail {name}::fexit wastes 9, budget 1 (100 %25 more)%0Aandanother\n"
+            )
         );
     }
 
@@ -262,8 +268,13 @@ mod tests {
     #[test]
     fn text_of_a_guest_is_no_command() {
         let mut run = stored();
-        let hostile =
-            ["::add-mask::a", "  ::error::b", "x ##[error]c", "\u{1b}[1m::stop-commands::d", "e\n::f::"];
+        let hostile = [
+            "::add-mask::a",
+            "  ::error::b",
+            "x ##[error]c",
+            "\u{1b}[1m::stop-commands::d",
+            "e\n::f::",
+        ];
         run.cells[0].outcome = error("bad\n::error::g\r\n%0A::h");
         run.cells[0].console_tail = hostile.map(str::to_owned).to_vec();
         let out = annotations(&run);
@@ -276,7 +287,10 @@ mod tests {
             commands.iter().all(|word| ["error", "warning", "group", "endgroup"].contains(word)),
             "{out}"
         );
-        assert!(out.contains("bad%0A::error::g%0A%250A::h") && out.contains("| ::add-mask::a"), "{out}");
+        assert!(
+            out.contains("bad%0A::error::g%0A%250A::h") && out.contains("| ::add-mask::a"),
+            "{out}"
+        );
         assert!(out.contains("| x ## [error]c"), "{out}");
     }
 
@@ -287,7 +301,11 @@ mod tests {
         let failing = |count: usize, run: &mut Run| {
             let outcome = Outcome::Fail { reasons: vec!["worse".to_owned()] };
             run.cells = vec![Cell { outcome, console_tail: Vec::new(), ..cell.clone() }; count];
-            annotations(run).lines().filter(|line| line.starts_with("::error ")).map(str::to_owned).collect()
+            annotations(run)
+                .lines()
+                .filter(|line| line.starts_with("::error "))
+                .map(str::to_owned)
+                .collect()
         };
         let ten: Vec<String> = failing(10, &mut run);
         assert!(ten.len() == 10 && !ten[9].contains("more"), "{ten:?}");
@@ -299,8 +317,11 @@ mod tests {
     fn annotates_missing_shards_and_unconfined_builds() {
         let mut run = stored();
         run.joined = Some(tramplab_model::run::Joined { runs: vec!["a".to_owned()], expected: 2 });
-        let build =
-            tramplab_model::run::Build { toolchain: String::new(), key: String::new(), confined: false };
+        let build = tramplab_model::run::Build {
+            toolchain: String::new(),
+            key: String::new(),
+            confined: false,
+        };
         run.kernels[0].build = Some(build);
         let out = annotations(&run);
         assert!(
@@ -321,7 +342,11 @@ mod tests {
         assert_eq!(annotations(&run), "");
         run.tolerance.wasted = 0;
         compare::judge(&mut run);
-        assert!(annotations(&run).contains("lbr_waste.fexit.any is worse than on"), "{}", annotations(&run));
+        assert!(
+            annotations(&run).contains("lbr_waste.fexit.any is worse than on"),
+            "{}",
+            annotations(&run)
+        );
     }
 
     #[test]
@@ -335,7 +360,11 @@ mod tests {
             assert!(cut.len() <= limit, "{limit}");
             let (shown, _) = cut.split_once("\n**Cut off: ").expect("it says so");
             assert!(whole.starts_with(shown) && shown.ends_with("\n\n"), "{limit}: {shown}");
-            assert_eq!(shown.matches("<details>").count(), shown.matches("</details>").count(), "{limit}");
+            assert_eq!(
+                shown.matches("<details>").count(),
+                shown.matches("</details>").count(),
+                "{limit}"
+            );
         }
     }
 }

@@ -31,8 +31,9 @@ pub fn table(history: &History, told: &Told) -> Table {
     let commits = rows.iter().any(|row| row.kernel.commit.is_some());
     let first = if commits { "commit" } else { "kernel" };
     let header = [first.to_owned()].into_iter().chain(titles);
-    let header =
-        header.chain(["first run", "runs", metric.unit(), "change", "step", "otherwise"].map(str::to_owned));
+    let header = header.chain(
+        ["first run", "runs", metric.unit(), "change", "step", "otherwise"].map(str::to_owned),
+    );
     let mut notes = Vec::new();
     let mut letters: Vec<&str> = Vec::new();
     for why in rows.iter().flat_map(|row| &row.otherwise) {
@@ -47,7 +48,8 @@ pub fn table(history: &History, told: &Told) -> Table {
             .filter(|(_, why)| row.otherwise.iter().any(|other| other == *why))
             .map(|(index, _)| (index + 1).to_string())
             .collect();
-        let title = with_titles.then(|| row.kernel.title.as_deref().map_or(String::new(), shortened));
+        let title =
+            with_titles.then(|| row.kernel.title.as_deref().map_or(String::new(), shortened));
         let cells = [row.kernel.label().to_owned()].into_iter().chain(title);
         cells
             .chain([
@@ -72,7 +74,10 @@ pub fn table(history: &History, told: &Told) -> Table {
         _ => line.accel.name().to_owned(),
     };
     Table {
-        caption: format!("{metric} of {} ({}, {}; suite {})", line.kernel, line.arch, accel, line.suite),
+        caption: format!(
+            "{metric} of {} ({}, {}; suite {})",
+            line.kernel, line.arch, accel, line.suite
+        ),
         header: header.collect(),
         rows: body,
         notes,
@@ -88,7 +93,8 @@ pub fn overview(histories: &[History]) -> Table {
     };
     let shown: Vec<&History> =
         histories.iter().filter(|history| changed(history) || steps(history) > 0).collect();
-    let header = ["metric", "kernel", "arch", "suite", "rows", "first", "last", "change", "steps", "course"];
+    let header =
+        ["metric", "kernel", "arch", "suite", "rows", "first", "last", "change", "steps", "course"];
     let row = |history: &&History| {
         let values: Vec<&Value> = history.rows.iter().filter_map(Row::value).collect();
         let shown = |value: Option<&&Value>| value.map_or(String::new(), ToString::to_string);
@@ -141,7 +147,9 @@ fn percent(before: Option<f64>, change: Option<f64>) -> String {
         (Some(before), Some(change)) if before.abs() < 1000.0 && change.fract() == 0.0 => {
             format!("{change:+}")
         }
-        (Some(before), Some(change)) if before != 0.0 => format!("{:+.2} %", 100.0 * change / before),
+        (Some(before), Some(change)) if before != 0.0 => {
+            format!("{:+.2} %", 100.0 * change / before)
+        }
         (_, Some(change)) => format!("{change:+}"),
         (_, None) => String::new(),
     }
@@ -153,7 +161,14 @@ fn step(row: &Row) -> String {
 }
 
 /// Describes a step: the values, the commits, and the command that finds the commit.
-fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, arch: &str) -> String {
+fn sentence(
+    metric: &Metric,
+    rows: &[Row],
+    at: usize,
+    step: &Step,
+    told: &Told,
+    arch: &str,
+) -> String {
     let (before, row) = (&rows[step.since], &rows[at]);
     let word = if step.worse { "worse" } else { "better" };
     let what = match &step.ratio {
@@ -171,8 +186,8 @@ fn sentence(metric: &Metric, rows: &[Row], at: usize, step: &Step, told: &Told, 
                 out += &format!("; {newer} commits since {}", before.kernel.label());
                 if let (true, Some(tree)) = (step.worse, &told.tree) {
                     let words = [
-                        "cargo", "xtask", "bisect", "--tree", tree, "--good", old, "--bad", new, "--arch",
-                        arch,
+                        "cargo", "xtask", "bisect", "--tree", tree, "--good", old, "--bad", new,
+                        "--arch", arch,
                     ];
                     out += &format!(": {} --metric {metric}", shell_words::join(words));
                 }
@@ -207,8 +222,10 @@ fn shortened(title: &str) -> String {
 fn course(numbers: &[f64]) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let numbers = &numbers[numbers.len().saturating_sub(24)..];
-    let (low, high) = numbers.iter().fold((f64::MAX, f64::MIN), |(low, high), &n| (low.min(n), high.max(n)));
-    let level = |n: &f64| if high > low { ((n - low) / (high - low) * 7.0).round() as usize } else { 0 };
+    let (low, high) =
+        numbers.iter().fold((f64::MAX, f64::MIN), |(low, high), &n| (low.min(n), high.max(n)));
+    let level =
+        |n: &f64| if high > low { ((n - low) / (high - low) * 7.0).round() as usize } else { 0 };
     numbers.iter().map(|number| LEVELS[level(number)]).collect()
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report as JUnit XML: a suite per kernel, a case per cell.
 
-use junit_report::{Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder};
+use junit_report::{
+    Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder,
+};
 use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;
 use tramplab_model::{
@@ -34,7 +36,8 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
         all().map(|cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel)).collect();
     let mut report = ReportBuilder::new();
     for kernel in kernels {
-        let is_this = |cell: &&Cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel) == kernel;
+        let is_this =
+            |cell: &&Cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel) == kernel;
         let cells: Vec<&Cell> = all().filter(is_this).collect();
         let mut suite = TestSuiteBuilder::new(&plain(&class(cells[0])));
         suite.set_timestamp(started);
@@ -44,7 +47,8 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
         report.add_testsuite(suite.build());
     }
     // Missing shards get a case too, and missing cells whose names the run does not know.
-    let unnamed = run.interruption().filter(|_| run.missing.is_empty()).into_iter().chain(run.shortage());
+    let unnamed =
+        run.interruption().filter(|_| run.missing.is_empty()).into_iter().chain(run.shortage());
     let cases: Vec<TestCase> = unnamed
         .map(|said| {
             TestCaseBuilder::error("run", Duration::ZERO, ErrorKind::Harness.name(), &plain(&said))
@@ -105,7 +109,9 @@ fn case(cell: &Cell, class: &str) -> TestCase {
             case.set_trace(&cdata(&format!("{kind}: {message}")));
             case
         }
-        Outcome::Skip { reason } => TestCaseBuilder::skipped_with_cause(&name, "unsupported", &plain(reason)),
+        Outcome::Skip { reason } => {
+            TestCaseBuilder::skipped_with_cause(&name, "unsupported", &plain(reason))
+        }
     };
     case.set_classname(&plain(class));
     let mark = (cell.branch_source() == Some(BranchSource::Hardware)).then(|| HARDWARE.to_owned());
@@ -123,7 +129,10 @@ mod tests {
     #[test]
     fn rounds_times_to_milliseconds_and_leaves_text_alone() {
         for (written, expected) in [
-            ("<testcase name=\"a\" time=\"1.9689999999999999\"/>", "<testcase name=\"a\" time=\"1.969\"/>"),
+            (
+                "<testcase name=\"a\" time=\"1.9689999999999999\"/>",
+                "<testcase name=\"a\" time=\"1.969\"/>",
+            ),
             ("<a time=\"0\"/><b time=\"61.5\">", "<a time=\"0.000\"/><b time=\"61.500\">"),
             ("<a time=\"now\"/>", "<a time=\"now\"/>"),
             (

@@ -133,14 +133,21 @@ enum Status {
 
 pub fn render(run: &Run, origin: &Origin) -> serde_json::Result<Vec<u8>> {
     let mut seen = BTreeSet::new();
-    let checkouts = run.kernels.iter().filter(|kernel| seen.insert(checkout_id(run, kernel, origin)));
+    let checkouts =
+        run.kernels.iter().filter(|kernel| seen.insert(checkout_id(run, kernel, origin)));
     let is_test = |cell: &&Cell| cell.id.test != Test::Build;
     let missing = run.missing_cells();
     let report = Report {
         version: Version { major: 5, minor: 3 },
         checkouts: checkouts.map(|kernel| checkout(run, kernel, origin)).collect(),
         builds: run.kernels.iter().map(|kernel| build(run, kernel, origin)).collect(),
-        tests: run.cells.iter().chain(&missing).filter(is_test).map(|cell| test(run, cell, origin)).collect(),
+        tests: run
+            .cells
+            .iter()
+            .chain(&missing)
+            .filter(is_test)
+            .map(|cell| test(run, cell, origin))
+            .collect(),
     };
     let mut bytes = text::json(&serde_json::to_vec_pretty(&report)?).into_owned();
     bytes.push(b'\n');
@@ -210,7 +217,9 @@ fn build(run: &Run, kernel: &Kernel, origin: &Origin) -> Build {
     let cell = run.cells_of(kernel.arch, &kernel.name).find(|cell| cell.id.test == Test::Build);
     let outcome = cell.map(|cell| match &cell.outcome {
         // Sources that do not compile are a finding about the sources.
-        Outcome::Error { kind: ErrorKind::Build, message } => (Status::Fail, Some(excerpt(message))),
+        Outcome::Error { kind: ErrorKind::Build, message } => {
+            (Status::Fail, Some(excerpt(message)))
+        }
         outcome => (status(outcome), None),
     });
     let key = kernel.build.as_ref().map(|build| &build.key);

@@ -17,7 +17,8 @@ pub fn cell_line(cell: &Cell) -> String {
         Outcome::Fail { reasons } => reasons.join("; "),
         Outcome::Pass => kinds::of(cell.id.test.kind()).line(cell),
     };
-    // Of several lines only the first begins where cells do: a guest's words cannot pass for another cell.
+    // Of several lines only the first begins where cells do: a guest's words cannot pass for
+    // another cell.
     let rest = plain(&rest).replace('\n', "\n      ");
     format!("{head}  {rest}").trim_end().to_owned()
 }

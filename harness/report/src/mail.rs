@@ -42,11 +42,9 @@ pub fn render(run: &Run, view: &View) -> String {
     for kernel in &run.kernels {
         out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
     }
-    for (name, value) in document
-        .about
-        .iter()
-        .filter(|(name, _)| ["suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name))
-    {
+    for (name, value) in document.about.iter().filter(|(name, _)| {
+        ["suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name)
+    }) {
         out += &paragraph(&format!("{name}: {value}"), "");
     }
     out
@@ -55,7 +53,9 @@ pub fn render(run: &Run, view: &View) -> String {
 /// Renders a comparison alone. A record always stays on one line.
 pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
     let mut out = paragraph(&verdicts.heading, "") + &paragraph(&verdicts.summary, "  ");
-    out.extend(verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")));
+    out.extend(
+        verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")),
+    );
     for table in verdicts.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
         out += "\n";
         out.extend(table.rows.iter().map(|row| change(row)));
@@ -70,8 +70,11 @@ pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
 /// `  better  lbr_waste.fexit.any   12 -> 9   -3`.
 fn change(row: &[String]) -> String {
     let row: Vec<String> = row.iter().map(|cell| line(cell)).collect();
-    let [metric, base, head, change, verdict] = &row[..] else { return paragraph(&row.join(" "), "  ") };
-    let (name, values) = (format!("  {verdict:<6}  {metric}"), format!("{base} -> {head}  {change}"));
+    let [metric, base, head, change, verdict] = &row[..] else {
+        return paragraph(&row.join(" "), "  ");
+    };
+    let (name, values) =
+        (format!("  {verdict:<6}  {metric}"), format!("{base} -> {head}  {change}"));
     let room = WIDTH.saturating_sub(name.chars().count() + 2);
     match values.chars().count() {
         width if width <= room => format!("{name}  {values:>room$}").trim_end().to_owned() + "\n",
@@ -140,10 +143,13 @@ mod tests {
         // A kernel with a long name makes `ARCH/KERNEL/ACCEL/TEST` long.
         let mut long = stored.clone();
         for cell in &mut long.cells {
-            cell.id.kernel =
-                format!("{}-{}", cell.id.kernel, "of-a-topic-branch-with-a-long-name-and-some-more");
+            cell.id.kernel = format!(
+                "{}-{}",
+                cell.id.kernel, "of-a-topic-branch-with-a-long-name-and-some-more"
+            );
         }
-        let failed = |cell: &&Cell| matches!(cell.outcome, Outcome::Fail { .. } | Outcome::Error { .. });
+        let failed =
+            |cell: &&Cell| matches!(cell.outcome, Outcome::Fail { .. } | Outcome::Error { .. });
         assert!(long.cells.iter().filter(failed).any(|cell| cell.id.name().len() > WIDTH - 6));
         for mail in [mail, render(&stored, &View::default()), render(&long, &View::default())] {
             for line in mail.lines() {
@@ -159,8 +165,10 @@ mod tests {
         let run = series();
         let view = View { listings: vec!["any".parse().unwrap()], ..View::default() };
         let mail = render(&run, &view);
-        let kretprobe = mail.split("kretprobe.multi, any (intel-lbr): - base, + head").nth(1).expect(&mail);
-        let records: Vec<&str> = kretprobe.lines().skip(1).take_while(|line| line.contains("[#")).collect();
+        let kretprobe =
+            mail.split("kretprobe.multi, any (intel-lbr): - base, + head").nth(1).expect(&mail);
+        let records: Vec<&str> =
+            kretprobe.lines().skip(1).take_while(|line| line.contains("[#")).collect();
         let count = |mark: char| records.iter().filter(|line| line.starts_with(mark)).count();
         // 16 wasted records and the one before them. The series removes three. Records called from
         // another place appear twice.

@@ -70,7 +70,8 @@ pub fn brief(run: &Run, view: &View, rest: &str) -> String {
         brief.add(format!("\n{}", details(&listing.caption, &listing.text)));
     }
     let Brief { text, left_out, .. } = brief;
-    let left_out = if left_out > 0 { format!("{left_out} more parts, and all") } else { "All".to_owned() };
+    let left_out =
+        if left_out > 0 { format!("{left_out} more parts, and all") } else { "All".to_owned() };
     format!("{text}\n{left_out} tables and listings: `{rest}`.\n")
 }
 
@@ -112,7 +113,9 @@ fn outcomes_of(fill: impl FnOnce(&mut Outcomes)) -> String {
 
 fn verdict(verdicts: &Verdicts) -> String {
     let mut out = format!("## {}\n\n**{}**\n", text(&verdicts.heading), text(&verdicts.summary));
-    out.extend(verdicts.overlooked.iter().map(|why| format!("\n- compared although {}\n", text(why))));
+    out.extend(
+        verdicts.overlooked.iter().map(|why| format!("\n- compared although {}\n", text(why))),
+    );
     out
 }
 
@@ -137,7 +140,9 @@ pub fn table(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("### {}\n\n", text(&table.caption));
     out += &row(table.header.iter().map(|cell| text(cell)).collect());
-    out += &row((0..table.header.len()).map(|i| if i == 0 { "---" } else { "---:" }.to_owned()).collect());
+    out += &row((0..table.header.len())
+        .map(|i| if i == 0 { "---" } else { "---:" }.to_owned())
+        .collect());
     out.extend(table.rows.iter().map(|cells| row(cells.iter().map(|cell| text(cell)).collect())));
     if !table.notes.is_empty() {
         out.push('\n');
@@ -165,13 +170,15 @@ fn endings(outcomes: &Outcomes) -> String {
     }
     for failed in &outcomes.errors {
         let [first, rest @ ..] = &failed.cells[..] else { continue };
-        let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        let more =
+            if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
         out += &format!("\n- error: {}{more}: {}\n", cell_name(first), text(&failed.message));
         if !rest.is_empty() {
             out += &format!("\n{}", details(&format!("The {} more", rest.len()), &rest.join("\n")));
         }
         if !failed.console.is_empty() {
-            out += &format!("\n{}", details("Last lines of the console", &failed.console.join("\n")));
+            out +=
+                &format!("\n{}", details("Last lines of the console", &failed.console.join("\n")));
         }
     }
     for (reason, cells) in &outcomes.skips {
@@ -288,7 +295,8 @@ fn escaped(word: &str) -> String {
         word[..at].ends_with(is_letter) && word[at + 1..].starts_with(is_letter)
     };
     word.char_indices().fold(String::new(), |mut out, (at, c)| {
-        let marks = matches!(c, '|' | '*' | '`' | '\\' | '[' | ']' | '#' | '~') || c == '_' && !inside(at);
+        let marks =
+            matches!(c, '|' | '*' | '`' | '\\' | '[' | ']' | '#' | '~') || c == '_' && !inside(at);
         out.extend(marks.then_some('\\'));
         out.push(c);
         out

@@ -31,7 +31,8 @@ instructions. [definitions.md](definitions.md), [branch-records.md](branch-recor
 
 /// Describes what a page of this run would lack; `None` if it is complete.
 pub fn gap(run: &Run) -> Option<String> {
-    let failed = run.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Error { .. })).count();
+    let failed =
+        run.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Error { .. })).count();
     let per_kernel = |kernel: &Kernel| run.cells_of(kernel.arch, &kernel.name).count();
     // An interrupt or a selection of cells may be the cause.
     let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
@@ -47,9 +48,14 @@ pub fn gap(run: &Run) -> Option<String> {
 pub fn render(run: &Run) -> String {
     let document = Document::new(run, &View::default());
     let mut out = HEAD.to_owned();
-    out += &format!("\nMeasured {}, {}.\n", markdown::text(&run.started), markdown::text(&machines(run)));
+    out += &format!(
+        "\nMeasured {}, {}.\n",
+        markdown::text(&run.started),
+        markdown::text(&machines(run))
+    );
     if let Some(gap) = gap(run) {
-        out += &format!("\n**Incomplete: {gap}. Numbers that were not measured are left blank.**\n");
+        out +=
+            &format!("\n**Incomplete: {gap}. Numbers that were not measured are left blank.**\n");
     }
     out += "\n";
     for kernel in &run.kernels {
@@ -89,7 +95,8 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
             Outcome::Error { kind, message } => format!("error, {kind}: {}", message),
         };
         let reason = line(reason.lines().next().unwrap_or_default());
-        let mechanism = mechanism(&cell.id.test).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
+        let mechanism =
+            mechanism(&cell.id.test).filter(|_| matches!(cell.outcome, Outcome::Skip { .. }));
         let kernel = format!("{} {}", cell.id.kernel, cell.id.arch);
         let tests = reasons.entry(reason).or_default().entry(kernel).or_default();
         tests.insert(mechanism.unwrap_or_else(|| cell.id.test.name()));
@@ -137,9 +144,11 @@ mod tests {
         assert_eq!((all.machines.len(), all.kernels.len(), all.cells.len()), (2, 2, 6));
         assert_eq!(gap(&all), None);
         let page = render(&all);
-        for words in
-            ["| fexit | 6 | 5 |", "| fexit.multi | 6 | skip |", "- 7.2 arm64: debian linux-binary-7.2"]
-        {
+        for words in [
+            "| fexit | 6 | 5 |",
+            "| fexit.multi | 6 | skip |",
+            "- 7.2 arm64: debian linux-binary-7.2",
+        ] {
             assert!(page.contains(words), "{words} is missing in: {page}");
         }
         let reason = "- the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS: \

@@ -31,12 +31,15 @@ fn sizes(points: &[(f64, f64)]) -> usize {
     sizes.len()
 }
 
-/// By least squares of the logarithms. None of fewer than three different sizes, or where something is not above 0.
+/// By least squares of the logarithms. None of fewer than three different sizes, or where something
+/// is not above 0.
 pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
     if sizes(points) < FEWEST || points.iter().any(|(n, y)| !(*n > 0.0 && *y > 0.0)) {
         return None;
     }
-    let logs = |of: fn(&(f64, f64)) -> f64| points.iter().map(|point| of(point).ln()).collect::<Vec<f64>>();
+    let logs = |of: fn(&(f64, f64)) -> f64| {
+        points.iter().map(|point| of(point).ln()).collect::<Vec<f64>>()
+    };
     let (x, y) = (logs(|point| point.0), logs(|point| point.1));
     let n = points.len() as f64;
     // Sums of squares about the means.
@@ -58,7 +61,8 @@ mod tests {
         // y = 3 n², exactly.
         let square = fit(&[(1.0, 3.0), (10.0, 300.0), (100.0, 30_000.0), (1000.0, 3e6)]).unwrap();
         assert!((square.exponent - 2.0).abs() < 1e-9 && square.r_squared > 0.999_999, "{square:?}");
-        // ln n = 0, 1, 2; ln y = 0, 2, 1: slope 1/2, residuals -1/2, 1, -1/2; r² = 1 - 1.5/2; se = sqrt(1.5/1/2).
+        // ln n = 0, 1, 2; ln y = 0, 2, 1: slope 1/2, residuals -1/2, 1, -1/2; r² = 1 - 1.5/2; se =
+        // sqrt(1.5/1/2).
         let e = std::f64::consts::E;
         let rough = fit(&[(1.0, 1.0), (e, e * e), (e * e, e)]).unwrap();
         for (value, expected) in
@@ -78,7 +82,8 @@ mod tests {
     /// The numbers are those of the package `linregress`, 0.5.4.
     #[test]
     fn fits_scattered_points_as_a_statistics_package_does() {
-        let points = [(100.0, 0.42), (200.0, 0.81), (500.0, 2.3), (1e3, 4.1), (1e3, 4.6), (1e4, 57.0)];
+        let points =
+            [(100.0, 0.42), (200.0, 0.81), (500.0, 2.3), (1e3, 4.1), (1e3, 4.6), (1e4, 57.0)];
         let fit = fit(&points).unwrap();
         for (value, expected) in [
             (fit.exponent, 1.067_427_321_646_949_9),

@@ -6,7 +6,8 @@ use super::{
     content::{Document, Listing, Outcomes, View},
 };
 use comfy_table::{
-    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle, Width,
+    CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
+    Width,
 };
 use tramplab_model::table::Table;
 use tramplab_model::{
@@ -81,7 +82,10 @@ fn listing(listing: &Listing) -> String {
 
 fn pairs(pairs: &[(&'static str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
-    pairs.iter().map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value))).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value)))
+        .collect()
 }
 
 /// Renders a table alone, for a file or a pipe.
@@ -116,7 +120,8 @@ fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
     grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     for (index, column) in grid.column_iter_mut().enumerate() {
         let values = table.rows.iter().filter_map(|row| row.get(index));
-        let words = values.flat_map(|value| value.split(' ')).map(|word| line(word).chars().count());
+        let words =
+            values.flat_map(|value| value.split(' ')).map(|word| line(word).chars().count());
         let longest = words.max().unwrap_or_default().max(NARROWEST);
         column.set_padding((0, 0)).set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
             longest.try_into().unwrap_or(u16::MAX),
@@ -137,8 +142,12 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
         out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));
     }
     for failed in &outcomes.errors {
-        out +=
-            &format!("{} {}\n      {}\n", style.red("error"), line(&failed.heading()), line(&failed.message));
+        out += &format!(
+            "{} {}\n      {}\n",
+            style.red("error"),
+            line(&failed.heading()),
+            line(&failed.message)
+        );
         let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
         out.extend(
             failed.console[skipped..]

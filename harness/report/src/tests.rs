@@ -59,8 +59,9 @@ fn terminal_text_of_two_architectures() {
     let run = two_architectures();
     insta::assert_snapshot!(terminal::render(&run, &View::default(), terminal::Style::default()));
     let cells = junit::render(&run).unwrap();
-    let count =
-        |arch: &str| String::from_utf8_lossy(&cells).matches(&format!("classname=\"{arch}/7.2\"")).count();
+    let count = |arch: &str| {
+        String::from_utf8_lossy(&cells).matches(&format!("classname=\"{arch}/7.2\"")).count()
+    };
     assert_eq!((count("x86_64"), count("arm64")), (3, 3));
 }
 
@@ -111,7 +112,9 @@ fn notes_how_many_records_the_driver_takes() {
         assert!(without.contains("takes none"), "{model}: {without}");
         assert!(unknown.contains(expected) && unknown.contains(" if "), "{model}: {unknown}");
     }
-    let brbe = useful(&two_architectures(), None).into_iter().find(|table| table.caption.ends_with("(brbe)"));
+    let brbe = useful(&two_architectures(), None)
+        .into_iter()
+        .find(|table| table.caption.ends_with("(brbe)"));
     assert!(brbe.expect("arm64's table").notes[0].contains("unknown"));
 }
 
@@ -140,7 +143,8 @@ fn host_of_another_vendor_adds_a_hint_and_changes_no_number() {
 #[test]
 fn colour_adds_escapes_and_nothing_else() {
     let plain = terminal::render(&run(), &with_listings(), terminal::Style::default());
-    let colour = terminal::render(&run(), &with_listings(), terminal::Style { colour: true, width: None });
+    let colour =
+        terminal::render(&run(), &with_listings(), terminal::Style { colour: true, width: None });
     assert!(!plain.contains('\x1b') && colour.contains('\x1b'));
     assert_eq!(strip_ansi_escapes::strip_str(colour), plain);
 }
@@ -154,7 +158,9 @@ fn markdown_text() {
 fn names_programs_that_received_records() {
     let mut run = run();
     let told = |run: &Run| {
-        terminal::render(run, &View::default(), terminal::Style::default()).matches("Experiment: ").count()
+        terminal::render(run, &View::default(), terminal::Style::default())
+            .matches("Experiment: ")
+            .count()
     };
     assert_eq!(told(&run), 0);
     for cell in &mut run.cells {
@@ -166,7 +172,10 @@ fn names_programs_that_received_records() {
         }
     }
     let text = terminal::render(&run, &View::default(), terminal::Style::default());
-    assert!(text.contains("handed 32 entries each (intel-lbr, any), all as in the trace: fexit."), "{text}");
+    assert!(
+        text.contains("handed 32 entries each (intel-lbr, any), all as in the trace: fexit."),
+        "{text}"
+    );
     let again: Run = serde_json::from_str(&serde_json::to_string(&run).unwrap()).unwrap();
     assert_eq!(told(&again), told(&run));
 }
@@ -174,15 +183,23 @@ fn names_programs_that_received_records() {
 #[test]
 fn programs_attached_beside_make_a_row_of_their_own() {
     let mut run = run();
-    let cell = run.cells.iter().find(|cell| cell.id.test.name() == "trigger/fexit").expect("a trigger cell");
+    let cell = run
+        .cells
+        .iter()
+        .find(|cell| cell.id.test.name() == "trigger/fexit")
+        .expect("a trigger cell");
     let mut beside = cell.clone();
-    let Test::Trigger(tramplab_model::kinds::trigger::Test { beside: set, .. }) = &mut beside.id.test else {
+    let Test::Trigger(tramplab_model::kinds::trigger::Test { beside: set, .. }) =
+        &mut beside.id.test
+    else {
         unreachable!("found by its name")
     };
-    *set = [Beside::Mechanism(Mechanism::KprobeMulti), Beside::FunctionTracer].into_iter().collect();
+    *set =
+        [Beside::Mechanism(Mechanism::KprobeMulti), Beside::FunctionTracer].into_iter().collect();
     run.cells.push(beside);
     let text = terminal::render(&run, &with_listings(), terminal::Style::default());
-    let rows = |name: &str| text.lines().filter(|line| line.starts_with(&format!(" {name} "))).count();
+    let rows =
+        |name: &str| text.lines().filter(|line| line.starts_with(&format!(" {name} "))).count();
     // In the kernel's table and in the table of all kernels.
     assert_eq!(rows("fexit+kprobe.multi+function_tracer"), 2, "{text}");
     assert!(
@@ -194,7 +211,11 @@ fn programs_attached_beside_make_a_row_of_their_own() {
 /// Has the walk patch by patch, base against head, and listings side by side.
 #[test]
 fn terminal_text_of_a_series() {
-    insta::assert_snapshot!(terminal::render(&series(), &View::default(), terminal::Style::default()));
+    insta::assert_snapshot!(terminal::render(
+        &series(),
+        &View::default(),
+        terminal::Style::default()
+    ));
 }
 
 #[test]
@@ -213,7 +234,8 @@ fn shows_a_broken_series_patch_by_patch() {
     run.cells.retain(|cell| !kernels.contains(&cell.id.kernel));
     run.cells[1].outcome = Outcome::Error { kind: ErrorKind::Panic, message: "ah".to_owned() };
     let text = terminal::render(&run, &View::default(), terminal::Style::default());
-    let table = text.split("Patch by patch").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+    let table =
+        text.split("Patch by patch").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
     for (words, line) in
         ["1 of 5 cells: panic", "does not build", "not reached"].iter().zip(table.lines().skip(3))
     {
@@ -322,7 +344,11 @@ fn every_report_lists_the_missing_cells_of_an_interrupted_run() {
     }
     let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
     let kcidb = String::from_utf8(kcidb::render(&run, &kcidb::Origin::default()).unwrap()).unwrap();
-    assert_eq!(xml.matches("the run was interrupted").count(), 4, "as a message and as a trace: {xml}");
+    assert_eq!(
+        xml.matches("the run was interrupted").count(),
+        4,
+        "as a message and as a trace: {xml}"
+    );
     assert_eq!(kcidb.matches(r#""status": "MISS""#).count(), 2);
     // A run that still goes on, or was killed.
     run.finished = None;
@@ -334,12 +360,16 @@ fn every_report_lists_the_missing_cells_of_an_interrupted_run() {
 
 #[test]
 fn shows_counts_of_a_pmu_but_not_of_the_kernel() {
-    let counter = |event: &str, count, estimated| Counter { event: event.to_owned(), count, estimated };
+    let counter =
+        |event: &str, count, estimated| Counter { event: event.to_owned(), count, estimated };
     let with = |counters: &[Counter]| {
         let mut run = run();
         for cell in &mut run.cells {
             if let Some(Measurement::Attach(attach)) = &mut cell.measurement {
-                attach.explained.iter_mut().for_each(|summary| summary.counters = counters.to_vec());
+                attach
+                    .explained
+                    .iter_mut()
+                    .for_each(|summary| summary.counters = counters.to_vec());
             }
         }
         terminal::render(&run, &View::default(), terminal::Style::default())
@@ -394,10 +424,12 @@ fn tables_fit_the_terminal_and_break_no_value() {
                 let is_listing = line.contains("[#") || line.contains("| head");
                 line.contains('|') && !is_listing && !line.trim_start().starts_with('|')
             };
-            let widest = text.lines().filter(is_of_a_table).map(|line| line.chars().count()).max().unwrap();
+            let widest =
+                text.lines().filter(is_of_a_table).map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= usize::from(width.max(110)), "{width}: {widest}\n{text}");
             let whole = terminal::render(&run, &View::default(), terminal::Style::default());
-            let values = whole.lines().filter(is_of_a_table).flat_map(|line| line.split(['|', ' ']));
+            let values =
+                whole.lines().filter(is_of_a_table).flat_map(|line| line.split(['|', ' ']));
             for value in values.filter(|value| value.starts_with(|c: char| c.is_ascii_digit())) {
                 assert!(text.contains(value), "{width}: {value}\n{text}");
             }
@@ -412,15 +444,20 @@ fn tables_fit_the_terminal_and_break_no_value() {
 fn groups_equal_errors() {
     let mut run = series();
     let head = run.series[0].head().kernel.clone();
-    let error = |message: &str| Outcome::Error { kind: ErrorKind::Panic, message: message.to_owned() };
+    let error =
+        |message: &str| Outcome::Error { kind: ErrorKind::Panic, message: message.to_owned() };
     let mut count = 0;
-    for cell in run.cells.iter_mut().filter(|cell| cell.id.kernel == head && cell.id.test != Test::Build) {
-        (cell.outcome, cell.measurement, cell.console_tail) = (error("does not boot: oh"), None, Vec::new());
+    for cell in
+        run.cells.iter_mut().filter(|cell| cell.id.kernel == head && cell.id.test != Test::Build)
+    {
+        (cell.outcome, cell.measurement, cell.console_tail) =
+            (error("does not boot: oh"), None, Vec::new());
         count += 1;
     }
     assert!(count > 2);
     let mut boot = run.cells.iter().find(|cell| cell.id.kernel == head).unwrap().clone();
-    (boot.id.test, boot.outcome, boot.console_tail) = (Test::Boot, error("oh"), vec!["the end".to_owned()]);
+    (boot.id.test, boot.outcome, boot.console_tail) =
+        (Test::Boot, error("oh"), vec!["the end".to_owned()]);
     run.cells.push(boot);
     let view = View::default();
     for (name, text) in [
@@ -467,11 +504,17 @@ fn notes_differences_that_were_overlooked() {
         }
     }
     let text = whole(&run);
-    assert!(text.contains("compared although attach/kprobe.multi/10 attached to other functions"), "{text}");
+    assert!(
+        text.contains("compared although attach/kprobe.multi/10 attached to other functions"),
+        "{text}"
+    );
 
     let mut run = series();
-    let guests =
-        run.cells.iter_mut().filter(|cell| cell.id.kernel == head).filter_map(|cell| cell.guest.as_mut());
+    let guests = run
+        .cells
+        .iter_mut()
+        .filter(|cell| cell.id.kernel == head)
+        .filter_map(|cell| cell.guest.as_mut());
     guests.for_each(|guest| guest.clocksource = "hpet".to_owned());
     let told = "compared although the clock source was tsc on the base and hpet on the head";
     assert!(whole(&run).contains(told));

@@ -27,7 +27,8 @@ use tramplab_model::{
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
     #[error(
-        "the run {0} was interrupted: what it did not measure would have no budget; run it again, or to its end"
+        "the run {0} was interrupted: what it did not measure would have no budget; run it again, \
+         or to its end"
     )]
     Unfinished(String),
     #[error("nothing is made a budget while cells end in an error: {}", .0.join(", "))]
@@ -37,11 +38,13 @@ pub enum BaselineError {
     #[error("the run {id} is of the suite `{of}`, and {path} is the suite `{suite}`")]
     OtherSuite { id: String, of: String, suite: String, path: String },
     #[error(
-        "the run {0} measured nothing that repeats: waste, hits counted by the plugin, or attaching by the exact clock"
+        "the run {0} measured nothing that repeats: waste, hits counted by the plugin, or \
+         attaching by the exact clock"
     )]
     Nothing(String),
     #[error(
-        "{path}:{line}: `{cell}` lost the function it traces, which no number allows; take the budget of `{row}` in `{filter}` out"
+        "{path}:{line}: `{cell}` lost the function it traces, which no number allows; take the \
+         budget of `{row}` in `{filter}` out"
     )]
     Lost { path: String, line: u64, cell: String, row: Row, filter: Filter },
     #[error("{path}:{line}: {why}")]
@@ -55,7 +58,10 @@ pub enum BaselineError {
 impl BaselineError {
     /// There is no measurement to write; all else is mended by asking for something else.
     pub fn is_without_measurement(&self) -> bool {
-        matches!(self, BaselineError::Unfinished(_) | BaselineError::Errors(_) | BaselineError::Nothing(_))
+        matches!(
+            self,
+            BaselineError::Unfinished(_) | BaselineError::Errors(_) | BaselineError::Nothing(_)
+        )
     }
 }
 
@@ -97,11 +103,16 @@ fn check(run: &Run, suite: &Suite, path: &Path) -> Result<(), BaselineError> {
         return Err(BaselineError::OtherSuite { id, of, suite: suite.name.clone(), path });
     }
     let is_error = |cell: &&Cell| matches!(cell.outcome, Outcome::Error { .. });
-    let errors: Vec<String> = run.cells.iter().filter(is_error).map(|cell| cell.id.name()).collect();
+    let errors: Vec<String> =
+        run.cells.iter().filter(is_error).map(|cell| cell.id.name()).collect();
     if !errors.is_empty() {
         return Err(BaselineError::Errors(errors));
     }
-    if run.cells.iter().all(|cell| lbr_waste::wasted(cell).is_empty() && counted(cell, run).is_empty()) {
+    if run
+        .cells
+        .iter()
+        .all(|cell| lbr_waste::wasted(cell).is_empty() && counted(cell, run).is_empty())
+    {
         return Err(BaselineError::Nothing(run.id.clone()));
     }
     Ok(())
@@ -119,7 +130,9 @@ fn counted(cell: &Cell, run: &Run) -> BTreeMap<Bounded, u64> {
         _ => None,
     };
     let values = compare::values(cell, model).into_iter();
-    values.filter_map(|(metric, value)| Some((metric.try_into().ok()?, number(metric, value)?))).collect()
+    values
+        .filter_map(|(metric, value)| Some((metric.try_into().ok()?, number(metric, value)?)))
+        .collect()
 }
 
 /// A number that is written anew.
@@ -136,7 +149,8 @@ impl Placed {
     fn edits(&self, run: &Run, path: &Path) -> Result<Vec<Edit>, BaselineError> {
         let mut edits = Vec::new();
         for Spanned { value: budget, .. } in &self.budgets {
-            let cells: Vec<&Cell> = run.cells.iter().filter(|cell| budget.holds_for(cell)).collect();
+            let cells: Vec<&Cell> =
+                run.cells.iter().filter(|cell| budget.holds_for(cell)).collect();
             for (&row, filters) in &budget.wasted {
                 for (&filter, number) in filters {
                     let mut values = Vec::new();
@@ -177,13 +191,18 @@ impl PlacedBudget {
             && self.arch.as_ref().is_none_or(|arches| arches.contains(&cell.id.arch))
     }
 
-    fn edit<T>(&self, values: &[((Arch, &str), u64)], from: u64, place: &Spanned<T>) -> Option<Edit> {
+    fn edit<T>(
+        &self,
+        values: &[((Arch, &str), u64)],
+        from: u64,
+        place: &Spanned<T>,
+    ) -> Option<Edit> {
         let highest = values.iter().map(|&(_, value)| value).max()?;
         let measured: BTreeSet<(Arch, &str)> = values.iter().map(|&(kernel, _)| kernel).collect();
         let all = match (&self.kernels, &self.arch) {
-            (Some(kernels), Some(arches)) => {
-                arches.iter().all(|&arch| kernels.iter().all(|kernel| measured.contains(&(arch, kernel))))
-            }
+            (Some(kernels), Some(arches)) => arches
+                .iter()
+                .all(|&arch| kernels.iter().all(|kernel| measured.contains(&(arch, kernel)))),
             _ => false,
         };
         let to = if all { highest } else { highest.max(from) };
@@ -200,12 +219,14 @@ fn apply(text: &str, mut edits: Vec<Edit>, path: &Path) -> Result<String, Baseli
         let error = || BaselineError::Place {
             path: path.display().to_string(),
             line,
-            why: "a budget that is no plain number (an alias, hexadecimal) cannot be written anew: write it as one",
+            why: "a budget that is no plain number (an alias, hexadecimal) cannot be written anew: \
+                  write it as one",
         };
         let text = lines.get_mut(line as usize - 1).ok_or_else(error)?;
         let (start, _) = text.char_indices().nth(column as usize - 1).ok_or_else(error)?;
-        let end =
-            text[start..].find(|c: char| !c.is_alphanumeric()).map_or(text.len(), |length| start + length);
+        let end = text[start..]
+            .find(|c: char| !c.is_alphanumeric())
+            .map_or(text.len(), |length| start + length);
         if text[start..end].parse() != Ok(from) {
             return Err(error());
         }
@@ -234,9 +255,9 @@ fn additions(run: &Run, suite: &Suite) -> Vec<Budget> {
         for cell in run.cells_of(arch, kernel) {
             for (row, filters) in lbr_waste::wasted(cell) {
                 let is_loose = |(filter, value): &(Filter, u32)| {
-                    !held
-                        .iter()
-                        .any(|held| held.wasted.get(&row).and_then(|row| row.get(filter)) == Some(value))
+                    !held.iter().any(|held| {
+                        held.wasted.get(&row).and_then(|row| row.get(filter)) == Some(value)
+                    })
                 };
                 let loose: BTreeMap<Filter, u32> = filters.into_iter().filter(is_loose).collect();
                 if !loose.is_empty() {
@@ -263,8 +284,13 @@ fn insert(text: &str, added: &[Budget], path: &Path) -> Result<String, BaselineE
     };
     let rest = lines[key]["budgets:".len()..].trim();
     if !(rest.is_empty() || rest.starts_with('#')) {
-        let why = "expected the budgets as a list of lines that begin with `-`, to which more can be added";
-        return Err(BaselineError::Place { path: path.display().to_string(), line: key as u64 + 1, why });
+        let why = "expected the budgets as a list of lines that begin with `-`, to which more can \
+                   be added";
+        return Err(BaselineError::Place {
+            path: path.display().to_string(),
+            line: key as u64 + 1,
+            why,
+        });
     }
     let is_inside = |line: &&&str| line.trim().is_empty() || line.starts_with([' ', '-', '#']);
     let section = lines[key + 1..].iter().take_while(is_inside).count();
@@ -272,7 +298,9 @@ fn insert(text: &str, added: &[Budget], path: &Path) -> Result<String, BaselineE
     let is_entry = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
     let length = lines[key + 1..][..section].iter().rposition(is_entry).map_or(0, |last| last + 1);
     let entries = &lines[key + 1..][..length];
-    let dash = entries.iter().find_map(|line| line.trim_start().starts_with('-').then(|| line.find('-'))?);
+    let dash = entries
+        .iter()
+        .find_map(|line| line.trim_start().starts_with('-').then(|| line.find('-'))?);
     let (before, after) = lines.split_at(key + 1 + length);
     let before = before.concat();
     let end = if before.ends_with('\n') { "" } else { "\n" };
@@ -286,8 +314,10 @@ fn written(budgets: &[Budget], indent: usize) -> String {
     for budget in budgets {
         let kernels: Vec<String> = budget.kernels.iter().flatten().map(quoted).collect();
         let arches: Vec<&str> = budget.arch.iter().flatten().map(|arch| arch.name()).collect();
-        let mut lines =
-            vec![format!("- kernels: [{}]", kernels.join(", ")), format!("  arch: [{}]", arches.join(", "))];
+        let mut lines = vec![
+            format!("- kernels: [{}]", kernels.join(", ")),
+            format!("  arch: [{}]", arches.join(", ")),
+        ];
         if !budget.wasted.is_empty() {
             lines.push("  wasted:".to_owned());
         }
@@ -312,11 +342,18 @@ fn verify(text: &str, path: &Path, run: &Run, before: &Suite) -> Result<(), Base
     for cell in &run.cells {
         // A suite's bound of what this run did not count says nothing of the run.
         let known = counted(cell, run);
-        let holds = now.budgets.iter().filter(|budget| budget.holds_for(cell.id.arch, &cell.id.kernel));
+        let holds =
+            now.budgets.iter().filter(|budget| budget.holds_for(cell.id.arch, &cell.id.kernel));
         let mut budgets: Vec<Budget> = holds.cloned().collect();
-        budgets.iter_mut().for_each(|budget| budget.most.retain(|bounded, _| known.contains_key(bounded)));
+        budgets
+            .iter_mut()
+            .for_each(|budget| budget.most.retain(|bounded, _| known.contains_key(bounded)));
         if let Outcome::Fail { reasons } = budget::judge(cell, &budgets, now.tolerance) {
-            return Err(unfit(format!("{} would not pass: {}", cell.id.name(), reasons.join("; "))));
+            return Err(unfit(format!(
+                "{} would not pass: {}",
+                cell.id.name(),
+                reasons.join("; ")
+            )));
         }
     }
     if !additions(run, &now).is_empty() {

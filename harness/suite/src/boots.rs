@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a kernel boots: asked once a run. Cells are processes, so what the first guest showed is a file.
+//! A kernel's first guest, which shows once in a run whether the kernel boots. Cells are
+//! processes, so the answer is a file.
 //!
 //! ```text
-//! RUN/kernels/ARCH/KERNEL.ACCEL.boots    locked while the first guest boots; not empty once one did
-//! RUN/cells/ARCH/KERNEL/ACCEL/boot/      the kernel's own cell `boot`, an error, if the first did not
+//! RUN/kernels/ARCH/KERNEL.ACCEL.boots  locked while the first guest boots; not empty once one did
+//! RUN/cells/ARCH/KERNEL/ACCEL/boot/    the kernel's cell `boot`, an error, if the first did not
 //! ```
 
 use nix::fcntl::{Flock, FlockArg};
@@ -32,8 +33,8 @@ impl<'a> Kernel<'a> {
         Kernel { run_dir, id: CellId { test: Test::Boot, ..cell.clone() } }
     }
 
-    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock is up only when it has measured, so it waits
-    /// and makes nobody wait.
+    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock is up
+    /// only when it has measured, so it waits and makes nobody wait.
     pub fn turn(&self, clock: Clock) -> io::Result<Turn> {
         if self.boots() {
             return Ok(Turn::Boot(None));
@@ -53,7 +54,8 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// Keeps the verdict of the kernel's first guest, with its console; none where the guest's end says nothing of the kernel's boot.
+    /// Keeps the verdict of the kernel's first guest, with its console; none where the guest's end
+    /// says nothing of the kernel's boot.
     pub fn failed(&self, error: &VmError, guest: &Path, duration_ms: u64) -> Option<Cell> {
         if error.booted || !is_verdict(error.kind) || self.boots() {
             return None;
@@ -63,7 +65,8 @@ impl<'a> Kernel<'a> {
         cell.console_tail.clone_from(&error.console_tail);
         cell.duration_ms = duration_ms;
         self.run_dir.save_cell(&cell).ok()?;
-        // For whoever looks into the cell's folder; where that cell's own guest was the first, it is there.
+        // For whoever looks into the cell's folder; where that cell's own guest was the first, it
+        // is there.
         let own = self.run_dir.cell(&self.id);
         if guest != own {
             let _ = fs::copy(guest.join(CONSOLE_LOG), own.join(CONSOLE_LOG));
@@ -96,7 +99,8 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// Whether such an end of a first guest says that no guest boots. Others may be this machine's, or of this moment.
+/// Whether such an end of a first guest says that no guest boots. Others may be this machine's, or
+/// of this moment.
 fn is_verdict(kind: ErrorKind) -> bool {
     kind.is_kernel_death() || kind == ErrorKind::BootTimeout
 }
@@ -151,18 +155,24 @@ mod tests {
                 kernel.has_booted();
             }
             for clock in [Clock::Free, Clock::Exact] {
-                assert!(
-                    matches!(kernel.turn(clock).unwrap(), Turn::Boot(lock) if lock.is_some() == (clock == Clock::Free && !before))
-                );
+                let Turn::Boot(lock) = kernel.turn(clock).unwrap() else { panic!("{kind:?}") };
+                assert_eq!(lock.is_some(), clock == Clock::Free && !before);
             }
             let what = format!("{kind:?} {booted} {before}");
-            assert_eq!(kernel.failed(&death(kind, booted), folder.path(), 7).is_some(), is_dead, "{what}");
+            assert_eq!(
+                kernel.failed(&death(kind, booted), folder.path(), 7).is_some(),
+                is_dead,
+                "{what}"
+            );
             for clock in [Clock::Free, Clock::Exact] {
                 match kernel.turn(clock).unwrap() {
                     Turn::Dead(cell) => {
                         assert!(is_dead, "{what}");
                         assert_eq!(cell.console_tail, ["oh"]);
-                        assert_eq!(outcome(&cell, &id("k")), (kind, "does not boot: oh".to_owned()));
+                        assert_eq!(
+                            outcome(&cell, &id("k")),
+                            (kind, "does not boot: oh".to_owned())
+                        );
                         assert_eq!(outcome(&cell, &cell.id), (kind, "oh\nno".to_owned()));
                     }
                     Turn::Boot(_) => assert!(!is_dead, "{what}"),
@@ -188,7 +198,11 @@ mod tests {
         for (kind, is_dead) in [(ErrorKind::BootTimeout, true), (ErrorKind::QemuExit, false)] {
             let outcome = Outcome::Error { kind, message: "oh".to_owned() };
             run_dir.save_cell(&Cell::without_result(kernel.id.clone(), outcome)).unwrap();
-            assert_eq!(matches!(kernel.turn(Clock::Free).unwrap(), Turn::Dead(_)), is_dead, "{kind:?}");
+            assert_eq!(
+                matches!(kernel.turn(Clock::Free).unwrap(), Turn::Dead(_)),
+                is_dead,
+                "{kind:?}"
+            );
         }
     }
 

@@ -27,7 +27,8 @@ pub enum NotBounded {
     Waste(Metric),
     #[error(
         "`{0}` has no budget, as it need not repeat: expected instructions or branches of a hit \
-         (trigger.fentry.instructions), or instructions of attaching or detaching (attach.fentry.1000.attach.instructions)"
+         (trigger.fentry.instructions), or instructions of attaching or detaching \
+         (attach.fentry.1000.attach.instructions)"
     )]
     Moves(Metric),
 }
@@ -87,22 +88,28 @@ pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     let mut reasons = kinds::reasons(cell, budgets);
     let bounds = budgets.iter().flat_map(|budget| &budget.most);
     for (bounded, &most) in bounds.filter(|(bounded, _)| bounded.metric().test() == cell.id.test) {
-        let value = values.iter().find(|(metric, _)| *metric == bounded.metric()).map(|(_, value)| value);
+        let value =
+            values.iter().find(|(metric, _)| *metric == bounded.metric()).map(|(_, value)| value);
         reasons.extend(over(bounded, value, most, tolerance));
     }
     if reasons.is_empty() { Outcome::Pass } else { Outcome::Fail { reasons } }
 }
 
-fn over(bounded: &Bounded, value: Option<&Value>, most: u64, tolerance: Tolerance) -> Option<String> {
+fn over(
+    bounded: &Bounded,
+    value: Option<&Value>,
+    most: u64,
+    tolerance: Tolerance,
+) -> Option<String> {
     match value {
         Some(&Value::Count(count)) => {
             (u64::from(count) > most).then(|| format!("{bounded} is {count}, budget {most}"))
         }
         Some(&Value::Instructions { count, functions, repeats: true }) => {
             match bounded.metric().asked_for() {
-                Some(asked) if asked != functions => {
-                    Some(format!("{bounded} is of {functions} functions only, budget {most} of {asked}"))
-                }
+                Some(asked) if asked != functions => Some(format!(
+                    "{bounded} is of {functions} functions only, budget {most} of {asked}"
+                )),
                 _ => {
                     let percent = tolerance.exact_percent;
                     let beyond = count as f64 > most as f64 * (1.0 + percent / 100.0);
@@ -134,7 +141,8 @@ mod tests {
     }
 
     fn cell(kernel: &str, test: &str) -> Cell {
-        let is_it = |id: &CellId| id.kernel == kernel && id.arch == Arch::X86_64 && id.test.name() == test;
+        let is_it =
+            |id: &CellId| id.kernel == kernel && id.arch == Arch::X86_64 && id.test.name() == test;
         stored()
             .cells
             .into_iter()
@@ -161,7 +169,11 @@ mod tests {
                 "most: { trigger.fexit.instructions: 189 }",
                 Some("trigger.fexit.instructions is 190, budget 189"),
             ),
-            ("trigger/fexit", "most: { trigger.fexit.branches: 1 }", Some("trigger.fexit.branches is ")),
+            (
+                "trigger/fexit",
+                "most: { trigger.fexit.branches: 1 }",
+                Some("trigger.fexit.branches is "),
+            ),
             ("trigger/fexit", "most: { trigger.fexit+kprobe.instructions: 1 }", None),
             ("attach/fentry/10", "most: { attach.fentry.10.attach.instructions: 79122256 }", None),
             // One per cent more is tolerated, and no more than that.
@@ -194,14 +206,20 @@ mod tests {
             }
         };
         fn attach(cell: &mut Cell) -> &mut tramplab_model::run::Attach {
-            let Some(Measurement::Attach(attach)) = &mut cell.measurement else { panic!("no attach cell") };
+            let Some(Measurement::Attach(attach)) = &mut cell.measurement else {
+                panic!("no attach cell")
+            };
             attach
         }
         assert!(judge(|cell| attach(cell).explained.clear()).contains("was not measured"));
-        let fewer = judge(|cell| attach(cell).explained.iter_mut().for_each(|one| one.attached = 9));
+        let fewer =
+            judge(|cell| attach(cell).explained.iter_mut().for_each(|one| one.attached = 9));
         assert!(fewer.contains("is of 9 functions only"), "{fewer}");
         let free = judge(|cell| {
-            attach(cell).explained.iter_mut().for_each(|one| one.clock = tramplab_model::run::Clock::Free);
+            attach(cell)
+                .explained
+                .iter_mut()
+                .for_each(|one| one.clock = tramplab_model::run::Clock::Free);
         });
         assert!(free.contains("host's clock"), "{free}");
     }
@@ -217,7 +235,8 @@ mod tests {
             ("trigger.fentry", "unknown metric"),
         ] {
             let text = format!("most: {{ {name}: 3 }}\n");
-            let error = config::parse::<Budget>(&text, Path::new("b.yaml")).unwrap_err().to_string();
+            let error =
+                config::parse::<Budget>(&text, Path::new("b.yaml")).unwrap_err().to_string();
             assert!(error.starts_with("b.yaml:1:9: ") && error.contains(words), "{error}");
         }
     }

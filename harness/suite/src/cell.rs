@@ -74,9 +74,17 @@ impl<'a> Running<'a> {
         let result = match fs::create_dir_all(&folder) {
             Ok(()) => {
                 let own = run_dir.cell(&self.cell.id);
-                run(plan, self.planned, boot, Folders { guest: &folder, cell: &own }, &mut self.cell)
+                run(
+                    plan,
+                    self.planned,
+                    boot,
+                    Folders { guest: &folder, cell: &own },
+                    &mut self.cell,
+                )
             }
-            Err(error) => Err(Stop::harness(format!("failed to create {}: {error}", folder.display()))),
+            Err(error) => {
+                Err(Stop::harness(format!("failed to create {}: {error}", folder.display())))
+            }
         };
         self.cell.duration_ms += started.elapsed().as_millis() as u64;
         match result {
@@ -146,8 +154,8 @@ impl Task {
         let clock = clocks[boot as usize];
         let is_last = clocks.get(boot as usize + 1) != Some(&clock);
         let (commands, silence) = planned.work.kind().commands(clock, is_last);
-        let orders =
-            (clock == Clock::Exact).then(|| std::iter::once(Command::Facts).chain(commands).collect());
+        let orders = (clock == Clock::Exact)
+            .then(|| std::iter::once(Command::Facts).chain(commands).collect());
         Task { clock, is_last, orders, silence }
     }
 }
@@ -195,7 +203,12 @@ fn run(
 }
 
 /// The guest to start. If it has orders, writes a root with them.
-fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folders) -> Result<Spec, Stop> {
+fn spec(
+    plan: &Plan<String>,
+    planned: &PlannedCell,
+    task: &Task,
+    folders: Folders,
+) -> Result<Spec, Stop> {
     let arch = planned.arch;
     let emulator = plan
         .emulators
@@ -205,8 +218,9 @@ fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folder
     let mut deadlines = Deadlines::default();
     if let Some(orders) = &task.orders {
         let root = std::mem::replace(&mut initrd, folders.guest.join(OWN_ROOT));
-        vm::initramfs::with_orders(&root, orders, &initrd)
-            .map_err(|error| Stop::harness(format!("failed to write {}: {error}", initrd.display())))?;
+        vm::initramfs::with_orders(&root, orders, &initrd).map_err(|error| {
+            Stop::harness(format!("failed to write {}: {error}", initrd.display()))
+        })?;
         deadlines.boot += task.silence;
     }
     // The plugin slows all code down. Of the tree's own tests one asks for records.
@@ -231,11 +245,16 @@ fn spec(plan: &Plan<String>, planned: &PlannedCell, task: &Task, folders: Folder
 }
 
 /// Starts a guest, unless another guest of the kernel did not boot.
-fn start(run_dir: &RunDir, spec: &Spec, folders: Folders, cell: &mut Cell) -> Result<(Vm, Facts), Stop> {
+fn start(
+    run_dir: &RunDir,
+    spec: &Spec,
+    folders: Folders,
+    cell: &mut Cell,
+) -> Result<(Vm, Facts), Stop> {
     let kernel = boots::Kernel::of(run_dir, &cell.id);
-    let turn = kernel
-        .turn(spec.clock)
-        .map_err(|error| Stop::harness(format!("failed to ask whether the kernel boots: {error}")))?;
+    let turn = kernel.turn(spec.clock).map_err(|error| {
+        Stop::harness(format!("failed to ask whether the kernel boots: {error}"))
+    })?;
     let dead = |boot: &Cell, cell: &mut Cell| {
         if cell.id.test == Test::Boot {
             cell.console_tail.clone_from(&boot.console_tail);
@@ -293,6 +312,7 @@ fn measure(
         Some(_) => {}
     }
     let &Task { clock, is_last, .. } = task;
-    let mut booted = Booted { vm, planned, clock, is_last, folder: folders.guest, cell: folders.cell };
+    let mut booted =
+        Booted { vm, planned, clock, is_last, folder: folders.guest, cell: folders.cell };
     planned.work.kind().measure(&mut booted)
 }

@@ -109,7 +109,11 @@ impl Suite {
     }
 
     /// The same with other clocks, and other explanations, for all attach tests.
-    pub fn with(mut self, clocks: Option<Clocks>, explanations: Option<&BTreeSet<Explain>>) -> Suite {
+    pub fn with(
+        mut self,
+        clocks: Option<Clocks>,
+        explanations: Option<&BTreeSet<Explain>>,
+    ) -> Suite {
         for group in &mut self.tests {
             if let TestGroup::Attach(group) = group {
                 group.set(clocks, explanations);
@@ -141,7 +145,8 @@ impl Suite {
 
     /// Those that some test measures: what a kernel that is built for the suite must be able to do.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
-        let all: BTreeSet<Mechanism> = self.work(false).flat_map(|work| work.kind().mechanisms()).collect();
+        let all: BTreeSet<Mechanism> =
+            self.work(false).flat_map(|work| work.kind().mechanisms()).collect();
         all.into_iter().collect()
     }
 }
@@ -187,7 +192,9 @@ impl Placed {
     fn check(&self, suite: &Suite, path: &Path) -> Result<(), ConfigError> {
         let tests: Vec<Test> = suite.work(false).map(|work| work.test()).collect();
         let unmeasured = |name: &dyn fmt::Display, kind: &str| {
-            format!("no {kind}test of the suite measures `{name}`; correct the name, or add the test")
+            format!(
+                "no {kind}test of the suite measures `{name}`; correct the name, or add the test"
+            )
         };
         for at in &self.budgets {
             let budget = &at.value;
@@ -196,7 +203,8 @@ impl Placed {
                     tests.contains(&Test::LbrWaste(lbr_waste::Test { mechanism: row.mechanism }));
                 match filters.values().next() {
                     None => {
-                        let message = format!("`{row}` has no filter; expected such as `{{ any: 9 }}`");
+                        let message =
+                            format!("`{row}` has no filter; expected such as `{{ any: 9 }}`");
                         return Err(config::invalid(path, at, message));
                     }
                     Some(number) if !is_measured => {
@@ -255,11 +263,15 @@ mod tests {
                      \x20 - lbr_waste: { mechanisms: [fexit] }\n\
                      \x20 - attach: { mechanisms: [fentry], functions: [10], rounds: 1 }\n\
                      budgets:\n  - kernels: [a]\n";
-        let most = |metric: &str| format!("    most:\n      attach.{metric}.attach.instructions: 9\n");
+        let most =
+            |metric: &str| format!("    most:\n      attach.{metric}.attach.instructions: 9\n");
         for (budget, line) in [
             ("    wasted:\n      fexit: { any: 9 }\n".to_owned(), None),
             ("    wasted:\n      fentry: { any: 9 }\n".to_owned(), Some(10)),
-            ("    wasted:\n      fexit: { any: 9 }\n      kprobe: { any: 9 }\n".to_owned(), Some(11)),
+            (
+                "    wasted:\n      fexit: { any: 9 }\n      kprobe: { any: 9 }\n".to_owned(),
+                Some(11),
+            ),
             ("    wasted: { fexit: {} }\n".to_owned(), Some(8)),
             (most("fentry.10"), None),
             (most("fentry.100"), Some(10)),
@@ -294,13 +306,18 @@ mod tests {
             });
             added.collect::<Vec<_>>()
         };
-        let told = |tests: &str, deny: &str, seconds| vec![(tests.to_owned(), deny.to_owned(), seconds)];
+        let told =
+            |tests: &str, deny: &str, seconds| vec![(tests.to_owned(), deny.to_owned(), seconds)];
         let named = "  - test_progs: { tests: [a], deny: [x], seconds: 50 }\n";
         assert_eq!(brings(named), told("b", "x", 50));
-        let later = format!("{named}  - test_progs: {{ tests: [c], deny: [\"b/*\"], seconds: 700 }}\n");
+        let later =
+            format!("{named}  - test_progs: {{ tests: [c], deny: [\"b/*\"], seconds: 700 }}\n");
         assert_eq!(brings(&later), told("b", "x b/*", 700));
         // A group without tests is for them.
-        assert_eq!(brings(&format!("{later}  - test_progs: {{ seconds: 30 }}\n")), told("b", "x b/*", 30));
+        assert_eq!(
+            brings(&format!("{later}  - test_progs: {{ seconds: 30 }}\n")),
+            told("b", "x b/*", 30)
+        );
         assert_eq!(brings("  - test_progs: { tests: [a, b] }\n"), vec![]);
         assert_eq!(brings("  - boot: {}\n"), vec![]);
     }

@@ -38,9 +38,8 @@ impl Booted<'_> {
     /// is detached: the names go with the programs.
     pub fn trace(&mut self) -> Result<(Trace, Symbols), Stop> {
         let path = trace::file_name(self.folder, 0);
-        let trace = Trace::decode(&self.of_plugin(&path, "trace")?).map_err(|error| Stop::Error {
-            kind: ErrorKind::Trace,
-            message: format!("{}: {error}", path.display()),
+        let trace = Trace::decode(&self.of_plugin(&path, "trace")?).map_err(|error| {
+            Stop::Error { kind: ErrorKind::Trace, message: format!("{}: {error}", path.display()) }
         })?;
         let symbols = self.resolve(symbols::addresses(&trace))?;
         Ok((trace, symbols))
@@ -105,7 +104,11 @@ impl From<GuestError> for Stop {
 
 /// Rejects replies that do not match the request. A trace takes as long to read as the reply has
 /// hits.
-pub fn require_asked(asked: (Mechanism, u32), told: (Mechanism, u32), points: &[Point]) -> Result<(), Stop> {
+pub fn require_asked(
+    asked: (Mechanism, u32),
+    told: (Mechanism, u32),
+    points: &[Point],
+) -> Result<(), Stop> {
     if asked == told && points == asked.0.points() {
         return Ok(());
     }

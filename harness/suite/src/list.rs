@@ -11,7 +11,8 @@ use tramplab_model::run::Outcome;
 
 /// The `main` of the cells' test binary.
 pub fn main() -> ExitCode {
-    // A harness that is killed takes its cells along, and they their guests. Failing only loses that.
+    // A harness that is killed takes its cells along, and they their guests. Failing only loses
+    // that.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let arguments = Arguments::from_args();
     let trials = match std::env::var_os(PLAN_ENV).map(PathBuf::from) {

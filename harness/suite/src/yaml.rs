@@ -33,7 +33,10 @@ impl<'de> Deserialize<'de> for Mechanisms {
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
                 }
             }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Mechanisms, A::Error> {
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> Result<Mechanisms, A::Error> {
                 let mut list = Vec::new();
                 while let Some(mechanism) = seq.next_element()? {
                     list.push(mechanism);

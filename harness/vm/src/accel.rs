@@ -72,7 +72,11 @@ impl From<VmError> for NoAnswer {
         // live.
         let ran = error.kind.is_kernel_death() || error.kind == ErrorKind::Guest;
         let is_of_kvm = !ran && error.kind != ErrorKind::Harness;
-        if is_of_kvm { NoAnswer::Failed(error.to_string()) } else { NoAnswer::Untried(error.to_string()) }
+        if is_of_kvm {
+            NoAnswer::Failed(error.to_string())
+        } else {
+            NoAnswer::Untried(error.to_string())
+        }
     }
 }
 
@@ -160,8 +164,10 @@ mod tests {
         let memory = dir.path().join("kvm.json");
         let fails = || Err(NoAnswer::Failed("it hung".to_owned()));
         let never = || -> Result<(), NoAnswer> { panic!("probed again") };
-        let tcg =
-            |fallback: Option<&str>| Choice { accel: Accel::Tcg, fallback: fallback.map(str::to_owned) };
+        let tcg = |fallback: Option<&str>| Choice {
+            accel: Accel::Tcg,
+            fallback: fallback.map(str::to_owned),
+        };
         let now = circumstances("a", true, "qemu");
 
         // A guest that was interrupted, or whose kernel died, proves nothing.
@@ -175,19 +181,30 @@ mod tests {
         let gave_up = ran(ErrorKind::Guest, "the agent gave up");
         for why in [NoAnswer::Untried("stopped".to_owned()), died.into(), gave_up.into()] {
             let untried = || Err(why.clone());
-            assert!(choose(Request::Auto, false, &memory, &now, untried).unwrap().fallback.is_some());
+            assert!(
+                choose(Request::Auto, false, &memory, &now, untried).unwrap().fallback.is_some()
+            );
             assert!(choose(Request::Only(Accel::Kvm), false, &memory, &now, untried).is_err());
             assert!(!memory.exists(), "{why}");
         }
         // --accel tcg: no probe.
-        assert_eq!(choose(Request::Only(Accel::Tcg), false, &memory, &now, never).unwrap(), tcg(None));
+        assert_eq!(
+            choose(Request::Only(Accel::Tcg), false, &memory, &now, never).unwrap(),
+            tcg(None)
+        );
         // Guests of another architecture: no probe.
         assert_eq!(choose(Request::Auto, true, &memory, &now, never).unwrap(), tcg(None));
         let refused = choose(Request::Only(Accel::Kvm), true, &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("the host's own architecture"), "{refused}");
         // A failure is a fallback with a reason, or an error with --accel kvm. It is stored.
-        assert_eq!(choose(Request::Auto, false, &memory, &now, fails).unwrap(), tcg(Some("it hung")));
-        assert_eq!(choose(Request::Auto, false, &memory, &now, never).unwrap(), tcg(Some("it hung")));
+        assert_eq!(
+            choose(Request::Auto, false, &memory, &now, fails).unwrap(),
+            tcg(Some("it hung"))
+        );
+        assert_eq!(
+            choose(Request::Auto, false, &memory, &now, never).unwrap(),
+            tcg(Some("it hung"))
+        );
         let refused = choose(Request::Only(Accel::Kvm), false, &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("it hung"));
         // Success is stored as well.
@@ -210,8 +227,10 @@ mod tests {
             circumstances("a", true, "qemu"),
             circumstances("a", false, "another-qemu"),
         ] {
-            choose(Request::Auto, false, &memory, &before, || Err(NoAnswer::Failed("no".to_owned())))
-                .unwrap();
+            choose(Request::Auto, false, &memory, &before, || {
+                Err(NoAnswer::Failed("no".to_owned()))
+            })
+            .unwrap();
             let choice = choose(Request::Auto, false, &memory, &now, || Ok(())).unwrap();
             assert_eq!(choice.accel, Accel::Kvm, "{now:?}");
         }

@@ -36,10 +36,13 @@ pub fn choose(
     named: bool,
     decide: impl FnOnce() -> Result<LbrFormat, NoHardware>,
 ) -> Result<Choice, NoHardware> {
-    const TAKE_TCG: &str = "virtual branch records need TCG, but --accel is kvm: --accel auto uses both";
+    const TAKE_TCG: &str =
+        "virtual branch records need TCG, but --accel is kvm: --accel auto uses both";
     let quietly = |source| Ok(Choice { source, fallback: None });
     match (request, accel) {
-        (Request::Virtual, Accel::Kvm) if named => return quietly(Source::None(TAKE_TCG.to_owned())),
+        (Request::Virtual, Accel::Kvm) if named => {
+            return quietly(Source::None(TAKE_TCG.to_owned()));
+        }
         (Request::Virtual, _) => return quietly(Source::Virtual),
         (Request::Auto, Accel::Tcg) if named => return quietly(Source::Virtual),
         (Request::Auto | Request::Hardware, _) => {}
@@ -49,8 +52,12 @@ pub fn choose(
         (Ok(_), Request::Hardware, Accel::Tcg) => Err(NoHardware::Kvm("--accel is tcg".to_owned())),
         (Ok(_), _, Accel::Tcg) => quietly(Source::Virtual),
         (Err(reason), Request::Hardware, _) => Err(reason),
-        (Err(reason), _, Accel::Kvm) if named => quietly(Source::None(format!("{reason}; {TAKE_TCG}"))),
-        (Err(reason), ..) => Ok(Choice { source: Source::Virtual, fallback: Some(reason.to_string()) }),
+        (Err(reason), _, Accel::Kvm) if named => {
+            quietly(Source::None(format!("{reason}; {TAKE_TCG}")))
+        }
+        (Err(reason), ..) => {
+            Ok(Choice { source: Source::Virtual, fallback: Some(reason.to_string()) })
+        }
     }
 }
 

@@ -43,10 +43,15 @@ impl Seen {
 }
 
 impl Console {
-    pub fn watch(from: PipeReader, log: fs::File, signals: SyncSender<Signal>) -> io::Result<Console> {
+    pub fn watch(
+        from: PipeReader,
+        log: fs::File,
+        signals: SyncSender<Signal>,
+    ) -> io::Result<Console> {
         let seen = Arc::new(Mutex::new(Seen::new()));
         let minds_warnings = Arc::new(AtomicBool::new(false));
-        let console = Console { seen: Arc::clone(&seen), minds_warnings: Arc::clone(&minds_warnings) };
+        let console =
+            Console { seen: Arc::clone(&seen), minds_warnings: Arc::clone(&minds_warnings) };
         let work = move || drain(from, log, &seen, &minds_warnings, &signals);
         thread::Builder::new().name("console".to_owned()).spawn(work)?;
         Ok(console)
@@ -112,7 +117,8 @@ fn drain(
         if text == UP {
             minds_warnings.store(true, Ordering::Relaxed);
         }
-        let warning = || minds_warnings.load(Ordering::Relaxed).then(|| death::warning(&text)).flatten();
+        let warning =
+            || minds_warnings.load(Ordering::Relaxed).then(|| death::warning(&text)).flatten();
         let death = death::detect(&text).or_else(warning);
         {
             let mut seen = lock(seen);
@@ -142,7 +148,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const WARNING: &str = "[    1.0] WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580";
+    const WARNING: &str =
+        "[    1.0] WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580";
 
     fn deaths(console: &str) -> usize {
         let (from, mut to) = io::pipe().unwrap();

@@ -117,7 +117,9 @@ fn is_bug(title: &str) -> bool {
 
 /// Recognizes a line of kernel/hung_task.c: `INFO: task NAME:PID blocked for more than N seconds.`
 fn is_hung_task(title: &str) -> bool {
-    title.contains("INFO: task ") && title.contains(" blocked ") && title.contains(" for more than ")
+    title.contains("INFO: task ")
+        && title.contains(" blocked ")
+        && title.contains(" for more than ")
 }
 
 /// Recognizes the head of every oops: `NAME: 0000 [#1] PREEMPT SMP`, with many names
@@ -166,7 +168,10 @@ mod tests {
         (log!("6.1-lives"), None),
         (log!("7.3-lives"), None),
         (log!("7.2-arm64-lives"), None),
-        (log!("7.2-arm64-panic"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
+        (
+            log!("7.2-arm64-panic"),
+            Some((Panic, "Kernel panic - not syncing: sysrq triggered crash")),
+        ),
         (
             log!("6.12-arm64-rcu_stall"),
             Some((RcuStall, "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:")),
@@ -174,9 +179,15 @@ mod tests {
         (log!("6.12-panic"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
         (
             log!("6.12-exit_agent"),
-            Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100")),
+            Some((
+                Panic,
+                "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
+            )),
         ),
-        (log!("6.12-rcu_stall"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),
+        (
+            log!("6.12-rcu_stall"),
+            Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:")),
+        ),
         (
             log!("6.12-no-root"),
             Some((
@@ -187,7 +198,10 @@ mod tests {
         ),
         (
             log!("6.12-init-crashes"),
-            Some((Panic, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b")),
+            Some((
+                Panic,
+                "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b",
+            )),
         ),
         (
             log!("6.12-out-of-memory"),
@@ -209,7 +223,10 @@ mod tests {
                  do_syscall_64+0x87/0x180",
             )),
         ),
-        (log!("6.12-null"), Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000"))),
+        (
+            log!("6.12-null"),
+            Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+        ),
         (
             log!("6.12-page-fault"),
             Some((Oops, "BUG: unable to handle page fault for address: ffffffffdeadf000")),
@@ -235,16 +252,28 @@ mod tests {
             )),
         ),
         (log!("6.1-double-fault"), Some((Oops, "traps: PANIC: double fault, error_code: 0x0"))),
-        (log!("6.1-null"), Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000"))),
+        (
+            log!("6.1-null"),
+            Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+        ),
         (log!("7.3-divide"), Some((Oops, "Oops: divide error: 0000 [#1] SMP NOPTI"))),
         (log!("7.3-bug"), Some((Oops, "kernel BUG at mm/usercopy.c:102!"))),
         (
             log!("6.12-soft-lockup"),
             Some((Lockup, "watchdog: BUG: soft lockup - CPU#0 stuck for 3s! [init:126]")),
         ),
-        (log!("7.3-rcu"), Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"))),
-        (log!("6.1-hung-task"), Some((HungTask, "INFO: task init:86 blocked for more than 2 seconds."))),
-        (log!("7.3-hung-task"), Some((HungTask, "INFO: task init:100 blocked for more than 2 seconds."))),
+        (
+            log!("7.3-rcu"),
+            Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:")),
+        ),
+        (
+            log!("6.1-hung-task"),
+            Some((HungTask, "INFO: task init:86 blocked for more than 2 seconds.")),
+        ),
+        (
+            log!("7.3-hung-task"),
+            Some((HungTask, "INFO: task init:100 blocked for more than 2 seconds.")),
+        ),
         (log!("6.1-warning"), None),
         (log!("7.3-warning"), None),
         (log!("6.12-process-protection-fault"), None),
@@ -266,13 +295,19 @@ mod tests {
     fn recognizes_lines_of_the_kernel_sources() {
         for (line, kind) in [
             // TCG has no performance counters and so detects no hard lockup.
-            ("[   10.0][    C1] watchdog: Watchdog detected hard LOCKUP on cpu 1", Some(ErrorKind::Lockup)),
+            (
+                "[   10.0][    C1] watchdog: Watchdog detected hard LOCKUP on cpu 1",
+                Some(ErrorKind::Lockup),
+            ),
             (
                 "[   31.2] BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for \
                  31s!",
                 Some(ErrorKind::Lockup),
             ),
-            ("[   24.0] rcu: INFO: rcu_preempt self-detected stall on CPU", Some(ErrorKind::RcuStall)),
+            (
+                "[   24.0] rcu: INFO: rcu_preempt self-detected stall on CPU",
+                Some(ErrorKind::RcuStall),
+            ),
             // Printed with rcu_normal_after_boot off, or after minutes.
             (
                 "[    9.9] rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: \
@@ -280,14 +315,23 @@ mod tests {
                 Some(ErrorKind::RcuStall),
             ),
             ("[  609.9] INFO: rcu_tasks detected stalls on tasks:", Some(ErrorKind::RcuStall)),
-            ("[  609.9] INFO: rcu_tasks_trace detected stalls on tasks:", Some(ErrorKind::RcuStall)),
+            (
+                "[  609.9] INFO: rcu_tasks_trace detected stalls on tasks:",
+                Some(ErrorKind::RcuStall),
+            ),
             (
                 "[    5.0][  T123] BUG: KASAN: slab-use-after-free in ftrace_set_hash+0x1/0x2",
                 Some(ErrorKind::Oops),
             ),
-            ("[    5.0] BUG: scheduling while atomic: tramplab-agent/1/0x00000002", Some(ErrorKind::Oops)),
+            (
+                "[    5.0] BUG: scheduling while atomic: tramplab-agent/1/0x00000002",
+                Some(ErrorKind::Oops),
+            ),
             ("[    5.0] [ BUG: Invalid wait context ]", Some(ErrorKind::Oops)),
-            ("[    5.0] BUG kmalloc-64 (Not tainted): Right Redzone overwritten", Some(ErrorKind::Oops)),
+            (
+                "[    5.0] BUG kmalloc-64 (Not tainted): Right Redzone overwritten",
+                Some(ErrorKind::Oops),
+            ),
             // arm64
             (
                 "[    5.0] Unable to handle kernel NULL pointer dereference at virtual address \
@@ -296,7 +340,10 @@ mod tests {
             ),
             ("[    5.0] Internal error: Oops: 0000000096000004 [#1] SMP", Some(ErrorKind::Oops)),
             // Not a death: a warning, a command line that names one, and the bugs of others.
-            ("[    5.0] WARNING: CPU: 0 PID: 1 at kernel/trace/ftrace.c:1 ftrace_bug+0x1/0x2", None),
+            (
+                "[    5.0] WARNING: CPU: 0 PID: 1 at kernel/trace/ftrace.c:1 ftrace_bug+0x1/0x2",
+                None,
+            ),
             ("[    0.0] Kernel command line: console=ttyS0 panic=-1 oops=panic", None),
             ("[    0.0] [Firmware Bug]: TSC doesn't count with P0 frequency!", None),
             ("[    0.4] ACPI BIOS Error (bug): Could not resolve symbol", None),
@@ -322,9 +369,15 @@ mod tests {
                  test_progs/91",
                 "WARNING: kernel/bpf/verifier.c:1 at ",
             ),
-            ("half a line[    9.1] WARNING: CPU: 0 PID: 9 at a.c:1 f+0x1/0x2", "WARNING: CPU: 0 PID: 9 at "),
+            (
+                "half a line[    9.1] WARNING: CPU: 0 PID: 9 at a.c:1 f+0x1/0x2",
+                "WARNING: CPU: 0 PID: 9 at ",
+            ),
             ("[    9.1] WARNING: suspicious RCU usage", "WARNING: suspicious RCU usage"),
-            ("[    1.0] UBSAN: shift-out-of-bounds in a.c:1:2", "UBSAN: shift-out-of-bounds in a.c:1:2"),
+            (
+                "[    1.0] UBSAN: shift-out-of-bounds in a.c:1:2",
+                "UBSAN: shift-out-of-bounds in a.c:1:2",
+            ),
         ] {
             assert!(first(log).is_some_and(|found| found.starts_with(title)), "{title}");
         }
@@ -380,8 +433,14 @@ mod tests {
     fn removes_time_stamps() {
         for (line, title) in [
             ("[    1.234567] Kernel panic - not syncing: x", "Kernel panic - not syncing: x"),
-            ("[    1.234567][    T1] Kernel panic - not syncing: x", "Kernel panic - not syncing: x"),
-            ("[    1.234567][    C0] Kernel panic - not syncing: x", "Kernel panic - not syncing: x"),
+            (
+                "[    1.234567][    T1] Kernel panic - not syncing: x",
+                "Kernel panic - not syncing: x",
+            ),
+            (
+                "[    1.234567][    C0] Kernel panic - not syncing: x",
+                "Kernel panic - not syncing: x",
+            ),
             ("Kernel panic - not syncing: x", "Kernel panic - not syncing: x"),
             ("[drm] BUG: x", "[drm] BUG: x"),
         ] {

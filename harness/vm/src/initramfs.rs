@@ -148,7 +148,8 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             path
         };
-        let (agent, first, second) = (file("agent", b"elf"), file("z.ko", b"ring"), file("a.ko", b"port"));
+        let (agent, first, second) =
+            (file("agent", b"elf"), file("z.ko", b"ring"), file("a.ko", b"port"));
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         build(&agent, &[first.clone(), second.clone()], &one).unwrap();
         let archive = fs::read(&one).unwrap();

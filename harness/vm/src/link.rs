@@ -29,7 +29,9 @@ impl Link {
         let input = stream.try_clone()?;
         let last_frame = Arc::new(Mutex::new(Instant::now()));
         let seen = Arc::clone(&last_frame);
-        thread::Builder::new().name("link".to_owned()).spawn(move || receive(input, &seen, &signals))?;
+        thread::Builder::new()
+            .name("link".to_owned())
+            .spawn(move || receive(input, &seen, &signals))?;
         Ok(Link { stream, last_frame })
     }
 
@@ -46,7 +48,11 @@ impl Link {
             self.stream.set_write_timeout(Some(left))?;
             match self.stream.write(rest) {
                 Ok(written) => rest = &rest[written..],
-                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                    ) => {}
                 Err(e) => return Err(e.into()),
             }
         }

@@ -277,8 +277,16 @@ mod tests {
         for (arch, accel, words) in [
             (Arch::X86_64, Accel::Tcg, ["-machine q35", "-accel tcg -cpu max", "console=ttyS0 "]),
             (Arch::X86_64, Accel::Kvm, ["-machine q35", "-accel kvm -cpu host", "console=ttyS0 "]),
-            (Arch::Arm64, Accel::Tcg, ["-machine virt", "-cpu max,pauth-impdef=on", "console=ttyAMA0 "]),
-            (Arch::Arm64, Accel::Kvm, ["gic-version=host", "-accel kvm -cpu host", "console=ttyAMA0 "]),
+            (
+                Arch::Arm64,
+                Accel::Tcg,
+                ["-machine virt", "-cpu max,pauth-impdef=on", "console=ttyAMA0 "],
+            ),
+            (
+                Arch::Arm64,
+                Accel::Kvm,
+                ["gic-version=host", "-accel kvm -cpu host", "console=ttyAMA0 "],
+            ),
         ] {
             let argv = argv(arch, accel, None);
             for part in words {

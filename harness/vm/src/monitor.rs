@@ -54,7 +54,8 @@ impl Monitor {
             .handshake()
             .map_err(|source| MonitorError::Refused { command: "qmp_capabilities", source })?;
         // Each page has its place in the file, and an empty page takes no space.
-        let mapped = MigrationCapabilityStatus { capability: MigrationCapability::mapped_ram, state: true };
+        let mapped =
+            MigrationCapabilityStatus { capability: MigrationCapability::mapped_ram, state: true };
         monitor.ask(&migrate_set_capabilities { capabilities: vec![mapped] })?;
         Ok(monitor)
     }

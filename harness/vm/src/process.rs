@@ -30,7 +30,8 @@ use tramplab_host::QemuProgram;
 
 /// The host's end, and the end that QEMU inherits. Neither has a name that could be left behind.
 pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
-    let (host, guest) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    let (host, guest) =
+        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     Ok((host.into(), guest))
 }
 

@@ -49,8 +49,10 @@ impl Vm {
             Ok(()) => {}
             Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
                 let waited = now.elapsed().as_secs();
-                return Err(self
-                    .link_failed(ErrorKind::Silence, &format!("the guest took no request for {waited} s")));
+                return Err(self.link_failed(
+                    ErrorKind::Silence,
+                    &format!("the guest took no request for {waited} s"),
+                ));
             }
             Err(error) => {
                 let message = format!("failed to send a request: {error}");
@@ -60,11 +62,14 @@ impl Vm {
         loop {
             match self.next_event(deadline, ErrorKind::Timeout, "the answer to a request")? {
                 Event::Reply { id: answered, result } if answered == id => return Ok(result),
-                Event::Output { id: of, text } if of == id && said.is_some() && Instant::now() < deadline => {
+                Event::Output { id: of, text }
+                    if of == id && said.is_some() && Instant::now() < deadline =>
+                {
                     said.as_mut().expect("asked before")(&text);
                 }
                 other => {
-                    let message = format!("expected the answer to request {id}, got {}", shown(&other));
+                    let message =
+                        format!("expected the answer to request {id}, got {}", shown(&other));
                     return Err(self.dead(ErrorKind::Protocol, message));
                 }
             }
@@ -106,7 +111,8 @@ impl Vm {
             }
             let quiet = now.duration_since(self.link.last_frame().max(self.console.last_line()));
             if quiet > self.silence {
-                let message = format!("neither heartbeat nor console line for {} s", quiet.as_secs());
+                let message =
+                    format!("neither heartbeat nor console line for {} s", quiet.as_secs());
                 return Err(self.dead(ErrorKind::Silence, message));
             }
         }

@@ -118,8 +118,11 @@ impl Shell<'_> {
         match session {
             Session::Terminal => {
                 let terminal = Terminal::take()?;
-                let mut qemu =
-                    Qemu::start_group(&command, home, Streams::Terminal(terminal.settings.clone()))?;
+                let mut qemu = Qemu::start_group(
+                    &command,
+                    home,
+                    Streams::Terminal(terminal.settings.clone()),
+                )?;
                 let ended = wait(&mut qemu, stop);
                 // Before `terminal` takes the terminal back.
                 qemu.kill();
@@ -155,7 +158,12 @@ impl Shell<'_> {
             }
         };
         let initrd = home.join("initramfs.cpio");
-        super::initramfs::build_shell(&init(spec.arch, line.as_deref()), busybox, modules, &initrd)?;
+        super::initramfs::build_shell(
+            &init(spec.arch, line.as_deref()),
+            busybox,
+            modules,
+            &initrd,
+        )?;
         let mut argv = machine::bare(spec);
         let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
         let mut kernel_line = machine::command_line(spec.arch, &spec.append);
@@ -272,8 +280,10 @@ impl Running {
                 return self.ended(None);
             }
             if Instant::now() > deadline {
-                let message =
-                    format!("the guest did not end within {} s, including its boot", within.as_secs());
+                let message = format!(
+                    "the guest did not end within {} s, including its boot",
+                    within.as_secs()
+                );
                 return Err(self.dead(ErrorKind::Timeout, message));
             }
             thread::sleep(POLL);
@@ -417,14 +427,16 @@ mod tests {
         ] {
             for (number, name) in PORTS.iter().enumerate() {
                 fs::create_dir_all(at(&format!("class/vport{number}"))).unwrap();
-                fs::write(at(&format!("class/vport{number}/name")), format!("tramplab.{name}\n")).unwrap();
+                fs::write(at(&format!("class/vport{number}/name")), format!("tramplab.{name}\n"))
+                    .unwrap();
             }
             let script = reporting(line)
                 .replace("/sys/class/virtio-ports", &at("class"))
                 .replace("/dev/$", &format!("{}/$", folder.path().display()));
             let status = Command::new("/bin/sh").args(["-c", &script]).status().unwrap();
             assert!(status.success(), "{line}");
-            let wrote = [0, 1, 2].map(|number| fs::read_to_string(at(&format!("vport{number}"))).unwrap());
+            let wrote =
+                [0, 1, 2].map(|number| fs::read_to_string(at(&format!("vport{number}"))).unwrap());
             assert_eq!(wrote, [out, err, code], "{line}");
         }
     }

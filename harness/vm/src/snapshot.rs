@@ -135,7 +135,8 @@ impl Snapshots {
             Monitor::open(monitor)?.save(&state)?;
             fs::copy(console_log, &console)?;
             let (ready, facts) = (ready.clone(), facts.clone());
-            let about = About { ready, facts, state: checksum(&state)?, console: checksum(&console)? };
+            let about =
+                About { ready, facts, state: checksum(&state)?, console: checksum(&console)? };
             fs::write(folder.join(ABOUT), serde_json::to_vec(&about).map_err(io::Error::from)?)?;
             Ok(())
         })?;

@@ -69,7 +69,8 @@ impl Vm {
             return Ok(found);
         }
         let started = Instant::now();
-        let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
+        let (ours, theirs) =
+            process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
         let mut vm = Vm::begin(spec, None, Some(theirs), started)?;
         vm.hear(spec, started)?;
         let facts = vm.facts()?;
@@ -146,8 +147,9 @@ impl Vm {
             Ok(Response::Facts(facts)) => {
                 let said = serde_json::to_vec(&facts).map_or(usize::MAX, |facts| facts.len());
                 if said > MOST_FACTS {
-                    let message =
-                        format!("the agent described the guest in {said} bytes, more than {MOST_FACTS}");
+                    let message = format!(
+                        "the agent described the guest in {said} bytes, more than {MOST_FACTS}"
+                    );
                     return Err(self.dead(ErrorKind::Protocol, message));
                 }
                 Ok(facts)
@@ -169,7 +171,9 @@ impl Vm {
                 return Err(self.dead(ErrorKind::Protocol, message));
             }
             // A command that needs the missing part reports it.
-            Err(error) => note(spec, &format!("kept, but the agent did not read all ahead: {error}")),
+            Err(error) => {
+                note(spec, &format!("kept, but the agent did not read all ahead: {error}"))
+            }
         }
         Ok(())
     }
@@ -186,7 +190,8 @@ impl Vm {
     /// Starts QEMU with a saved guest's state, and tells the agent the time and a random seed.
     fn restore(spec: &Spec, saved: &Saved) -> Result<Vm, VmError> {
         let started = Instant::now();
-        let (ours, theirs) = process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
+        let (ours, theirs) =
+            process::socket_pair().map_err(harness("create the monitor's socket pair"))?;
         let mut vm = Vm::begin(spec, Some(saved), Some(theirs), started)?;
         vm.console.mind_warnings();
         vm.silence = RESTORE;
@@ -204,7 +209,8 @@ impl Vm {
         // Silence counts from here: the agent could not speak before.
         vm.link.heard();
         let awake = Command::Awake { realtime_ns: now.as_nanos() as u64, seed };
-        vm.request(awake, RESTORE)?.map_err(|error| vm.dead(ErrorKind::Guest, error.to_string()))?;
+        vm.request(awake, RESTORE)?
+            .map_err(|error| vm.dead(ErrorKind::Guest, error.to_string()))?;
         vm.restored = true;
         vm.boot_time = started.elapsed();
         vm.silence = spec.deadlines.silence;
@@ -219,10 +225,12 @@ impl Vm {
         started: Instant,
     ) -> Result<Vm, VmError> {
         let (sender, signals) = mpsc::sync_channel(link::QUEUE);
-        let (console_host, console_guest) = process::pipe().map_err(harness("create the console's pipe"))?;
+        let (console_host, console_guest) =
+            process::pipe().map_err(harness("create the console's pipe"))?;
         let create = |name| {
             let path = spec.dir.join(name);
-            let file = fs::File::create(&path).map_err(harness(&format!("create {}", path.display())))?;
+            let file =
+                fs::File::create(&path).map_err(harness(&format!("create {}", path.display())))?;
             Ok((path, file))
         };
         let (_, mut console_log) = create(CONSOLE_LOG)?;
@@ -243,12 +251,19 @@ impl Vm {
                 let (link_host, link_guest) =
                     process::socket_pair().map_err(harness("create the agent's socket pair"))?;
                 let qemu_log = create("qemu.log")?;
-                let ends = Ends { console: &console_guest, link: &link_guest, monitor: monitor.as_ref() };
+                let ends =
+                    Ends { console: &console_guest, link: &link_guest, monitor: monitor.as_ref() };
                 let argv = machine::arguments(spec, &ends, start);
                 let program = spec.qemu.program.display();
                 let inherited = [console_guest, link_guest].into_iter().chain(monitor).collect();
-                let qemu = Qemu::start(&spec.qemu, &argv, qemu_log, inherited, (spec.memory_mib, spec.cpus))
-                    .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
+                let qemu = Qemu::start(
+                    &spec.qemu,
+                    &argv,
+                    qemu_log,
+                    inherited,
+                    (spec.memory_mib, spec.cpus),
+                )
+                .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
                 (qemu, link_host)
             }
             Some(virtme) => {
@@ -256,7 +271,10 @@ impl Vm {
                 virtme::start(spec, virtme, console_guest, started + spec.deadlines.boot).map_err(
                     |error| VmError {
                         kind: ErrorKind::QemuStart,
-                        message: format!("failed to start {}: {error}", virtme.vng.program.display()),
+                        message: format!(
+                            "failed to start {}: {error}",
+                            virtme.vng.program.display()
+                        ),
                         console_tail: tail(),
                         booted: false,
                     },

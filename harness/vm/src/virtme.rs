@@ -58,10 +58,9 @@ pub fn start(
     let listener = UnixListener::bind(home.path().join(SOCKET))?;
     listener.set_nonblocking(true)?;
     let mut command = virtme.vng.command(home.path());
-    let agent = virtme
-        .agent
-        .canonicalize()
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display())))?;
+    let agent = virtme.agent.canonicalize().map_err(|error| {
+        io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display()))
+    })?;
     command.args(arguments(spec, home.path(), Some(quoted(agent.as_os_str())))).current_dir("/");
     let mut qemu = Qemu::start_group(&command, home, Streams::Output(output))?;
     loop {
@@ -126,7 +125,12 @@ pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsS
     for word in own.into_iter().chain(asked).chain([PROGRAM_WORD]) {
         add(&["--append", &shell_words::quote(word)]);
     }
-    argv.extend(["--run".into(), home.join("kernel").into(), "--qemu".into(), home.join("qemu").into()]);
+    argv.extend([
+        "--run".into(),
+        home.join("kernel").into(),
+        "--qemu".into(),
+        home.join("qemu").into(),
+    ]);
     if let Some(program) = program {
         argv.extend(["--".into(), program]);
     }
@@ -226,7 +230,8 @@ mod tests {
         for (accel, kvm) in [(Accel::Tcg, " --disable-kvm"), (Accel::Kvm, "")] {
             let spec = Spec::example(Arch::X86_64, accel);
             let words = arguments(&spec, Path::new("/tmp/home"), Some("/a/agent".into()));
-            let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+            let text =
+                words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
             assert_eq!(
                 text,
                 format!(

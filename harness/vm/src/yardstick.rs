@@ -30,7 +30,8 @@ pub fn bare(spec: &Spec, busybox: &Path, limit: Duration) -> io::Result<Duration
     let log = spec.dir.join("bare.log");
     let output = fs::File::create(&log)?;
     let started = Instant::now();
-    let mut qemu = Qemu::start(&spec.qemu, &argv, (log, output), Vec::new(), (spec.memory_mib, spec.cpus))?;
+    let mut qemu =
+        Qemu::start(&spec.qemu, &argv, (log, output), Vec::new(), (spec.memory_mib, spec.cpus))?;
     ended(&mut qemu, started, limit)
 }
 
@@ -51,7 +52,9 @@ fn ended(qemu: &mut Qemu, started: Instant, limit: Duration) -> io::Result<Durat
     loop {
         match qemu.exited() {
             Some(status) if qemu.is_good_end(&status) => return Ok(started.elapsed()),
-            Some(status) => return Err(io::Error::other(format!("{} ended with {status}", qemu.name()))),
+            Some(status) => {
+                return Err(io::Error::other(format!("{} ended with {status}", qemu.name())));
+            }
             None if started.elapsed() > limit => {
                 let message = format!("{} did not end within {} s", qemu.name(), limit.as_secs());
                 return Err(io::Error::other(message));

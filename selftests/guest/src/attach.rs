@@ -5,9 +5,14 @@ use crate::rounds::Prepared;
 use tramplab_protocol::message::{AttachReply, AttachRequest, GuestError};
 
 /// Measures the rounds of a request, or as many as its budget allows.
-pub fn measure(request: &AttachRequest, prepared: &mut Prepared) -> Result<AttachReply, GuestError> {
+pub fn measure(
+    request: &AttachRequest,
+    prepared: &mut Prepared,
+) -> Result<AttachReply, GuestError> {
     let mut rounds = Vec::new();
-    while rounds.len() < request.rounds as usize && (rounds.is_empty() || prepared.stopped.is_none()) {
+    while rounds.len() < request.rounds as usize
+        && (rounds.is_empty() || prepared.stopped.is_none())
+    {
         rounds.push(prepared.timed_round()?);
     }
     let mechanism = request.mechanism;

@@ -22,12 +22,16 @@ pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
 }
 
 pub fn moment() -> Result<Moment, GuestError> {
-    let failed =
-        |error: io::Error| GuestError::Failed(format!("failed to read time and random number: {error}"));
+    let failed = |error: io::Error| {
+        GuestError::Failed(format!("failed to read time and random number: {error}"))
+    };
     let now = clock_gettime(ClockId::CLOCK_REALTIME).map_err(|errno| failed(errno.into()))?;
     let mut random = [0; 8];
     File::open(RANDOM).and_then(|mut device| device.read_exact(&mut random)).map_err(failed)?;
-    Ok(Moment { realtime_ns: Duration::from(now).as_nanos() as u64, random: u64::from_ne_bytes(random) })
+    Ok(Moment {
+        realtime_ns: Duration::from(now).as_nanos() as u64,
+        random: u64::from_ne_bytes(random),
+    })
 }
 
 const RANDOM: &str = "/dev/urandom";
@@ -51,9 +55,12 @@ nix::ioctl_none!(reseed, b'R', 0x07);
 
 /// Mixes the seed into the kernel's random numbers and restarts their generator from it.
 pub fn seed(seed: &[u8; SEED]) -> Result<(), GuestError> {
-    let failed = |error: io::Error| GuestError::Failed(format!("failed to seed the random numbers: {error}"));
+    let failed = |error: io::Error| {
+        GuestError::Failed(format!("failed to seed the random numbers: {error}"))
+    };
     let device = File::options().write(true).open(RANDOM).map_err(failed)?;
-    let pool = Pool { entropy_bits: 8 * SEED as libc::c_int, bytes: SEED as libc::c_int, buffer: *seed };
+    let pool =
+        Pool { entropy_bits: 8 * SEED as libc::c_int, bytes: SEED as libc::c_int, buffer: *seed };
     // SAFETY: the descriptor is open, and the structure has the length it states.
     unsafe { add_entropy(device.as_raw_fd(), &pool) }.map_err(|errno| failed(errno.into()))?;
     // SAFETY: it takes no argument.

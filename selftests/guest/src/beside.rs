@@ -62,7 +62,8 @@ impl FunctionTracer {
             ("current_tracer", "function", ErrorKind::InvalidInput),
         ] {
             let path = Path::new(&tracer.0).join(file);
-            fs::write(&path, text).map_err(|error| refused(&path.to_string_lossy(), &error, lacks))?;
+            fs::write(&path, text)
+                .map_err(|error| refused(&path.to_string_lossy(), &error, lacks))?;
         }
         Ok(tracer)
     }

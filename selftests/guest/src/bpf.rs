@@ -84,7 +84,9 @@ fn verdict(log: &str) -> String {
             || line.starts_with("verification time")
             || line.starts_with("stack depth")
             || line.starts_with("0: R1")
-            || line.split_once(": (").is_some_and(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()))
+            || line
+                .split_once(": (")
+                .is_some_and(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()))
     };
     log.lines()
         .rev()
@@ -178,7 +180,8 @@ pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     };
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: both outlive the call, and the length is the structure's.
-    let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
+    let result =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
     if result < 0 {
         return Err(BpfError::new("ask for a program's code", -result, ""));
     }
@@ -237,10 +240,16 @@ fn link_create(
     attach_type: u32,
     detail: LinkDetail,
 ) -> Result<OwnedFd, BpfError> {
-    let attr = LinkCreate { program: program.as_raw_fd() as u32, target, attach_type, flags: 0, detail };
+    let attr =
+        LinkCreate { program: program.as_raw_fd() as u32, target, attach_type, flags: 0, detail };
     // SAFETY: the attribute outlives the call; its pointers are borrowed by the callers.
     let fd = unsafe {
-        libc::syscall(libc::SYS_bpf, libbpf_sys::BPF_LINK_CREATE, &raw const attr, size_of::<LinkCreate>())
+        libc::syscall(
+            libc::SYS_bpf,
+            libbpf_sys::BPF_LINK_CREATE,
+            &raw const attr,
+            size_of::<LinkCreate>(),
+        )
     };
     owned(fd, "make a link")
 }
@@ -252,8 +261,13 @@ pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, B
 }
 
 /// Attaches a program to all functions with the given BTF ids.
-pub fn link_tracing_multi(program: BorrowedFd<'_>, attach_type: u32, ids: &[u32]) -> Result<Link, BpfError> {
-    let list = TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
+pub fn link_tracing_multi(
+    program: BorrowedFd<'_>,
+    attach_type: u32,
+    ids: &[u32],
+) -> Result<Link, BpfError> {
+    let list =
+        TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
     let mut detail = LinkDetail { none: [0; 4] };
     detail.tracing_multi = list;
     Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
@@ -295,15 +309,21 @@ pub struct KprobePmu {
 impl KprobePmu {
     /// Returns none if the kernel has no such PMU.
     pub fn find() -> Option<KprobePmu> {
-        let read =
-            |name: &str| fs::read_to_string(format!("/sys/bus/event_source/devices/kprobe/{name}")).ok();
+        let read = |name: &str| {
+            fs::read_to_string(format!("/sys/bus/event_source/devices/kprobe/{name}")).ok()
+        };
         let kind = read("type")?.trim().parse().ok()?;
         let return_bit = read("format/retprobe")?.trim().strip_prefix("config:")?.parse().ok()?;
         Some(KprobePmu { kind, return_bit })
     }
 
     /// Attaches a program to one function; to its exit if `exit`.
-    pub fn link(self, program: BorrowedFd<'_>, function: &str, exit: bool) -> Result<Link, BpfError> {
+    pub fn link(
+        self,
+        program: BorrowedFd<'_>,
+        function: &str,
+        exit: bool,
+    ) -> Result<Link, BpfError> {
         let function = c_string(function);
         let mut attr = libbpf_sys::perf_event_attr {
             type_: self.kind,
@@ -325,7 +345,11 @@ impl KprobePmu {
 }
 
 /// Opens an event for a thread (-1: all) on a CPU (-1: all).
-pub fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> Result<OwnedFd, BpfError> {
+pub fn perf_event_open(
+    attr: &libbpf_sys::perf_event_attr,
+    pid: i32,
+    cpu: i32,
+) -> Result<OwnedFd, BpfError> {
     // SAFETY: the attribute and its pointers outlive the call.
     let fd = unsafe {
         libc::syscall(
@@ -392,15 +416,20 @@ mod tests {
         for (log, expected) in [
             ("", ""),
             (
-                "JIT does not support fsession\nprocessed 0 insns (limit 1000000) max_states_per_insn 0\n",
+                "JIT does not support fsession\nprocessed 0 insns (limit 1000000) \
+                 max_states_per_insn 0\n",
                 "JIT does not support fsession",
             ),
             (
                 "func#0 @0\n0: R1=ctx() R10=fp0\n0: (85) call bpf_get_branch_snapshot#176\n\
-                 program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 1 insns (limit 1000000)\n",
+                 program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 1 \
+                 insns (limit 1000000)\n",
                 "program of this type cannot use helper bpf_get_branch_snapshot#176",
             ),
-            ("do_sys_open() is not modifiable\nprocessed 0 insns\n\0\0", "do_sys_open() is not modifiable"),
+            (
+                "do_sys_open() is not modifiable\nprocessed 0 insns\n\0\0",
+                "do_sys_open() is not modifiable",
+            ),
         ] {
             assert_eq!(verdict(log), expected);
         }
@@ -414,6 +443,8 @@ mod tests {
             guest(ENOTSUPP),
             GuestError::Unsupported("failed to make a link: not supported (ENOTSUPP)".to_owned())
         );
-        assert!(matches!(guest(libc::EINVAL), GuestError::Failed(reason) if reason.contains("EINVAL")));
+        assert!(
+            matches!(guest(libc::EINVAL), GuestError::Failed(reason) if reason.contains("EINVAL"))
+        );
     }
 }

@@ -7,7 +7,8 @@ const SECOND: u64 = 1_000_000_000;
 
 /// The monotonic clock, which times all measurements.
 pub fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.tv_sec() as u64 * SECOND + t.tv_nsec() as u64)
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |t| t.tv_sec() as u64 * SECOND + t.tv_nsec() as u64)
 }
 
 /// Seconds of guest time for a phase. None means no limit.
@@ -48,7 +49,9 @@ mod tests {
         ] {
             let start = 7;
             let deadline = Budget(seconds).from(start);
-            let done = (0..5).take_while(|done| deadline.allows(*done, start + *done as u64 * step)).count();
+            let done = (0..5)
+                .take_while(|done| deadline.allows(*done, start + *done as u64 * step))
+                .count();
             assert_eq!(done, expected, "5 steps of {step} ns within {seconds:?} s");
         }
     }

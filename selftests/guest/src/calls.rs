@@ -31,7 +31,8 @@ pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, Gues
     counting.during(calls).map_err(GuestError::failed)?;
     let traced = traced(calls);
     // Stop tracing in any case.
-    for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")] {
+    for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")]
+    {
         write(file, text)?;
     }
     let traceable = functions::available().map_err(GuestError::failed)?;
@@ -64,7 +65,9 @@ fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError
             return Ok(trace);
         }
     }
-    Err(GuestError::failed(format!("an interrupt disturbed each of {ATTEMPTS} attempts to trace {ROOT}")))
+    Err(GuestError::failed(format!(
+        "an interrupt disturbed each of {ATTEMPTS} attempts to trace {ROOT}"
+    )))
 }
 
 fn write(file: &str, text: &str) -> Result<(), GuestError> {

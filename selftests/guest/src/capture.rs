@@ -66,7 +66,8 @@ impl Capture {
                 log.trim_end()
             ))
         };
-        let mut object = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| refused(&error))?;
+        let mut object =
+            ObjectBuilder::default().open_memory(OBJECT).map_err(|error| refused(&error))?;
         for mut program in object.progs_mut() {
             // For this type libbpf does not look for BTF. The real type is set at load time.
             program.set_prog_type(ProgramType::Kprobe);
@@ -78,11 +79,15 @@ impl Capture {
         }
         let is_state = |name: &OsStr| name.to_string_lossy().ends_with(".bss");
         let map = object.maps().find(|map| is_state(map.name()));
-        let map =
-            map.ok_or_else(|| GuestError::failed("the capturing programs have no .bss"))?.as_libbpf_object();
+        let map = map
+            .ok_or_else(|| GuestError::failed("the capturing programs have no .bss"))?
+            .as_libbpf_object();
         // SAFETY: the map belongs to the object.
         let (fd, size) = unsafe {
-            (libbpf_sys::bpf_map__fd(map.as_ptr()), libbpf_sys::bpf_map__value_size(map.as_ptr()) as usize)
+            (
+                libbpf_sys::bpf_map__fd(map.as_ptr()),
+                libbpf_sys::bpf_map__value_size(map.as_ptr()) as usize,
+            )
         };
         if size != size_of::<State>() {
             return Err(GuestError::failed(format!(
@@ -91,7 +96,9 @@ impl Capture {
             )));
         }
         // SAFETY: `prepare` made the map, and the object lives.
-        let state = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(GuestError::failed)?;
+        let state = unsafe { BorrowedFd::borrow_raw(fd) }
+            .try_clone_to_owned()
+            .map_err(GuestError::failed)?;
         Ok(Capture { object, state })
     }
 
@@ -107,13 +114,17 @@ impl Capture {
         // Instructions are bytes. Without functions of this size in the file, the list is empty.
         let (instructions, functions, btf) = unsafe {
             let count = libbpf_sys::bpf_program__insn_cnt(program) as usize;
-            let instructions = slice::from_raw_parts(libbpf_sys::bpf_program__insns(program).cast(), count);
+            let instructions =
+                slice::from_raw_parts(libbpf_sys::bpf_program__insns(program).cast(), count);
             let (first, count) = (
                 libbpf_sys::bpf_program__func_info(program),
                 libbpf_sys::bpf_program__func_info_cnt(program),
             );
-            let functions =
-                if first.is_null() { &[] } else { slice::from_raw_parts(first.cast_const(), count as usize) };
+            let functions = if first.is_null() {
+                &[]
+            } else {
+                slice::from_raw_parts(first.cast_const(), count as usize)
+            };
             (instructions, functions, libbpf_sys::bpf_object__btf_fd(object))
         };
         // SAFETY: the object owns it.
@@ -121,7 +132,11 @@ impl Capture {
         let functions = btf.map(|btf| (btf, functions));
         method.load(target, Program { name: &name, instructions, functions }).map_err(|error| {
             let text = format!("the capturing program for {mechanism}: {error}");
-            if is_of_helper(&text) { GuestError::Unsupported(text) } else { GuestError::Failed(text) }
+            if is_of_helper(&text) {
+                GuestError::Unsupported(text)
+            } else {
+                GuestError::Failed(text)
+            }
         })
     }
 
@@ -179,7 +194,8 @@ impl State {
             let slot = run as usize % RUNS;
             let result = self.results[slot];
             let kept = usize::try_from(result).unwrap_or(0) / size_of::<Record>();
-            let entries = self.records[slot].iter().take(kept).map(|r| (r.from, r.to, r.flags)).collect();
+            let entries =
+                self.records[slot].iter().take(kept).map(|r| (r.from, r.to, r.flags)).collect();
             Snapshot { result, entries }
         };
         (first..self.runs).map(snapshot).collect()
@@ -209,10 +225,22 @@ mod tests {
         // kernel/bpf/verifier.c, check_helper_call(): before 6.0 and after, unknown and of the
         // wrong type.
         for (log, expected) in [
-            ("3: (85) call unknown#176\ninvalid func unknown#176\nprocessed 4 insns (limit 1000000)", true),
+            (
+                "3: (85) call unknown#176\ninvalid func unknown#176\nprocessed 4 insns (limit \
+                 1000000)",
+                true,
+            ),
             ("unknown func bpf_get_branch_snapshot#176", true),
-            ("program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 9 insns", true),
-            ("9: (85) call bpf_get_branch_snapshot#176\nR2 min value is negative\nprocessed 9 insns", false),
+            (
+                "program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 9 \
+                 insns",
+                true,
+            ),
+            (
+                "9: (85) call bpf_get_branch_snapshot#176\nR2 min value is negative\nprocessed 9 \
+                 insns",
+                false,
+            ),
             ("unknown func bpf_other#1764", false),
         ] {
             let error = BpfError::new("load a program", libc::EINVAL, log);

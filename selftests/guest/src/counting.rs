@@ -37,8 +37,9 @@ pub struct Counting([u8; SETUP_BYTES]);
 
 impl Counting {
     pub fn new(kallsyms: &Kallsyms, btf: &KernelBtf) -> Result<Counting, GuestError> {
-        let missing =
-            |what: &str| GuestError::Unsupported(format!("it has no {what}, which separates threads"));
+        let missing = |what: &str| {
+            GuestError::Unsupported(format!("it has no {what}, which separates threads"))
+        };
         let switch_to = kallsyms.unique(SWITCH).ok_or_else(|| missing(SWITCH))?;
         let (comm, pid) = btf.task_offsets().ok_or_else(|| missing("task_struct in its BTF"))?;
         let Range { start: entry_start, end: entry_end } = entries(kallsyms).map_err(missing)?;

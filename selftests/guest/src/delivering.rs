@@ -21,12 +21,15 @@ pub struct Delivering {
 
 impl Delivering {
     pub fn new(kallsyms: &Kallsyms, cpu: Cpu) -> Result<Delivering, GuestError> {
-        let missing = |what: &str| GuestError::Unsupported(format!("kallsyms has no (or no single) {what}"));
+        let missing =
+            |what: &str| GuestError::Unsupported(format!("kallsyms has no (or no single) {what}"));
         let stand_in = Box::new(kallsyms.unique(STAND_IN).unwrap_or(0));
         let stand_in_at = match kallsyms.of_kernel(KEY) {
             Some(key) => key,
             None if *stand_in != 0 => (&raw const *stand_in).expose_provenance() as u64,
-            None => return Err(missing(&format!("{KEY} (CONFIG_KALLSYMS_ALL), and no {STAND_IN}"))),
+            None => {
+                return Err(missing(&format!("{KEY} (CONFIG_KALLSYMS_ALL), and no {STAND_IN}")));
+            }
         };
         let bound = |name| kallsyms.of_kernel(name).ok_or_else(|| missing(name));
         let (text_start, text_end) = (bound("_stext")?, bound("_etext")?);

@@ -27,8 +27,9 @@ pub fn run(
     request: &ExecRequest,
     say: &mut dyn FnMut(String) -> Result<(), GuestError>,
 ) -> Result<ExecReply, GuestError> {
-    let failed =
-        |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        GuestError::Failed(format!("failed to {what}: {error}"))
+    };
     let [program, arguments @ ..] = request.argv.as_slice() else {
         return Err(GuestError::Failed("the request names no program".to_owned()));
     };
@@ -69,7 +70,10 @@ pub fn run(
             let timeout = PollTimeout::try_from(TICK).expect("a short time");
             match poll(&mut ready, timeout) {
                 Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => match output.read(&mut buffer).map_err(|error| failed("read its output", &error))? {
+                Ok(_) => match output
+                    .read(&mut buffer)
+                    .map_err(|error| failed("read its output", &error))?
+                {
                     0 => open = false,
                     length => lines.add(&buffer[..length], say)?,
                 },
@@ -183,7 +187,10 @@ impl Lines {
     }
 
     /// Sends the pending line.
-    fn end(&mut self, say: &mut dyn FnMut(String) -> Result<(), GuestError>) -> Result<(), GuestError> {
+    fn end(
+        &mut self,
+        say: &mut dyn FnMut(String) -> Result<(), GuestError>,
+    ) -> Result<(), GuestError> {
         let line = std::mem::take(&mut self.pending);
         let length = line.len() as u64;
         // Send whole lines only, as half a line could be misread. Later lines are dropped too.

@@ -29,16 +29,19 @@ pub fn explain(
     let (done, [attach, detach]) = match request.how {
         Explain::Sampled => {
             let mut watched = Sampled::new()?;
-            let done =
-                rounds(&request.attach, prepared, known, &mut |phase, work| watched.watch(phase, work))?;
-            let scheduler = done.names.function("__schedule").map(|symbol| symbol.start..symbol.end);
+            let done = rounds(&request.attach, prepared, known, &mut |phase, work| {
+                watched.watch(phase, work)
+            })?;
+            let scheduler =
+                done.names.function("__schedule").map(|symbol| symbol.start..symbol.end);
             let phases = watched.finish(scheduler.as_ref())?;
             (done, phases)
         }
         Explain::Exact => {
             let mut watched = Exact::new(known.symbols()?, known.btf()?)?;
-            let done =
-                rounds(&request.attach, prepared, known, &mut |phase, work| watched.watch(phase, work))?;
+            let done = rounds(&request.attach, prepared, known, &mut |phase, work| {
+                watched.watch(phase, work)
+            })?;
             (done, watched.finish())
         }
     };
@@ -176,7 +179,10 @@ impl Sampled {
     }
 
     /// Returns the replies for attaching and detaching.
-    fn finish(self, scheduler: Option<&std::ops::Range<u64>>) -> Result<[PhaseReply; 2], GuestError> {
+    fn finish(
+        self,
+        scheduler: Option<&std::ops::Range<u64>>,
+    ) -> Result<[PhaseReply; 2], GuestError> {
         let Sampled { thread, waiting, sampler, attach, detach } = self;
         let reply = |phase, Phased { wall_ns, cpu_ns, tally, mut stat }| {
             Ok::<_, GuestError>(PhaseReply {

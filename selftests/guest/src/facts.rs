@@ -17,15 +17,21 @@ const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
 /// `uname -r`, also used in the greeting.
 pub fn release() -> String {
-    uname().map_or_else(|_| "unknown".to_owned(), |names| names.release().to_string_lossy().into_owned())
+    uname().map_or_else(
+        |_| "unknown".to_owned(),
+        |names| names.release().to_string_lossy().into_owned(),
+    )
 }
 
 /// Collects the facts. Without BTF in the kernel, `btf` is none and the facts say so.
 pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
-    let failed =
-        |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        GuestError::Failed(format!("failed to {what}: {error}"))
+    };
     let names = uname().map_err(|errno| failed("ask for the kernel's name", &errno))?;
-    let read = |path: &str| fs::read_to_string(path).map_err(|error| failed(&format!("read {path}"), &error));
+    let read = |path: &str| {
+        fs::read_to_string(path).map_err(|error| failed(&format!("read {path}"), &error))
+    };
     let available = functions::available().unwrap_or_default();
     let (mut ftrace_functions, mut btf_functions) = (0, 0);
     for name in functions::image_functions(&available) {
@@ -89,7 +95,8 @@ mod tests {
 
     #[test]
     fn finds_memory_by_its_name() {
-        let meminfo = "MemTotal:         989080 kB\nMemFree:          935480 kB\nSlab:   930112 kB\n";
+        let meminfo =
+            "MemTotal:         989080 kB\nMemFree:          935480 kB\nSlab:   930112 kB\n";
         assert_eq!(memory_kib(meminfo, "MemTotal:"), 989_080);
         assert_eq!(memory_kib(meminfo, "Slab:"), 930_112);
         assert_eq!(memory_kib("", "MemTotal:"), 0);

@@ -91,12 +91,18 @@ pub fn injectable() -> String {
 
 /// The functions of the kernel image in a list of `NAME` or `NAME [MODULE]` lines.
 pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
-    list.lines().filter(|line| !line.ends_with(']')).filter_map(|line| line.split_whitespace().next())
+    list.lines()
+        .filter(|line| !line.ends_with(']'))
+        .filter_map(|line| line.split_whitespace().next())
 }
 
 /// All allowed functions in BTF, sorted by name. `btf_id` looks a function up. A function is
 /// included only if its name is unique in ftrace's list, in BTF and in kallsyms.
-pub fn candidates(available: &str, btf_id: impl Fn(&str) -> Option<u32>, kallsyms: &Kallsyms) -> Vec<Target> {
+pub fn candidates(
+    available: &str,
+    btf_id: impl Fn(&str) -> Option<u32>,
+    kallsyms: &Kallsyms,
+) -> Vec<Target> {
     let addresses = kallsyms.unique_addresses();
     let mut names: Vec<&str> = image_functions(available).filter(|name| !is_denied(name)).collect();
     names.sort_unstable();
@@ -114,13 +120,18 @@ pub fn candidates(available: &str, btf_id: impl Fn(&str) -> Option<u32>, kallsym
 /// Keeps the functions whose return value may be overridden.
 pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
     let injectable: HashSet<&str> = image_functions(injectable).collect();
-    targets.retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&*target.name));
+    targets
+        .retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&*target.name));
 }
 
 /// All allowed functions of the image, by name and address, for mechanisms that attach by address.
 /// They include functions that BTF does not describe, and namesakes. For a kernel without a list of
 /// addresses, they are the functions with a single address in kallsyms.
-pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kallsyms) -> Vec<Target> {
+pub fn by_address(
+    available: &str,
+    with_addresses: Option<&str>,
+    kallsyms: &Kallsyms,
+) -> Vec<Target> {
     let of_image = |line: &&str| !line.ends_with(']');
     let mut targets: Vec<Target> = match with_addresses {
         Some(list) => list
@@ -139,7 +150,11 @@ pub fn by_address(available: &str, with_addresses: Option<&str>, kallsyms: &Kall
             let addresses = kallsyms.unique_addresses();
             image_functions(available)
                 .filter_map(|name| {
-                    Some(Target { name: name.to_owned(), btf_id: 0, address: *addresses.get(name)? })
+                    Some(Target {
+                        name: name.to_owned(),
+                        btf_id: 0,
+                        address: *addresses.get(name)?,
+                    })
                 })
                 .collect()
         }
@@ -220,7 +235,8 @@ mod tests {
     /// No seed may prefer functions with similar names.
     #[test]
     fn orders_independently_of_the_names() {
-        let names = |prefix: &str| (0..1000).map(|number| format!("{prefix}{number}")).collect::<Vec<_>>();
+        let names =
+            |prefix: &str| (0..1000).map(|number| format!("{prefix}{number}")).collect::<Vec<_>>();
         let both = [names("__x64_sys_"), names("tcp_")].concat();
         for seed in 0..20 {
             let chosen = &ordered(both.clone(), seed)[..100];
@@ -261,8 +277,9 @@ mod tests {
         ]);
         // In order: chosen, not plain, denied, two in kallsyms, in a module, none in kallsyms,
         // listed twice, chosen, not in BTF.
-        let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n_etext [ext4]\n\
-                         begin_new_exec\nperf_trace_bpf_test_finish\nperf_trace_bpf_test_finish\n__set_task_comm\n\
+        let available = "perf_trace_bpf_trigger_tp\nentry_SYSCALL_64\nbpf_fentry_test1\nt_show\n\
+                         _etext [ext4]\nbegin_new_exec\nperf_trace_bpf_test_finish\n\
+                         perf_trace_bpf_test_finish\n__set_task_comm\n\
                          __x64_sys_fork\n";
         let named = |chosen: Vec<Target>| {
             chosen.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
@@ -278,7 +295,10 @@ mod tests {
         assert_eq!(named(plain()), [set_comm.clone(), trigger.clone()]);
         let all = named(candidates(available, |name| btf.traceable_function(name), &kallsyms));
         assert_eq!(all.len(), 3, "those that are not plain as well: {all:?}");
-        assert_eq!((&all[0], &all[1].0, &all[2]), (&set_comm, &"entry_SYSCALL_64".to_owned(), &trigger));
+        assert_eq!(
+            (&all[0], &all[1].0, &all[2]),
+            (&set_comm, &"entry_SYSCALL_64".to_owned(), &trigger)
+        );
         assert_eq!(injectable(""), []);
         assert_eq!(injectable("__set_task_comm\tERRNO\n"), [set_comm]);
     }
@@ -286,7 +306,8 @@ mod tests {
     #[test]
     fn lists_both_namesakes_by_address() {
         let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();
-        let available = "__set_task_comm\nt_show\nt_show\nrcu_read_unlock_strict\nvfs_read [fs]\nno_such\n";
+        let available =
+            "__set_task_comm\nt_show\nt_show\nrcu_read_unlock_strict\nvfs_read [fs]\nno_such\n";
         let with = "ffffffff81000014 t_show\nffffffff81000004 vfs_write\nffffffff81000024 t_show\n\
                     ffffffff81000034 rcu_read_unlock_strict\nffffffffc0000004 ext4_read [ext4]\n";
         let named = |targets: Vec<Target>| {
@@ -316,9 +337,13 @@ mod tests {
 
     #[test]
     fn denies_the_functions_of_the_tracer() {
-        for name in
-            ["__rcu_read_lock", "migrate_disable", "preempt_count_add", "rcu_read_unlock_strict", "do_exit"]
-        {
+        for name in [
+            "__rcu_read_lock",
+            "migrate_disable",
+            "preempt_count_add",
+            "rcu_read_unlock_strict",
+            "do_exit",
+        ] {
             assert!(is_denied(name), "{name}");
         }
         for name in ["vfs_read", "__x64_sys_read", "tcp_sendmsg", "security_file_open"] {

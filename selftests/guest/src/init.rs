@@ -66,8 +66,13 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
         // Fails if it exists or if its parent is a kernel file system; then the mount reports the
         // error.
         let _ = fs::create_dir_all(entry.target);
-        let mounted =
-            mount(Some(entry.source), entry.target, Some(entry.kind), MsFlags::empty(), None::<&str>);
+        let mounted = mount(
+            Some(entry.source),
+            entry.target,
+            Some(entry.kind),
+            MsFlags::empty(),
+            None::<&str>,
+        );
         match mounted {
             // The kernel may have mounted devtmpfs, and another init all of them.
             Ok(()) | Err(Errno::EBUSY) => {}
@@ -106,7 +111,9 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
 
 /// Opens the standard streams: an initramfs without /dev/console leaves the first process without.
 fn open_console() {
-    let Ok(console) = OpenOptions::new().read(true).write(true).open("/dev/console") else { return };
+    let Ok(console) = OpenOptions::new().read(true).write(true).open("/dev/console") else {
+        return;
+    };
     let _ = nix::unistd::dup2_stdin(&console);
     let _ = nix::unistd::dup2_stdout(&console);
     let _ = nix::unistd::dup2_stderr(&console);
@@ -119,10 +126,12 @@ fn load_modules() -> Result<(), InitError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(read(error)),
     };
-    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>().map_err(read)?;
+    let mut paths =
+        entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>().map_err(read)?;
     paths.sort();
     for path in paths {
-        let file = File::open(&path).map_err(|error| InitError::Read { path: path.clone(), error })?;
+        let file =
+            File::open(&path).map_err(|error| InitError::Read { path: path.clone(), error })?;
         match nix::kmod::finit_module(&file, c"", nix::kmod::ModuleInitFlags::empty()) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(InitError::Module { path, errno }),

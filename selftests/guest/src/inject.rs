@@ -45,11 +45,13 @@ pub enum After {
 pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
     // A line on the console, for tests that wait for the fault to begin.
     eprintln!("tramplab-agent: injecting the requested fault: {fault:?}");
-    let failed =
-        |what: &str, error: &dyn std::fmt::Display| GuestError::Failed(format!("failed to {what}: {error}"));
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        GuestError::Failed(format!("failed to {what}: {error}"))
+    };
     match fault {
         Fault::Panic => {
-            fs::write("/proc/sysrq-trigger", "c").map_err(|error| failed("crash the kernel", &error))?;
+            fs::write("/proc/sysrq-trigger", "c")
+                .map_err(|error| failed("crash the kernel", &error))?;
         }
         Fault::Oops => oops().map_err(|error| failed("bring about an oops", &error))?,
         Fault::Warning => warn().map_err(|error| failed("bring about a warning", &error))?,
@@ -83,7 +85,8 @@ pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
 
 fn a_frame() -> Result<Vec<u8>, GuestError> {
     let beat = Event::Heartbeat { uptime_ns: link::uptime_ns() };
-    frame::encode(&beat).map_err(|error| GuestError::Failed(format!("failed to make a frame: {error}")))
+    frame::encode(&beat)
+        .map_err(|error| GuestError::Failed(format!("failed to make a frame: {error}")))
 }
 
 type Failed = Box<dyn std::error::Error>;
@@ -96,7 +99,8 @@ fn answering(program: &str) -> Result<(Link, Object), Failed> {
     for mut other in open.progs_mut().filter(|other| other.name() != program) {
         other.set_autoload(false);
     }
-    let object = open.load().map_err(|error| format!("{error}; {}", libbpf_log::take().trim_end()))?;
+    let object =
+        open.load().map_err(|error| format!("{error}; {}", libbpf_log::take().trim_end()))?;
     let program = object.progs_mut().find(|found| found.name() == program);
     let link = program.ok_or("the object has no such program")?.attach_trace()?;
     Ok((link, object))

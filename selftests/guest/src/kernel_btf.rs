@@ -70,10 +70,13 @@ impl KernelBtf {
                 BtfKind::Enum if name == "bpf_attach_type" => {
                     let Ok(entry) = types::Enum::try_from(entry) else { continue };
                     let names = entry.iter().filter_map(|member| member.name);
-                    kernel.attach_types.extend(names.map(|name| name.to_string_lossy().into_owned()));
+                    kernel
+                        .attach_types
+                        .extend(names.map(|name| name.to_string_lossy().into_owned()));
                 }
                 BtfKind::Struct if name == "task_struct" => {
-                    kernel.task_offsets = types::Struct::try_from(entry).ok().and_then(task_offsets);
+                    kernel.task_offsets =
+                        types::Struct::try_from(entry).ok().and_then(task_offsets);
                 }
                 _ => {}
             }
@@ -93,7 +96,10 @@ impl KernelBtf {
         let function = |(id, (name, plain)): (usize, &(&str, bool))| {
             ((*name).to_owned(), Function { id: id as u32 + 1, plain: *plain, kfunc: false })
         };
-        KernelBtf { functions: functions.iter().enumerate().map(function).collect(), ..KernelBtf::default() }
+        KernelBtf {
+            functions: functions.iter().enumerate().map(function).collect(),
+            ..KernelBtf::default()
+        }
     }
 
     pub fn function(&self, name: &str) -> Option<u32> {
@@ -143,7 +149,8 @@ fn task_offsets(task: types::Struct<'_>) -> Option<(u32, u32)> {
 /// Returns true if arguments and result are few and fit registers. Trampolines refuse variable
 /// arguments, and some refuse structures by value.
 fn is_plain(btf: &Btf<'_>, function: BtfType<'_>) -> bool {
-    let prototype = function.next_type().and_then(|prototype| types::FuncProto::try_from(prototype).ok());
+    let prototype =
+        function.next_type().and_then(|prototype| types::FuncProto::try_from(prototype).ok());
     let Some(prototype) = prototype else { return false };
     let kind = |entry: BtfType<'_>| entry.skip_mods_and_typedefs().kind();
     let is_structure = |kind| matches!(kind, BtfKind::Struct | BtfKind::Union);
@@ -179,8 +186,12 @@ mod tests {
                 for parameter in parameters {
                     libbpf_sys::btf__add_func_param(self.0, c"".as_ptr(), *parameter);
                 }
-                libbpf_sys::btf__add_func(self.0, name.as_ptr(), libbpf_sys::BTF_FUNC_STATIC, prototype)
-                    as u32
+                libbpf_sys::btf__add_func(
+                    self.0,
+                    name.as_ptr(),
+                    libbpf_sys::BTF_FUNC_STATIC,
+                    prototype,
+                ) as u32
             }
         }
 
@@ -208,12 +219,18 @@ mod tests {
         let raw = writer.0;
         // SAFETY: the BTF is valid; libbpf copies the names.
         let (int, structure, typedef, tracepoint) = unsafe {
-            let int = libbpf_sys::btf__add_int(raw, c"int".as_ptr(), 4, libbpf_sys::BTF_INT_SIGNED as i32);
+            let int = libbpf_sys::btf__add_int(
+                raw,
+                c"int".as_ptr(),
+                4,
+                libbpf_sys::BTF_INT_SIGNED as i32,
+            );
             let structure = libbpf_sys::btf__add_struct(raw, c"tnum".as_ptr(), 16);
             let typedef = libbpf_sys::btf__add_typedef(raw, c"ZSTD_customMem".as_ptr(), structure);
             libbpf_sys::btf__add_enum(raw, c"bpf_attach_type".as_ptr(), 4);
             libbpf_sys::btf__add_enum_value(raw, c"BPF_TRACE_FENTRY".as_ptr(), 24);
-            let tracepoint = libbpf_sys::btf__add_typedef(raw, c"btf_trace_task_rename".as_ptr(), int);
+            let tracepoint =
+                libbpf_sys::btf__add_typedef(raw, c"btf_trace_task_rename".as_ptr(), int);
             (int, structure, typedef, tracepoint as u32)
         };
         let pointer = unsafe { libbpf_sys::btf__add_ptr(raw, structure) };
@@ -231,13 +248,15 @@ mod tests {
         writer.function("t_show", int, &[pointer]);
         let kfunc = writer.function("bpf_cpumask_first", int, &[pointer]);
         // SAFETY: the BTF is valid; libbpf copies the name.
-        let tag = unsafe { libbpf_sys::btf__add_decl_tag(raw, c"bpf_kfunc".as_ptr(), kfunc as i32, -1) };
+        let tag =
+            unsafe { libbpf_sys::btf__add_decl_tag(raw, c"bpf_kfunc".as_ptr(), kfunc as i32, -1) };
         assert!(tag > 0);
 
         let kernel = writer.read();
         assert_eq!(kernel.plain_function("vfs_read"), Some(plain));
         assert_eq!(kernel.plain_function("schedule"), Some(none));
-        for unfit in ["slab_fix", "tnum_bswap64", "ZSTD_createCDict_advanced2", "seven", "bpf_cpumask_first"]
+        for unfit in
+            ["slab_fix", "tnum_bswap64", "ZSTD_createCDict_advanced2", "seven", "bpf_cpumask_first"]
         {
             assert!(kernel.function(unfit).is_some(), "{unfit}");
             assert_eq!(kernel.plain_function(unfit), None, "{unfit}");
@@ -246,6 +265,9 @@ mod tests {
         assert!(kernel.traceable_function("seven").is_some());
         assert_eq!(kernel.function("t_show"), None, "two functions of one name");
         assert_eq!(kernel.tracepoints().collect::<Vec<_>>(), [("task_rename", tracepoint)]);
-        assert!(kernel.has_attach_type("BPF_TRACE_FENTRY") && !kernel.has_attach_type("BPF_TRACE_FSESSION"));
+        assert!(
+            kernel.has_attach_type("BPF_TRACE_FENTRY")
+                && !kernel.has_attach_type("BPF_TRACE_FSESSION")
+        );
     }
 }

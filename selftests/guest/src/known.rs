@@ -30,8 +30,10 @@ impl Known {
     pub fn prepare(&self) -> Result<(), GuestError> {
         let symbols = self.symbols()?;
         // Two files are enough if nothing changes meanwhile.
-        let rests =
-            [symbols.rest().map_err(GuestError::failed)?, symbols.rest().map_err(GuestError::failed)?];
+        let rests = [
+            symbols.rest().map_err(GuestError::failed)?,
+            symbols.rest().map_err(GuestError::failed)?,
+        ];
         self.rests.replace(rests.into());
         self.references()?;
         self.capture()?;
@@ -41,7 +43,9 @@ impl Known {
     }
 
     pub fn btf(&self) -> Result<&KernelBtf, GuestError> {
-        at_first(&self.btf, || KernelBtf::read().map_err(|error| GuestError::Unsupported(error.to_string())))
+        at_first(&self.btf, || {
+            KernelBtf::read().map_err(|error| GuestError::Unsupported(error.to_string()))
+        })
     }
 
     /// The kernel's symbols. Those that come and go are as of some moment.
@@ -73,14 +77,18 @@ impl Known {
     /// The functions that every mechanism but fmod_ret may attach to.
     pub fn plain(&self) -> Result<&[Target], GuestError> {
         let plain = at_first(&self.plain, || {
-            let (available, btf) = (functions::available().map_err(GuestError::failed)?, self.btf()?);
+            let (available, btf) =
+                (functions::available().map_err(GuestError::failed)?, self.btf()?);
             Ok(functions::candidates(&available, |name| btf.plain_function(name), self.symbols()?))
         });
         plain.map(Vec::as_slice)
     }
 }
 
-fn at_first<T>(cell: &OnceCell<T>, read: impl FnOnce() -> Result<T, GuestError>) -> Result<&T, GuestError> {
+fn at_first<T>(
+    cell: &OnceCell<T>,
+    read: impl FnOnce() -> Result<T, GuestError>,
+) -> Result<&T, GuestError> {
     match cell.get() {
         Some(known) => Ok(known),
         None => read().map(|new| cell.get_or_init(|| new)),

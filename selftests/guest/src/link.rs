@@ -106,7 +106,8 @@ fn find_port() -> Result<PathBuf, LinkError> {
             found.push(name.trim_end().to_owned());
         }
         if start.elapsed() > PORT_DEADLINE {
-            let found = if found.is_empty() { "no port at all".to_owned() } else { found.join(", ") };
+            let found =
+                if found.is_empty() { "no port at all".to_owned() } else { found.join(", ") };
             return Err(LinkError::NoPort { found });
         }
         thread::sleep(POLL);
@@ -169,7 +170,8 @@ fn beat(state: &(Mutex<Beating>, Condvar), events: &Events) {
                 if let Err(error) = events.send(&Event::Heartbeat { uptime_ns: uptime_ns() }) {
                     eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
                 }
-                let wait = changed.wait_timeout_while(lock(state), BEAT, |beating| *beating == Beating::On);
+                let wait = changed
+                    .wait_timeout_while(lock(state), BEAT, |beating| *beating == Beating::On);
                 wait.unwrap_or_else(|poisoned| poisoned.into_inner()).0
             }
             Beating::Holding => {

@@ -45,8 +45,8 @@ use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{
-    AGENT_NAME, AttachRequest, Command, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request, Response, Symbol,
-    UP, VERSION,
+    AGENT_NAME, AttachRequest, Command, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
+    Response, Symbol, UP, VERSION,
 };
 
 /// The measuring vCPU: the recorder watches it, and programs take the snapshot on it.
@@ -55,7 +55,8 @@ const MEASURING_CPU: usize = 0;
 #[derive(Debug, thiserror::Error)]
 enum AgentError {
     #[error(
-        "the agent takes over the whole machine: it runs only as process 1, or with {PROGRAM_WORD} on \
+        "the agent takes over the whole machine: it runs only as process 1, or with {PROGRAM_WORD} \
+         on \
          the kernel's command line"
     )]
     NotInit,
@@ -110,8 +111,14 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     if role == Role::Init {
         eprintln!("{UP}");
     }
-    let mut agent =
-        Agent { known: Known::default(), attached: None, prepared: None, names: None, left: 0, line: None };
+    let mut agent = Agent {
+        known: Known::default(),
+        attached: None,
+        prepared: None,
+        names: None,
+        left: 0,
+        line: None,
+    };
     let mut answers = Answers::default();
     let orders = match role {
         Role::Init => orders::read()?,
@@ -120,14 +127,18 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     };
     for command in orders {
         pin_or_say();
-        let result = guarded(|| agent.execute(0, command.clone())).and_then(|outcome| match outcome {
-            Outcome::Reply(response) => Ok(*response),
-            Outcome::Silence => Err(GuestError::Failed("a silence cannot be an order".to_owned())),
-        });
+        let result =
+            guarded(|| agent.execute(0, command.clone())).and_then(|outcome| match outcome {
+                Outcome::Reply(response) => Ok(*response),
+                Outcome::Silence => {
+                    Err(GuestError::Failed("a silence cannot be an order".to_owned()))
+                }
+            });
         answers.add(command, Answer { result, names: agent.names.take() });
     }
     let (mut requests, events) = link::open()?;
-    let ready = Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
+    let ready =
+        Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
     events.send(&ready).map_err(LinkError::Frame)?;
     let heartbeat = Heartbeat::start(events.clone()).map_err(AgentError::Heartbeat)?;
     // After the heartbeat's thread has started, which would inherit it.
@@ -239,12 +250,14 @@ impl Agent {
                 Response::Done
             }
             Command::Attach(request) => {
-                let reply = self.rounds(&request, |prepared, _| attach::measure(&request, prepared))?;
+                let reply =
+                    self.rounds(&request, |prepared, _| attach::measure(&request, prepared))?;
                 Response::Attach(reply)
             }
             Command::Explain(request) => {
-                let explained =
-                    |prepared: &mut Prepared, known: &Known| explain::explain(&request, prepared, known);
+                let explained = |prepared: &mut Prepared, known: &Known| {
+                    explain::explain(&request, prepared, known)
+                };
                 let (reply, names) = self.rounds(&request.attach, explained)?;
                 self.names = Some(names);
                 Response::Explain(Box::new(reply))
@@ -252,7 +265,8 @@ impl Agent {
             Command::Trigger(request) => {
                 self.release();
                 let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
-                let (reply, attached, names) = trigger_cost::measure(&request, &self.known, heartbeat)?;
+                let (reply, attached, names) =
+                    trigger_cost::measure(&request, &self.known, heartbeat)?;
                 self.attached = Some(Box::new(attached));
                 self.names = Some(names);
                 Response::Trigger(reply)
@@ -265,10 +279,14 @@ impl Agent {
                 let line = self.line("a program")?;
                 let mut say = |text| {
                     let said = line.events.send(&Event::Output { id, text });
-                    said.map_err(|error| GuestError::Failed(format!("failed to talk to the host: {error}")))
+                    said.map_err(|error| {
+                        GuestError::Failed(format!("failed to talk to the host: {error}"))
+                    })
                 };
-                let _posing =
-                    request.deliver.map(|cpu| posing::Posing::begin(cpu, &self.known)).transpose()?;
+                let _posing = request
+                    .deliver
+                    .map(|cpu| posing::Posing::begin(cpu, &self.known))
+                    .transpose()?;
                 Response::Exec(exec::run(&request, &mut say)?)
             }
             Command::Inject(fault) => {
@@ -330,6 +348,9 @@ mod tests {
     fn reports_a_panic_as_a_failed_command() {
         let index = 3;
         let result: Result<(), _> = guarded(|| panic!("index {index} is out of range"));
-        assert_eq!(result, Err(GuestError::Failed("the agent panicked: index 3 is out of range".to_owned())));
+        assert_eq!(
+            result,
+            Err(GuestError::Failed("the agent panicked: index 3 is out of range".to_owned()))
+        );
     }
 }

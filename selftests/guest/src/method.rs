@@ -36,33 +36,47 @@ const BPF_TRACE_FSESSION_MULTI: u32 = 61;
 fn uapi(mechanism: Mechanism) -> Uapi {
     use libbpf_sys::*;
     const TRAMPOLINE: &str = "BPF_JIT, DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
-    const TRACING_MULTI: &str = "BPF_JIT, DYNAMIC_FTRACE_WITH_DIRECT_CALLS, HAVE_SINGLE_FTRACE_DIRECT_OPS";
+    const TRACING_MULTI: &str =
+        "BPF_JIT, DYNAMIC_FTRACE_WITH_DIRECT_CALLS, HAVE_SINGLE_FTRACE_DIRECT_OPS";
     const KPROBE: &str = "KPROBE_EVENTS, BPF_EVENTS";
     const FPROBE: &str = "FPROBE, BPF_EVENTS";
     const TRACEPOINT: &str = "TRACEPOINTS, BPF_EVENTS";
     let (program, attach, enumerator, options) = match mechanism {
-        Mechanism::Fentry => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY", TRAMPOLINE),
+        Mechanism::Fentry => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY", TRAMPOLINE)
+        }
         Mechanism::Fexit => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT, "BPF_TRACE_FEXIT", TRAMPOLINE),
-        Mechanism::FmodRet => (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN", TRAMPOLINE),
-        Mechanism::Fsession => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION", TRAMPOLINE),
+        Mechanism::FmodRet => {
+            (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN", TRAMPOLINE)
+        }
+        Mechanism::Fsession => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION", TRAMPOLINE)
+        }
         Mechanism::FentryMulti => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY_MULTI, "BPF_TRACE_FENTRY_MULTI", TRACING_MULTI)
         }
         Mechanism::FexitMulti => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT_MULTI, "BPF_TRACE_FEXIT_MULTI", TRACING_MULTI)
         }
-        Mechanism::FsessionMulti => {
-            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION_MULTI, "BPF_TRACE_FSESSION_MULTI", TRACING_MULTI)
-        }
+        Mechanism::FsessionMulti => (
+            BPF_PROG_TYPE_TRACING,
+            BPF_TRACE_FSESSION_MULTI,
+            "BPF_TRACE_FSESSION_MULTI",
+            TRACING_MULTI,
+        ),
         // Programs for perf events have no attach type of their own. The enumerator is the link's.
-        Mechanism::Kprobe | Mechanism::Kretprobe => (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", KPROBE),
+        Mechanism::Kprobe | Mechanism::Kretprobe => {
+            (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", KPROBE)
+        }
         Mechanism::KprobeMulti | Mechanism::KretprobeMulti => {
             (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_MULTI, "BPF_TRACE_KPROBE_MULTI", FPROBE)
         }
         Mechanism::KprobeSession => {
             (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_SESSION, "BPF_TRACE_KPROBE_SESSION", FPROBE)
         }
-        Mechanism::TpBtf => (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP", TRACEPOINT),
+        Mechanism::TpBtf => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP", TRACEPOINT)
+        }
         Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT),
     };
     Uapi { program, attach, enumerator, options }
@@ -81,8 +95,10 @@ impl Method {
     pub fn new(mechanism: Mechanism, btf: &KernelBtf) -> Result<Method, GuestError> {
         let uapi = uapi(mechanism);
         if !btf.has_attach_type(uapi.enumerator) {
-            let reason =
-                format!("{mechanism} needs the attach type {}, which its BTF does not have", uapi.enumerator);
+            let reason = format!(
+                "{mechanism} needs the attach type {}, which its BTF does not have",
+                uapi.enumerator
+            );
             return Err(GuestError::Unsupported(reason));
         }
         let pmu = match mechanism {
@@ -105,7 +121,10 @@ impl Method {
 
     /// Returns true if the mechanism takes a list of addresses instead of BTF ids or names.
     pub fn attaches_by_address(mechanism: Mechanism) -> bool {
-        matches!(mechanism, Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
+        matches!(
+            mechanism,
+            Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession
+        )
     }
 
     /// Loads a program for a target.
@@ -150,7 +169,10 @@ impl Method {
         attach().map_err(|error: BpfError| {
             let text = format!("{} on {}: {error}", self.mechanism, target.name);
             if error.is_unsupported() {
-                GuestError::Unsupported(format!("{text} (requires the options {})", self.uapi.options))
+                GuestError::Unsupported(format!(
+                    "{text} (requires the options {})",
+                    self.uapi.options
+                ))
             } else {
                 GuestError::Failed(text)
             }
@@ -181,7 +203,9 @@ mod tests {
     #[test]
     fn names_the_attach_type_that_a_kernel_lacks() {
         for mechanism in Mechanism::ALL {
-            let Err(GuestError::Unsupported(reason)) = Method::new(mechanism, &KernelBtf::default()) else {
+            let Err(GuestError::Unsupported(reason)) =
+                Method::new(mechanism, &KernelBtf::default())
+            else {
                 panic!("{mechanism} accepted by a kernel that has nothing");
             };
             assert!(

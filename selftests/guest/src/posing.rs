@@ -40,7 +40,10 @@ impl Posing {
         bare_cpuinfo().map_err(|error| failed(&format!("mount over {CPUINFO}"), &error))?;
         libbpf_log::clear();
         let (object, link) = open_events().map_err(|error| {
-            failed("attach to perf_event_open", &format!("{error}; {}", libbpf_log::take().trim_end()))
+            failed(
+                "attach to perf_event_open",
+                &format!("{error}; {}", libbpf_log::take().trim_end()),
+            )
         })?;
         let setup = Delivering::new(known.symbols()?, cpu)?;
         Magic::Deliver.execute_with(setup.setup());
@@ -65,7 +68,8 @@ fn bare_cpuinfo() -> std::io::Result<()> {
 fn without_hypervisor(cpuinfo: &str) -> String {
     let line = |line: &str| match line.split_once(':') {
         Some((key, flags)) if key.trim_end() == "flags" => {
-            let flags: Vec<&str> = flags.split_whitespace().filter(|flag| *flag != "hypervisor").collect();
+            let flags: Vec<&str> =
+                flags.split_whitespace().filter(|flag| *flag != "hypervisor").collect();
             format!("{key}: {}\n", flags.join(" "))
         }
         _ => format!("{line}\n"),
@@ -79,8 +83,11 @@ fn open_events() -> Result<(Object, Link), libbpf_rs::Error> {
         .filter(|program| program.name() == PROGRAM)
         .for_each(|mut program| program.set_autoload(true));
     let object = open.load()?;
-    let link =
-        object.progs_mut().find(|program| program.name() == PROGRAM).expect("compiled in").attach_trace()?;
+    let link = object
+        .progs_mut()
+        .find(|program| program.name() == PROGRAM)
+        .expect("compiled in")
+        .attach_trace()?;
     Ok((object, link))
 }
 
@@ -90,10 +97,12 @@ mod tests {
 
     #[test]
     fn removes_only_the_hypervisor_flag() {
-        let text = "processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\nbugs\t\t: hypervisor\n\nprocessor\t: 1\nflags\t\t: fpu\n";
+        let text = "processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\nbugs\t\t: \
+                    hypervisor\n\nprocessor\t: 1\nflags\t\t: fpu\n";
         assert_eq!(
             without_hypervisor(text),
-            "processor\t: 0\nflags\t\t: fpu lahf_lm\nbugs\t\t: hypervisor\n\nprocessor\t: 1\nflags\t\t: fpu\n"
+            "processor\t: 0\nflags\t\t: fpu lahf_lm\nbugs\t\t: hypervisor\n\nprocessor\t: \
+             1\nflags\t\t: fpu\n"
         );
     }
 }

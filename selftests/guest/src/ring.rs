@@ -21,7 +21,9 @@ pub enum Record {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a record of {length} bytes and type {kind} at {position} of the perf ring buffer is malformed")]
+#[error(
+    "a record of {length} bytes and type {kind} at {position} of the perf ring buffer is malformed"
+)]
 pub struct RingError {
     position: u64,
     kind: u32,
@@ -87,13 +89,17 @@ fn parse(kind: u32, body: &[u8]) -> Option<Record> {
             let thread = u32_at(body, 4)?;
             let depth = usize::try_from(u64_at(body, 8)?).ok()?;
             let stack = body.get(16..)?.get(..depth.checked_mul(8)?)?;
-            let addresses =
-                stack.chunks_exact(8).map(|a| u64::from_ne_bytes(a.try_into().expect("eight bytes")));
+            let addresses = stack
+                .chunks_exact(8)
+                .map(|a| u64::from_ne_bytes(a.try_into().expect("eight bytes")));
             Record::Sample { thread, stack: addresses.filter(|a| *a < FIRST_CONTEXT).collect() }
         }
         libbpf_sys::PERF_RECORD_COMM => {
             let name = body.get(8..)?.split(|b| *b == 0).next()?;
-            Record::Command { thread: u32_at(body, 4)?, name: String::from_utf8_lossy(name).into_owned() }
+            Record::Command {
+                thread: u32_at(body, 4)?,
+                name: String::from_utf8_lossy(name).into_owned(),
+            }
         }
         libbpf_sys::PERF_RECORD_LOST => Record::Lost(u64_at(body, 8)?),
         _ => Record::Other,
@@ -185,7 +191,9 @@ mod tests {
         short[6] = 7;
         let mut long = sample(1, 1, &[1]);
         long[6] = 255;
-        for (what, bytes) in [("depth", lying), ("short", short), ("long", long), ("half", vec![0; 4])] {
+        for (what, bytes) in
+            [("depth", lying), ("short", short), ("long", long), ("half", vec![0; 4])]
+        {
             let mut ring = Ring { data: &bytes, tail: 0, head: bytes.len() as u64 };
             assert!(matches!(ring.next(), Some(Err(_))), "{what}");
             assert_eq!(ring.next(), None, "{what}");

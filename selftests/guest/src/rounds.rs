@@ -220,8 +220,11 @@ impl Prepared {
         })?;
         let functions = |links| if multi { links * self.targets.chosen.len() } else { links };
         let times = AttachRound { load_ns, attach_ns, detach_ns, memory_kib };
-        let loaded =
-            if self.method.program_per_target() { programs.len() } else { self.targets.chosen.len() };
+        let loaded = if self.method.program_per_target() {
+            programs.len()
+        } else {
+            self.targets.chosen.len()
+        };
         Ok(Round { times, loaded, attached: functions(made), detached: functions(closed), clean })
     }
 
@@ -232,7 +235,9 @@ impl Prepared {
         }
         let mut programs = Vec::with_capacity(self.targets.chosen.len());
         let deadline = budget.from(now_ns());
-        while programs.len() < self.targets.chosen.len() && deadline.allows(programs.len(), now_ns()) {
+        while programs.len() < self.targets.chosen.len()
+            && deadline.allows(programs.len(), now_ns())
+        {
             let index = programs.len();
             match self.method.load_empty(&self.targets.chosen[index]) {
                 Ok(program) => programs.push(program),
@@ -257,7 +262,8 @@ impl Prepared {
         loop {
             let index = links.len();
             let program_index = if self.method.program_per_target() { index } else { 0 };
-            let (Some(target), Some(program)) = (self.targets.chosen.get(index), programs.get(program_index))
+            let (Some(target), Some(program)) =
+                (self.targets.chosen.get(index), programs.get(program_index))
             else {
                 return Ok(());
             };

@@ -89,7 +89,10 @@ impl Sampler {
         // SAFETY: inside the mapping and aligned. The kernel writes the head; only this thread
         // writes the tail.
         let (head, tail) = unsafe {
-            (AtomicU64::from_ptr(&raw mut (*page).data_head), AtomicU64::from_ptr(&raw mut (*page).data_tail))
+            (
+                AtomicU64::from_ptr(&raw mut (*page).data_head),
+                AtomicU64::from_ptr(&raw mut (*page).data_tail),
+            )
         };
         let end = head.load(Ordering::Acquire);
         // SAFETY: the event is off, so the kernel writes nothing between tail and head.
@@ -116,7 +119,9 @@ impl Sampler {
 
     /// The merged samples, the most frequent stack first. `measured` is the thread to explain.
     pub fn finish(&self, tally: Tally, measured: u32) -> Samples {
-        let name = |thread: u32| self.commands.get(&thread).cloned().unwrap_or_else(|| format!(":{thread}"));
+        let name = |thread: u32| {
+            self.commands.get(&thread).cloned().unwrap_or_else(|| format!(":{thread}"))
+        };
         Samples {
             event: self.clock.name.to_owned(),
             period: self.clock.period,
@@ -142,8 +147,11 @@ impl Tally {
 
     /// Thread, stack and count, in a deterministic order.
     fn sorted(self) -> impl Iterator<Item = (u32, Vec<u64>, u64)> {
-        let mut stacks: Vec<_> =
-            self.stacks.into_iter().map(|((thread, stack), count)| (thread, stack, count)).collect();
+        let mut stacks: Vec<_> = self
+            .stacks
+            .into_iter()
+            .map(|((thread, stack), count)| (thread, stack, count))
+            .collect();
         stacks.sort_unstable_by(|a, b| b.2.cmp(&a.2).then_with(|| (a.0, &a.1).cmp(&(b.0, &b.1))));
         stacks.into_iter()
     }
@@ -192,14 +200,25 @@ mod tests {
     #[test]
     fn merges_equal_stacks_of_a_thread() {
         let mut tally = Tally::default();
-        for (thread, stack) in
-            [(1, vec![5, 6]), (7, vec![5, 6]), (1, vec![5]), (1, vec![5, 6]), (0, vec![9]), (1, vec![])]
-        {
+        for (thread, stack) in [
+            (1, vec![5, 6]),
+            (7, vec![5, 6]),
+            (1, vec![5]),
+            (1, vec![5, 6]),
+            (0, vec![9]),
+            (1, vec![]),
+        ] {
             tally.add(thread, stack);
         }
         assert_eq!(
             tally.sorted().collect::<Vec<_>>(),
-            [(1, vec![5, 6], 2), (0, vec![9], 1), (1, vec![], 1), (1, vec![5], 1), (7, vec![5, 6], 1)]
+            [
+                (1, vec![5, 6], 2),
+                (0, vec![9], 1),
+                (1, vec![], 1),
+                (1, vec![5], 1),
+                (7, vec![5, 6], 1)
+            ]
         );
     }
 

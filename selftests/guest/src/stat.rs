@@ -44,7 +44,8 @@ impl Stat {
                 size: size_of::<libbpf_sys::perf_event_attr>() as u32,
                 config: u64::from(event.config),
                 read_format: u64::from(
-                    libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
+                    libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED
+                        | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
                 ),
                 ..Default::default()
             };
@@ -54,8 +55,9 @@ impl Stat {
         };
         // The PMU that QEMU emulates for arm64 derives cycles from the time, and counting them
         // disturbs sampling by them.
-        let is_real =
-            |event: &&Event| cfg!(target_arch = "x86_64") || event.kind == libbpf_sys::PERF_TYPE_SOFTWARE;
+        let is_real = |event: &&Event| {
+            cfg!(target_arch = "x86_64") || event.kind == libbpf_sys::PERF_TYPE_SOFTWARE
+        };
         Stat(EVENTS.iter().filter(is_real).filter_map(open).collect())
     }
 
@@ -70,8 +72,8 @@ impl Stat {
             event.read_exact(&mut bytes).map_err(|error| {
                 GuestError::Failed(format!("failed to read the count of {name}: {error}"))
             })?;
-            let [count, enabled, running] =
-                [0, 8, 16].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+            let [count, enabled, running] = [0, 8, 16]
+                .map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
             counters.extend(scaled(name, count, enabled, running));
         }
         Ok(counters)
@@ -81,8 +83,13 @@ impl Stat {
 /// Extrapolates an event that shared its counter with others and counted for a part of the time, as
 /// perf does. Returns none if it never had the counter.
 fn scaled(name: &str, count: u64, enabled: u64, running: u64) -> Option<Counter> {
-    let whole = u128::from(count) * u128::from(enabled) / u128::from((running > 0).then_some(running)?);
-    Some(Counter { event: name.to_owned(), count: whole.try_into().ok()?, estimated: running < enabled })
+    let whole =
+        u128::from(count) * u128::from(enabled) / u128::from((running > 0).then_some(running)?);
+    Some(Counter {
+        event: name.to_owned(),
+        count: whole.try_into().ok()?,
+        estimated: running < enabled,
+    })
 }
 
 #[cfg(test)]
@@ -91,7 +98,8 @@ mod tests {
 
     #[test]
     fn extrapolates_a_count_of_a_part_of_the_time() {
-        let counter = |count, estimated| Some(Counter { event: "cycles".to_owned(), count, estimated });
+        let counter =
+            |count, estimated| Some(Counter { event: "cycles".to_owned(), count, estimated });
         assert_eq!(scaled("cycles", 1000, 50, 50), counter(1000, false));
         assert_eq!(scaled("cycles", 1000, 50, 20), counter(2500, true));
         assert_eq!(scaled("cycles", u64::MAX, 1 << 40, 1 << 40), counter(u64::MAX, false));

@@ -22,7 +22,11 @@ pub struct Targets {
 }
 
 impl Targets {
-    pub fn choose(mut candidates: Vec<Target>, wanted: Functions, seed: u64) -> Result<Targets, GuestError> {
+    pub fn choose(
+        mut candidates: Vec<Target>,
+        wanted: Functions,
+        seed: u64,
+    ) -> Result<Targets, GuestError> {
         functions::order(&mut candidates, seed);
         let spare = match wanted {
             Functions::All if candidates.is_empty() => return Err(too_few(0, 1)),
@@ -93,7 +97,11 @@ fn too_few(available: usize, wanted: usize) -> GuestError {
 /// The targets that a mechanism can be asked to attach to. For a number of functions only plain
 /// ones, so that all mechanisms but fmod_ret choose from the same list. For all functions every one
 /// that the kernel may accept.
-pub fn candidates(mechanism: Mechanism, wanted: Functions, known: &Known) -> Result<Vec<Target>, GuestError> {
+pub fn candidates(
+    mechanism: Mechanism,
+    wanted: Functions,
+    known: &Known,
+) -> Result<Vec<Target>, GuestError> {
     let (btf, symbols) = (known.btf()?, known.symbols()?);
     if mechanism.is_tracepoint() {
         return Ok(functions::tracepoints(btf));
@@ -105,7 +113,9 @@ pub fn candidates(mechanism: Mechanism, wanted: Functions, known: &Known) -> Res
             let addresses = functions::available_addresses();
             functions::by_address(&available()?, addresses.as_deref(), symbols)
         }
-        Functions::All => functions::candidates(&available()?, |name| btf.traceable_function(name), symbols),
+        Functions::All => {
+            functions::candidates(&available()?, |name| btf.traceable_function(name), symbols)
+        }
     };
     if mechanism == Mechanism::FmodRet {
         functions::keep_injectable(&mut found, &functions::injectable());
@@ -114,7 +124,10 @@ pub fn candidates(mechanism: Mechanism, wanted: Functions, known: &Known) -> Res
 }
 
 /// The items of a list that are refused by themselves, found by bisection.
-fn offenders<T: Copy, E>(items: &[T], accept: &mut impl FnMut(&[T]) -> Result<(), E>) -> Vec<(T, E)> {
+fn offenders<T: Copy, E>(
+    items: &[T],
+    accept: &mut impl FnMut(&[T]) -> Result<(), E>,
+) -> Vec<(T, E)> {
     match (accept(items), items) {
         (Ok(()), _) | (Err(_), []) => Vec::new(),
         (Err(error), [item]) => vec![(*item, error)],
@@ -135,7 +148,9 @@ mod tests {
     #[test]
     fn bisection_finds_exactly_the_offenders_in_few_tries() {
         let items: Vec<u32> = (0..1000).collect();
-        for bad in [vec![], vec![0], vec![999], vec![17, 18], (0..1000).step_by(100).collect::<Vec<_>>()] {
+        for bad in
+            [vec![], vec![0], vec![999], vec![17, 18], (0..1000).step_by(100).collect::<Vec<_>>()]
+        {
             let mut tries = 0;
             let found = offenders(&items, &mut |some| {
                 tries += 1;
@@ -149,7 +164,10 @@ mod tests {
     }
 
     fn named(names: &[&str]) -> Vec<Target> {
-        names.iter().map(|name| Target { name: (*name).to_owned(), btf_id: 1, address: 1 }).collect()
+        names
+            .iter()
+            .map(|name| Target { name: (*name).to_owned(), btf_id: 1, address: 1 })
+            .collect()
     }
 
     fn count(count: u32) -> Functions {
@@ -162,7 +180,8 @@ mod tests {
 
     #[test]
     fn reports_the_number_of_available_targets() {
-        let Err(GuestError::Unsupported(reason)) = Targets::choose(named(&["a", "b"]), count(3), 1) else {
+        let Err(GuestError::Unsupported(reason)) = Targets::choose(named(&["a", "b"]), count(3), 1)
+        else {
             panic!("three out of two");
         };
         assert_eq!(reason, "2 targets are available, 3 were asked for");

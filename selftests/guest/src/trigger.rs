@@ -55,7 +55,10 @@ impl Hit {
         let method = Method::new(mechanism, known.btf()?)?;
         let traced = Traced::of(mechanism, known)?;
         let function = known.reference(traced.function)?.ok_or_else(|| {
-            GuestError::Unsupported(format!("kallsyms has no (or no single) function {}", traced.function))
+            GuestError::Unsupported(format!(
+                "kallsyms has no (or no single) function {}",
+                traced.function
+            ))
         })?;
         // Attach the empty program first. A refusal of it is the kernel's answer about the
         // mechanism, not about the measured program. It also keeps the first attach of a boot out
@@ -71,8 +74,9 @@ impl Traced {
         let btf = known.btf()?;
         let missing = |what: &str| GuestError::Unsupported(format!("it has no {what}"));
         if mechanism.is_tracepoint() {
-            let btf_id =
-                btf.tracepoint(TRACEPOINT).ok_or_else(|| missing(&format!("tracepoint {TRACEPOINT}")))?;
+            let btf_id = btf
+                .tracepoint(TRACEPOINT)
+                .ok_or_else(|| missing(&format!("tracepoint {TRACEPOINT}")))?;
             let target = Target { name: TRACEPOINT.to_owned(), btf_id, address: 0 };
             return Ok(Traced { target, function: TRACEPOINT_FUNCTION, trigger: Trigger::Rename });
         }
@@ -96,9 +100,11 @@ impl Traced {
             Ok(program) => {
                 Ok(Traced { target, function: MODIFY_FUNCTION, trigger: Trigger::TestRun(program) })
             }
-            Err(_) => {
-                Ok(Traced { target: function(MODIFY_HOOK)?, function: MODIFY_HOOK, trigger: Trigger::Rename })
-            }
+            Err(_) => Ok(Traced {
+                target: function(MODIFY_HOOK)?,
+                function: MODIFY_HOOK,
+                trigger: Trigger::Rename,
+            }),
         }
     }
 }

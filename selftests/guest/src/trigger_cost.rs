@@ -61,7 +61,10 @@ pub fn measure(
     let names = known.names()?;
     let code = bpf::code(program.as_fd())?;
     let symbol = names.resolve(code.start).ok_or_else(|| {
-        GuestError::failed(format!("kallsyms has no name for the empty program at {:#x}", code.start))
+        GuestError::failed(format!(
+            "kallsyms has no name for the empty program at {:#x}",
+            code.start
+        ))
     })?;
     let reply = TriggerReply {
         mechanism,
@@ -79,7 +82,12 @@ pub fn measure(
 }
 
 /// Nanoseconds of `hits` hits. Warm-up hits come first, which run into code that was just patched.
-fn time(trigger: &Trigger, warmup: u32, hits: u32, heartbeat: Option<&Heartbeat>) -> Result<u64, BpfError> {
+fn time(
+    trigger: &Trigger,
+    warmup: u32,
+    hits: u32,
+    heartbeat: Option<&Heartbeat>,
+) -> Result<u64, BpfError> {
     let _held = heartbeat.map(Heartbeat::hold);
     trigger.pull_all(warmup)?;
     let start = Instant::now();

@@ -11,8 +11,12 @@ use std::sync::Once;
 
 const FOLDERS: [&str; 5] = ["/mnt", "/root", "/var/tmp", "/dev/shm", "/dev/pts"];
 
-const MOUNTS: [(&str, &str); 4] =
-    [("cgroup2", "/sys/fs/cgroup"), ("tmpfs", "/dev/shm"), ("devpts", "/dev/pts"), ("tmpfs", "/tmp")];
+const MOUNTS: [(&str, &str); 4] = [
+    ("cgroup2", "/sys/fs/cgroup"),
+    ("tmpfs", "/dev/shm"),
+    ("devpts", "/dev/pts"),
+    ("tmpfs", "/tmp"),
+];
 
 /// Runs once per guest. Prints the parts that a kernel lacks; programs that need them fail.
 pub fn prepare() {
@@ -44,6 +48,8 @@ fn loopback_up() -> nix::Result<()> {
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: the request outlives the call, which reads it.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) })
-        .map(drop)
+    Errno::result(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)
+    })
+    .map(drop)
 }

@@ -39,21 +39,29 @@ fn failed(what: impl std::fmt::Display) -> GuestError {
 impl Waiting {
     pub fn attach(thread: u32) -> Result<Waiting, GuestError> {
         libbpf_log::clear();
-        let refused = |error: libbpf_rs::Error| failed(format!("{error}; {}", libbpf_log::take().trim_end()));
+        let refused =
+            |error: libbpf_rs::Error| failed(format!("{error}; {}", libbpf_log::take().trim_end()));
         let object = ObjectBuilder::default()
             .open_memory(WAITING)
             .and_then(libbpf_rs::OpenObject::load)
             .map_err(refused)?;
         let map = |name: &str| {
             let map = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
-            MapHandle::try_from(&map.ok_or_else(|| failed(format!("it has no map {name}")))?).map_err(refused)
+            MapHandle::try_from(&map.ok_or_else(|| failed(format!("it has no map {name}")))?)
+                .map_err(refused)
         };
         let state = Mapping::new(map(".bss")?.as_fd(), size_of::<State>()).map_err(failed)?;
         // SAFETY: inside the mapping; the program is not attached yet.
         unsafe { (&raw mut (*state.as_ptr::<State>()).thread).write_volatile(thread) };
         let program = object.progs_mut().next().ok_or_else(|| failed("it has no program"))?;
         let link = program.attach().map_err(refused)?;
-        Ok(Waiting { state, waits: map("waits")?, stacks: map("stacks")?, _link: link, _object: object })
+        Ok(Waiting {
+            state,
+            waits: map("waits")?,
+            stacks: map("stacks")?,
+            _link: link,
+            _object: object,
+        })
     }
 
     pub fn start(&self, phase: u32) {
@@ -73,11 +81,16 @@ impl Waiting {
 
     /// All waits of a phase so far, longest first. Stacks begin in the switching function of the
     /// `scheduler`.
-    pub fn of_phase(&self, phase: u32, scheduler: Option<&Range<u64>>) -> Result<Vec<Wait>, GuestError> {
+    pub fn of_phase(
+        &self,
+        phase: u32,
+        scheduler: Option<&Range<u64>>,
+    ) -> Result<Vec<Wait>, GuestError> {
         let mut waits = Vec::new();
         for key in self.waits.keys() {
             let value = self.waits.lookup(&key, MapFlags::ANY).map_err(failed)?;
-            let ((of, id), (ns, count)) = (parse_key(&key)?, parse_value(value.as_deref().unwrap_or(&[]))?);
+            let ((of, id), (ns, count)) =
+                (parse_key(&key)?, parse_value(value.as_deref().unwrap_or(&[]))?);
             if of == phase {
                 waits.push(Wait { stack: from_scheduler(self.stack(id)?, scheduler), ns, count });
             }
@@ -89,8 +102,13 @@ impl Waiting {
     /// Empty if the stack is unknown.
     fn stack(&self, id: i32) -> Result<Vec<u64>, GuestError> {
         let Ok(id) = u32::try_from(id) else { return Ok(Vec::new()) };
-        let bytes = self.stacks.lookup(&id.to_ne_bytes(), MapFlags::ANY).map_err(failed)?.unwrap_or_default();
-        let addresses = bytes.chunks_exact(8).map(|a| u64::from_ne_bytes(a.try_into().expect("eight bytes")));
+        let bytes = self
+            .stacks
+            .lookup(&id.to_ne_bytes(), MapFlags::ANY)
+            .map_err(failed)?
+            .unwrap_or_default();
+        let addresses =
+            bytes.chunks_exact(8).map(|a| u64::from_ne_bytes(a.try_into().expect("eight bytes")));
         Ok(addresses.take_while(|address| *address != 0).collect())
     }
 }
@@ -138,10 +156,13 @@ mod tests {
         let object = ObjectBuilder::default().open_memory(WAITING).unwrap();
         let sizes: Vec<(String, u32, u32)> = object
             .maps()
-            .map(|map| (map.name().to_string_lossy().into_owned(), map.key_size(), map.value_size()))
+            .map(|map| {
+                (map.name().to_string_lossy().into_owned(), map.key_size(), map.value_size())
+            })
             .collect();
-        let size =
-            |name: &str| sizes.iter().find(|(n, ..)| n.ends_with(name)).map(|(_, key, value)| (*key, *value));
+        let size = |name: &str| {
+            sizes.iter().find(|(n, ..)| n.ends_with(name)).map(|(_, key, value)| (*key, *value))
+        };
         assert_eq!(size(".bss"), Some((4, size_of::<State>() as u32)));
         assert_eq!(size("waits"), Some((8, 16)));
         let key = [2u32.to_ne_bytes(), (-1i32).to_ne_bytes()].concat();

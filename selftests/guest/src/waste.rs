@@ -91,7 +91,10 @@ fn hits_under(
             )));
         }
         if after.cpu as usize != MEASURING_CPU {
-            return Err(GuestError::failed(format!("a hit was on CPU {}, not {MEASURING_CPU}", after.cpu)));
+            return Err(GuestError::failed(format!(
+                "a hit was on CPU {}, not {MEASURING_CPU}",
+                after.cpu
+            )));
         }
         snapshots.extend(after.newest(points));
     }
@@ -102,6 +105,8 @@ fn hits_under(
 fn depth() -> Option<u32> {
     let devices = fs::read_dir("/sys/bus/event_source/devices").ok()?.flatten();
     let cpus = devices.filter(|device| device.file_name().to_string_lossy().starts_with("cpu"));
-    cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("caps/branches")).ok()?.trim().parse().ok())
-        .max()
+    cpus.filter_map(|cpu| {
+        fs::read_to_string(cpu.path().join("caps/branches")).ok()?.trim().parse().ok()
+    })
+    .max()
 }

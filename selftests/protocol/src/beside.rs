@@ -80,7 +80,9 @@ impl From<Beside> for String {
 }
 
 /// A set of tracers; empty for most measurements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(from = "Vec<Beside>", into = "Vec<Beside>")]
 pub struct BesideSet(u16);
 
@@ -91,7 +93,10 @@ impl BesideSet {
 
     /// In attach order.
     pub fn iter(self) -> impl Iterator<Item = Beside> {
-        Beside::all().enumerate().filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, beside)| beside)
+        Beside::all()
+            .enumerate()
+            .filter(move |(bit, _)| self.0 & (1 << bit) != 0)
+            .map(|(_, beside)| beside)
     }
 
     /// The tracers that are BPF programs.
@@ -163,7 +168,11 @@ mod tests {
             (Fentry, RawTp, false),
             (TpBtf, Fentry, false),
         ] {
-            assert_eq!(Beside::Mechanism(beside).fits(measured), fits, "{beside} beside {measured}");
+            assert_eq!(
+                Beside::Mechanism(beside).fits(measured),
+                fits,
+                "{beside} beside {measured}"
+            );
             assert_eq!(Beside::FunctionTracer.fits(measured), !measured.is_tracepoint());
         }
     }
@@ -171,6 +180,9 @@ mod tests {
     #[test]
     fn lists_the_known_tracers_with_an_unknown_one() {
         let error = serde_json::from_str::<BesideSet>("[\"function\"]").unwrap_err().to_string();
-        assert!(error.contains("`function`") && error.contains("raw_tp, function_tracer"), "{error}");
+        assert!(
+            error.contains("`function`") && error.contains("raw_tp, function_tracer"),
+            "{error}"
+        );
     }
 }

@@ -37,9 +37,17 @@ pub const COMM_BYTES: usize = 16;
 
 impl Setup {
     pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        Setup { switch_to: word(0), entry_start: word(8), entry_end: word(16), comm: half(24), pid: half(28) }
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let half =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        Setup {
+            switch_to: word(0),
+            entry_start: word(8),
+            entry_end: word(16),
+            comm: half(24),
+            pid: half(28),
+        }
     }
 
     pub fn encode(&self) -> [u8; SETUP_BYTES] {
@@ -200,7 +208,8 @@ mod tests {
     use super::*;
 
     fn counts() -> Counts {
-        let path = |parent, to| CallPath { parent, thread: 0, from: 8, to, kind: Entered::Call, calls: 3 };
+        let path =
+            |parent, to| CallPath { parent, thread: 0, from: 8, to, kind: Entered::Call, calls: 3 };
         Counts {
             discontinuities: true,
             setup: true,
@@ -209,7 +218,12 @@ mod tests {
                 index: 1,
                 threads: vec![Thread { command: "swapper/1".to_owned(), pid: 0, measured: false }],
                 paths: vec![path(None, 0), path(Some(0), u64::MAX)],
-                blocks: vec![BlockCount { path: 1, start: u64::MAX, times: 1 << 40, instructions: 1 << 41 }],
+                blocks: vec![BlockCount {
+                    path: 1,
+                    start: u64::MAX,
+                    times: 1 << 40,
+                    instructions: 1 << 41,
+                }],
                 cut: 0,
             }],
         }

@@ -69,8 +69,10 @@ impl Setup {
     }
 
     pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let u16_at = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
+        let u64_at =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u16_at =
+            |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
         let depth = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
         Setup {
             stand_in_at: u64_at(0),
@@ -87,8 +89,11 @@ mod tests {
 
     #[test]
     fn keeps_the_layout_of_the_setup() {
-        let cpu =
-            Cpu { depth: 32, ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]), kept: Kinds::of(&[Kind::Ret]) };
+        let cpu = Cpu {
+            depth: 32,
+            ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]),
+            kept: Kinds::of(&[Kind::Ret]),
+        };
         let setup = Setup { stand_in_at: 1, text_start: 2, text_end: u64::MAX, cpu };
         assert_eq!(Setup::decode(&setup.encode()), setup);
         assert!(cpu.ring.contains(Kind::Interrupt) && !cpu.kept.contains(Kind::Interrupt));

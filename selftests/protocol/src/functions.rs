@@ -41,7 +41,9 @@ impl<'de> Deserialize<'de> for Functions {
             }
             fn visit_u64<E: de::Error>(self, count: u64) -> Result<Functions, E> {
                 let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
-                count.map(Functions::Count).ok_or_else(|| E::custom("expected a number of functions above 0"))
+                count
+                    .map(Functions::Count)
+                    .ok_or_else(|| E::custom("expected a number of functions above 0"))
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Functions, E> {
                 match text {
@@ -61,7 +63,9 @@ mod tests {
     #[test]
     fn accepts_a_number_or_all() {
         let count = |n| Functions::Count(NonZeroU32::new(n).unwrap());
-        for (text, functions) in [("1", count(1)), ("40000", count(40000)), ("\"all\"", Functions::All)] {
+        for (text, functions) in
+            [("1", count(1)), ("40000", count(40000)), ("\"all\"", Functions::All)]
+        {
             assert_eq!(serde_json::from_str::<Functions>(text).unwrap(), functions);
             assert_eq!(serde_json::to_string(&functions).unwrap(), text);
         }

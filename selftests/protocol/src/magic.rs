@@ -67,10 +67,18 @@ impl Magic {
         #[cfg(target_arch = "x86_64")]
         unsafe {
             match self {
-                Magic::Arm => asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54", in("rax") argument),
-                Magic::Disarm => asm!(".byte 0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54", in("rax") argument),
-                Magic::Profile => asm!(".byte 0x0f, 0x1f, 0x80, 0x03, 0x42, 0x72, 0x54", in("rax") argument),
-                Magic::Deliver => asm!(".byte 0x0f, 0x1f, 0x80, 0x04, 0x42, 0x72, 0x54", in("rax") argument),
+                Magic::Arm => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x42, 0x72, 0x54", in("rax") argument)
+                }
+                Magic::Disarm => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54", in("rax") argument)
+                }
+                Magic::Profile => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x03, 0x42, 0x72, 0x54", in("rax") argument)
+                }
+                Magic::Deliver => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x04, 0x42, 0x72, 0x54", in("rax") argument)
+                }
             }
         }
         // SAFETY: as above.

@@ -95,9 +95,10 @@ impl Mechanism {
     /// The points at which one hit runs the program, in order. A session program runs at both.
     pub fn points(self) -> &'static [Point] {
         match self {
-            Mechanism::Fexit | Mechanism::FexitMulti | Mechanism::Kretprobe | Mechanism::KretprobeMulti => {
-                &[Point::Exit]
-            }
+            Mechanism::Fexit
+            | Mechanism::FexitMulti
+            | Mechanism::Kretprobe
+            | Mechanism::KretprobeMulti => &[Point::Exit],
             Mechanism::Fsession | Mechanism::FsessionMulti | Mechanism::KprobeSession => {
                 &[Point::Entry, Point::Exit]
             }
@@ -159,7 +160,10 @@ impl FromStr for Mechanism {
     type Err = UnknownMechanism;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Mechanism::ALL.into_iter().find(|m| m.name() == name).ok_or_else(|| UnknownMechanism(name.to_owned()))
+        Mechanism::ALL
+            .into_iter()
+            .find(|m| m.name() == name)
+            .ok_or_else(|| UnknownMechanism(name.to_owned()))
     }
 }
 

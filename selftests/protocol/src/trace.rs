@@ -171,8 +171,10 @@ impl Trace {
             take(4)?;
             let total = u64_at(take(8)?);
             let kept = u64_at(take(8)?);
-            let length =
-                usize::try_from(kept).ok().and_then(|n| n.checked_mul(RECORD_BYTES)).ok_or_else(truncated)?;
+            let length = usize::try_from(kept)
+                .ok()
+                .and_then(|n| n.checked_mul(RECORD_BYTES))
+                .ok_or_else(truncated)?;
             let records = take(length)?
                 .chunks_exact(RECORD_BYTES)
                 .map(|r| {

@@ -40,9 +40,13 @@ pub enum CaptureError {
          or a trigger missed"
     )]
     Runs { runs: u64, expected: u64 },
-    #[error("{found} captures in the trace, expected {expected} ({hits} hits x {points} points){hint}")]
+    #[error(
+        "{found} captures in the trace, expected {expected} ({hits} hits x {points} points){hint}"
+    )]
     Count { found: usize, expected: u64, hits: u32, points: usize, hint: &'static str },
-    #[error("captures on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to one CPU")]
+    #[error(
+        "captures on vCPU {first} and on vCPU {second}: the guest's trigger is not bound to one CPU"
+    )]
     Vcpus { first: u32, second: u32 },
     #[error("hit {hit} ({point}) has no record that touches {function} [{start:#x}, {end:#x})")]
     Untouched { hit: usize, point: Point, function: String, start: u64, end: u64 },
@@ -60,7 +64,8 @@ pub fn lbr_waste(
     let clean = clean_hits(trace, symbols, reply)?;
     let formed = with_forms(&clean);
     let canonical = hit::most_frequent(&formed.iter().collect::<Vec<_>>(), |(_, digests)| digests);
-    let (first, digests) = canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
+    let (first, digests) =
+        canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
     let points = first.captures.iter().zip(digests).map(|(capture, digest)| CapturePoint {
         point: capture.point,
         wasted: waste::table(arch, &capture.records, &reply.function),
@@ -115,7 +120,11 @@ fn with_forms(hits: &[Hit]) -> Vec<(&Hit, Vec<String>)> {
 }
 
 /// Returns the hits without interrupts.
-fn clean_hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result<Vec<Hit>, CaptureError> {
+fn clean_hits(
+    trace: &Trace,
+    symbols: &Symbols,
+    reply: &LbrWasteReply,
+) -> Result<Vec<Hit>, CaptureError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
@@ -136,14 +145,18 @@ fn clean_hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result
             }
         }
     }
-    let count = |found, hint| CaptureError::Count { found, expected, hits: reply.hits, points, hint };
+    let count =
+        |found, hint| CaptureError::Count { found, expected, hits: reply.hits, points, hint };
     let Some((vcpu, records, snapshots)) = found else {
         return Err(count(0, "; no BPF program called the snapshot function"));
     };
     if snapshots.len() as u64 != expected {
         let dropped = vcpu.total > vcpu.records.len() as u64;
-        let hint =
-            if dropped { "; the recorder's ring was too small and dropped the oldest records" } else { "" };
+        let hint = if dropped {
+            "; the recorder's ring was too small and dropped the oldest records"
+        } else {
+            ""
+        };
         return Err(count(snapshots.len(), hint));
     }
     let mut hits = Vec::new();
@@ -160,8 +173,9 @@ fn clean_hits(trace: &Trace, symbols: &Symbols, reply: &LbrWasteReply) -> Result
         for (snapshot, &point) in group.iter().zip(&reply.points) {
             let records = named(&records, start, snapshot, symbols, &reply.function);
             let function = &reply.function;
-            let touched =
-                |r: &NamedRecord| waste::contains(function, &r.from) || waste::contains(function, &r.to);
+            let touched = |r: &NamedRecord| {
+                waste::contains(function, &r.from) || waste::contains(function, &r.to)
+            };
             if !records.iter().any(touched) {
                 let (function, start, end) = (function.name.clone(), function.start, function.end);
                 return Err(CaptureError::Untouched { hit: number, point, function, start, end });
@@ -186,14 +200,20 @@ pub(super) struct Snapshot {
 pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
     let (captures, helpers) = (symbols.starts(is_snapshot), symbols.starts(is_helper));
     let at = |is: &dyn Fn(&Record) -> bool| -> Vec<usize> {
-        records.iter().enumerate().filter(|(_, record)| is(record)).map(|(index, _)| index).collect()
+        records
+            .iter()
+            .enumerate()
+            .filter(|(_, record)| is(record))
+            .map(|(index, _)| index)
+            .collect()
     };
     // Search the records once each: a guest may enter many helpers and leave none.
     let is_one = |starts: &[u64], address: u64| starts.binary_search(&address).is_ok();
     let taken = at(&|record| is_one(&captures, record.to));
     let returns = at(&|r| r.kind == Kind::Ret && symbols.find(r.to).is_some_and(is_program));
-    let next =
-        |sorted: &[usize], index: usize| sorted.get(sorted.partition_point(|&at| at <= index)).copied();
+    let next = |sorted: &[usize], index: usize| {
+        sorted.get(sorted.partition_point(|&at| at <= index)).copied()
+    };
     let mut found = Vec::new();
     let mut index = 0;
     while let Some(record) = records.get(index) {
@@ -203,9 +223,10 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
             } else if is_one(&helpers, record.to) {
                 // The helper makes its static call before it branches. A call that left no record
                 // therefore stands right behind the helper's entry.
-                let within =
-                    next(&taken, index).filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));
-                let snapshot = Snapshot { index: within.unwrap_or(index), modelled: within.is_none() };
+                let within = next(&taken, index)
+                    .filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));
+                let snapshot =
+                    Snapshot { index: within.unwrap_or(index), modelled: within.is_none() };
                 index = snapshot.index;
                 found.push(snapshot);
             }
@@ -239,7 +260,10 @@ pub(super) fn is_driver(name: &str) -> bool {
 /// `previous_end`, where that hit ended, if there is none.
 fn trigger(records: &[Record], previous_end: usize, capture: usize) -> usize {
     let from_user = |record: &Record| record.kind == Kind::Syscall && !is_kernel(record.from);
-    records[previous_end..=capture].iter().rposition(from_user).map_or(previous_end, |i| previous_end + i)
+    records[previous_end..=capture]
+        .iter()
+        .rposition(from_user)
+        .map_or(previous_end, |i| previous_end + i)
 }
 
 /// Names the records from `start` to the snapshot; newest first.
@@ -253,10 +277,12 @@ fn named(
     let mut named = Vec::new();
     if snapshot.modelled {
         let helper = symbols.place(records[snapshot.index].to);
-        let target = Place { address: 0, symbol: Some(STATIC_CALL.to_owned()), module: None, offset: 0 };
+        let target =
+            Place { address: 0, symbol: Some(STATIC_CALL.to_owned()), module: None, offset: 0 };
         named.push(NamedRecord { from: helper, to: target, kind: Kind::Call, modelled: true });
     }
-    let touches = |r: &Record| [r.from, r.to].iter().any(|a| (function.start..function.end).contains(a));
+    let touches =
+        |r: &Record| [r.from, r.to].iter().any(|a| (function.start..function.end).contains(a));
     let mut touched = false;
     for record in records[start..=snapshot.index].iter().rev() {
         if named.len() >= KEPT && touched || named.len() >= FURTHEST {

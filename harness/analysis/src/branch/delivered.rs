@@ -47,7 +47,8 @@ pub fn delivered(
     symbols: &Symbols,
     reply: &LbrWasteReply,
 ) -> Result<Delivered, DeliveryError> {
-    let last = |vcpu: &VcpuTrace| Some((vcpu.records.clone(), snapshots(&vcpu.records, symbols).pop()?));
+    let last =
+        |vcpu: &VcpuTrace| Some((vcpu.records.clone(), snapshots(&vcpu.records, symbols).pop()?));
     let (records, snapshot) = trace.vcpus.iter().find_map(last).ok_or(DeliveryError::NoSnapshot)?;
     if snapshot.modelled && reply.snapshot_result == NO_DRIVER {
         return Err(DeliveryError::NoCall);
@@ -56,7 +57,12 @@ pub fn delivered(
     let newest_first: Vec<NamedRecord> = records[..=last_before(&records, snapshot.index)]
         .iter()
         .rev()
-        .map(|r| NamedRecord { from: place(r.from), to: place(r.to), kind: r.kind, modelled: false })
+        .map(|r| NamedRecord {
+            from: place(r.from),
+            to: place(r.to),
+            kind: r.kind,
+            modelled: false,
+        })
         .collect();
     let address = |place: Option<&Place>| place.map_or(0, |place| place.address);
     let mut expected: Vec<(u64, u64)> = model
@@ -76,7 +82,12 @@ pub fn delivered(
         Some((index, (&(from, to), &(trace_from, trace_to)))) => {
             Err(DeliveryError::Differs { index, from, to, trace_from, trace_to })
         }
-        None => Ok(Delivered { model: model.name().to_owned(), filter: filter.to_string(), depth, records }),
+        None => Ok(Delivered {
+            model: model.name().to_owned(),
+            filter: filter.to_string(),
+            depth,
+            records,
+        }),
     }
 }
 
@@ -85,7 +96,10 @@ pub fn delivered(
 fn last_before(records: &[Record], call: usize) -> usize {
     let function = records[call].to;
     let mut last = call;
-    while records.get(last + 1).is_some_and(|next| next.kind == Kind::Interrupt && next.from == function) {
+    while records
+        .get(last + 1)
+        .is_some_and(|next| next.kind == Kind::Interrupt && next.from == function)
+    {
         let returns = |record: &Record| record.kind == Kind::Iret && record.to == function;
         let Some(length) = records[last + 1..].iter().position(returns) else { break };
         last += 1 + length;
@@ -107,7 +121,12 @@ mod tests {
     const PROGRAM: u64 = 0xffff_ffff_c000_0000;
 
     fn symbol(name: &str, module: Option<&str>, start: u64) -> Symbol {
-        Symbol { name: name.to_owned(), module: module.map(str::to_owned), start, end: start + 0x100 }
+        Symbol {
+            name: name.to_owned(),
+            module: module.map(str::to_owned),
+            start,
+            end: start + 0x100,
+        }
     }
 
     fn symbols() -> Symbols {
@@ -177,7 +196,8 @@ mod tests {
         let call = records.iter().rposition(|r| r.to == STAND_IN).unwrap();
         let handler = KERNEL + 0x80;
         let r = |from, to, kind| Record { from, to, kind, instructions: 1 };
-        let interrupt = [r(STAND_IN, handler, Kind::Interrupt), r(handler + 8, STAND_IN, Kind::Iret)];
+        let interrupt =
+            [r(STAND_IN, handler, Kind::Interrupt), r(handler + 8, STAND_IN, Kind::Iret)];
         records.splice(call + 1..call + 1, [interrupt, interrupt].concat());
         let returned = (handler + 8, STAND_IN);
         let given = [returned, returned, NEWEST[0], (0, 0), (0, 0)];
@@ -200,7 +220,10 @@ mod tests {
         }
         let mut swapped = NEWEST;
         swapped.swap(1, 2);
-        assert!(matches!(compare(3, &reply(&swapped)), Err(DeliveryError::Differs { index: 1, .. })));
+        assert!(matches!(
+            compare(3, &reply(&swapped)),
+            Err(DeliveryError::Differs { index: 1, .. })
+        ));
     }
 
     #[test]
@@ -209,9 +232,15 @@ mod tests {
             let error = compare(3, &reply(&NEWEST[..length])).unwrap_err();
             assert!(matches!(error, DeliveryError::Result { expected: 3, .. }), "{error}");
         }
-        assert!(matches!(compare(2, &reply(&NEWEST)), Err(DeliveryError::Result { expected: 2, .. })));
+        assert!(matches!(
+            compare(2, &reply(&NEWEST)),
+            Err(DeliveryError::Result { expected: 2, .. })
+        ));
         let nothing = LbrWasteReply { snapshot_result: NO_DRIVER, ..reply(&[]) };
-        assert!(matches!(compare(3, &nothing), Err(DeliveryError::Result { result: NO_DRIVER, .. })));
+        assert!(matches!(
+            compare(3, &nothing),
+            Err(DeliveryError::Result { result: NO_DRIVER, .. })
+        ));
     }
 
     #[test]

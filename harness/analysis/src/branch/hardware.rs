@@ -87,9 +87,12 @@ pub fn depth(reply: &LbrWasteReply) -> Result<u32, HardwareError> {
 
 /// Returns the kernel addresses in the reply, for the agent to resolve: ascending, each once.
 pub fn addresses(reply: &LbrWasteReply) -> Vec<u64> {
-    let entries = reply.hardware.iter().flat_map(|one| &one.snapshots).flat_map(|snapshot| &snapshot.entries);
-    let addresses: BTreeSet<u64> =
-        entries.flat_map(|&(from, to, _)| [from, to]).filter(|&address| is_kernel(address)).collect();
+    let entries =
+        reply.hardware.iter().flat_map(|one| &one.snapshots).flat_map(|snapshot| &snapshot.entries);
+    let addresses: BTreeSet<u64> = entries
+        .flat_map(|&(from, to, _)| [from, to])
+        .filter(|&address| is_kernel(address))
+        .collect();
     addresses.into_iter().collect()
 }
 
@@ -158,8 +161,9 @@ pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWas
 /// Counts the records that the driver itself left before it stopped the ring: those newer than
 /// the transfer into the driver.
 pub fn of_the_driver(records: &[NamedRecord]) -> Option<usize> {
-    let is_entry =
-        |to: &Place| to.offset == 0 && to.module.is_none() && to.symbol.as_deref().is_some_and(is_driver);
+    let is_entry = |to: &Place| {
+        to.offset == 0 && to.module.is_none() && to.symbol.as_deref().is_some_and(is_driver)
+    };
     records.iter().position(|record| is_entry(&record.to))
 }
 
@@ -182,10 +186,14 @@ fn hits(
     if found.snapshots.len() != expected || expected == 0 {
         return Err(HardwareError::Count { filter, found: found.snapshots.len(), expected });
     }
-    if let Some(&Snapshot { result, .. }) = found.snapshots.iter().find(|snapshot| snapshot.result < 0) {
+    if let Some(&Snapshot { result, .. }) =
+        found.snapshots.iter().find(|snapshot| snapshot.result < 0)
+    {
         return Err(HardwareError::Result { result });
     }
-    if let Some(snapshot) = found.snapshots.iter().find(|snapshot| snapshot.entries.len() > depth as usize) {
+    if let Some(snapshot) =
+        found.snapshots.iter().find(|snapshot| snapshot.entries.len() > depth as usize)
+    {
         return Err(HardwareError::Entries { entries: snapshot.entries.len(), depth });
     }
     // A filter may select nothing, as a hit need not have an indirect jump. `any` always selects.
@@ -210,15 +218,17 @@ fn leads_into_driver(records: &[NamedRecord]) -> bool {
         let is_program = |name: &str| name.starts_with(PROGRAM);
         from.module.as_deref() == Some("bpf") && from.symbol.as_deref().is_some_and(is_program)
     };
-    of_the_driver(records).is_some_and(|entry| records[entry..].iter().any(|record| of_program(&record.from)))
+    of_the_driver(records)
+        .is_some_and(|entry| records[entry..].iter().any(|record| of_program(&record.from)))
 }
 
 /// Returns the entries that are records. To drop one, the driver moves up those behind it, but it
 /// returns as many entries as there are slots: zeroes, or copies of the last record, fill the end.
 fn records(entries: &[(u64, u64, u64)]) -> Vec<Record> {
     let kept = entries.iter().take_while(|(from, ..)| *from != 0);
-    let mut records: Vec<Record> =
-        kept.map(|&(from, to, flags)| Record { from, to, kind: kind(flags), instructions: 0 }).collect();
+    let mut records: Vec<Record> = kept
+        .map(|&(from, to, flags)| Record { from, to, kind: kind(flags), instructions: 0 })
+        .collect();
     while let [.., before, last] = records[..]
         && before == last
     {

@@ -38,8 +38,10 @@ pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
 /// transfer, for the target of that transfer.
 fn is_astray(record: &Record, symbols: &Symbols) -> bool {
     // A direct jump to an entry comes from the stub before it.
-    let is_indirect =
-        matches!(record.kind, Kind::Ret | Kind::IndCall | Kind::IndJump | Kind::Iret | Kind::Sysret);
+    let is_indirect = matches!(
+        record.kind,
+        Kind::Ret | Kind::IndCall | Kind::IndJump | Kind::Iret | Kind::Sysret
+    );
     is_indirect && leads_to_entry(record, symbols)
 }
 
@@ -64,7 +66,12 @@ pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     for ((record, &target), &astray) in records.iter().zip(&targets).zip(&astray) {
         whole.push(Record { to: target, ..*record });
         if astray {
-            whole.push(Record { from: target, to: record.to, kind: Kind::Interrupt, instructions: 0 });
+            whole.push(Record {
+                from: target,
+                to: record.to,
+                kind: Kind::Interrupt,
+                instructions: 0,
+            });
         }
     }
     whole
@@ -106,7 +113,8 @@ pub fn is_asynchronous(symbol: &Symbol, address: u64) -> bool {
 }
 
 fn is_x86_entry(symbol: &Symbol, address: u64) -> bool {
-    symbol.start == address && has_x86_name(&symbol.name) || X86_STUBS.contains(&symbol.name.as_str())
+    symbol.start == address && has_x86_name(&symbol.name)
+        || X86_STUBS.contains(&symbol.name.as_str())
 }
 
 /// The stubs of all device vectors, under one name (K `arch/x86/include/asm/idtentry.h`).
@@ -142,7 +150,8 @@ const ARM64_INTERRUPTS: [&str; 6] =
 /// Returns the kind of the vector table's entry that begins at `address`.
 fn arm64_entry(symbol: &Symbol, address: u64) -> Option<Entry> {
     let offset = address.checked_sub(symbol.start)?;
-    let is_start = ARM64_VECTORS.contains(&symbol.name.as_str()) && offset.is_multiple_of(ARM64_ENTRY);
+    let is_start =
+        ARM64_VECTORS.contains(&symbol.name.as_str()) && offset.is_multiple_of(ARM64_ENTRY);
     let is_exception = (offset / ARM64_ENTRY).is_multiple_of(4);
     is_start.then_some(if is_exception { Entry::Synchronous } else { Entry::Asynchronous })
 }
@@ -220,7 +229,8 @@ mod tests {
     /// On x86-64 a device's interrupt enters by a stub, which jumps to the common entry.
     #[test]
     fn does_not_take_a_stub_for_a_transfer_gone_astray() {
-        let common = Symbol { start: START + 0x1000, end: START + 0x2000, ..symbol("asm_common_interrupt") };
+        let common =
+            Symbol { start: START + 0x1000, end: START + 0x2000, ..symbol("asm_common_interrupt") };
         let symbols: Symbols = [symbol("irq_entries_start"), common].into_iter().collect();
         let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
         let stub = START + 0x110;
@@ -235,7 +245,9 @@ mod tests {
         let told = Record { instructions: 0, ..record(Kind::Interrupt, 8, stub) };
         let expected = [&[record(Kind::Ret, 1, 8), told][..], &seen[..], &handler].concat();
         assert_eq!(with_targets(&taken, &symbols), expected);
-        assert!(handler.iter().take(1).chain(&seen[..1]).all(|record| is_interrupt(record, &symbols)));
+        assert!(
+            handler.iter().take(1).chain(&seen[..1]).all(|record| is_interrupt(record, &symbols))
+        );
     }
 
     #[test]
@@ -261,9 +273,13 @@ mod tests {
             ),
             (
                 "the next one behind the handler's return",
-                [&[taken(Kind::Ret, vector), record(Kind::Iret, 0x70, vector)][..], &handler(8)].concat(),
-                [&[taken(Kind::Ret, 8), told(8), record(Kind::Iret, 0x70, 8), told(8)][..], &handler(8)]
+                [&[taken(Kind::Ret, vector), record(Kind::Iret, 0x70, vector)][..], &handler(8)]
                     .concat(),
+                [
+                    &[taken(Kind::Ret, 8), told(8), record(Kind::Iret, 0x70, 8), told(8)][..],
+                    &handler(8),
+                ]
+                .concat(),
             ),
             (
                 "a handler without an end",

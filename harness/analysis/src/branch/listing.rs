@@ -25,8 +25,10 @@ pub struct Line {
 /// Lists records newest first, up to the newest that touches the function, or all if none does.
 pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> Vec<Line> {
     let seen: Vec<Seen> = waste::seen(point, model, filter);
-    let shown =
-        seen.iter().position(|seen| waste::touches(seen, function)).map_or(seen.len(), |index| index + 1);
+    let shown = seen
+        .iter()
+        .position(|seen| waste::touches(seen, function))
+        .map_or(seen.len(), |index| index + 1);
     let line = |(index, seen): (usize, &Seen)| Line {
         index,
         from: place(seen.from),
@@ -128,7 +130,11 @@ mod tests {
             record(Kind::Call, program(0x4f), helper()),
             record(Kind::Jump, unknown(KERNEL + 0x9000), program(0)),
             record(Kind::Call, place("traced", None, 4), unknown(KERNEL + 0x9000)),
-            record(Kind::Call, place("caller", Some("some_module"), 0x10), place("traced", None, 0)),
+            record(
+                Kind::Call,
+                place("caller", Some("some_module"), 0x10),
+                place("traced", None, 0),
+            ),
             record(Kind::Syscall, unknown(0x40_1000), place("entry_SYSCALL_64", None, 0)),
         ];
         CapturePoint {
@@ -141,7 +147,12 @@ mod tests {
     }
 
     fn traced() -> Symbol {
-        Symbol { name: "traced".to_owned(), module: None, start: KERNEL + 0x1000, end: KERNEL + 0x1100 }
+        Symbol {
+            name: "traced".to_owned(),
+            module: None,
+            start: KERNEL + 0x1000,
+            end: KERNEL + 0x1100,
+        }
     }
 
     #[test]
@@ -151,8 +162,14 @@ mod tests {
 
     #[test]
     fn shows_everything_when_nothing_touches_the_function() {
-        let elsewhere = Symbol { name: "elsewhere".to_owned(), module: None, start: 0x10, end: 0x20 };
-        insta::assert_snapshot!(listing(&point(), &elsewhere, Model::Brbe, "any_call|cond".parse().unwrap()));
+        let elsewhere =
+            Symbol { name: "elsewhere".to_owned(), module: None, start: 0x10, end: 0x20 };
+        insta::assert_snapshot!(listing(
+            &point(),
+            &elsewhere,
+            Model::Brbe,
+            "any_call|cond".parse().unwrap()
+        ));
     }
 
     #[test]

@@ -25,9 +25,11 @@ pub enum Model {
 
 /// The kinds that the hardware calls "far" (Intel legacy, AMD) or "other" (Arch LBR). It selects
 /// all of them or none.
-const X86_FAR: Kinds = Kinds::of(&[Kind::Syscall, Kind::Sysret, Kind::Iret, Kind::Int, Kind::Interrupt]);
+const X86_FAR: Kinds =
+    Kinds::of(&[Kind::Syscall, Kind::Sysret, Kind::Iret, Kind::Int, Kind::Interrupt]);
 const CALLS: Kinds = Kinds::of(&[Kind::Call, Kind::IndCall]);
-const NEAR: Kinds = Kinds::of(&[Kind::Cond, Kind::Jump, Kind::IndJump, Kind::Call, Kind::IndCall, Kind::Ret]);
+const NEAR: Kinds =
+    Kinds::of(&[Kind::Cond, Kind::Jump, Kind::IndJump, Kind::Call, Kind::IndCall, Kind::Ret]);
 /// Exceptions in BRBE's sense, which include `svc`. arm64 has no separate `int` and `sysret`.
 const ARM_EXCEPTION: Kinds = Kinds::of(&[Kind::Syscall, Kind::Int, Kind::Interrupt]);
 const ARM_ERET: Kinds = Kinds::of(&[Kind::Iret, Kind::Sysret]);
@@ -217,7 +219,8 @@ impl Model {
                 // The kernel decodes the instruction at `from`. An interrupted kernel instruction
                 // is no branch, so the record has no class.
                 let classless = record.kind == Kind::Interrupt && from;
-                !classless && filter.branches().any(|branch| x86_software(branch).contains(record.kind))
+                !classless
+                    && filter.branches().any(|branch| x86_software(branch).contains(record.kind))
             }
             Model::Brbe => true,
         }
@@ -236,7 +239,10 @@ impl Model {
 /// Tells if `from` and `to` are in the kernel. Both ends of a modelled record are, although it has
 /// no target address.
 fn privilege(record: &NamedRecord) -> (bool, bool) {
-    (record.modelled || is_kernel(record.from.address), record.modelled || is_kernel(record.to.address))
+    (
+        record.modelled || is_kernel(record.from.address),
+        record.modelled || is_kernel(record.to.address),
+    )
 }
 
 impl fmt::Display for Model {
@@ -256,7 +262,10 @@ impl FromStr for Model {
     type Err = UnknownModel;
 
     fn from_str(name: &str) -> Result<Model, UnknownModel> {
-        Model::ALL.into_iter().find(|m| m.name() == name).ok_or_else(|| UnknownModel(name.to_owned()))
+        Model::ALL
+            .into_iter()
+            .find(|m| m.name() == name)
+            .ok_or_else(|| UnknownModel(name.to_owned()))
     }
 }
 
@@ -287,8 +296,9 @@ pub(super) mod tests {
     }
 
     fn filters() -> impl Strategy<Value = Filter> {
-        proptest::sample::subsequence(&Branch::ALL, 1..=Branch::ALL.len())
-            .prop_map(|branches| branches.into_iter().map(Filter::of).reduce(Filter::or).expect("not empty"))
+        proptest::sample::subsequence(&Branch::ALL, 1..=Branch::ALL.len()).prop_map(|branches| {
+            branches.into_iter().map(Filter::of).reduce(Filter::or).expect("not empty")
+        })
     }
 
     fn models() -> impl Strategy<Value = Model> {
@@ -309,7 +319,12 @@ pub(super) mod tests {
         })
     }
 
-    fn froms(model: Model, filter: Filter, depth: Option<u32>, records: &[NamedRecord]) -> Vec<u64> {
+    fn froms(
+        model: Model,
+        filter: Filter,
+        depth: Option<u32>,
+        records: &[NamedRecord],
+    ) -> Vec<u64> {
         model.snapshot(filter, depth, records).map(|seen| seen.record.from.address).collect()
     }
 
@@ -355,7 +370,11 @@ pub(super) mod tests {
                     let kept = handed_over.split(' ').any(|name| name == branch.name());
                     let slot = kept || slot_only.split(' ').any(|name| name == branch.name());
                     assert_eq!(model.enters_ring(filter, &records[0]), slot, "{what}: ring");
-                    assert_eq!(model.snapshot(filter, None, &records).count(), usize::from(kept), "{what}");
+                    assert_eq!(
+                        model.snapshot(filter, None, &records).count(),
+                        usize::from(kept),
+                        "{what}"
+                    );
                 }
             }
         }
@@ -410,7 +429,10 @@ pub(super) mod tests {
             for model in Model::of(Arch::X86_64) {
                 let seen = model.snapshot(any, None, &records).next();
                 assert_eq!(seen.is_some(), x86, "{model} {kind:?}");
-                assert!(seen.is_none_or(|s| s.from.is_some() && s.to.is_some()), "{model} {kind:?}");
+                assert!(
+                    seen.is_none_or(|s| s.from.is_some() && s.to.is_some()),
+                    "{model} {kind:?}"
+                );
             }
             let seen = Model::Brbe.snapshot(any, None, &records).next();
             assert_eq!(seen.map(|s| (s.from.is_some(), s.to.is_some())), brbe, "brbe {kind:?}");
@@ -437,7 +459,9 @@ pub(super) mod tests {
         modelled.modelled = true;
         for model in Model::ALL {
             assert_eq!(
-                model.snapshot("call".parse().unwrap(), None, std::slice::from_ref(&modelled)).count(),
+                model
+                    .snapshot("call".parse().unwrap(), None, std::slice::from_ref(&modelled))
+                    .count(),
                 1
             );
         }

@@ -51,7 +51,8 @@ pub fn stable_name(symbol: &str) -> Cow<'_, str> {
     {
         return "bpf_trampoline_*".into();
     }
-    if let Some((tag, name)) = symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'))
+    if let Some((tag, name)) =
+        symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'))
         && tag.len() == 16
         && tag.bytes().all(|b| b.is_ascii_hexdigit())
     {

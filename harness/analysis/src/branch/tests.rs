@@ -7,7 +7,8 @@
 //! is the retpoline thunk: both names have one address.
 
 use super::{
-    Branch, CaptureError, Filter, HardwareError, Model, Symbols, hardware, hardware_waste, lbr_waste, listing,
+    Branch, CaptureError, Filter, HardwareError, Model, Symbols, hardware, hardware_waste,
+    lbr_waste, listing,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use tramplab_model::run::{Arch, BranchSource, LbrWaste, NamedRecord};
@@ -51,10 +52,14 @@ impl Recorded {
     }
 
     fn measure(&self) -> Result<LbrWaste, CaptureError> {
-        let records =
-            self.records.iter().map(|&(from, to, kind)| Record { from, to, kind, instructions: 1 }).collect();
+        let records = self
+            .records
+            .iter()
+            .map(|&(from, to, kind)| Record { from, to, kind, instructions: 1 })
+            .collect();
         let total = self.records.len() as u64;
-        let trace = Trace { discontinuities: false, vcpus: vec![VcpuTrace { index: 0, total, records }] };
+        let trace =
+            Trace { discontinuities: false, vcpus: vec![VcpuTrace { index: 0, total, records }] };
         let symbols: Symbols = self.symbols.iter().cloned().collect();
         lbr_waste(self.arch, &trace, &symbols, &self.reply)
     }
@@ -64,9 +69,18 @@ type Counts = [(&'static str, Option<u32>); 4];
 
 /// File; for each point the wasted records by filter.
 const COUNTED: [(&str, &[Counts]); 12] = [
-    ("6.1-fexit", &[[("any", Some(11)), ("any_call", Some(7)), ("any_return", Some(4)), ("cond", None)]]),
-    ("6.12-fentry", &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", None), ("cond", None)]]),
-    ("6.12-fexit", &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", Some(3)), ("ind_jump", None)]]),
+    (
+        "6.1-fexit",
+        &[[("any", Some(11)), ("any_call", Some(7)), ("any_return", Some(4)), ("cond", None)]],
+    ),
+    (
+        "6.12-fentry",
+        &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", None), ("cond", None)]],
+    ),
+    (
+        "6.12-fexit",
+        &[[("any", Some(9)), ("any_call", Some(5)), ("any_return", Some(3)), ("ind_jump", None)]],
+    ),
     (
         "6.12-kprobe.multi",
         &[[("any", Some(16)), ("any_call", Some(9)), ("any_return", None), ("call", Some(9))]],
@@ -80,7 +94,10 @@ const COUNTED: [(&str, &[Counts]); 12] = [
         "6.12-mitigations-off-kretprobe.multi",
         &[[("any", Some(16)), ("any_call", Some(12)), ("any_return", Some(2)), ("call", Some(9))]],
     ),
-    ("7.2-fexit", &[[("any", Some(6)), ("any_call", Some(4)), ("any_return", Some(2)), ("ind_call", None)]]),
+    (
+        "7.2-fexit",
+        &[[("any", Some(6)), ("any_call", Some(4)), ("any_return", Some(2)), ("ind_call", None)]],
+    ),
     (
         "7.2-fsession",
         &[
@@ -156,7 +173,11 @@ fn skips_an_interrupted_hit() {
     let mut recorded = Recorded::read("6.1-raw_tp-interrupted");
     let interrupted = |r: &Recorded| {
         let waste = r.measure().unwrap();
-        (waste.interrupted_hits, waste.agreeing_hits, waste.points[0].wasted["intel-lbr"]["any"].wasted)
+        (
+            waste.interrupted_hits,
+            waste.agreeing_hits,
+            waste.points[0].wasted["intel-lbr"]["any"].wasted,
+        )
     };
     assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
     // A QEMU that reports no interrupts may record a return instead. Its target shows what it is.
@@ -188,7 +209,10 @@ fn notices_a_lost_record() {
                 && of(from).is_some_and(|s| !s.name.starts_with("bpf_prog_"))
         };
         let symbols = recorded.symbols.clone();
-        let at = recorded.records.iter().position(|&(from, to, _)| is_call_of_program(from, to, &symbols));
+        let at = recorded
+            .records
+            .iter()
+            .position(|&(from, to, _)| is_call_of_program(from, to, &symbols));
         recorded.records.remove(at.expect("a call of the program"));
         let waste = recorded.measure().unwrap();
         assert_eq!(waste.agreeing_hits, 1, "{name}: the two hits no longer agree");
@@ -251,25 +275,33 @@ fn flags(kind: Kind) -> u64 {
 /// Turns a trace into the reply of a guest whose CPU has a ring of `DEPTH` records.
 fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply, Symbols) {
     let waste = recorded.measure().unwrap();
-    let hardware = Branch::ALL.into_iter().zip(hardware::events()).map(|(branch, branch_sample_type)| {
-        let snapshots: Vec<Snapshot> = waste
-            .points
-            .iter()
-            .map(|point| {
-                let kept = Model::IntelLbr.snapshot(Filter::of(branch), Some(DEPTH), &point.records);
-                let mut entries: Vec<_> = kept
-                    .map(|seen| (seen.record.from.address, seen.record.to.address, flags(seen.record.kind)))
-                    .collect();
-                let end = match (tail, entries.last()) {
-                    (Tail::Copies, Some(&last)) => last,
-                    _ => (0, 0, 0),
-                };
-                entries.resize(DEPTH as usize, end);
-                Snapshot { result: i64::from(DEPTH) * 24, entries }
-            })
-            .collect();
-        CpuRecords { branch_sample_type, snapshots: [&snapshots[..], &snapshots].concat() }
-    });
+    let hardware =
+        Branch::ALL.into_iter().zip(hardware::events()).map(|(branch, branch_sample_type)| {
+            let snapshots: Vec<Snapshot> = waste
+                .points
+                .iter()
+                .map(|point| {
+                    let kept =
+                        Model::IntelLbr.snapshot(Filter::of(branch), Some(DEPTH), &point.records);
+                    let mut entries: Vec<_> = kept
+                        .map(|seen| {
+                            (
+                                seen.record.from.address,
+                                seen.record.to.address,
+                                flags(seen.record.kind),
+                            )
+                        })
+                        .collect();
+                    let end = match (tail, entries.last()) {
+                        (Tail::Copies, Some(&last)) => last,
+                        _ => (0, 0, 0),
+                    };
+                    entries.resize(DEPTH as usize, end);
+                    Snapshot { result: i64::from(DEPTH) * 24, entries }
+                })
+                .collect();
+            CpuRecords { branch_sample_type, snapshots: [&snapshots[..], &snapshots].concat() }
+        });
     let hardware: Vec<CpuRecords> = hardware.collect();
     let last = hardware[0].snapshots.last().unwrap();
     let reply = LbrWasteReply {
@@ -291,8 +323,14 @@ fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply
 }
 
 /// Traces with a call for a snapshot. Without a driver, kernels before 6.10 have none.
-const OF_A_DRIVER: [&str; 6] =
-    ["6.12-fentry", "6.12-fexit", "6.12-kprobe.multi", "6.12-kretprobe.multi", "7.2-fexit", "7.2-fsession"];
+const OF_A_DRIVER: [&str; 6] = [
+    "6.12-fentry",
+    "6.12-fexit",
+    "6.12-kprobe.multi",
+    "6.12-kretprobe.multi",
+    "7.2-fexit",
+    "7.2-fsession",
+];
 
 #[test]
 fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
@@ -302,17 +340,27 @@ fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
             let (trace, reply, symbols) = as_the_cpu_would(&recorded, tail);
             let found = hardware_waste(&reply, &symbols).unwrap();
             assert_eq!((found.source, found.depth), (BranchSource::Hardware, Some(DEPTH)));
-            assert_eq!((found.hits, found.agreeing_hits, found.interrupted_hits), (2, 2, 0), "{name}");
+            assert_eq!(
+                (found.hits, found.agreeing_hits, found.interrupted_hits),
+                (2, 2, 0),
+                "{name}"
+            );
             for (point, of_trace) in found.points.iter().zip(&trace.points) {
                 let seen = &point.wasted["intel-lbr"];
                 assert_eq!((point.point, point.wasted.len(), seen.len()), (of_trace.point, 1, 7));
                 for branch in Branch::ALL {
-                    let (seen, full) = (seen[branch.name()], of_trace.wasted["intel-lbr"][branch.name()]);
+                    let (seen, full) =
+                        (seen[branch.name()], of_trace.wasted["intel-lbr"][branch.name()]);
                     let held = Model::IntelLbr
                         .snapshot(Filter::of(branch), Some(DEPTH), &of_trace.records)
                         .count() as u32;
                     let within = |wasted: Option<u32>| wasted.filter(|&wasted| wasted < held);
-                    assert_eq!(seen.wasted, within(full.wasted), "{name} {} {tail:?}", branch.name());
+                    assert_eq!(
+                        seen.wasted,
+                        within(full.wasted),
+                        "{name} {} {tail:?}",
+                        branch.name()
+                    );
                     assert_eq!(
                         seen.wasted_selftest,
                         within(full.wasted_selftest),
@@ -324,7 +372,11 @@ fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
                 let bare = |records: &[NamedRecord]| -> Vec<_> {
                     records.iter().map(|r| (r.from.address, r.to.address, r.kind)).collect()
                 };
-                assert_eq!(bare(&point.records), bare(&of_trace.records[..held]), "{name} {tail:?}");
+                assert_eq!(
+                    bare(&point.records),
+                    bare(&of_trace.records[..held]),
+                    "{name} {tail:?}"
+                );
                 assert_eq!(point.by_filter.len(), Branch::ALL.len() - 1);
                 assert_eq!(hardware::of_the_driver(&point.records), Some(0));
             }
@@ -378,7 +430,9 @@ fn rejects_records_that_are_not_the_cpus() {
         ),
         (
             "another user has the LBR",
-            |reply| reply.hardware[0].snapshots.iter_mut().for_each(|snapshot| snapshot.entries.clear()),
+            |reply| {
+                reply.hardware[0].snapshots.iter_mut().for_each(|snapshot| snapshot.entries.clear())
+            },
             HardwareError::Empty(2, any),
         ),
     ];
@@ -437,6 +491,8 @@ fn counts_the_most_frequent_form_of_hardware_hits() {
 fn lists_each_kernel_address_of_hardware_records_once() {
     let (_, reply, _) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Zeroes);
     let addresses = hardware::addresses(&reply);
-    assert!(addresses.is_sorted_by(|a, b| a < b) && addresses.iter().all(|address| address >> 63 == 1));
+    assert!(
+        addresses.is_sorted_by(|a, b| a < b) && addresses.iter().all(|address| address >> 63 == 1)
+    );
     assert!(reply.snapshot.iter().all(|(from, _)| *from >> 63 == 0 || addresses.contains(from)));
 }

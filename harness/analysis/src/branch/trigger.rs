@@ -70,10 +70,14 @@ pub fn trigger_cost(
     };
     // The recorder stops counting at 32 bits. No real hit runs a millionth of that.
     for (hit, window) in windows.iter().enumerate() {
-        let run =
-            records[window.clone()].iter().fold(0_u64, |sum, record| sum + u64::from(record.instructions));
+        let run = records[window.clone()]
+            .iter()
+            .fold(0_u64, |sum, record| sum + u64::from(record.instructions));
         if run >= u64::from(u32::MAX) {
-            return Err(TriggerError::Shape { hit, what: "it ran more instructions than are counted" });
+            return Err(TriggerError::Shape {
+                hit,
+                what: "it ran more instructions than are counted",
+            });
         }
     }
     let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
@@ -131,14 +135,19 @@ fn enters(symbol: &Symbol, record: &Record) -> bool {
 }
 
 /// Returns the records of the one vCPU that ran the program, if it ran as often as expected.
-fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Result<Vec<Record>, TriggerError> {
+fn vcpu_records(
+    trace: &Trace,
+    symbols: &Symbols,
+    reply: &TriggerReply,
+) -> Result<Vec<Record>, TriggerError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
         return Err(TriggerError::Empty);
     }
     let runs = |records: &[Record]| records.iter().filter(|r| enters(&reply.program, r)).count();
-    let all = trace.vcpus.iter().map(|vcpu| (vcpu.index, hit::with_targets(&vcpu.records, symbols)));
+    let all =
+        trace.vcpus.iter().map(|vcpu| (vcpu.index, hit::with_targets(&vcpu.records, symbols)));
     let mut with: Vec<(u32, Vec<Record>)> = all.filter(|(_, records)| runs(records) > 0).collect();
     if let [(first, _), (second, _), ..] = with[..] {
         return Err(TriggerError::Vcpus { first, second });
@@ -147,10 +156,21 @@ fn vcpu_records(trace: &Trace, symbols: &Symbols, reply: &TriggerReply) -> Resul
     let found = runs(&records);
     if found as u64 != expected {
         let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
-        let hint =
-            if dropped { "; the recorder's ring was too small and dropped the oldest records" } else { "" };
+        let hint = if dropped {
+            "; the recorder's ring was too small and dropped the oldest records"
+        } else {
+            ""
+        };
         let (program, start) = (reply.program.name.clone(), reply.program.start);
-        return Err(TriggerError::Runs { program, start, found, expected, hits: reply.hits, points, hint });
+        return Err(TriggerError::Runs {
+            program,
+            start,
+            found,
+            expected,
+            hits: reply.hits,
+            points,
+            hint,
+        });
     }
     Ok(records)
 }
@@ -217,7 +237,8 @@ fn function_parts(
     }
     for point in [Point::Entry, Point::Exit] {
         let window = parts.iter().find(|part| part.point == point).map(|part| part.records.clone());
-        let runs = window.map_or(0, |w| records[w].iter().filter(|r| enters(&reply.program, r)).count());
+        let runs =
+            window.map_or(0, |w| records[w].iter().filter(|r| enters(&reply.program, r)).count());
         let expected = usize::from(reply.points.contains(&point));
         if runs != expected {
             return Err(TriggerError::Misplaced { hit, point, found: runs, expected });
@@ -272,7 +293,12 @@ fn tracepoint_hits(
         let whole = from..=to;
         let ran = records[whole.clone()].iter().filter(|r| enters(&reply.program, r)).count();
         if ran != 1 {
-            return Err(TriggerError::Misplaced { hit, point: Point::Entry, found: ran, expected: 1 });
+            return Err(TriggerError::Misplaced {
+                hit,
+                point: Point::Entry,
+                found: ran,
+                expected: 1,
+            });
         }
         Ok(whole)
     };

@@ -32,8 +32,12 @@ impl Recorded {
     }
 
     fn trace(&self) -> Trace {
-        let record =
-            |&(from, to, kind, instructions): &(u64, u64, Kind, u32)| Record { from, to, kind, instructions };
+        let record = |&(from, to, kind, instructions): &(u64, u64, Kind, u32)| Record {
+            from,
+            to,
+            kind,
+            instructions,
+        };
         let records: Vec<Record> = self.records.iter().map(record).collect();
         let total = records.len() as u64;
         Trace { discontinuities: false, vcpus: vec![VcpuTrace { index: 0, total, records }] }
@@ -75,12 +79,17 @@ const COUNTED: &[Counted] = &[
 fn agrees_with_counts_made_by_hand() {
     for &(name, parts, interrupted, agreeing) in COUNTED {
         let cost = Recorded::read(name).measure().unwrap_or_else(|e| panic!("{name}: {e}"));
-        let found: Vec<_> = cost.parts.iter().map(|p| (p.point, p.instructions, p.branches)).collect();
+        let found: Vec<_> =
+            cost.parts.iter().map(|p| (p.point, p.instructions, p.branches)).collect();
         assert_eq!(found, parts, "{name}");
         assert_eq!((cost.interrupted_hits, cost.agreeing_hits), (interrupted, agreeing), "{name}");
         assert_eq!(cost.instructions(), parts.iter().map(|part| part.1).sum::<u32>());
         for part in &cost.parts {
-            assert_eq!(part.records.iter().map(|r| r.instructions).sum::<u32>(), part.instructions, "{name}");
+            assert_eq!(
+                part.records.iter().map(|r| r.instructions).sum::<u32>(),
+                part.instructions,
+                "{name}"
+            );
         }
     }
 }
@@ -91,7 +100,12 @@ fn prints_the_listings_counted_by_hand() {
     for (name, ..) in COUNTED {
         let recorded = Recorded::read(name);
         for part in &recorded.measure().unwrap().parts {
-            text += &format!("{name} ({}), {}\n{}\n", recorded.kernel, part.point, trigger_listing(part));
+            text += &format!(
+                "{name} ({}), {}\n{}\n",
+                recorded.kernel,
+                part.point,
+                trigger_listing(part)
+            );
         }
     }
     insta::assert_snapshot!(text);
@@ -155,7 +169,9 @@ fn notices_damage_to_a_hit() {
         }),
     ];
     // Take the traces whose hits agree. A tracepoint's hit has no call of the function.
-    for (name, ..) in COUNTED.iter().filter(|counted| counted.3 == 2 && !counted.0.ends_with("tp_btf")) {
+    for (name, ..) in
+        COUNTED.iter().filter(|counted| counted.3 == 2 && !counted.0.ends_with("tp_btf"))
+    {
         for (what, breaks) in breaks {
             let mut recorded = Recorded::read(name);
             breaks(&mut recorded);
@@ -199,7 +215,10 @@ fn rejects_replies_that_do_not_fit_the_trace() {
         recorded.measure().unwrap_err()
     };
     assert_eq!(measure(|r| r.reply.hits = 0), TriggerError::Empty);
-    assert!(matches!(measure(|r| r.reply.hits = 3), TriggerError::Runs { found: 2, expected: 3, .. }));
+    assert!(matches!(
+        measure(|r| r.reply.hits = 3),
+        TriggerError::Runs { found: 2, expected: 3, .. }
+    ));
     assert!(matches!(
         measure(|r| r.reply.points = vec![Point::Entry]),
         TriggerError::Misplaced { hit: 0, point: Point::Entry, found: 0, expected: 1 }
@@ -215,7 +234,9 @@ fn rejects_replies_that_do_not_fit_the_trace() {
             let site = r.reply.function.start + 9;
             r.records.insert(run + 1, (r.reply.program.start, site, Kind::Jump, 1));
         }),
-        TriggerError::Unaccounted { .. } | TriggerError::Shape { .. } | TriggerError::Misplaced { .. }
+        TriggerError::Unaccounted { .. }
+            | TriggerError::Shape { .. }
+            | TriggerError::Misplaced { .. }
     ));
 
     let recorded = Recorded::read(name);

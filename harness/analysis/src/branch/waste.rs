@@ -7,12 +7,22 @@ use tramplab_model::run::{Arch, CapturePoint, NamedRecord, Place, WasteCount};
 use tramplab_protocol::message::Symbol;
 
 /// Counts in a whole trace, newest first: more records may be wasted than a ring holds.
-pub fn count(model: Model, filter: Filter, records: &[NamedRecord], function: &Symbol) -> WasteCount {
+pub fn count(
+    model: Model,
+    filter: Filter,
+    records: &[NamedRecord],
+    function: &Symbol,
+) -> WasteCount {
     count_of(&model.snapshot(filter, None, records).collect::<Vec<_>>(), function)
 }
 
 /// Counts at a capture point: in the CPU's own records where the guest asked the CPU.
-pub fn count_at(model: Model, filter: Filter, point: &CapturePoint, function: &Symbol) -> WasteCount {
+pub fn count_at(
+    model: Model,
+    filter: Filter,
+    point: &CapturePoint,
+    function: &Symbol,
+) -> WasteCount {
     count_of(&seen(point, model, filter), function)
 }
 
@@ -41,8 +51,9 @@ pub fn table(
     function: &Symbol,
 ) -> BTreeMap<String, BTreeMap<String, WasteCount>> {
     let counts = |model| {
-        let count =
-            |branch: Branch| (branch.name().to_owned(), count(model, branch.into(), records, function));
+        let count = |branch: Branch| {
+            (branch.name().to_owned(), count(model, branch.into(), records, function))
+        };
         Branch::ALL.into_iter().map(count).collect()
     };
     Model::of(arch).map(|model| (model.name().to_owned(), counts(model))).collect()
@@ -55,12 +66,14 @@ pub fn useful(depth: u32, wasted: u32) -> u32 {
 
 /// retsnoop's rule: one end is in the function.
 pub(super) fn touches(seen: &Seen, function: &Symbol) -> bool {
-    seen.from.is_some_and(|p| contains(function, p)) || seen.to.is_some_and(|p| contains(function, p))
+    seen.from.is_some_and(|p| contains(function, p))
+        || seen.to.is_some_and(|p| contains(function, p))
 }
 
 /// The rule of the kernel's selftest `get_branch_snapshot`: both ends are in the function.
 fn is_within(seen: &Seen, function: &Symbol) -> bool {
-    seen.from.is_some_and(|p| contains(function, p)) && seen.to.is_some_and(|p| contains(function, p))
+    seen.from.is_some_and(|p| contains(function, p))
+        && seen.to.is_some_and(|p| contains(function, p))
 }
 
 pub(super) fn contains(function: &Symbol, place: &Place) -> bool {
@@ -75,7 +88,12 @@ mod tests {
     use tramplab_protocol::trace::Kind;
 
     fn function() -> Symbol {
-        Symbol { name: "traced".to_owned(), module: None, start: KERNEL + 0x100, end: KERNEL + 0x140 }
+        Symbol {
+            name: "traced".to_owned(),
+            module: None,
+            start: KERNEL + 0x100,
+            end: KERNEL + 0x140,
+        }
     }
 
     #[test]
@@ -105,7 +123,9 @@ mod tests {
         records.push(record(KERNEL, KERNEL + 0x100, Kind::Call));
         let counted = count(Model::AmdLbrV2, Branch::AnyCall.into(), &records, &function());
         assert_eq!(counted.wasted, Some(40));
-        for (depth, wasted, expected) in [(16, 40, 0), (32, 40, 0), (64, 40, 24), (16, 16, 0), (16, 0, 16)] {
+        for (depth, wasted, expected) in
+            [(16, 40, 0), (32, 40, 0), (64, 40, 24), (16, 16, 0), (16, 0, 16)]
+        {
             assert_eq!(useful(depth, wasted), expected, "{depth} - {wasted}");
         }
     }

@@ -57,7 +57,9 @@ impl Row {
         match (&self.base, &self.head) {
             (Some(_), None) => Side::Base,
             (None, Some(_)) => Side::Head,
-            (Some(base), Some(head)) if key(base) != key(head) || base.instructions != head.instructions => {
+            (Some(base), Some(head))
+                if key(base) != key(head) || base.instructions != head.instructions =>
+            {
                 Side::Moved
             }
             _ => Side::Both,
@@ -74,8 +76,11 @@ impl Listings {
 /// What makes two records the same, although the code around them was built anew: offsets move, BTF
 /// ids are given anew. First both ends; of what is left over between two such records, those that
 /// still share one end belong together.
-const KEYS: [fn(&Line) -> Key; 3] =
-    [key, |line| Key { from: String::new(), ..key(line) }, |line| Key { to: String::new(), ..key(line) }];
+const KEYS: [fn(&Line) -> Key; 3] = [
+    key,
+    |line| Key { from: String::new(), ..key(line) },
+    |line| Key { to: String::new(), ..key(line) },
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
@@ -85,8 +90,9 @@ struct Key {
 }
 
 fn key(line: &Line) -> Key {
-    let function =
-        |place: &str| stable_name(place.rsplit_once('+').map_or(place, |(name, _)| name)).into_owned();
+    let function = |place: &str| {
+        stable_name(place.rsplit_once('+').map_or(place, |(name, _)| name)).into_owned()
+    };
     Key { from: function(&line.from), to: function(&line.to), modelled: line.modelled }
 }
 
@@ -107,7 +113,8 @@ fn align_by(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
         let (tag, before, after) = change.as_tag_tuple();
         let (before, after) = (&old[before], &new[after]);
         if tag == DiffTag::Equal {
-            let both = |(a, b): (&Line, &Line)| Row { base: Some(a.clone()), head: Some(b.clone()) };
+            let both =
+                |(a, b): (&Line, &Line)| Row { base: Some(a.clone()), head: Some(b.clone()) };
             rows.extend(before.iter().zip(after).map(both));
         } else {
             rows.extend(align_by(before, after, weaker));

@@ -215,7 +215,13 @@ fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>
 /// compared, if it fits.
 pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
     let model = Model::choose(asked, series.arch);
-    between(run, series, [series.base(), series.head()], model, &Layout::measured(run, series, model))
+    between(
+        run,
+        series,
+        [series.base(), series.head()],
+        model,
+        &Layout::measured(run, series, model),
+    )
 }
 
 /// Of a series that the run measured: each patch against what it is on.
@@ -236,15 +242,23 @@ fn between(
     let [cells, heads] = sides(run, series.arch, &base.kernel, &head.kernel);
     let pairs = pair_up(&cells, &heads);
     let head_only = head_only(&cells, &heads);
-    let compared =
-        compare(&base.kernel, &head.kernel, &pairs, model, run.tolerance, Timing::Interleaved, layout);
+    let compared = compare(
+        &base.kernel,
+        &head.kernel,
+        &pairs,
+        model,
+        run.tolerance,
+        Timing::Interleaved,
+        layout,
+    );
     let [one, other] = [base, head].map(|step| image(run, series.arch, &step.kernel));
     Comparison { same_image: one.is_some() && one == other, head_only, ..compared }
 }
 
 /// The digest of a kernel's image, if it was built.
 fn image<'a>(run: &'a Run, arch: Arch, name: &str) -> Option<&'a str> {
-    let kernel = run.kernels.iter().find(|kernel| (kernel.arch, kernel.name.as_str()) == (arch, name))?;
+    let kernel =
+        run.kernels.iter().find(|kernel| (kernel.arch, kernel.name.as_str()) == (arch, name))?;
     kernel.image_sha256.as_deref()
 }
 
@@ -278,13 +292,16 @@ fn judge_series(run: &mut Run, series: &Series) {
 }
 
 fn fail(run: &mut Run, arch: Arch, kernel: &str, test: &Test, reason: String) {
-    let is_this =
-        |cell: &&mut Cell| cell.id.arch == arch && cell.id.kernel == kernel && cell.id.test == *test;
+    let is_this = |cell: &&mut Cell| {
+        cell.id.arch == arch && cell.id.kernel == kernel && cell.id.test == *test
+    };
     let Some(cell) = run.cells.iter_mut().find(is_this) else { return };
     match &mut cell.outcome {
         Outcome::Fail { reasons } => reasons.push(reason),
         // Not measured at all: more than a failure.
         Outcome::Error { .. } => {}
-        Outcome::Pass | Outcome::Skip { .. } => cell.outcome = Outcome::Fail { reasons: vec![reason] },
+        Outcome::Pass | Outcome::Skip { .. } => {
+            cell.outcome = Outcome::Fail { reasons: vec![reason] }
+        }
     }
 }

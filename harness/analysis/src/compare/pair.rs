@@ -45,23 +45,30 @@ pub struct HeadOnly {
 
 /// Cells of the same test, architecture and accelerator.
 pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
-    let same =
-        |a: &Cell, b: &Cell| (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test);
+    let same = |a: &Cell, b: &Cell| {
+        (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test)
+    };
     let partner = |a: &'a Cell| Pair { base: a, head: head.iter().copied().find(|b| same(a, b)) };
     base.iter().map(|&a| partner(a)).collect()
 }
 
 /// The cells of the head whose test the base has no cell of.
 pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
-    let paired: Vec<&CellId> = pair_up(base, head).iter().filter_map(|pair| Some(&pair.head?.id)).collect();
-    let alone = head.iter().filter(|cell| cell.id.test != Test::Build && !paired.contains(&&cell.id));
+    let paired: Vec<&CellId> =
+        pair_up(base, head).iter().filter_map(|pair| Some(&pair.head?.id)).collect();
+    let alone =
+        head.iter().filter(|cell| cell.id.test != Test::Build && !paired.contains(&&cell.id));
     alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: ending(cell) }).collect()
 }
 
 /// All numbers that both cells measured. If one measured nothing, the error is how they ended; none
 /// if there is nothing to tell.
-pub(super) fn values(pair: &Pair, model: Model) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
-    let Some(head) = pair.head.filter(|head| head.measurement.is_some() && pair.base.measurement.is_some())
+pub(super) fn values(
+    pair: &Pair,
+    model: Model,
+) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
+    let Some(head) =
+        pair.head.filter(|head| head.measurement.is_some() && pair.base.measurement.is_some())
     else {
         return Err(unmatched(pair));
     };
@@ -105,7 +112,13 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
     let is_new = base.id.test.is_of_the_tree()
         && matches!(&base.outcome, Outcome::Skip { reason } if is_absent(reason))
         && head.outcome == Outcome::Pass;
-    Some(Unmatched { test: base.id.test.clone(), base: ending(base), head: ending(head), lost, is_new })
+    Some(Unmatched {
+        test: base.id.test.clone(),
+        base: ending(base),
+        head: ending(head),
+        lost,
+        is_new,
+    })
 }
 
 pub fn ending(cell: &Cell) -> String {

@@ -26,7 +26,8 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     found
 }
 
-/// How they were measured differently, each a sentence: what may make numbers differ and is not the kernels' code.
+/// How they were measured differently, each a sentence: what may make numbers differ and is not the
+/// kernels' code.
 pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     let (a, b) = (base.run, head.run);
     if base.kernel.arch != head.kernel.arch {
@@ -53,7 +54,8 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     differ("different programs started their guests", on_a.vm.name(), on_b.vm.name());
     // What `-cpu max` is, and so which code the kernel patches in, differs from QEMU to QEMU.
     differ("they ran in different QEMUs", &on_a.qemu, &on_b.qemu);
-    if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm)) {
+    if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm))
+    {
         differ(
             "under KVM the host's CPU is the guest's, and they had different ones",
             &a.host.cpu,
@@ -66,10 +68,15 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     differ("their guests had different command lines", &append(&on_a), &append(&on_b));
     let agent = |machine: &Machine| short(&machine.agent_sha256).to_owned();
     differ("they were measured by different guest agents", &agent(&on_a), &agent(&on_b));
-    let plugin = |machine: &Machine| machine.plugin_sha256.as_deref().map_or("none", short).to_owned();
+    let plugin =
+        |machine: &Machine| machine.plugin_sha256.as_deref().map_or("none", short).to_owned();
     differ("they were recorded by different plugins", &plugin(&on_a), &plugin(&on_b));
     let suite = |run: &Run| format!("{} ({})", run.suite.name, short(&run.suite.sha256));
-    differ("they ran different suites, whose seeds, rounds and hits may differ", &suite(a), &suite(b));
+    differ(
+        "they ran different suites, whose seeds, rounds and hits may differ",
+        &suite(a),
+        &suite(b),
+    );
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
     if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
         differ("their kernels were built by different toolchains", &a, &b);
@@ -106,12 +113,14 @@ fn sources(measured: &Measured) -> Option<String> {
 fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
     let clocks = |measured: &Measured| {
         let model = Model::choose(None, measured.kernel.arch);
-        let is_timed = |cell: &Cell| values(cell, model).iter().any(|(metric, _)| metric.is_by_hosts_clock());
+        let is_timed =
+            |cell: &Cell| values(cell, model).iter().any(|(metric, _)| metric.is_by_hosts_clock());
         let timed = measured.cells().filter(|cell| is_timed(cell));
         timed.filter_map(Cell::clock_source).map(str::to_owned).collect::<BTreeSet<_>>()
     };
     let (a, b) = (clocks(base), clocks(head));
-    let [first, second] = [&a, &b].map(|names| Vec::from_iter(names.iter().map(String::as_str)).join(", "));
+    let [first, second] =
+        [&a, &b].map(|names| Vec::from_iter(names.iter().map(String::as_str)).join(", "));
     let differ = !a.is_empty() && !b.is_empty() && a != b;
     differ.then(|| format!("their guests had different clock sources: {first} and {second}"))
 }
@@ -125,7 +134,8 @@ fn short(sha256: &str) -> &str {
 const NAMED: usize = 6;
 
 fn configs(base: &Measured, head: &Measured) -> Option<String> {
-    let (a, b) = match (base.kernel.config_sha256.as_deref(), head.kernel.config_sha256.as_deref()) {
+    let (a, b) = match (base.kernel.config_sha256.as_deref(), head.kernel.config_sha256.as_deref())
+    {
         (Some(a), Some(b)) => (a, b),
         (None, None) => return None,
         (a, _) => {
@@ -136,7 +146,8 @@ fn configs(base: &Measured, head: &Measured) -> Option<String> {
     if a == b {
         return None;
     }
-    let mut text = format!("their kernels have different configurations: {} and {}", short(a), short(b));
+    let mut text =
+        format!("their kernels have different configurations: {} and {}", short(a), short(b));
     if let (Some(a), Some(b)) = (&base.config, &head.config) {
         let differences = a.differences(b);
         // The two files may differ in comments and order alone.
@@ -147,9 +158,12 @@ fn configs(base: &Measured, head: &Measured) -> Option<String> {
         let named: Vec<String> = differences
             .into_iter()
             .take(NAMED)
-            .map(|(option, a, b)| format!("CONFIG_{option} ({} and {})", a.unwrap_or("n"), b.unwrap_or("n")))
+            .map(|(option, a, b)| {
+                format!("CONFIG_{option} ({} and {})", a.unwrap_or("n"), b.unwrap_or("n"))
+            })
             .collect();
-        text = format!("their kernels' configurations differ in {all} options: {}", named.join(", "));
+        text =
+            format!("their kernels' configurations differ in {all} options: {}", named.join(", "));
         if all > NAMED {
             text += ", …";
         }

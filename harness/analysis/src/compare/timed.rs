@@ -5,8 +5,8 @@ use super::{Difference, Verdict};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::fmt;
 
-/// Chance of calling any time of a comparison different when none is. It is divided among them (Bonferroni): a
-/// comparison of many must not find something each time.
+/// Chance of calling any time of a comparison different when none is. It is divided among them
+/// (Bonferroni): a comparison of many must not find something each time.
 const ALPHA: f64 = 0.05;
 
 /// With fewer pairs an interval says nothing.
@@ -50,8 +50,8 @@ impl Judged {
     }
 }
 
-/// Boot by boot, as they alternated: what slowed the host down for a while slowed both of a pair. `among` is the number of
-/// times that are judged together.
+/// Boot by boot, as they alternated: what slowed the host down for a while slowed both of a pair.
+/// `among` is the number of times that are judged together.
 pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -> Judged {
     if base.len() != head.len() {
         return Judged::not("the sides have not as many boots");
@@ -96,7 +96,8 @@ impl Ratio {
     }
 }
 
-/// Two levels of times that were not taken in turn, and how far apart they are against their scatter.
+/// Two levels of times that were not taken in turn, and how far apart they are against their
+/// scatter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Levels {
     /// After over before; `n` counts both.
@@ -118,7 +119,8 @@ pub fn levels(before: &[f64], after: &[f64], alpha: f64) -> Option<Levels> {
     let freedom = variance.powi(2) / (of_a.powi(2) / free_a + of_b.powi(2) / free_b);
     // Times that do not scatter at all: what differs does.
     let freedom = if freedom.is_finite() { freedom } else { free_a + free_b };
-    let half = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - alpha / 2.0) * variance.sqrt();
+    let half =
+        StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - alpha / 2.0) * variance.sqrt();
     let t = if difference == 0.0 { 0.0 } else { difference / variance.sqrt() };
     let [mean, low, high] = [difference, difference - half, difference + half].map(f64::exp);
     Some(Levels { ratio: Ratio { mean, low, high, n: before.len() + after.len() }, t })
@@ -133,14 +135,17 @@ mod tests {
         // log ratios 0, 0.1, 0.2, 0.3: mean 0.15, s = 0.129099, t(3, 97.5 %) = 3.182446.
         let ratio = Ratio::new(&[0.0, 0.1, 0.2, 0.3], 0.05);
         let half = 3.182_446 * 0.129_099_4 / 2.0;
-        for (value, log) in [(ratio.mean, 0.15), (ratio.low, 0.15 - half), (ratio.high, 0.15 + half)] {
+        for (value, log) in
+            [(ratio.mean, 0.15), (ratio.low, 0.15 - half), (ratio.high, 0.15 + half)]
+        {
             assert!((value.ln() - log).abs() < 1e-5, "{value} {log}");
         }
     }
 
     #[test]
     fn the_interval_of_two_levels_is_the_textbooks() {
-        // Means 0.15 and 0.5, variances of the means 0.0166667 / 4 and 0.04 / 5: t = 3.1725, 6.79 degrees of freedom, t(97.5 %) = 2.380.
+        // Means 0.15 and 0.5, variances of the means 0.0166667 / 4 and 0.04 / 5: t = 3.1725, 6.79
+        // degrees of freedom, t(97.5 %) = 2.380.
         let levels = levels(&[0.0, 0.1, 0.2, 0.3], &[0.3, 0.3, 0.5, 0.7, 0.7], 0.05).unwrap();
         assert!((levels.t - 3.1725).abs() < 1e-3, "{levels:?}");
         let half = (levels.ratio.high.ln() - levels.ratio.low.ln()) / 2.0;
@@ -151,7 +156,8 @@ mod tests {
     #[test]
     fn verdicts() {
         let base = [10.0, 11.0, 9.5, 10.2, 10.4, 9.9];
-        let times = |factors: [f64; 6]| base.iter().zip(factors).map(|(b, f)| b * f).collect::<Vec<_>>();
+        let times =
+            |factors: [f64; 6]| base.iter().zip(factors).map(|(b, f)| b * f).collect::<Vec<_>>();
         let noise = [1.01, 0.99, 1.02, 0.98, 1.0, 1.003];
         let tolerated = Verdict::Same(Difference::Tolerated);
         let quiet = |factor: f64| times(noise.map(|n: f64| n.powf(0.2) * factor));
@@ -166,7 +172,12 @@ mod tests {
             ("30 % dearer", times(noise.map(|n| n * 1.3)), 1, Verdict::Worse),
             ("30 % dearer, among many", times(noise.map(|n| n * 1.3)), 100, Verdict::Worse),
             ("30 % cheaper", times(noise.map(|n| n * 0.7)), 1, Verdict::Better),
-            ("once much dearer", times([1.0, 1.0, 1.0, 1.0, 1.0, 3.0]), 1, Verdict::NoDifferenceSeen),
+            (
+                "once much dearer",
+                times([1.0, 1.0, 1.0, 1.0, 1.0, 3.0]),
+                1,
+                Verdict::NoDifferenceSeen,
+            ),
         ];
         for (name, head, among, verdict) in table {
             let judged = judge(&base, &head, among, 5.0);
@@ -188,7 +199,8 @@ mod tests {
         }
     }
 
-    /// Two sides drawn from one distribution: seldom called different, however many are looked at together.
+    /// Two sides drawn from one distribution: seldom called different, however many are looked at
+    /// together.
     #[test]
     fn an_unchanged_kernel_is_seldom_called_worse() {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;

@@ -69,7 +69,9 @@ impl Ended {
 
 impl Ended {
     pub(super) fn judge(base: &Value, head: &Value) -> Judged {
-        let (Value::Ended(a), Value::Ended(b)) = (base, head) else { return Judged::not(kinds::MIXED) };
+        let (Value::Ended(a), Value::Ended(b)) = (base, head) else {
+            return Judged::not(kinds::MIXED);
+        };
         let verdict = match () {
             () if b.is_worse_than(a) => Verdict::Worse,
             () if a.is_worse_than(b) => Verdict::Better,
@@ -137,6 +139,7 @@ impl fmt::Display for Value {
 }
 
 fn extremes(times: &[f64]) -> (f64, f64) {
-    let extreme = |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+    let extreme =
+        |pick: fn(f64, f64) -> f64| times.iter().copied().reduce(pick).unwrap_or(f64::NAN);
     (extreme(f64::min), extreme(f64::max))
 }

@@ -117,7 +117,9 @@ impl State {
     fn is(&self, other: &State) -> bool {
         match (&self.commit, &other.commit) {
             (Some(a), Some(b)) => a == b,
-            (None, None) => self.image_sha256 == other.image_sha256 && self.release == other.release,
+            (None, None) => {
+                self.image_sha256 == other.image_sha256 && self.release == other.release
+            }
             _ => false,
         }
     }
@@ -157,13 +159,16 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
         runs.iter().flat_map(|run| run.kernels.iter().map(move |kernel| (run, kernel))).collect();
     kernels.retain(|(_, kernel)| {
         let is_named = |name: &String| *name == kernel.name || *name == line_of(kernel);
-        query.arch.is_none_or(|arch| arch == kernel.arch) && query.kernel.as_ref().is_none_or(is_named)
+        query.arch.is_none_or(|arch| arch == kernel.arch)
+            && query.kernel.as_ref().is_none_or(is_named)
     });
     if let Some(ancestry) = ancestry {
         kernels.retain(|(run, kernel)| match commit(kernel) {
             Some(commit) if ancestry.position(commit).is_none() => {
-                left_out
-                    .insert(format!("{} of run {}: the tree has no commit {commit}", kernel.name, run.id));
+                left_out.insert(format!(
+                    "{} of run {}: the tree has no commit {commit}",
+                    kernel.name, run.id
+                ));
                 false
             }
             _ => true,
@@ -199,7 +204,8 @@ fn with_failed_builds<'a>(
     line: &Line,
     kernels: &[(&'a Run, &'a Kernel)],
 ) -> Vec<Sample<'a>> {
-    let measured = |kernel: &Kernel| samples.iter().find(|sample| std::ptr::eq(sample.kernel, kernel));
+    let measured =
+        |kernel: &Kernel| samples.iter().find(|sample| std::ptr::eq(sample.kernel, kernel));
     let sample = |&(run, kernel): &(&'a Run, &'a Kernel)| {
         let is_of_line = || self::line(run, kernel, line.accel) == *line;
         let failed = || build_error(run, kernel).is_some() && is_of_line();
@@ -223,8 +229,10 @@ fn of_group(
     query: &Query,
 ) -> Vec<History> {
     let model = Model::choose(query.model, line.arch);
-    let values: Vec<Vec<(Metric, Value)>> =
-        samples.iter().map(|sample| sample.cell.map_or_else(Vec::new, |cell| values(cell, model))).collect();
+    let values: Vec<Vec<(Metric, Value)>> = samples
+        .iter()
+        .map(|sample| sample.cell.map_or_else(Vec::new, |cell| values(cell, model)))
+        .collect();
     let mut metrics: Vec<Metric> = Vec::new();
     for (metric, _) in values.iter().flatten() {
         let is_wanted = query.metrics.is_empty() || query.metrics.contains(metric);
@@ -237,7 +245,8 @@ fn of_group(
         let mut rows: Vec<Row> = Vec::new();
         let mut before: Option<&Sample> = None;
         for (sample, values) in samples.iter().zip(&values) {
-            let found = values.iter().find(|(other, _)| *other == metric).map(|(_, value)| value.clone());
+            let found =
+                values.iter().find(|(other, _)| *other == metric).map(|(_, value)| value.clone());
             // The cell measured other metrics: the suite had other parameters then.
             if found.is_none() && sample.cell.is_some_and(|cell| cell.measurement.is_some()) {
                 continue;
@@ -247,7 +256,9 @@ fn of_group(
             let merged = rows
                 .last_mut()
                 .filter(|last| last.kernel.is(&kernel))
-                .filter(|_| before.is_none_or(|before| other_clocks(before, sample, metric).is_none()))
+                .filter(|_| {
+                    before.is_none_or(|before| other_clocks(before, sample, metric).is_none())
+                })
                 .and_then(|last| merge(&last.value, &value).map(|value| (last, value)));
             match merged {
                 Some((last, value)) => {
@@ -261,7 +272,8 @@ fn of_group(
                     value,
                     change: None,
                     step: None,
-                    otherwise: before.map_or_else(Vec::new, |before| otherwise(before, sample, metric)),
+                    otherwise: before
+                        .map_or_else(Vec::new, |before| otherwise(before, sample, metric)),
                 }),
             }
             before = Some(sample);
@@ -280,11 +292,10 @@ fn merge(a: &Measurement, b: &Measurement) -> Option<Measurement> {
         (Measurement::Value(Value::Times(a)), Measurement::Value(Value::Times(b))) => {
             Some(Measurement::Value(Value::Times([&a[..], b].concat())))
         }
-        (Measurement::Value(Value::Rates(a, accel)), Measurement::Value(Value::Rates(b, other)))
-            if accel == other =>
-        {
-            Some(Measurement::Value(Value::Rates([&a[..], b].concat(), *accel)))
-        }
+        (
+            Measurement::Value(Value::Rates(a, accel)),
+            Measurement::Value(Value::Rates(b, other)),
+        ) if accel == other => Some(Measurement::Value(Value::Rates([&a[..], b].concat(), *accel))),
         (a, b) => (a == b).then(|| a.clone()),
     }
 }
@@ -312,12 +323,17 @@ fn otherwise(before: &Sample, now: &Sample, metric: Metric) -> Vec<String> {
     let mut found = differences(&measured(before), &measured(now));
     found.extend(other_clocks(before, now, metric));
     if before.run.tramplab != now.run.tramplab {
-        found
-            .push(format!("they were measured by tramplab {} and {}", before.run.tramplab, now.run.tramplab));
+        found.push(format!(
+            "they were measured by tramplab {} and {}",
+            before.run.tramplab, now.run.tramplab
+        ));
     }
     let (a, b) = (&before.run.host, &now.run.host);
     if metric.is_by_hosts_clock() && (&a.cpu, a.cpus) != (&b.cpu, b.cpus) {
-        found.push(format!("they ran on different hosts: {} ({}) and {} ({})", a.cpu, a.cpus, b.cpu, b.cpus));
+        found.push(format!(
+            "they ran on different hosts: {} ({}) and {} ({})",
+            a.cpu, a.cpus, b.cpu, b.cpus
+        ));
     }
     found
 }

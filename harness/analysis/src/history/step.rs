@@ -38,7 +38,10 @@ pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize
     let times: Vec<(usize, f64)> =
         measured.iter().filter_map(|&row| Some((row, time(rows[row].value()?)?))).collect();
     let steps = |times: &[(usize, f64)]| {
-        steps_of_times(&times.iter().map(|(_, time)| *time).collect::<Vec<_>>(), tolerance.time_percent)
+        steps_of_times(
+            &times.iter().map(|(_, time)| *time).collect::<Vec<_>>(),
+            tolerance.time_percent,
+        )
     };
     let found = steps(&times);
     for (at, ratio) in &found {
@@ -177,10 +180,15 @@ mod tests {
     #[test]
     fn finds_rises_and_falls_of_a_time_only() {
         let mut noisy = noise(0x2545_f491_4f6c_dd1d);
-        let mut level = |times: usize, of: f64| (0..times).map(|_| of * noisy()).collect::<Vec<_>>();
+        let mut level =
+            |times: usize, of: f64| (0..times).map(|_| of * noisy()).collect::<Vec<_>>();
         let table = [
             ("up", [level(8, 10.0), level(8, 15.0)].concat(), vec![8]),
-            ("up and down", [level(10, 10.0), level(10, 16.0), level(10, 10.0)].concat(), vec![10, 20]),
+            (
+                "up and down",
+                [level(10, 10.0), level(10, 16.0), level(10, 10.0)].concat(),
+                vec![10, 20],
+            ),
             ("one slow run", [level(8, 10.0), vec![30.0], level(8, 10.0)].concat(), vec![]),
             ("too few after it", [level(9, 10.0), level(3, 20.0)].concat(), vec![]),
             ("within the tolerance", [level(9, 10.0), level(9, 10.3)].concat(), vec![]),
@@ -190,7 +198,11 @@ mod tests {
         ];
         for (name, times, expected) in table {
             let steps = steps_of_times(&times, 5.0);
-            assert_eq!(steps.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected, "{name}: {steps:?}");
+            assert_eq!(
+                steps.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+                expected,
+                "{name}: {steps:?}"
+            );
         }
     }
 

@@ -6,7 +6,8 @@ use crate::compare::tests::recorded;
 use tramplab_model::run::{AttachBoot, ErrorKind, Measurement as Measured};
 use tramplab_protocol::message::AttachRound;
 
-const KERNELS: [&str; 3] = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
+const KERNELS: [&str; 3] =
+    ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
 
 fn commit_of(number: usize) -> String {
     format!("{number:08x}{:032x}", 0xc0ffee)
@@ -42,7 +43,9 @@ fn found(runs: &[Run], metric: &str) -> History {
 
 /// Each row's value and step.
 fn shape(history: &History) -> Vec<String> {
-    let step = |row: &Row| row.step.as_ref().map_or("", |step| if step.worse { " worse" } else { " better" });
+    let step = |row: &Row| {
+        row.step.as_ref().map_or("", |step| if step.worse { " worse" } else { " better" })
+    };
     let value = |row: &Row| match &row.value {
         Measurement::Value(value) => value.to_string(),
         Measurement::None(ending) => ending.clone(),
@@ -111,10 +114,14 @@ fn names_differences_in_how_rows_were_measured() {
     let time = found(&all, "attach.kprobe_multi.10.attach");
     assert!(time.rows[3].otherwise[0].contains("different hosts"), "{:?}", time.rows[3].otherwise);
 
-    let is_timed = |cell: &&mut tramplab_model::run::Cell| cell.id.test.name() == "attach/kprobe.multi/10";
+    let is_timed =
+        |cell: &&mut tramplab_model::run::Cell| cell.id.test.name() == "attach/kprobe.multi/10";
     all[1].cells.iter_mut().filter(is_timed).for_each(|cell| cell.add_clock_source("hpet"));
     let time = found(&all, "attach.kprobe_multi.10.attach");
-    assert_eq!(time.rows[1].otherwise, ["their guests had different clock sources: tsc and hpet, tsc"]);
+    assert_eq!(
+        time.rows[1].otherwise,
+        ["their guests had different clock sources: tsc and hpet, tsc"]
+    );
 
     all[3].machines[0].memory_mib = 4096;
     let query = Query { metrics: vec!["lbr_waste.fexit.any".parse().unwrap()], ..Query::default() };
@@ -126,7 +133,8 @@ fn names_differences_in_how_rows_were_measured() {
 #[test]
 fn shows_failures_as_rows_without_a_level() {
     let mut all = runs(&[0, 1, 2, 0]);
-    let cell = all[1].cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fexit").unwrap();
+    let cell =
+        all[1].cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fexit").unwrap();
     cell.outcome = Outcome::Error { kind: ErrorKind::Panic, message: "oh".to_owned() };
     cell.measurement = None;
     all[2].cells.retain(|cell| cell.id.test == Test::Build);
@@ -144,7 +152,9 @@ fn a_time_steps_only_beyond_its_scatter() {
         for cell in &mut run.cells {
             let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
             let rounds = attach.boots.iter_mut().flat_map(|boot: &mut AttachBoot| &mut boot.rounds);
-            rounds.for_each(|round: &mut AttachRound| round.attach_ns += round.attach_ns / 2 + number as u64);
+            rounds.for_each(|round: &mut AttachRound| {
+                round.attach_ns += round.attach_ns / 2 + number as u64
+            });
         }
     }
     for all in [&mut all, &mut slower] {
@@ -153,8 +163,9 @@ fn a_time_steps_only_beyond_its_scatter() {
                 let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
                 // Two of the boots each, so that medians differ like boots.
                 let boots = attach.boots.clone();
-                attach.boots =
-                    (0..2).map(|boot| boots[(number * 5 + boot * 3) % boots.len()].clone()).collect();
+                attach.boots = (0..2)
+                    .map(|boot| boots[(number * 5 + boot * 3) % boots.len()].clone())
+                    .collect();
             }
         }
     }
@@ -169,7 +180,10 @@ fn a_time_steps_only_beyond_its_scatter() {
     assert_eq!(steps, [9], "{:?}", shape(&history));
     assert!(history.rows[9].step.as_ref().unwrap().worse);
     // The fourth row of the new level reveals the step.
-    assert_eq!(found(&slower[..12], metric).rows.iter().filter(|row| row.step.is_some()).count(), 0);
+    assert_eq!(
+        found(&slower[..12], metric).rows.iter().filter(|row| row.step.is_some()).count(),
+        0
+    );
     assert!(found(&slower[..13], metric).newest_step().is_some());
     assert_eq!(found(&slower[..14], metric).newest_step(), None);
 }
@@ -185,8 +199,9 @@ fn reports_a_late_step_once() {
         for cell in &mut run.cells {
             let Some(Measured::Attach(attach)) = &mut cell.measurement else { continue };
             let rounds = attach.boots.iter_mut().flat_map(|boot: &mut AttachBoot| &mut boot.rounds);
-            rounds
-                .for_each(|round: &mut AttachRound| round.attach_ns = (level * scatter[number % 10]) as u64);
+            rounds.for_each(|round: &mut AttachRound| {
+                round.attach_ns = (level * scatter[number % 10]) as u64
+            });
         }
     }
     let metric = "attach.kprobe_multi.10.attach";

@@ -83,7 +83,8 @@ impl<'a> Tree<'a> {
         let mut parent = None;
         let mut interrupt = false;
         for address in called_from(stack).rev() {
-            interrupt |= self.symbols.find(address).is_some_and(|symbol| is_asynchronous(symbol, address));
+            interrupt |=
+                self.symbols.find(address).is_some_and(|symbol| is_asynchronous(symbol, address));
             let function = self.function(address);
             parent = Some(self.child(parent, thread, function, interrupt));
         }
@@ -98,14 +99,17 @@ fn function(symbol: Option<&Symbol>, address: u64) -> Function {
             let space = module.clone().map_or(Space::Kernel, Space::Module);
             Function { name: name.clone(), space }
         }
-        None if is_kernel(address) => Function { name: format!("{address:#x}"), space: Space::Kernel },
+        None if is_kernel(address) => {
+            Function { name: format!("{address:#x}"), space: Space::Kernel }
+        }
         None => Function { name: "[user]".to_owned(), space: Space::User },
     }
 }
 
 /// Returns the kernel addresses to resolve, ascending, each once.
 pub fn addresses(counts: &Counts) -> Vec<u64> {
-    let paths = counts.vcpus.iter().flat_map(|vcpu| &vcpu.paths).flat_map(|path| [path.from, path.to]);
+    let paths =
+        counts.vcpus.iter().flat_map(|vcpu| &vcpu.paths).flat_map(|path| [path.from, path.to]);
     let blocks = counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.start);
     kernel_addresses(paths.chain(blocks))
 }
@@ -144,8 +148,12 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         .map(|counts::Thread { command, pid, measured }| match (command.as_str(), measured) {
             // The plugin reads names at thread switches. This thread ran all the time.
             ("", true) => tree.thread(Thread::agent()),
-            ("", false) => tree.thread(Thread { command: "unknown".to_owned(), pid: *pid, measured: false }),
-            (command, &measured) => tree.thread(Thread { command: line(command), pid: *pid, measured }),
+            ("", false) => {
+                tree.thread(Thread { command: "unknown".to_owned(), pid: *pid, measured: false })
+            }
+            (command, &measured) => {
+                tree.thread(Thread { command: line(command), pid: *pid, measured })
+            }
         })
         .collect();
     // The node of each path; `None` without a known caller.
@@ -179,7 +187,8 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         let node_of = tree.node(node);
         node_of.own = node_of.own.saturating_add(block.instructions);
         // A function reached by a jump counts as called.
-        let begun = tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);
+        let begun =
+            tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);
         if begun && nodes[path] != Some(node) {
             let node_of = tree.node(node);
             node_of.calls = node_of.calls.saturating_add(block.times);
@@ -217,7 +226,13 @@ pub fn of_samples(cell: &str, phase: Phase, samples: &Samples, symbols: &Symbols
 }
 
 /// Makes a profile of the attaching thread's waits.
-pub fn of_waits(cell: &str, phase: Phase, waits: &[Wait], thread: Thread, symbols: &Symbols) -> Profile {
+pub fn of_waits(
+    cell: &str,
+    phase: Phase,
+    waits: &[Wait],
+    thread: Thread,
+    symbols: &Symbols,
+) -> Profile {
     let mut tree = Tree::new(cell, phase, Unit::Nanoseconds, None, symbols);
     let thread = tree.thread(thread);
     for wait in waits {
@@ -230,8 +245,9 @@ pub fn of_waits(cell: &str, phase: Phase, waits: &[Wait], thread: Thread, symbol
 pub fn waited(waits: &[Wait], symbols: &Symbols) -> Vec<Waited> {
     let mut by_stack: HashMap<Vec<String>, (u64, u64)> = HashMap::new();
     for wait in waits {
-        let names =
-            called_from(&wait.stack).map(|address| function(symbols.find(address), address).name).collect();
+        let names = called_from(&wait.stack)
+            .map(|address| function(symbols.find(address), address).name)
+            .collect();
         let entry = by_stack.entry(names).or_default();
         *entry = (entry.0.saturating_add(wait.ns), entry.1.saturating_add(wait.count));
     }

@@ -100,7 +100,9 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     let mut rows: Vec<Vec<String>> = changes
         .iter()
         .take(ROWS)
-        .map(|change| row(name(&change.function, interrupt_mark(change.interrupt)), change.base, change.head))
+        .map(|change| {
+            row(name(&change.function, interrupt_mark(change.interrupt)), change.base, change.head)
+        })
         .collect();
     if let Some(rest) = changes.get(ROWS..).filter(|rest| !rest.is_empty()) {
         let sum = |of: fn(&Change) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
@@ -110,10 +112,14 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
     rows.push(row("all".to_owned(), totals[0], totals[1]));
     let mut notes = vec![format!("base: {}", base.cell), format!("head: {}", head.cell)];
     notes.extend(
-        scale.factor().map(|factor| format!("the base's samples times {factor:.3}, to equal totals")),
+        scale
+            .factor()
+            .map(|factor| format!("the base's samples times {factor:.3}, to equal totals")),
     );
     if head.beside.is_some() {
-        notes.extend([How::Exact, How::Sampled].map(|how| format!("believe {}", how.believed_for())));
+        notes.extend(
+            [How::Exact, How::Sampled].map(|how| format!("believe {}", how.believed_for())),
+        );
     }
     Table {
         caption: format!(

@@ -75,7 +75,9 @@ impl Profile {
             Ok(profile) => profile,
             // A file of another schema may lack fields of this one.
             Err(source) => match serde_json::from_slice(&bytes) {
-                Ok(Version { schema }) if schema != u64::from(SCHEMA) => return Err(refused(schema)),
+                Ok(Version { schema }) if schema != u64::from(SCHEMA) => {
+                    return Err(refused(schema));
+                }
                 _ => return Err(ProfileError::Format { path: path.to_owned(), source }),
             },
         };

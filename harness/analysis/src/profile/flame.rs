@@ -81,23 +81,26 @@ pub fn render_difference(
     let changes = diff::changes(tree, scale);
     let base_total = scale.base(tree.total(0));
     let largest = changes.first().map_or(0, |change| change.difference().unsigned_abs());
-    let differences: HashMap<(&Function, bool), i128> =
-        changes.iter().map(|change| ((&change.function, change.interrupt), change.difference())).collect();
+    let differences: HashMap<(&Function, bool), i128> = changes
+        .iter()
+        .map(|change| ((&change.function, change.interrupt), change.difference()))
+        .collect();
     let frame = |frame: &Frame| {
         // inferno drops the mark `_[i]` at the end of a name.
         let name = diff::name(&frame.function, if frame.interrupt { " [i]" } else { "" });
         let Some(&difference) = differences.get(&(&frame.function, frame.interrupt)) else {
             return (name, Some(UNCHANGED));
         };
-        let share =
-            diff::of_base(difference, base_total).map_or_else(String::new, |share| format!(" {share}"));
+        let share = diff::of_base(difference, base_total)
+            .map_or_else(String::new, |share| format!(" {share}"));
         (name + &share, Some(shade(difference, largest)))
     };
     let mut subtitle = format!("{}: {} {}", head.of.name(), head.total(), head.unit.name());
     subtitle += &format!(" against {}", base.total());
     subtitle.extend(scale.factor().map(|factor| format!(" times {factor:.3}")));
     subtitle += "; width: head; red: more in the function itself, blue: less; ";
-    subtitle += &format!("{:.1} % of the base in call paths that the head lacks", diff::unmatched(tree)[0]);
+    subtitle +=
+        &format!("{:.1} % of the base in call paths that the head lacks", diff::unmatched(tree)[0]);
     if !comparable {
         subtitle += "; NOT COMPARABLE";
     }
@@ -124,7 +127,11 @@ fn shade(difference: i128, largest: u128) -> Colour {
 }
 
 #[cfg(not(feature = "flamegraph"))]
-fn draw<const SIDES: usize>(_: &Tree<SIDES>, _: Picture, _: &mut impl Write) -> Result<(), FlameError> {
+fn draw<const SIDES: usize>(
+    _: &Tree<SIDES>,
+    _: Picture,
+    _: &mut impl Write,
+) -> Result<(), FlameError> {
     Err(FlameError::NotBuilt)
 }
 

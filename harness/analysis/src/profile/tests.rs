@@ -59,7 +59,8 @@ fn space(name: &str) -> Space {
 }
 
 fn profile(lines: &[Line], phase: Phase, unit: Unit) -> Profile {
-    let thread = |command: &str, pid, measured| Thread { command: command.to_owned(), pid, measured };
+    let thread =
+        |command: &str, pid, measured| Thread { command: command.to_owned(), pid, measured };
     let mut functions: Vec<Function> = Vec::new();
     let mut nodes: Vec<Node> = Vec::new();
     let mut stack: Vec<u32> = Vec::new();
@@ -151,7 +152,14 @@ fn prints_text_as_perf_does() {
         for name in stack.split(';').skip(1) {
             let function = perf.functions.len() as u32;
             perf.functions.push(Function { name: name.to_owned(), space: Space::User });
-            perf.nodes.push(Node { parent, thread: AGENT, function, interrupt: false, own: 0, calls: 0 });
+            perf.nodes.push(Node {
+                parent,
+                thread: AGENT,
+                function,
+                interrupt: false,
+                own: 0,
+                calls: 0,
+            });
             parent = Some(function);
         }
         perf.nodes.last_mut().unwrap().own = count.parse().unwrap();
@@ -161,7 +169,10 @@ fn prints_text_as_perf_does() {
             Some((share, symbol)) => format!("{share} {}", symbol.trim_start()),
             None => line.to_owned(),
         };
-        text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(without).collect()
+        text.lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(without)
+            .collect()
     };
     let ours = text_of(&[perf], Of::Task, 0.5);
     let ours = own_parts(&ours);
@@ -183,7 +194,10 @@ fn text_shows_functions_with_everything_they_call() {
     let caller = [(0, AGENT, "caller", 0), (1, AGENT, "callee", 9)];
     let caller = profile(&caller, Phase::Attach, Unit::Instructions);
     let text = text_of(&[caller], Of::Task, 0.5);
-    assert_eq!(inclusive_parts(&text), [("callee", "100.00%", "100.00%"), ("caller", "100.00%", "0.00%")]);
+    assert_eq!(
+        inclusive_parts(&text),
+        [("callee", "100.00%", "100.00%"), ("caller", "100.00%", "0.00%")]
+    );
 }
 
 /// The two disagree, so each says what it is reliable for. A single profile says nothing.
@@ -228,7 +242,10 @@ fn text_of_waiting() {
         Unit::Nanoseconds,
     );
     let text = text_of(&[waiting], Of::Task, 0.5);
-    assert!(text.contains("# Shown:     the attaching thread: 4000 nanoseconds off the CPU\n"), "{text}");
+    assert!(
+        text.contains("# Shown:     the attaching thread: 4000 nanoseconds off the CPU\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -255,7 +272,8 @@ fn sums_the_rest_of_a_long_table() {
         names.iter().zip(0..).map(|(name, n)| (0, AGENT, *name, own(n))).collect()
     };
     let mut tree = Tree::new(Names::Stable);
-    let sides = [lines(|_| 100), lines(|n| 101 + n)].map(|l| profile(&l, Phase::Detach, Unit::Instructions));
+    let sides = [lines(|_| 100), lines(|n| 101 + n)]
+        .map(|l| profile(&l, Phase::Detach, Unit::Instructions));
     (0..2).for_each(|side| tree.add(&sides[side], Of::Task, side));
     let [base, head] = sides.map(|side| Subject::new(&[side], Of::Task));
     let rows = diff::table(&base, &head, &tree).rows;
@@ -268,15 +286,19 @@ fn sums_the_rest_of_a_long_table() {
 
 #[test]
 fn reports_profiles_that_cannot_be_drawn() {
-    let drawn = flame::render(&Subject::new(&[base()], Of::All), &tree(&[], Of::All), &mut Vec::new());
+    let drawn =
+        flame::render(&Subject::new(&[base()], Of::All), &tree(&[], Of::All), &mut Vec::new());
     assert_eq!(
         drawn.unwrap_err().to_string(),
         format!("nothing to draw: the profile has nothing of {}", Of::All.name())
     );
     #[cfg(not(feature = "flamegraph"))]
     {
-        let drawn =
-            flame::render(&Subject::new(&[base()], Of::All), &tree(&[base()], Of::All), &mut Vec::new());
+        let drawn = flame::render(
+            &Subject::new(&[base()], Of::All),
+            &tree(&[base()], Of::All),
+            &mut Vec::new(),
+        );
         assert!(drawn.unwrap_err().to_string().contains("--features flamegraph"));
     }
 }
@@ -347,7 +369,11 @@ fn rejects_bad_files_with_name_and_reason() {
         ("unknown field", text.replacen("\"cell\"", "\"sell\"", 1), "sell"),
         ("negative", text.replacen("\"own\":20", "\"own\":-20", 1), "-20"),
         ("thread", with(|p| p.nodes[3].thread = 2), "node 3 names thread 2, but there are 2"),
-        ("function", with(|p| p.nodes[3].function = 99), "node 3 names function 99, but there are 10"),
+        (
+            "function",
+            with(|p| p.nodes[3].function = 99),
+            "node 3 names function 99, but there are 10",
+        ),
         ("itself", with(|p| p.nodes[3].parent = Some(3)), "node 3 comes before its parent 3"),
         ("order", with(|p| p.nodes[3].parent = Some(9)), "node 3 comes before its parent 9"),
         (

@@ -24,13 +24,19 @@ struct Row {
 
 /// Prints a profile without functions and ways below `limit` percent. The last line counts the
 /// functions left out.
-pub fn render(subject: &Subject, tree: &Tree<1>, limit: f64, out: &mut impl Write) -> io::Result<()> {
+pub fn render(
+    subject: &Subject,
+    tree: &Tree<1>,
+    limit: f64,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let total = tree.total(0);
     heading(subject, out)?;
     let least = total as f64 * limit / 100.0;
     inclusive(tree, total, least, out)?;
     let rows = rows(tree);
-    let (shown, hidden): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.own as f64 >= least);
+    let (shown, hidden): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().partition(|row| row.own as f64 >= least);
     let columns = Columns::new(shown.iter().map(|row| &tree.frames[row.frame as usize]));
     columns.header(&["Overhead"], out)?;
     for row in &shown {
@@ -64,12 +70,17 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
         lines.push(("Not shown", hidden.join(", ")));
     }
     lines.extend(subject.sampling.iter().map(|sampling| {
-        let text = format!("every {} of event '{}', {} lost", sampling.period, sampling.event, sampling.lost);
+        let text = format!(
+            "every {} of event '{}', {} lost",
+            sampling.period, sampling.event, sampling.lost
+        );
         ("Sampled", text)
     }));
     if let Some(beside) = beside {
         lines.push(("See also", format!("--how {}", beside.name())));
-        lines.extend([How::Exact, How::Sampled].map(|how| ("Believe", how.believed_for().to_owned())));
+        lines.extend(
+            [How::Exact, How::Sampled].map(|how| ("Believe", how.believed_for().to_owned())),
+        );
     }
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     for (name, text) in lines {
@@ -127,7 +138,8 @@ impl Columns {
 
     fn row(&self, shares: &[f64], frame: &Frame, out: &mut impl Write) -> io::Result<()> {
         let &Columns { command, object: width, .. } = self;
-        let shares: String = shares.iter().map(|share| format!("{:>8}  ", format!("{share:.2}%"))).collect();
+        let shares: String =
+            shares.iter().map(|share| format!("{:>8}  ", format!("{share:.2}%"))).collect();
         let object = object(&frame.function.space);
         writeln!(out, "  {shares}{:command$}  {object:width$}  {}", frame.command, symbol(frame))
     }
@@ -156,7 +168,8 @@ fn rows(tree: &Tree<1>) -> Vec<Row> {
     for (place, at) in (0..).zip(&tree.places) {
         let [own] = at.own;
         if own > 0 {
-            let row = rows.entry(at.frame).or_insert(Row { frame: at.frame, own: 0, parts: Vec::new() });
+            let row =
+                rows.entry(at.frame).or_insert(Row { frame: at.frame, own: 0, parts: Vec::new() });
             row.own = row.own.saturating_add(own);
             row.parts.push((place, own));
         }

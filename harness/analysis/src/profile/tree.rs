@@ -60,7 +60,13 @@ impl Frame {
 
 impl<const SIDES: usize> Tree<SIDES> {
     pub fn new(names: Names) -> Tree<SIDES> {
-        Tree { names, frames: Vec::new(), places: Vec::new(), ids: HashMap::new(), index: HashMap::new() }
+        Tree {
+            names,
+            frames: Vec::new(),
+            places: Vec::new(),
+            ids: HashMap::new(),
+            index: HashMap::new(),
+        }
     }
 
     /// Adds the nodes that `of` selects. A stack may be selected in part: an interrupt's begins at
@@ -76,27 +82,37 @@ impl<const SIDES: usize> Tree<SIDES> {
                 places.push(above);
                 continue;
             }
-            let frame = *frames.entry((node.thread, node.function, node.interrupt)).or_insert_with(|| {
-                let function = &profile.functions[node.function as usize];
-                let name = match (self.names, &function.space) {
-                    (Names::Stable, Space::Module(_)) => stable_name(&function.name).into_owned(),
-                    _ => function.name.clone(),
-                };
-                let space = match &function.space {
-                    Space::Module(module) => Space::Module(name_of(module)),
-                    other => other.clone(),
-                };
-                let function = Function { name: name_of(&name), space };
-                let frame = Frame { command: name_of(&thread.command), function, interrupt: node.interrupt };
-                *self.ids.entry(frame).or_insert_with_key(|frame| {
-                    self.frames.push(frame.clone());
-                    index(self.frames.len() - 1)
-                })
-            });
-            let place = *self.index.entry((above.map_or(0, |above| above + 1), frame)).or_insert_with(|| {
-                self.places.push(Place { parent: above, frame, own: [0; SIDES] });
-                index(self.places.len() - 1)
-            });
+            let frame =
+                *frames.entry((node.thread, node.function, node.interrupt)).or_insert_with(|| {
+                    let function = &profile.functions[node.function as usize];
+                    let name = match (self.names, &function.space) {
+                        (Names::Stable, Space::Module(_)) => {
+                            stable_name(&function.name).into_owned()
+                        }
+                        _ => function.name.clone(),
+                    };
+                    let space = match &function.space {
+                        Space::Module(module) => Space::Module(name_of(module)),
+                        other => other.clone(),
+                    };
+                    let function = Function { name: name_of(&name), space };
+                    let frame = Frame {
+                        command: name_of(&thread.command),
+                        function,
+                        interrupt: node.interrupt,
+                    };
+                    *self.ids.entry(frame).or_insert_with_key(|frame| {
+                        self.frames.push(frame.clone());
+                        index(self.frames.len() - 1)
+                    })
+                });
+            let place = *self
+                .index
+                .entry((above.map_or(0, |above| above + 1), frame))
+                .or_insert_with(|| {
+                    self.places.push(Place { parent: above, frame, own: [0; SIDES] });
+                    index(self.places.len() - 1)
+                });
             let own = &mut self.places[place as usize].own[side];
             *own = own.saturating_add(node.own);
             places.push(Some(place));
@@ -128,7 +144,9 @@ impl<const SIDES: usize> Tree<SIDES> {
             rank[frame as usize] = at;
         }
         let mut places: Vec<u32> = (0..index(self.places.len())).collect();
-        places.sort_unstable_by_key(|&place| Reverse(rank[self.places[place as usize].frame as usize]));
+        places.sort_unstable_by_key(|&place| {
+            Reverse(rank[self.places[place as usize].frame as usize])
+        });
         // Linked lists in two vectors. The last place put in front is the first by name.
         let (mut roots, mut first) = (None, vec![None; self.places.len()]);
         let mut next = vec![None; self.places.len()];

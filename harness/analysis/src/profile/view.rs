@@ -51,8 +51,12 @@ impl How {
     /// emulated guests have both, as the plugin needs TCG.
     pub fn believed_for(self) -> &'static str {
         match self {
-            How::Exact => "exact for the work done and what a change adds: it counts every instruction",
-            How::Sampled => "sampled for time in this guest; emulation makes patching code look dear",
+            How::Exact => {
+                "exact for the work done and what a change adds: it counts every instruction"
+            }
+            How::Sampled => {
+                "sampled for time in this guest; emulation makes patching code look dear"
+            }
             How::Waiting => "waiting for time off the CPU",
         }
     }

@@ -12,7 +12,10 @@ use tramplab_suite::baseline;
 pub fn update(run: &Run, suite: &Path) -> Result<u8> {
     let before = fs::read_to_string(suite).map_err(|error| {
         let path = suite.display();
-        Error::Usage(format!("failed to read {path}, the suite whose budgets are to be written: {error}; name it: --update-budgets=SUITE"))
+        Error::Usage(format!(
+            "failed to read {path}, the suite whose budgets are to be written: \
+                              {error}; name it: --update-budgets=SUITE"
+        ))
     })?;
     let after = match baseline::updated(&before, suite, run) {
         Ok(after) => after,

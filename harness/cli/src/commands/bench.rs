@@ -88,7 +88,9 @@ impl Guests<'_> {
             Some(snapshots) => {
                 let (vm, _) = Vm::start(&Spec { snapshots: Some(snapshots.clone()), ..spec })?;
                 if !vm.restored() {
-                    return Err(Error::failed("the guest was not restored, as the bench is to measure"));
+                    return Err(Error::failed(
+                        "the guest was not restored, as the bench is to measure",
+                    ));
                 }
                 vm
             }
@@ -160,7 +162,8 @@ impl Times {
         self.cold.push(guests.whole(plugin, None)?);
         self.restored.push(guests.whole(plugin, Some(snapshots))?);
         if let Some(VirtmeNg { vng, .. }) = others {
-            self.virtme_ng.push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
+            self.virtme_ng
+                .push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
         }
         let (vm, _dir) = guests.boot(None)?;
         self.plain.push(vm.boot_time());
@@ -196,7 +199,11 @@ impl Times {
         row("boot, no plugin", &self.plain, None);
         row("boot, plugin idle", &self.idle, Some(&self.plain));
         row(&format!("{HITS} fentry triggers, idle, CPU"), &self.idle_work, None);
-        row(&format!("{HITS} fentry triggers, armed, CPU"), &self.armed_work, Some(&self.idle_work));
+        row(
+            &format!("{HITS} fentry triggers, armed, CPU"),
+            &self.armed_work,
+            Some(&self.idle_work),
+        );
         row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &self.idle_rounds, None);
         let profiled = format!("kprobe.multi of {FUNCTIONS}, profiled");
         row(&profiled, &self.profiled_rounds, Some(&self.idle_rounds));
@@ -206,10 +213,16 @@ impl Times {
 
 /// CPU time of QEMU, which a busy host disturbs less than wall time.
 fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
-    let clock = clock_getcpuclockid(Pid::from_raw(vm.process_id() as i32)).map_err(io::Error::from)?;
+    let clock =
+        clock_getcpuclockid(Pid::from_raw(vm.process_id() as i32)).map_err(io::Error::from)?;
     let started = Duration::from(clock.now().map_err(io::Error::from)?);
-    let request =
-        LbrWasteRequest { mechanism: Mechanism::Fentry, hits, warmup, deliver: None, hardware: Vec::new() };
+    let request = LbrWasteRequest {
+        mechanism: Mechanism::Fentry,
+        hits,
+        warmup,
+        deliver: None,
+        hardware: Vec::new(),
+    };
     match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
         Response::LbrWaste(_) => {
             Ok(Duration::from(clock.now().map_err(io::Error::from)?).saturating_sub(started))
@@ -232,7 +245,9 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
         false => Command::Attach(attach),
     };
     let nanoseconds = match vm.request(command, Duration::from_secs(300))?? {
-        Response::Attach(reply) => reply.rounds.iter().map(|round| round.attach_ns + round.detach_ns).sum(),
+        Response::Attach(reply) => {
+            reply.rounds.iter().map(|round| round.attach_ns + round.detach_ns).sum()
+        }
         Response::Explain(reply) => reply.attach.wall_ns + reply.detach.wall_ns,
         other => return Err(Error::failed(format!("the guest's answer does not fit: {other:?}"))),
     };
@@ -247,6 +262,7 @@ fn spread(times: &[Duration]) -> Spread {
 /// `against` is what the median is a multiple of.
 fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> String {
     let Spread { median, min, max, .. } = spread(times);
-    let ratio = against.map_or(String::new(), |base| format!("{:.3}", median / spread(base).median));
+    let ratio =
+        against.map_or(String::new(), |base| format!("{:.3}", median / spread(base).median));
     format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n")
 }

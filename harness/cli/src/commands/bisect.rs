@@ -17,7 +17,12 @@ pub struct Args {
     #[arg(long, value_name = "METRIC")]
     metric: Question,
     /// Search the commits of this git repository of the kernel, which is only read
-    #[arg(long, value_name = "LINUX", requires_all = ["good", "bad"], required_unless_present = "series")]
+    #[arg(
+        long,
+        value_name = "LINUX",
+        requires_all = ["good", "bad"],
+        required_unless_present = "series"
+    )]
     tree: Option<PathBuf>,
     /// Start from this good commit
     #[arg(long, value_name = "COMMIT", requires = "tree")]
@@ -31,8 +36,8 @@ pub struct Args {
     /// Apply the series to this kernel: as for `vm-test`
     #[arg(long, value_name = "KERNEL", requires = "series")]
     kernel: Option<String>,
-    /// Answer for the commit that `git bisect run` has checked out, by the exit code: 0 good, 1 bad,
-    /// 125 skip, 128 and more to stop
+    /// Answer for the commit that `git bisect run` has checked out, by the exit code: 0 good, 1
+    /// bad, 125 skip, 128 and more to stop
     #[arg(long, requires = "tree")]
     step: bool,
     /// Run guests of this architecture [default: this machine's]
@@ -69,7 +74,8 @@ pub fn code_of_step(fault: Fault) -> u8 {
 
 /// True if the command line, right or wrong, asks for a step.
 pub fn is_step(mut arguments: impl Iterator<Item = OsString>) -> bool {
-    arguments.nth(1).is_some_and(|command| command == "bisect") && arguments.any(|word| word == "--step")
+    arguments.nth(1).is_some_and(|command| command == "bisect")
+        && arguments.any(|word| word == "--step")
 }
 
 impl Args {
@@ -80,9 +86,16 @@ impl Args {
                     end.clone().ok_or_else(|| Error::Usage(format!("--tree needs {option}")))
                 };
                 let (good, bad) = (end(&self.good, "--good")?, end(&self.bad, "--bad")?);
-                Ok(Range::Repository(Repository { tree: tree.clone(), good, bad, by_hand: self.step }))
+                Ok(Range::Repository(Repository {
+                    tree: tree.clone(),
+                    good,
+                    bad,
+                    by_hand: self.step,
+                }))
             }
-            (None, Some(series)) => Ok(Range::Series { series: series.clone(), kernel: self.kernel.clone() }),
+            (None, Some(series)) => {
+                Ok(Range::Series { series: series.clone(), kernel: self.kernel.clone() })
+            }
             (None, None) => Err(Error::usage("bisect needs --tree or --series")),
         }
     }

@@ -65,7 +65,11 @@ pub fn cache(args: &Args) -> Result<u8> {
                 text += &format!("removed {:>9}  {}\n", shown(item.bytes), title(item));
             }
             let left = shown(total(&prune::inventory(&cache)));
-            text += &format!("{} removed, {left} left in {}\n", shown(total(&gone)), cache.root().display());
+            text += &format!(
+                "{} removed, {left} left in {}\n",
+                shown(total(&gone)),
+                cache.root().display()
+            );
             report::print(text.as_bytes())?;
         }
     }

@@ -69,7 +69,8 @@ pub fn compare(args: &Args) -> Result<u8> {
     let [a, b] = kernels(&base, &head, args)?;
     if a.arch != b.arch {
         let message = format!(
-            "{} is of {} and {} of {}: architectures are shown side by side by a run of both (--arch {},{}), and not compared",
+            "{} is of {} and {} of {}: architectures are shown side by side by a run of both \
+             (--arch {},{}), and not compared",
             args.base.display(),
             a.arch,
             args.head.display(),
@@ -83,7 +84,8 @@ pub fn compare(args: &Args) -> Result<u8> {
     let (of_base, of_head) = (cells(&base, a), cells(&head, b));
     let pairs = compare::pair_up(&of_base, &of_head);
     if pairs.iter().all(|pair| pair.head.is_none()) {
-        let message = format!("{} and {} have no test in common", args.base.display(), args.head.display());
+        let message =
+            format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(Error::Usage(message));
     }
     let model = Model::choose(args.model, a.arch);
@@ -92,7 +94,8 @@ pub fn compare(args: &Args) -> Result<u8> {
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
     let [base_name, head_name] = [name(&base, a), name(&head, b)];
     let series = base.series.iter().find(|series| one_run && series.arch == a.arch);
-    let layout = series.map_or_else(Layout::default, |series| Layout::measured(&base, series, model));
+    let layout =
+        series.map_or_else(Layout::default, |series| Layout::measured(&base, series, model));
     let mut comparison =
         compare::compare(&base_name, &head_name, &pairs, model, head.tolerance, timing, &layout);
     comparison.head_only = compare::head_only(&of_base, &of_head);
@@ -122,14 +125,17 @@ pub fn doubts(
     head: (&Run, &Kernel, &Path),
     anyway: bool,
 ) -> Result<Vec<String>> {
-    let mut reasons = obstacles(&measured(base.0, base.1, base.2), &measured(head.0, head.1, head.2));
+    let mut reasons =
+        obstacles(&measured(base.0, base.1, base.2), &measured(head.0, head.1, head.2));
     // Two sides of one run have the same faults: each is said once.
     reasons.dedup();
     if reasons.is_empty() || anyway {
         return Ok(reasons);
     }
     let listed: String = reasons.iter().map(|reason| format!("\n  {reason}")).collect();
-    let name = |(_, kernel, path): (&Run, &Kernel, &Path)| format!("{} of {}", kernel.name, path.display());
+    let name = |(_, kernel, path): (&Run, &Kernel, &Path)| {
+        format!("{} of {}", kernel.name, path.display())
+    };
     Err(Error::Usage(format!(
         "{} and {} are not comparable (--anyway compares them all the same):{listed}",
         name(base),
@@ -152,22 +158,32 @@ fn exit_code(comparison: &compare::Comparison) -> u8 {
 /// The kernels that are meant: named, or the only ones, or a series' head.
 fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
     const OPTIONS: [&str; 2] = ["--base-kernel", "--head-kernel"];
-    let choose = |run: &'a Run, named: &Option<String>, other: &'a Run, at: usize| -> Result<&'a Kernel> {
+    let choose = |run: &'a Run,
+                  named: &Option<String>,
+                  other: &'a Run,
+                  at: usize|
+     -> Result<&'a Kernel> {
         let (option, other_option) = (OPTIONS[at], OPTIONS[1 - at]);
-        let arches_of = |run: &Run| run.kernels.iter().map(|kernel| kernel.arch).collect::<BTreeSet<Arch>>();
+        let arches_of =
+            |run: &Run| run.kernels.iter().map(|kernel| kernel.arch).collect::<BTreeSet<Arch>>();
         let arches = arches_of(run);
         let common: Vec<Arch> = arches.intersection(&arches_of(other)).copied().collect();
         let names = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
         let arch = match (args.arch, &common[..]) {
             (Some(arch), _) if arches.contains(&arch) => arch,
             (Some(arch), _) => {
-                return Err(Error::Usage(format!("run {} has nothing of {arch}, but of: {names}", run.id)));
+                return Err(Error::Usage(format!(
+                    "run {} has nothing of {arch}, but of: {names}",
+                    run.id
+                )));
             }
             (None, &[only]) => only,
             (None, _) if arches.len() == 1 => *arches.first().expect("just counted"),
             (None, _) => {
-                let message =
-                    format!("run {} has several architectures: choose one with --arch: {names}", run.id);
+                let message = format!(
+                    "run {} has several architectures: choose one with --arch: {names}",
+                    run.id
+                );
                 return Err(Error::Usage(message));
             }
         };
@@ -179,7 +195,9 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
                 Error::Usage(format!("run {} has no kernel `{name}`; it has: {}", run.id, names()))
             });
         }
-        let of = |run: &Run| run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>();
+        let of = |run: &Run| {
+            run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>()
+        };
         let series = run.series.iter().find(|series| series.arch == arch);
         match (&all[..], series) {
             (&[only], _) => Ok(only),
@@ -196,7 +214,8 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
                 })
             }
             _ => Err(Error::Usage(format!(
-                "run {} has several kernels: choose one with {option}: {}; the other run's with {other_option}, if it has several",
+                "run {} has several kernels: choose one with {option}: {}; the other run's with \
+                 {other_option}, if it has several",
                 run.id,
                 names()
             ))),

@@ -24,15 +24,15 @@ use tramplab_report::history::Told;
 #[derive(clap::Args)]
 pub struct Args {
     /// Show this metric in full, by its name in the tables of `compare`: lbr_waste.fexit.any,
-    /// trigger.fentry.instructions, attach.fentry.1000.attach.instructions, …; repeatable [default: one
-    /// line for each metric that changed]
+    /// trigger.fentry.instructions, attach.fentry.1000.attach.instructions, …; repeatable [default:
+    /// one line for each metric that changed]
     #[arg(long = "metric", value_name = "METRIC")]
     metrics: Vec<Metric>,
     /// Read these runs, and all runs in these folders [default: runs/ of the repository]
     #[arg(long, value_name = "DIR|RUN", num_args = 1..)]
     runs: Vec<PathBuf>,
-    /// Order commits as this git repository has them, and show their subjects [default: by the runs'
-    /// time]
+    /// Order commits as this git repository has them, and show their subjects [default: by the
+    /// runs' time]
     #[arg(long, value_name = "LINUX")]
     tree: Option<PathBuf>,
     /// Show only this kernel, or the commits of this repository
@@ -59,12 +59,16 @@ enum Format {
 }
 
 pub fn history(args: &Args) -> Result<u8> {
-    let places = if args.runs.is_empty() { vec![repository().join("runs")] } else { args.runs.clone() };
+    let places =
+        if args.runs.is_empty() { vec![repository().join("runs")] } else { args.runs.clone() };
     let Loaded { runs, left_out } = tramplab_lab::history::load(&places)?;
     if runs.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let told: String = left_out.iter().map(|why| format!("\n  {why}")).collect();
-        return Err(Error::Usage(format!("there is no run to read in {}{told}", places.join(", "))));
+        return Err(Error::Usage(format!(
+            "there is no run to read in {}{told}",
+            places.join(", ")
+        )));
     }
     check_model(args.model, runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch))?;
     let tree = args.tree.as_deref().map(Commits::open).transpose()?;
@@ -80,14 +84,18 @@ pub fn history(args: &Args) -> Result<u8> {
     found.left_out.iter().for_each(|why| eprintln!("left out: {why}"));
     for metric in &args.metrics {
         if !found.histories.iter().any(|history| history.metric == *metric) {
-            return Err(Error::Usage(missing(*metric, &history::of(&runs, None, &Query::default()))));
+            return Err(Error::Usage(missing(
+                *metric,
+                &history::of(&runs, None, &Query::default()),
+            )));
         }
     }
     if found.histories.is_empty() {
         let message = "no run measured anything of what is asked for: see --kernel and --arch";
         return Err(Error::Usage(message.to_owned()));
     }
-    let told = tree.map_or_else(|| Ok(Told::default()), |tree| told(&tree, args.tree.as_deref(), &found))?;
+    let told =
+        tree.map_or_else(|| Ok(Told::default()), |tree| told(&tree, args.tree.as_deref(), &found))?;
     print(shown(&found, &told, args).as_bytes())?;
     let is_new = |history: &History| history.newest_step().is_some_and(|step| step.worse);
     let fails = args.fail_on_step && found.histories.iter().any(is_new);
@@ -103,7 +111,8 @@ fn shown(found: &Found, told: &Told, args: &Args) -> String {
     if args.metrics.is_empty() {
         return layout(&report::history::overview(&found.histories));
     }
-    let tables = found.histories.iter().map(|history| layout(&report::history::table(history, told)));
+    let tables =
+        found.histories.iter().map(|history| layout(&report::history::table(history, told)));
     tables.collect::<Vec<_>>().join("\n")
 }
 
@@ -131,8 +140,11 @@ fn told(commits: &Commits, tree: Option<&Path>, found: &Found) -> Result<Told> {
 
 fn missing(metric: Metric, all: &Found) -> String {
     let names: BTreeSet<Metric> = all.histories.iter().map(|history| history.metric).collect();
-    let of_test: Vec<String> =
-        names.iter().filter(|other| other.test() == metric.test()).map(ToString::to_string).collect();
+    let of_test: Vec<String> = names
+        .iter()
+        .filter(|other| other.test() == metric.test())
+        .map(ToString::to_string)
+        .collect();
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     match of_test.is_empty() {
         true => format!("no run measured {metric}; they have: {}", names.join(", ")),

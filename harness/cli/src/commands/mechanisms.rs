@@ -32,7 +32,8 @@ pub struct Args {
 pub fn mechanisms(args: &Args) -> Result<u8> {
     let stored = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
-        let message = format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
+        let message =
+            format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
         return Err(Error::Usage(message));
     }
     let parts = stored.len();
@@ -48,7 +49,8 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
         (None, None) => repository().join("docs/mechanisms.md"),
         (None, Some(gap)) => {
             eprintln!(
-                "docs/mechanisms.md stays as it was: {gap}; with --run and -o a page is written all the same"
+                "docs/mechanisms.md stays as it was: {gap}; with --run and -o a page is written \
+                 all the same"
             );
             return Ok(exit::NO_MEASUREMENT);
         }

@@ -34,7 +34,8 @@ pub struct Args {
 }
 
 pub fn merge(args: &Args) -> Result<u8> {
-    let mut parts = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut parts =
+        args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     // A killed run has no verdict yet.
     parts.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
     // --expect does not count rests: nobody foresees an interrupt.
@@ -62,7 +63,9 @@ pub fn merge(args: &Args) -> Result<u8> {
         let from = RunDir::at(part);
         // Consoles and profiles belong to cells; an interrupted run also has leftovers of others.
         let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
-        bring(&from, "cells", &folder, |path| path.ancestors().any(|folder| folders.contains(folder)))?;
+        bring(&from, "cells", &folder, |path| {
+            path.ancestors().any(|folder| folders.contains(folder))
+        })?;
         // All runs have the same configurations of kernels.
         bring(&from, "kernels", &folder, |_| true)?;
     }
@@ -77,7 +80,8 @@ pub fn merge(args: &Args) -> Result<u8> {
 /// Creates a folder, or takes an empty one.
 fn empty(folder: &Path) -> Result<RunDir> {
     fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
-    let read = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
+    let read =
+        fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     if read.count() > 0 {
         let message = format!("{} is not empty: give --into a folder of its own", folder.display());
         return Err(Error::Usage(message));
@@ -89,11 +93,19 @@ fn empty(folder: &Path) -> Result<RunDir> {
 fn first_measured(parts: &[Run]) -> Vec<Vec<CellId>> {
     let mut seen = HashSet::new();
     let ids = |part: &Run| part.cells.iter().map(|cell| cell.id.clone()).collect::<Vec<_>>();
-    parts.iter().map(|part| ids(part).into_iter().filter(|id| seen.insert(id.name())).collect()).collect()
+    parts
+        .iter()
+        .map(|part| ids(part).into_iter().filter(|id| seen.insert(id.name())).collect())
+        .collect()
 }
 
 /// The files of a run's folder that are wanted.
-fn bring(from: &RunDir, folder: &str, into: &RunDir, is_wanted: impl Fn(&Path) -> bool) -> Result<()> {
+fn bring(
+    from: &RunDir,
+    folder: &str,
+    into: &RunDir,
+    is_wanted: impl Fn(&Path) -> bool,
+) -> Result<()> {
     let from_folder = from.path().join(folder);
     if !from_folder.is_dir() {
         return Ok(());
@@ -111,7 +123,9 @@ fn bring(from: &RunDir, folder: &str, into: &RunDir, is_wanted: impl Fn(&Path) -
             fs::create_dir_all(to.parent().expect("in the run's folder"))?;
             fs::copy(entry.path(), &to).map(drop)
         };
-        copy().with_context(|| format!("failed to copy {} to {}", entry.path().display(), to.display()))?;
+        copy().with_context(|| {
+            format!("failed to copy {} to {}", entry.path().display(), to.display())
+        })?;
     }
     Ok(())
 }

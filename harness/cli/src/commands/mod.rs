@@ -26,7 +26,8 @@ use tramplab_lab::{Fault, interrupt, verdict::Verdict};
 pub mod exit {
     /// Everything that ran passed, or was skipped with a reason.
     pub const PASS: u8 = 0;
-    /// A measurement exceeds its budget or is worse than its base; or a test of the repository failed.
+    /// A measurement exceeds its budget or is worse than its base; or a test of the repository
+    /// failed.
     pub const FAIL: u8 = 1;
     /// The command line, a suite or a manifest is wrong, or a program is missing.
     pub const USAGE: u8 = 2;

@@ -23,8 +23,8 @@ pub struct Args {
     /// A run's folder or run.json, e.g. runs/latest
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Show the cell whose name has all these parts, e.g. 6.12 fentry/100 [default: the only cell with
-    /// a profile]
+    /// Show the cell whose name has all these parts, e.g. 6.12 fentry/100 [default: the only cell
+    /// with a profile]
     #[arg(value_name = "CELL")]
     cell: Vec<String>,
     /// Show one phase, or the sum of both
@@ -59,7 +59,8 @@ pub struct Args {
 const PHASES: &[(&str, &[Phase])] =
     &[("attach", &[Phase::Attach]), ("detach", &[Phase::Detach]), ("both", &Phase::ALL)];
 
-const HOWS: &[(&str, How)] = &[("exact", How::Exact), ("sampled", How::Sampled), ("waiting", How::Waiting)];
+const HOWS: &[(&str, How)] =
+    &[("exact", How::Exact), ("sampled", How::Sampled), ("waiting", How::Waiting)];
 
 const WHOSE: &[(&str, Of)] =
     &[("task", Of::Task), ("interrupts", Of::Interrupts), ("others", Of::Others), ("all", Of::All)];
@@ -115,7 +116,9 @@ fn one(profiles: &[Profile], beside: Option<How>, args: &Args) -> Result<()> {
     let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
     profiles.iter().for_each(|profile| tree.add(profile, of, 0));
     match args.format {
-        Format::Text => write(args, |out| Ok(text::render(&subject, &tree, args.percent_limit, out)?)),
+        Format::Text => {
+            write(args, |out| Ok(text::render(&subject, &tree, args.percent_limit, out)?))
+        }
         Format::Markdown => write(args, |out| {
             let mut body = Vec::new();
             text::render(&subject, &tree, args.percent_limit, &mut body)?;
@@ -140,8 +143,10 @@ fn two(
     let subjects = [Subject::new(base, of), Subject { beside, ..Subject::new(head, of) }];
     let phases = subjects.each_ref().map(Subject::phases);
     if phases[0] != phases[1] {
-        let message =
-            format!("the base has profiles of {}, the head of {}: choose with --phase", phases[0], phases[1]);
+        let message = format!(
+            "the base has profiles of {}, the head of {}: choose with --phase",
+            phases[0], phases[1]
+        );
         return Err(Error::Usage(message));
     }
     let mut tree: Tree<2> = Tree::new(Names::Stable);
@@ -155,7 +160,9 @@ fn two(
     };
     match args.format {
         Format::Text => write(args, |out| Ok(out.write_all(terminal::table(&table()).as_bytes())?)),
-        Format::Markdown => write(args, |out| Ok(out.write_all(markdown::table(&table()).as_bytes())?)),
+        Format::Markdown => {
+            write(args, |out| Ok(out.write_all(markdown::table(&table()).as_bytes())?))
+        }
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
         Format::Svg => {
             let mut svg = Vec::new();
@@ -167,12 +174,15 @@ fn two(
 }
 
 /// Streams: folded stacks can be many times what they are made of.
-fn write(args: &Args, render: impl FnOnce(&mut BufWriter<Box<dyn Write>>) -> Result<()>) -> Result<()> {
+fn write(
+    args: &Args,
+    render: impl FnOnce(&mut BufWriter<Box<dyn Write>>) -> Result<()>,
+) -> Result<()> {
     let out: Box<dyn Write> = match &args.output {
         None => Box::new(StandardOutput),
-        Some(path) => {
-            Box::new(File::create(path).with_context(|| format!("failed to write {}", path.display()))?)
-        }
+        Some(path) => Box::new(
+            File::create(path).with_context(|| format!("failed to write {}", path.display()))?,
+        ),
     };
     let mut out = BufWriter::new(out);
     render(&mut out)?;
@@ -180,10 +190,12 @@ fn write(args: &Args, render: impl FnOnce(&mut BufWriter<Box<dyn Write>>) -> Res
 }
 
 fn with_profiles(run: &Run) -> Result<Vec<&Cell>> {
-    let cells: Vec<&Cell> = run.cells.iter().filter(|cell| !profiles::summaries(cell).is_empty()).collect();
+    let cells: Vec<&Cell> =
+        run.cells.iter().filter(|cell| !profiles::summaries(cell).is_empty()).collect();
     if cells.is_empty() {
         let message = format!(
-            "run {} has no profiles: measure attach tests with `vm-test --explain exact` (or sampled), or \
+            "run {} has no profiles: measure attach tests with `vm-test --explain exact` (or \
+             sampled), or \
              with `explain: [exact]` in the suite",
             run.id
         );
@@ -220,7 +232,8 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
     Err(Error::Usage(message))
 }
 
-/// The base's cell of the same test: on the named kernel, else on the same one, else on the only one.
+/// The base's cell of the same test: on the named kernel, else on the same one, else on the only
+/// one.
 fn same_test<'a>(run: &'a Run, head: &Cell, kernel: Option<&str>) -> Result<&'a Cell> {
     let same = |cell: &&Cell| {
         (cell.id.arch, cell.id.accel, &cell.id.test) == (head.id.arch, head.id.accel, &head.id.test)
@@ -235,7 +248,8 @@ fn same_test<'a>(run: &'a Run, head: &Cell, kernel: Option<&str>) -> Result<&'a 
         _ => {
             let kernels: Vec<&str> = cells.iter().map(|cell| cell.id.kernel.as_str()).collect();
             let message = format!(
-                "run {} has no profile of {} on {wanted}: choose with --base a kernel that has one: {}",
+                "run {} has no profile of {} on {wanted}: choose with --base a kernel that has \
+                 one: {}",
                 run.id,
                 head.id.test.name(),
                 if kernels.is_empty() { "none has".to_owned() } else { kernels.join(", ") }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Progress on standard error: a bar on a terminal, plain lines elsewhere. Results go to standard output.
+//! Progress on standard error: a bar on a terminal, plain lines elsewhere. Results go to standard
+//! output.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{collections::BTreeSet, io::IsTerminal, sync::Mutex, time::Duration};
@@ -39,7 +40,9 @@ impl Progress {
                 let what = if will_terminate { "is terminated after" } else { "is slow:" };
                 self.line(&format!("{job} {what} {} s", elapsed.as_secs()));
             }
-            Event::Cancelled => self.line("interrupted: stopping the guests; results so far are kept"),
+            Event::Cancelled => {
+                self.line("interrupted: stopping the guests; results so far are kept")
+            }
             Event::CellEnded(cell) => self.count(&tramplab_report::cell_line(cell)),
             Event::CellStopped(id) => self.count(&format!("stop  {}", id.name())),
         }
@@ -119,8 +122,8 @@ fn style(template: &str) -> ProgressStyle {
 fn step_of_cargo(text: &str) -> Option<&str> {
     let (verb, rest) = text.split_at_checked(12)?;
     let word = verb.trim_start();
-    let is_verb =
-        word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(|c| c.is_ascii_alphabetic());
+    let is_verb = word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.chars().all(|c| c.is_ascii_alphabetic());
     (is_verb && rest.starts_with(' ')).then(|| text.trim_start())
 }
 

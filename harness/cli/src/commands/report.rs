@@ -30,7 +30,13 @@ pub struct Args {
     output: Option<PathBuf>,
     /// Write the run's values as budgets into its suite's file, or into SUITE, and print the diff
     /// instead of a report
-    #[arg(long, value_name = "SUITE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["output", "format", "listing", "model"])]
+    #[arg(
+        long,
+        value_name = "SUITE",
+        num_args = 0..=1,
+        require_equals = true,
+        conflicts_with_all = ["output", "format", "listing", "model"]
+    )]
     update_budgets: Option<Option<PathBuf>>,
 }
 
@@ -42,10 +48,12 @@ pub struct Look {
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
     #[arg(long)]
     listing: bool,
-    /// Also list the records of these filters, beside `any`: any_return, 'any_call|cond', …; repeatable
+    /// Also list the records of these filters, beside `any`: any_return, 'any_call|cond', …;
+    /// repeatable
     #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "listing")]
     filter: Vec<Filter>,
-    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every host]
+    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every
+    /// host]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<Model>,
     /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
@@ -108,9 +116,8 @@ pub fn report(args: &Args) -> Result<u8> {
     let style = if args.output.is_none() { style() } else { Style::default() };
     let bytes = render(&run, &args.look, style)?;
     match &args.output {
-        Some(path) => {
-            std::fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))?
-        }
+        Some(path) => std::fs::write(path, bytes)
+            .with_context(|| format!("failed to write {}", path.display()))?,
         None => print(&bytes)?,
     }
     if args.look.format == Format::Terminal {
@@ -142,9 +149,13 @@ pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
-        Format::Junit => report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?,
+        Format::Junit => {
+            report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?
+        }
         Format::Github => report::github::annotations(run).into_bytes(),
-        Format::GithubSummary => report::github::summary(run, &view, report::github::SUMMARY).into_bytes(),
+        Format::GithubSummary => {
+            report::github::summary(run, &view, report::github::SUMMARY).into_bytes()
+        }
         Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
         Format::Kcidb => report::kcidb::render(run, &look.origin)?,
@@ -199,8 +210,10 @@ const DETAILS: &str = "details.md";
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
     let whole = report::markdown::render(run, &view).into_bytes();
-    let mut forms =
-        vec![("junit.xml", report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?)];
+    let mut forms = vec![(
+        "junit.xml",
+        report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?,
+    )];
     if run.series.is_empty() {
         forms.push(("report.md", whole));
     } else {
@@ -209,7 +222,8 @@ pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     }
     for (name, bytes) in forms {
         let path = run_dir.path().join(name);
-        std::fs::write(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
+        std::fs::write(&path, bytes)
+            .with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
 }
@@ -232,15 +246,22 @@ mod tests {
             (&["--listing"], &["any"]),
             (&["--listing", "--filter", "any_return"], &["any", "any_return"]),
             (&["--listing", "--filter", "any_return,cond"], &["any", "any_return", "cond"]),
-            (&["--listing", "--filter", "cond", "--filter", "any_return"], &["any", "cond", "any_return"]),
+            (
+                &["--listing", "--filter", "cond", "--filter", "any_return"],
+                &["any", "cond", "any_return"],
+            ),
             (&["--listing", "--filter", "any,cond,cond"], &["any", "cond"]),
             (&["--listing", "--filter", "any_call|cond"], &["any", "any_call|cond"]),
         ];
         for (arguments, expected) in table {
             let command = Command::try_parse_from([&["report"], arguments].concat()).unwrap();
-            let listings: Vec<String> = command.look.listings().iter().map(Filter::to_string).collect();
+            let listings: Vec<String> =
+                command.look.listings().iter().map(Filter::to_string).collect();
             assert_eq!(listings, expected, "{arguments:?}");
         }
-        assert!(Command::try_parse_from(["report", "--filter", "cond"]).is_err(), "without --listing");
+        assert!(
+            Command::try_parse_from(["report", "--filter", "cond"]).is_err(),
+            "without --listing"
+        );
     }
 }

@@ -7,6 +7,7 @@ use super::{
     values::one_of,
     vm_test::{ACCELS, BACKENDS},
 };
+use clap::value_parser;
 use std::{
     io::{self, IsTerminal},
     path::Path,
@@ -48,10 +49,20 @@ pub struct Args {
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
     /// Give the guest this many CPUs
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 1,
+        value_parser = value_parser!(u32).range(1..)
+    )]
     cpus: u32,
     /// Give the guest this much memory
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(128..))]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 1024,
+        value_parser = value_parser!(u32).range(128..)
+    )]
     memory: u32,
     /// Append a word to the kernel's command line; repeatable
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
@@ -60,13 +71,18 @@ pub struct Args {
     #[arg(long)]
     gdb: bool,
     /// Stop the command after this many seconds, boot included
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = value_parser!(u64).range(1..=LONGEST)
+    )]
     timeout: u64,
     /// Install what is missing, or print the install commands; then boot
     #[arg(long)]
     setup: bool,
-    /// Run this command in the guest with an empty stdin and return its exit code; a single word is a
-    /// line for the shell
+    /// Run this command in the guest with an empty stdin and return its exit code; a single word is
+    /// a line for the shell
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -92,8 +108,9 @@ pub fn shell(args: &Args) -> Result<u8> {
             let missing = image.not_built_in(&tramplab_kernel::kconfig::VIRTME_NEEDS);
             if !missing.is_empty() {
                 let missing = missing.join(", ");
-                let message =
-                    format!("virtme-ng's root is a virtiofs, and this kernel has not built in {missing}");
+                let message = format!(
+                    "virtme-ng's root is a virtiofs, and this kernel has not built in {missing}"
+                );
                 return Err(Error::Usage(message));
             }
             Root::Host(VirtmeNg::find(&cache)?.vng)
@@ -151,7 +168,8 @@ pub fn shell(args: &Args) -> Result<u8> {
 fn line(args: &Args) -> Result<Option<String>> {
     match &args.command[..] {
         [] if !io::stdin().is_terminal() => {
-            let message = "shell needs a terminal on stdin, or a command: `cargo xtask shell -- uname -a`";
+            let message =
+                "shell needs a terminal on stdin, or a command: `cargo xtask shell -- uname -a`";
             Err(Error::usage(message))
         }
         [] => Ok(None),
@@ -225,26 +243,30 @@ fn image(
 fn gdb_line(image: &Image, socket: &Path) -> String {
     let (vmlinux, note) = match &image.vmlinux {
         Some(path) => (path.display().to_string(), ""),
-        None => {
-            ("vmlinux".to_owned(), "  # this kernel's, with debug information; its manifest names none\n")
-        }
+        None => (
+            "vmlinux".to_owned(),
+            "  # this kernel's, with debug information; its manifest names none\n",
+        ),
     };
     let connect = format!("target remote {}", socket.display());
     format!("{note}gdb {} -ex '{connect}'", shell_words::quote(&vmlinux))
 }
 
-/// Prints how to boot the guests of failed cells again with a shell; with `keep`, boots the first. The
-/// cell's own guest is gone: it runs only the agent, which has no shell.
+/// Prints how to boot the guests of failed cells again with a shell; with `keep`, boots the first.
+/// The cell's own guest is gone: it runs only the agent, which has no shell.
 pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
     let plan = Plan::load(&Plan::path(run_dir.path()));
     let Ok(plan) = plan else { return Ok(()) };
-    let is_bad = |outcome: &Outcome| matches!(outcome, Outcome::Fail { .. } | Outcome::Error { .. });
+    let is_bad =
+        |outcome: &Outcome| matches!(outcome, Outcome::Fail { .. } | Outcome::Error { .. });
     let bad = run.cells.iter().filter(|cell| cell.id.test != Test::Build && is_bad(&cell.outcome));
     let mut lines: Vec<Vec<String>> = Vec::new();
     for cell in bad {
         let Some(planned) = plan.cells().find(|planned| planned.id() == cell.id) else { continue };
         let mut words = vec!["--kernel".to_owned(), planned.kernel_image.display().to_string()];
-        words.extend(["--arch", planned.arch.name(), "--vm", planned.backend.name()].map(str::to_owned));
+        words.extend(
+            ["--arch", planned.arch.name(), "--vm", planned.backend.name()].map(str::to_owned),
+        );
         words.extend(["--accel", planned.accel.name()].map(str::to_owned));
         let (cpus, memory) = (planned.cpus.to_string(), planned.memory_mib.to_string());
         words.extend(["--cpus".to_owned(), cpus, "--memory".to_owned(), memory]);
@@ -258,8 +280,11 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
     }
     if let (true, Some(words)) = (keep, lines.first()) {
         let own = std::env::current_exe().context("failed to find this program")?;
-        let status =
-            Command::new(own).arg("shell").args(words).status().context("failed to start a shell")?;
+        let status = Command::new(own)
+            .arg("shell")
+            .args(words)
+            .status()
+            .context("failed to start a shell")?;
         if status.code() == Some(i32::from(exit::INTERRUPTED)) {
             return Err(Error::Interrupted);
         }

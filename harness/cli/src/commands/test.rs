@@ -42,12 +42,15 @@ pub fn test(args: &Args) -> Result<u8> {
     let cargo = artifacts::cargo();
     let rest = &args.rest;
     let workspace =
-        cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}").run();
+        cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}")
+            .run();
     // The agent's tests, with the agent's flags: nothing is built twice.
     let agent = {
         let _flags = sh.push_env(artifacts::GUEST_RUSTFLAGS.0, artifacts::GUEST_RUSTFLAGS.1);
-        let (target, folder) = (target(Arch::host().unwrap_or(Arch::X86_64)), artifacts::GUEST_TARGET);
-        cmd!(sh, "{cargo} test --release --package tramplab-agent --target {target} --target-dir {folder} -- {rest...}").run()
+        let (target, folder) =
+            (target(Arch::host().unwrap_or(Arch::X86_64)), artifacts::GUEST_TARGET);
+        let options = ["--release", "--package", "tramplab-agent", "--target", &target];
+        cmd!(sh, "{cargo} test {options...} --target-dir {folder} -- {rest...}").run()
     };
     Ok(if workspace.is_ok() && agent.is_ok() { exit::PASS } else { exit::FAIL })
 }
@@ -57,7 +60,8 @@ fn prepared(setup: bool) -> Result<Shell> {
     let cache = Cache::open(true)?;
     let progress = Progress::new();
     if setup {
-        let toolchains = TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+        let toolchains =
+            TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
         // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
         let wanted = setup::Wanted {
             toolchains: toolchains.to_vec(),
@@ -67,7 +71,8 @@ fn prepared(setup: bool) -> Result<Shell> {
             selftests: None,
         };
         setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
-        // The trees' own tests are built only for this host's architecture: others need foreign libraries.
+        // The trees' own tests are built only for this host's architecture: others need foreign
+        // libraries.
         let own = setup::Wanted {
             toolchains: vec![(
                 Toolchain { compiler: Compiler::Gcc, version: None },

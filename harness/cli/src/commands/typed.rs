@@ -40,8 +40,10 @@ fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) ->
     let mut before: Option<Value> = None;
     let mut told = Vec::new();
     for word in words {
-        let option = |name: &str| OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        let inline = word.split_once('=').and_then(|(name, text)| Some((name, text, option(name)?)));
+        let option =
+            |name: &str| OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let inline =
+            word.split_once('=').and_then(|(name, text)| Some((name, text, option(name)?)));
         told.push(match (before.take(), inline) {
             (Some(value), _) => value.absolute(&word, here, kernels),
             (None, Some((name, text, value))) => {
@@ -69,8 +71,12 @@ impl Value {
         let is_path = match self {
             Value::Path => true,
             Value::Suite => path.extension().is_some() || text.contains('/'),
-            Value::Kernel => !kernels.join(format!("{text}.yaml")).is_file() && here.join(path).exists(),
-            Value::Series => !kernels.join("patches").join(path).is_dir() && here.join(path).exists(),
+            Value::Kernel => {
+                !kernels.join(format!("{text}.yaml")).is_file() && here.join(path).exists()
+            }
+            Value::Series => {
+                !kernels.join("patches").join(path).is_dir() && here.join(path).exists()
+            }
         };
         if is_path { joined(here, text) } else { text.to_owned() }
     }
@@ -117,7 +123,10 @@ mod tests {
             (vec!["--series=a b.mbox"], vec![format!("--series={}", at("a b.mbox"))]),
             (vec!["--runs", "out"], vec!["--runs".to_owned(), at("out")]),
             // A cell's name, and an option of which nothing is known.
-            (vec!["mine", "--jobs", "2"], vec!["mine".to_owned(), "--jobs".to_owned(), "2".to_owned()]),
+            (
+                vec!["mine", "--jobs", "2"],
+                vec!["mine".to_owned(), "--jobs".to_owned(), "2".to_owned()],
+            ),
             (vec!["--runs"], vec!["--runs".to_owned()]),
         ] {
             assert_eq!(

@@ -36,8 +36,8 @@ pub struct Args {
     /// Run this suite: a name in configs/suites/, or a file
     #[arg(long, value_name = "SUITE", default_value = "quick")]
     suite: String,
-    /// Run on these kernels instead of the suite's: names in kernels/, manifests, images, or sources
-    /// to build (a folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
+    /// Run on these kernels instead of the suite's: names in kernels/, manifests, images, or
+    /// sources to build (a folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
     #[arg(long = "kernel", value_name = "KERNEL")]
     kernels: Vec<String>,
     /// Run guests of these architectures: x86_64, arm64 or both [default: this machine's]
@@ -55,16 +55,16 @@ pub struct Args {
     /// Run guests under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
-    /// Count the CPU's own branch records (KVM on Intel, Haswell to Ice Lake) or the plugin's, which
-    /// are exact everywhere; `auto` takes the CPU's where guests can have them
+    /// Count the CPU's own branch records (KVM on Intel, Haswell to Ice Lake) or the plugin's,
+    /// which are exact everywhere; `auto` takes the CPU's where guests can have them
     #[arg(long, value_parser = one_of(BRANCHES), value_name = "WHOSE", default_value = "auto")]
     branches: branches::Request,
     /// Time attach tests by the host's clock, by the guest's instruction count (`-icount`, which
     /// repeats exactly), or by both in two guests [default: the suite's]
     #[arg(long, value_parser = one_of(CLOCKS), value_name = "CLOCK")]
     clock: Option<Clocks>,
-    /// Explain attach times: `exact` counts instructions by call path, `sampled` samples call chains
-    /// and times waits; repeatable [default: the suite's]
+    /// Explain attach times: `exact` counts instructions by call path, `sampled` samples call
+    /// chains and times waits; repeatable [default: the suite's]
     #[arg(long, value_parser = one_of(EXPLAIN), value_name = "HOW", value_delimiter = ',')]
     explain: Vec<Explain>,
     /// Add an experiment: `deliver-records` delivers branch records to programs in the guest and
@@ -117,7 +117,13 @@ struct SeriesArgs {
     each_patch: bool,
     /// Also measure N kernels (at most 6) with code that is never called. They show how far layout
     /// alone moves numbers; a smaller difference is neither better nor worse
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "series", value_parser = placebos)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "series",
+        value_parser = placebos
+    )]
     placebos: usize,
     /// Build kernels without confinement: builds run with your privileges
     #[arg(long)]
@@ -146,7 +152,8 @@ struct SelectionArgs {
     names: Vec<String>,
 }
 
-pub const BACKENDS: &[(&str, Backend)] = &[("qemu", Backend::Qemu), ("virtme-ng", Backend::VirtmeNg)];
+pub const BACKENDS: &[(&str, Backend)] =
+    &[("qemu", Backend::Qemu), ("virtme-ng", Backend::VirtmeNg)];
 
 pub const ACCELS: &[(&str, accel::Request)] = &[
     ("auto", accel::Request::Auto),
@@ -160,7 +167,8 @@ const BRANCHES: &[(&str, branches::Request)] = &[
     ("virtual", branches::Request::Virtual),
 ];
 
-const CLOCKS: &[(&str, Clocks)] = &[("free", Clocks::Free), ("exact", Clocks::Exact), ("both", Clocks::Both)];
+const CLOCKS: &[(&str, Clocks)] =
+    &[("free", Clocks::Free), ("exact", Clocks::Exact), ("both", Clocks::Both)];
 
 const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Explain::Sampled)];
 
@@ -227,10 +235,16 @@ pub fn vm_test(args: &Args) -> Result<u8> {
             }
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is replaced.
-            if args.update_budgets { baseline::update(&run, Path::new(&run.suite.file)) } else { Ok(code) }
+            if args.update_budgets {
+                baseline::update(&run, Path::new(&run.suite.file))
+            } else {
+                Ok(code)
+            }
         }
         Measured::Listed(listed) => {
-            report::print(listed.jobs.iter().map(|job| format!("{job}\n")).collect::<String>().as_bytes())?;
+            report::print(
+                listed.jobs.iter().map(|job| format!("{job}\n")).collect::<String>().as_bytes(),
+            )?;
             eprintln!("{}", counted(&listed));
             Ok(exit::PASS)
         }
@@ -250,9 +264,11 @@ pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     Ok(code_of_run(verdict(run)))
 }
 
-/// Counts cells and builds as the report will. A line of the list is a job, which may have several cells.
+/// Counts cells and builds as the report will. A line of the list is a job, which may have several
+/// cells.
 fn counted(Listed { jobs, cells, builds }: &Listed) -> String {
-    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let plural =
+        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = plural(*cells, "cell");
     if *cells != jobs.len() {
         text += &format!(": {}, each on every kernel of the series", plural(jobs.len(), "test"));
@@ -277,7 +293,8 @@ mod tests {
                 20,
                 40,
                 2,
-                "40 cells: 20 tests, each on every kernel of the series; and 2 builds, which the report counts \
+                "40 cells: 20 tests, each on every kernel of the series; and 2 builds, which the \
+                 report counts \
                  as cells",
             ),
         ] {

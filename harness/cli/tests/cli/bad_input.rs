@@ -75,7 +75,12 @@ fn check(cases: Vec<Case>) {
             assert!(said.contains(word), "{}: {word:?} is missing in: {said}", case.name);
         }
         assert!(!said.contains("'-- --"), "{}: {said}", case.name);
-        let left = fs::read_dir(&runs).into_iter().flatten().flatten().filter(|e| e.path().is_dir()).count();
+        let left = fs::read_dir(&runs)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|e| e.path().is_dir())
+            .count();
         assert_eq!(left, 0, "{}: a run was left behind", case.name);
     }
 }
@@ -83,7 +88,11 @@ fn check(cases: Vec<Case>) {
 #[test]
 fn names_bad_suite_and_exits_2() {
     check(vec![
-        with_suite("unknown key", &SUITE.replace("tests:", "tets:"), &["suite.yaml:4:1", "tets", "tests"]),
+        with_suite(
+            "unknown key",
+            &SUITE.replace("tests:", "tets:"),
+            &["suite.yaml:4:1", "tets", "tests"],
+        ),
         with_suite(
             "unknown mechanism",
             &SUITE.replace("[fentry]", "[fentri]"),
@@ -99,9 +108,21 @@ fn names_bad_suite_and_exits_2() {
             &format!("{SUITE}budgets:\n  - wasted: {{ fexit: {{ all: 3 }} }}\n"),
             &["suite.yaml:7:", "all", "any_return"],
         ),
-        with_suite("no kernels", &SUITE.replace("[\"6.12\"]", "[]"), &["suite.yaml:3:", "at least one"]),
-        with_suite("no mechanisms", &SUITE.replace("[fentry]", "[]"), &["suite.yaml:5:", "at least one"]),
-        with_suite("no hits", &SUITE.replace("[fentry]", "[fentry], hits: 0"), &["suite.yaml:5:", "nonzero"]),
+        with_suite(
+            "no kernels",
+            &SUITE.replace("[\"6.12\"]", "[]"),
+            &["suite.yaml:3:", "at least one"],
+        ),
+        with_suite(
+            "no mechanisms",
+            &SUITE.replace("[fentry]", "[]"),
+            &["suite.yaml:5:", "at least one"],
+        ),
+        with_suite(
+            "no hits",
+            &SUITE.replace("[fentry]", "[fentry], hits: 0"),
+            &["suite.yaml:5:", "nonzero"],
+        ),
         with_suite(
             "too small a guest",
             &format!("{SUITE}machine: {{ memory_mib: 127 }}\n"),
@@ -139,10 +160,12 @@ fn names_bad_suite_and_exits_2() {
 #[test]
 fn names_bad_kernel_and_exits_2() {
     let image =
-        fs::read(std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`")).unwrap();
+        fs::read(std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`"))
+            .unwrap();
     // Debian's configuration of 6.12, cut down to the options that matter, less one option.
     let config = include_str!("../../../kernel/src/testdata/6.12.config");
-    let without_btf = config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
+    let without_btf =
+        config.replace("CONFIG_DEBUG_INFO_BTF=y", "# CONFIG_DEBUG_INFO_BTF is not set");
     assert_ne!(config, without_btf);
     check(vec![
         with_arguments("no such kernel", &["--kernel", "9.99"], &["9.99", "6.12"]),
@@ -200,7 +223,11 @@ fn names_bad_argument_and_exits_2() {
             arguments: &["shell", "--timeout", "18446744073709551615", "--", "true"],
             words: &["--timeout", "18446744073709551615 is not in 1..=31536000"],
         },
-        with_arguments("no such file", &["--suite", "{dir}/none.yaml"], &["none.yaml", "No such file"]),
+        with_arguments(
+            "no such file",
+            &["--suite", "{dir}/none.yaml"],
+            &["none.yaml", "No such file"],
+        ),
         with_arguments("no such architecture", &["--arch", "mips"], &["mips", "x86_64, arm64"]),
         with_arguments("bad filterset", &["-E", "test("], &["test("]),
         // The kernel would fail to build, with another exit code.
@@ -231,7 +258,10 @@ fn names_bad_run_and_exits_2() {
         Case {
             name: "no profiles",
             suite: None,
-            files: vec![("run.json", include_bytes!("../../../testdata/two-architectures.json").to_vec())],
+            files: vec![(
+                "run.json",
+                include_bytes!("../../../testdata/two-architectures.json").to_vec(),
+            )],
             arguments: &["profile", "{dir}"],
             words: &["vm-test --explain exact"],
         },

@@ -29,7 +29,8 @@ fn removes_own_cargo_variables_for_children() {
         .env("CARGO_HOME", "/kept")
         .output()
         .unwrap();
-    let seen = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    let seen =
+        fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
     assert!(seen.contains("CARGO_HOME=/kept"), "{seen}");
     for name in ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"] {
         assert!(!seen.contains(name), "{name}: {seen}");
@@ -108,12 +109,19 @@ fn says_why_a_rendered_run_fails() {
     let json = dir.path().join("run.json");
     fs::write(&json, include_bytes!("../../../testdata/run.json")).unwrap();
     let junit = dir.path().join("junit.xml");
-    let output =
-        tramplab().args(["report", "--format", "junit", "-o"]).args([&junit, &json]).output().unwrap();
+    let output = tramplab()
+        .args(["report", "--format", "junit", "-o"])
+        .args([&junit, &json])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty() && junit.is_file());
     assert!(stderr(&output).contains("exit code 1: 21 cells"), "{}", stderr(&output));
-    assert!(stderr(&output).contains("lbr_waste/fexit: fexit wastes 11 records"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("lbr_waste/fexit: fexit wastes 11 records"),
+        "{}",
+        stderr(&output)
+    );
     let output = tramplab().arg("report").arg(&json).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
 }
@@ -122,7 +130,8 @@ fn says_why_a_rendered_run_fails() {
 #[test]
 fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
     let dir = tempfile::tempdir().unwrap();
-    let head: serde_json::Value = serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
+    let head: serde_json::Value =
+        serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
     let mut base = head.clone();
     base["id"] = "base".into();
     base["interrupted"] = true.into();
@@ -139,16 +148,27 @@ fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
     let paths = [write("base.json", &base), write("head.json", &head)];
     let compare = |arguments: &[&str]| {
         let mut command = tramplab();
-        command.arg("compare").args(&paths).args(["--base-kernel", "6.12", "--head-kernel", "6.12"]);
+        command.arg("compare").args(&paths).args([
+            "--base-kernel",
+            "6.12",
+            "--head-kernel",
+            "6.12",
+        ]);
         command.args(arguments).output().unwrap()
     };
     let output = compare(&[]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(stderr(&output).contains("the run base did not come to its end"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("the run base did not come to its end"),
+        "{}",
+        stderr(&output)
+    );
     let output = compare(&["--anyway"]);
     // This is no failure of the head.
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let row = |line: &&str| line.contains(&format!("lbr_waste/{test}")) && line.contains("not in the run");
+    let row = |line: &&str| {
+        line.contains(&format!("lbr_waste/{test}")) && line.contains("not in the run")
+    };
     assert_eq!(said(&output).lines().filter(row).count(), 1, "{}", said(&output));
     assert!(stderr(&output).contains("1 tests are in the head's run only"), "{}", stderr(&output));
 }
@@ -200,7 +220,8 @@ fn lists_and_prunes_only_the_cache() {
         fs::write(entry.join(".complete"), "").unwrap();
     }
     let then = std::time::SystemTime::now() - std::time::Duration::from_secs(5 * 24 * 3600);
-    let marker = fs::File::options().write(true).open(cache.join("snapshot/old/.complete")).unwrap();
+    let marker =
+        fs::File::options().write(true).open(cache.join("snapshot/old/.complete")).unwrap();
     marker.set_modified(then).unwrap();
     let run = |arguments: &[&str], limit: &str| {
         let mut command = tramplab();
@@ -209,9 +230,13 @@ fn lists_and_prunes_only_the_cache() {
         (output.status.code(), said(&output))
     };
     let (code, said) = run(&["ls"], "1GiB");
-    let line = |kind: &str| said.lines().find(|line| line.ends_with(kind)).unwrap_or_default().to_owned();
+    let line =
+        |kind: &str| said.lines().find(|line| line.ends_with(kind)).unwrap_or_default().to_owned();
     assert_eq!(code, Some(0), "{said}");
-    assert!(line("snapshot").contains("3.0 MiB") && line("snapshot").contains("5 days ago"), "{said}");
+    assert!(
+        line("snapshot").contains("3.0 MiB") && line("snapshot").contains("5 days ago"),
+        "{said}"
+    );
     assert!(line("qemu").contains("within the hour") && line("all").contains("6.0 MiB"), "{said}");
 
     for (kind, limit, words) in [

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fault matrix: each row causes one fault for real, under the real command line, and checks
-//! the verdict. With `TRAMPLAB_FAULTS_TABLE=FILE` the rows are also written to FILE, as docs/faults.md
-//! has them.
+//! the verdict. With `TRAMPLAB_FAULTS_TABLE=FILE` the rows are also written to FILE, as
+//! docs/faults.md has them.
 
 #[path = "../command/mod.rs"]
 mod command;

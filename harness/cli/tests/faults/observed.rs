@@ -73,7 +73,9 @@ impl Ends {
             (&Ends::Stopped(code), Verdict::Interrupted) => code,
             (Ends::Overcome(words), Verdict::Measured { told, the_same }) => {
                 if !the_same || !told.contains(words) {
-                    return Some(format!("expected {words:?} and what is measured without the fault"));
+                    return Some(format!(
+                        "expected {words:?} and what is measured without the fault"
+                    ));
                 }
                 Some(0)
             }

@@ -50,7 +50,9 @@ pub struct Place {
 }
 
 pub fn from_env(name: &str) -> PathBuf {
-    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
+    std::env::var_os(name)
+        .unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`"))
+        .into()
 }
 
 impl Place {
@@ -114,7 +116,9 @@ impl Place {
         let has = |text: &[u8]| text.windows(name.len()).any(|part| part == name);
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             let read = |file| fs::read(entry.path().join(file)).unwrap_or_default();
             let line = read("cmdline");
             if has(&line) || has(&read("environ")) {
@@ -144,13 +148,19 @@ impl Place {
         while !self.processes().is_empty() && began.elapsed() < GOING {
             sleep(Duration::from_millis(20));
         }
-        let mut left: Vec<String> =
-            self.processes().into_iter().map(|(pid, line)| format!("process {pid}: {line}")).collect();
+        let mut left: Vec<String> = self
+            .processes()
+            .into_iter()
+            .map(|(pid, line)| format!("process {pid}: {line}"))
+            .collect();
         let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let name = self.dir.path().to_str().expect("made of ASCII");
-        left.extend(sockets.lines().filter(|line| line.contains(name)).map(|line| format!("socket {line}")));
+        left.extend(
+            sockets.lines().filter(|line| line.contains(name)).map(|line| format!("socket {line}")),
+        );
         let files = |folder: &str| {
-            let files = WalkDir::new(self.dir.path().join(folder)).min_depth(1).into_iter().flatten();
+            let files =
+                WalkDir::new(self.dir.path().join(folder)).min_depth(1).into_iter().flatten();
             files.filter(|entry| !entry.file_type().is_dir()).map(walkdir::DirEntry::into_path)
         };
         let unknown = |path: &PathBuf| {
@@ -161,9 +171,11 @@ impl Place {
             !KNOWN.contains(&name) && name != "latest" && !is_of_the_plan && !says_what_boots
         };
         let unfinished = |path: &PathBuf| path.to_string_lossy().contains(".unfinished");
-        let temporary = WalkDir::new(self.dir.path().join("tmp")).min_depth(1).into_iter().flatten();
+        let temporary =
+            WalkDir::new(self.dir.path().join("tmp")).min_depth(1).into_iter().flatten();
         let temporary = temporary.map(walkdir::DirEntry::into_path);
-        let found = temporary.chain(files("runs").filter(unknown)).chain(files("cache").filter(unfinished));
+        let found =
+            temporary.chain(files("runs").filter(unknown)).chain(files("cache").filter(unfinished));
         left.extend(found.map(|path| format!("file {}", path.display())));
         left
     }

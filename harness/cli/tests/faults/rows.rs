@@ -58,10 +58,22 @@ pub fn all() -> Vec<Row> {
             Cause::KernelArguments("rdinit=/none init=/none"),
             error(Panic, "Unable to mount root fs"),
         ),
-        ("the kernel panics in mid-test", Cause::Guest("panic"), error(Panic, "sysrq triggered crash")),
-        ("the kernel oopses and goes on", Cause::Guest("oops"), error(Oops, "NULL pointer dereference")),
+        (
+            "the kernel panics in mid-test",
+            Cause::Guest("panic"),
+            error(Panic, "sysrq triggered crash"),
+        ),
+        (
+            "the kernel oopses and goes on",
+            Cause::Guest("oops"),
+            error(Oops, "NULL pointer dereference"),
+        ),
         ("the kernel warns and goes on", Cause::Guest("warning"), error(Warning, "fs/open.c")),
-        ("hung task", Cause::Guest("hung_task"), error(HungTask, "blocked for more than 1 seconds")),
+        (
+            "hung task",
+            Cause::Guest("hung_task"),
+            error(HungTask, "blocked for more than 1 seconds"),
+        ),
         (
             "the guest is out of memory",
             Cause::Guest("out_of_memory"),
@@ -69,10 +81,22 @@ pub fn all() -> Vec<Row> {
         ),
         // The agent and its link.
         ("the agent ends", Cause::Guest("exit_agent"), error(Panic, "Attempted to kill init")),
-        ("frames: bytes that are none", Cause::Guest("garbage_frame"), error(Protocol, "more than the")),
-        ("frames: a bit is flipped", Cause::Guest("corrupt_frame"), error(Protocol, "checksum is wrong")),
+        (
+            "frames: bytes that are none",
+            Cause::Guest("garbage_frame"),
+            error(Protocol, "more than the"),
+        ),
+        (
+            "frames: a bit is flipped",
+            Cause::Guest("corrupt_frame"),
+            error(Protocol, "checksum is wrong"),
+        ),
         ("frames: one is cut", Cause::Guest("cut_frame"), error(Protocol, "checksum is wrong")),
-        ("frames: a flood", Cause::Guest("flood"), error(Protocol, "expected the answer to request")),
+        (
+            "frames: a flood",
+            Cause::Guest("flood"),
+            error(Protocol, "expected the answer to request"),
+        ),
         // QEMU.
         (
             "QEMU is killed (SIGKILL)",
@@ -80,33 +104,65 @@ pub fn all() -> Vec<Row> {
             error(QemuExit, "signal: 9 (SIGKILL)"),
         ),
         ("QEMU is missing", Cause::Qemu(None), Ends::Refused(2, "No such file or directory")),
-        ("QEMU is too old", Cause::Qemu(Some(OLD)), Ends::Refused(2, "it is QEMU 7.0.0, expected at least")),
-        ("QEMU is built without plugins", Cause::Qemu(Some(PLAIN)), Ends::Refused(2, "without TCG plugins")),
+        (
+            "QEMU is too old",
+            Cause::Qemu(Some(OLD)),
+            Ends::Refused(2, "it is QEMU 7.0.0, expected at least"),
+        ),
+        (
+            "QEMU is built without plugins",
+            Cause::Qemu(Some(PLAIN)),
+            Ends::Refused(2, "without TCG plugins"),
+        ),
         // Snapshots and the disk.
-        ("a snapshot is truncated", Cause::Snapshot(truncate), Ends::Overcome("a snapshot was of no use")),
+        (
+            "a snapshot is truncated",
+            Cause::Snapshot(truncate),
+            Ends::Overcome("a snapshot was of no use"),
+        ),
         (
             "a snapshot has a bit flipped",
             Cause::Snapshot(flip_a_bit),
             Ends::Overcome("a snapshot was of no use"),
         ),
-        ("the cache is read-only", Cause::Cache(READ_ONLY), Ends::Refused(3, "failed to write to the cache")),
+        (
+            "the cache is read-only",
+            Cause::Cache(READ_ONLY),
+            Ends::Refused(3, "failed to write to the cache"),
+        ),
         ("the cache's disk is full", Cause::Cache(FULL), Ends::Refused(3, "no room is left there")),
         ("the runs' disk fills up", Cause::FullRuns, error(Trace, "No space left on device")),
         // The harness.
         ("two runs at once", Cause::Twice, Ends::Overcome("both")),
         ("Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
         ("SIGTERM", Cause::SignalToHarness(SIGTERM), Ends::Stopped(Some(130))),
-        ("the harness is killed (SIGKILL); the next run cleans up", Cause::Killed, Ends::Stopped(None)),
+        (
+            "the harness is killed (SIGKILL); the next run cleans up",
+            Cause::Killed,
+            Ends::Stopped(None),
+        ),
         ("SIGHUP", Cause::SignalToHarness(SIGHUP), Ends::Stopped(Some(130))),
-        ("the harness is stopped for 45 seconds (SIGSTOP)", Cause::Paused(45), Ends::Overcome("2 pass")),
+        (
+            "the harness is stopped for 45 seconds (SIGSTOP)",
+            Cause::Paused(45),
+            Ends::Overcome("2 pass"),
+        ),
         (
             "the harness is killed twenty times, at any moment",
             Cause::KilledOften(20),
             Ends::Overcome("2 pass"),
         ),
         // The environment of the command. `$DIR` is an empty folder.
-        ("standard error is full", Cause::Shell("exec \"$@\" 2>/dev/full"), Ends::Overcome("2 pass")),
-        ("standard descriptors are closed", Cause::Shell("exec \"$@\" <&- >&- 2>&-"), Ends::Overcome("")),
+        (
+            "standard error is full",
+            Cause::Shell("exec \"$@\" 2>/dev/full"),
+            Ends::Overcome("2 pass"),
+        ),
+        (
+            "standard descriptors are closed",
+            Cause::Shell("exec \"$@\" <&- >&- 2>&-"),
+            Ends::Overcome(""),
+        ),
         (
             "an unknown locale",
             Cause::Shell("export LC_ALL=tr_TR.UTF-8 LANGUAGE=tr\nexec \"$@\""),
@@ -115,7 +171,11 @@ pub fn all() -> Vec<Row> {
         ("umask 077", Cause::Shell("umask 077\nexec \"$@\""), Ends::Overcome("2 pass")),
         ("64 descriptors", Cause::Shell("ulimit -n 64\nexec \"$@\""), Ends::Overcome("2 pass")),
         ("files may not grow", Cause::Shell(NO_FILE_GROWS), Ends::Refused(2, "ulimit -f")),
-        ("TMPDIR is missing", Cause::Shell("export TMPDIR=/none\nexec \"$@\""), Ends::Overcome("2 pass")),
+        (
+            "TMPDIR is missing",
+            Cause::Shell("export TMPDIR=/none\nexec \"$@\""),
+            Ends::Overcome("2 pass"),
+        ),
         (
             "TMPDIR is read-only",
             Cause::Mounts("mount -t tmpfs -o ro none \"$DIR\"\nexport TMPDIR=\"$DIR\""),
@@ -124,7 +184,8 @@ pub fn all() -> Vec<Row> {
         (
             "TMPDIR is full",
             Cause::Mounts(
-                "mount -t tmpfs -o nr_blocks=1 none \"$DIR\"\necho > \"$DIR/full\"\nexport TMPDIR=\"$DIR\"",
+                "mount -t tmpfs -o nr_blocks=1 none \"$DIR\"\necho > \"$DIR/full\"\nexport \
+                 TMPDIR=\"$DIR\"",
             ),
             Ends::Overcome("2 pass"),
         ),
@@ -144,21 +205,37 @@ pub fn all() -> Vec<Row> {
             Ends::Refused(2, "expected a path in UTF-8"),
         ),
         // KVM.
-        ("KVM is broken, and asked for", Cause::Kvm("kvm"), Ends::Refused(3, "no guest runs under KVM here")),
+        (
+            "KVM is broken, and asked for",
+            Cause::Kvm("kvm"),
+            Ends::Refused(3, "no guest runs under KVM here"),
+        ),
         ("KVM is broken, and not asked for", Cause::Kvm("auto"), Ends::Overcome("using TCG")),
     ];
     // Other processes (vng, its shells, virtiofsd), and another init in the guest.
     let by_virtme_ng = [
-        ("virtme-ng: the kernel panics", Cause::Guest("panic"), error(Panic, "sysrq triggered crash")),
+        (
+            "virtme-ng: the kernel panics",
+            Cause::Guest("panic"),
+            error(Panic, "sysrq triggered crash"),
+        ),
         // The other init powers off when its program ends, and virtme-ng ends.
-        ("virtme-ng: the agent ends", Cause::Guest("exit_agent"), error(QemuExit, "virtme-ng ended")),
+        (
+            "virtme-ng: the agent ends",
+            Cause::Guest("exit_agent"),
+            error(QemuExit, "virtme-ng ended"),
+        ),
         (
             "virtme-ng: QEMU is killed (SIGKILL)",
             Cause::SignalTo(Part::Qemu, SIGKILL),
             // virtme-ng sees QEMU's end and exits without a signal.
             error(QemuExit, "virtme-ng ended with exit status"),
         ),
-        ("virtme-ng: it is killed itself", Cause::SignalTo(Part::Vng, SIGKILL), error(QemuExit, "SIGKILL")),
+        (
+            "virtme-ng: it is killed itself",
+            Cause::SignalTo(Part::Vng, SIGKILL),
+            error(QemuExit, "SIGKILL"),
+        ),
         ("virtme-ng: Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
         ("virtme-ng: the harness is killed", Cause::Killed, Ends::Stopped(None)),
         (
@@ -174,19 +251,22 @@ pub fn all() -> Vec<Row> {
 
 /// Answers queries, and hangs instead of starting a guest.
 const HANGING: &str = "case \"$*\" in *-kernel*) exec sleep 1000;; esac\nexec \"$REAL\" \"$@\"";
-const OLD: &str =
-    "case \"$1\" in --version) echo 'QEMU emulator version 7.0.0';; *) exec \"$REAL\" \"$@\";; esac";
+const OLD: &str = "case \"$1\" in --version) echo 'QEMU emulator version 7.0.0';; *) exec \
+                   \"$REAL\" \"$@\";; esac";
 const NEW: &str = "echo 'virtme-ng 2.0'";
 /// Behaves like a QEMU configured with --disable-plugins: its help does not mention plugins, and
 /// `-plugin` fails with `-plugin: invalid option`.
 const PLAIN: &str = "case \"$*\" in -help) \"$REAL\" -help | grep -v -e -plugin;; \
-                     *-plugin*) echo 'qemu-system-x86_64: -plugin: invalid option' >&2; exit 1;; *) exec \"$REAL\" \"$@\";; esac";
+                     *-plugin*) echo 'qemu-system-x86_64: -plugin: invalid option' >&2; exit 1;; \
+                     *) exec \"$REAL\" \"$@\";; esac";
 
 /// Replaces the folder of the runs on the command line.
-const ODD_RUNS: &str = "for word; do\n  shift\n  [ \"$word\" = \"$RUNS\" ] && word=$(printf '/tmp/\\377')\n  \
+const ODD_RUNS: &str = "for word; do\n  shift\n  [ \"$word\" = \"$RUNS\" ] && word=$(printf \
+                        '/tmp/\\377')\n  \
                         set -- \"$@\" \"$word\"\ndone\nexec \"$@\"";
 /// Limits only the harness, not the process that copies its output; keeps its exit code.
-const NO_FILE_GROWS: &str = "exec 3>&1\ncode=$({ { (ulimit -f 0; exec \"$@\" 2>&1 3>&-); echo $? >&4; } | cat >&3; } 4>&1)\nexit $code";
+const NO_FILE_GROWS: &str = "exec 3>&1\ncode=$({ { (ulimit -f 0; exec \"$@\" 2>&1 3>&-); echo $? \
+                             >&4; } | cat >&3; } 4>&1)\nexit $code";
 /// `$CACHE` is an empty folder.
 const READ_ONLY: &str = "mount --bind \"$CACHE\" \"$CACHE\"\nmount -o remount,bind,ro \"$CACHE\"";
 const FULL: &str =

@@ -104,7 +104,8 @@ fn with_fault(fault: &str) -> String {
 /// The last run of a place.
 fn stored(runs: &Path) -> Option<(RunDir, Run)> {
     let folders = fs::read_dir(runs).unwrap().map(|entry| entry.unwrap().path());
-    let mut folders: Vec<PathBuf> = folders.filter(|path| path.is_dir() && !path.is_symlink()).collect();
+    let mut folders: Vec<PathBuf> =
+        folders.filter(|path| path.is_dir() && !path.is_symlink()).collect();
     folders.sort();
     let folder = folders.pop()?;
     Some((RunDir::new(&folder), RunDir::load(&folder).ok()?))
@@ -137,7 +138,8 @@ fn judged(place: &Place, mut started: Started, fault: &str, of: usize) -> Observ
     };
     let others = cells.iter().filter(|cell| cell.id.test.name() != fault);
     let kept = Kept { results: others.filter(|cell| is_measured(cell)).count(), of };
-    let taken = faulty.map_or(started.began.elapsed(), |cell| Duration::from_millis(cell.duration_ms));
+    let taken =
+        faulty.map_or(started.began.elapsed(), |cell| Duration::from_millis(cell.duration_ms));
     Observed { code: ended.ok().flatten(), verdict, taken, left, kept, said }
 }
 
@@ -163,7 +165,8 @@ fn silent(place: &Place) -> (Started, PathBuf) {
         folders.map(walkdir::DirEntry::into_path).find(|path| path.ends_with("fault/silence"))
     };
     let is_silent = || {
-        let console = cell().map(|cell| fs::read_to_string(cell.join("console.log")).unwrap_or_default());
+        let console =
+            cell().map(|cell| fs::read_to_string(cell.join("console.log")).unwrap_or_default());
         console.is_some_and(|text| text.contains(SILENT))
     };
     assert!(started.wait_for(is_silent), "no guest fell silent: {}", started.said());
@@ -188,7 +191,12 @@ fn is_known_to_be_interrupted(run: &RunDir) -> bool {
     report.status.code() == Some(130) && said.contains("cells left no result")
 }
 
-fn stopped(place: &Place, code: Result<Option<i32>, Verdict>, taken: Duration, said: String) -> Observed {
+fn stopped(
+    place: &Place,
+    code: Result<Option<i32>, Verdict>,
+    taken: Duration,
+    said: String,
+) -> Observed {
     let left = place.left();
     let (verdict, results) = match (&code, stored(&place.runs())) {
         (Err(hangs), _) => (hangs.clone(), 0),
@@ -196,12 +204,21 @@ fn stopped(place: &Place, code: Result<Option<i32>, Verdict>, taken: Duration, s
         (_, Some((folder, run))) => {
             let verdict = match run.interrupted && is_known_to_be_interrupted(&folder) {
                 true => Verdict::Interrupted,
-                false => Verdict::Unexpected("the run does not know that it was stopped".to_owned()),
+                false => {
+                    Verdict::Unexpected("the run does not know that it was stopped".to_owned())
+                }
             };
             (verdict, run.cells.iter().filter(|cell| is_measured(cell)).count())
         }
     };
-    Observed { code: code.ok().flatten(), verdict, taken, left, kept: Kept { results, of: 1 }, said }
+    Observed {
+        code: code.ok().flatten(),
+        verdict,
+        taken,
+        left,
+        kept: Kept { results, of: 1 },
+        said,
+    }
 }
 
 fn signal_to_harness(place: &Place, signal: Signal) -> Observed {
@@ -215,14 +232,16 @@ fn signal_to_harness(place: &Place, signal: Signal) -> Observed {
 /// A guest with the exact clock keeps files of its own in the run's folder.
 fn killed(place: &Place) -> Observed {
     let suite = "tests:\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n  \
-                 - attach: { mechanisms: [kprobe], functions: [1], rounds: 100000, clock: exact }\n";
+                 - attach: { mechanisms: [kprobe], functions: [1], rounds: 100000, clock: exact \
+                 }\n";
     let mut started = match place.vm() {
         Backend::Qemu => Started::new(place, place.vm_test(suite)),
         // virtme-ng has no exact clock.
         Backend::VirtmeNg => silent(place).0,
     };
     let root = || {
-        let files = WalkDir::new(place.runs()).into_iter().flatten().map(walkdir::DirEntry::into_path);
+        let files =
+            WalkDir::new(place.runs()).into_iter().flatten().map(walkdir::DirEntry::into_path);
         let mut files = files.filter(|path| path.ends_with("kprobe/1/initramfs.cpio"));
         files.next().filter(|file| place.process_of(Part::Qemu, file.parent().unwrap()).is_some())
     };
@@ -250,8 +269,8 @@ fn killed(place: &Place) -> Observed {
         fs::rename(second.path(), &kept_aside).unwrap();
         stopped(place, code, taken, started.said())
     };
-    let cleaned =
-        told.contains(&format!("the run {id} was killed")) && next_code.is_ok_and(|code| code == Some(0));
+    let cleaned = told.contains(&format!("the run {id} was killed"))
+        && next_code.is_ok_and(|code| code == Some(0));
     let verdict = match cleaned {
         true => observed.verdict,
         false => Verdict::Unexpected(format!("the next run did not clean up: {told}")),
@@ -272,7 +291,8 @@ fn another_qemu(place: &Place, script: Option<&str>) -> Observed {
 }
 
 fn another_vng(place: &Place, script: &str) -> Observed {
-    let folder = place.script("vng", Path::new("vng"), script).parent().expect("a folder").to_owned();
+    let folder =
+        place.script("vng", Path::new("vng"), script).parent().expect("a folder").to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = [folder].into_iter().chain(std::env::split_paths(&path));
     let mut command = place.vm_test(&format!("tests:\n{BEFORE}"));
@@ -282,7 +302,9 @@ fn another_vng(place: &Place, script: &str) -> Observed {
     if virtiofsd.exists() {
         symlink(virtiofsd, place.own_cache().join("virtiofsd")).unwrap();
     }
-    command.env("PATH", std::env::join_paths(path).unwrap()).env("TRAMPLAB_CACHE", place.own_cache());
+    command
+        .env("PATH", std::env::join_paths(path).unwrap())
+        .env("TRAMPLAB_CACHE", place.own_cache());
     refused(place, Started::new(place, command))
 }
 
@@ -300,11 +322,22 @@ fn refused(place: &Place, mut started: Started) -> Observed {
         (Ok(_), Some(error)) => Verdict::NoRun(error.to_owned()),
         (Ok(_), None) => Verdict::Unexpected("it said no error".to_owned()),
     };
-    Observed { code: code.ok().flatten(), verdict, taken, left, kept: Kept { results: 0, of: 0 }, said }
+    Observed {
+        code: code.ok().flatten(),
+        verdict,
+        taken,
+        left,
+        kept: Kept { results: 0, of: 0 },
+        said,
+    }
 }
 
 /// The result of a command that should measure anyway. `told` extracts its report of the fault.
-fn overcome(place: &Place, mut started: Started, told: impl FnOnce(&RunDir, &str) -> String) -> Observed {
+fn overcome(
+    place: &Place,
+    mut started: Started,
+    told: impl FnOnce(&RunDir, &str) -> String,
+) -> Observed {
     let code = started.end();
     let taken = started.began.elapsed();
     let left = place.left();
@@ -318,7 +351,14 @@ fn overcome(place: &Place, mut started: Started, told: impl FnOnce(&RunDir, &str
             (Verdict::Measured { told: told(&folder, &said), the_same }, results)
         }
     };
-    Observed { code: code.ok().flatten(), verdict, taken, left, kept: Kept { results, of: 2 }, said }
+    Observed {
+        code: code.ok().flatten(),
+        verdict,
+        taken,
+        left,
+        kept: Kept { results, of: 2 },
+        said,
+    }
 }
 
 fn two_cells() -> String {
@@ -374,7 +414,11 @@ fn full_runs(place: &Place) -> Result<Observed, NotRun> {
     let mounts = format!("mount -t tmpfs -o {SMALL} none '{runs}'");
     let inside = place.vm_test(&format!("tests:\n{BEFORE}{LARGE}"));
     let mut copying = Command::new("sh");
-    copying.args(["-c", &format!("\"$@\"\ncode=$?\ncp -a '{runs}' '{}'\nexit $code", kept.display()), "sh"]);
+    copying.args([
+        "-c",
+        &format!("\"$@\"\ncode=$?\ncp -a '{runs}' '{}'\nexit $code", kept.display()),
+        "sh",
+    ]);
     copying.arg(inside.get_program()).args(inside.get_args());
     copying.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
     if let Some(folder) = inside.get_current_dir() {
@@ -423,8 +467,12 @@ fn by_shell(place: &Place, command: Command) -> Observed {
 
 fn paused(place: &Place, pause: Duration) -> Observed {
     let mut started = Started::new(place, place.vm_test(&two_cells()));
-    let begun =
-        || WalkDir::new(place.runs()).into_iter().flatten().any(|entry| entry.file_name() == "console.log");
+    let begun = || {
+        WalkDir::new(place.runs())
+            .into_iter()
+            .flatten()
+            .any(|entry| entry.file_name() == "console.log")
+    };
     assert!(started.wait_for(begun), "no guest began: {}", started.said());
     signal::kill(started.pid(), Signal::SIGSTOP).unwrap();
     sleep(pause);
@@ -472,9 +520,10 @@ fn twice(place: &Place) -> Observed {
     let results = runs.iter().flat_map(|run| &run.cells).filter(|cell| is_measured(cell)).count();
     let verdict = match (first, runs.len()) {
         (Ok(Some(0)), 2) => observed.verdict,
-        (first, runs) => {
-            Verdict::Unexpected(format!("{runs} runs, and the first ended with {first:?}: {}", one.said()))
-        }
+        (first, runs) => Verdict::Unexpected(format!(
+            "{runs} runs, and the first ended with {first:?}: {}",
+            one.said()
+        )),
     };
     Observed { verdict, kept: Kept { results, of: 4 }, ..observed }
 }
@@ -491,7 +540,10 @@ fn broken_kvm(place: &Place, accel: &str) -> Result<Observed, NotRun> {
     Ok(match accel {
         "kvm" => refused(place, started),
         _ => overcome(place, started, |_, said| {
-            said.lines().find(|line| line.contains("KVM runs no guest")).unwrap_or_default().to_owned()
+            said.lines()
+                .find(|line| line.contains("KVM runs no guest"))
+                .unwrap_or_default()
+                .to_owned()
         }),
     })
 }

@@ -19,8 +19,9 @@ pub fn documented() -> Vec<&'static str> {
 }
 
 pub fn markdown(names: &[&str], seen: &Seen) -> String {
-    let mut out =
-        String::from("| fault | verdict | seconds | left behind | results kept |\n|---|---|---:|---|---|\n");
+    let mut out = String::from(
+        "| fault | verdict | seconds | left behind | results kept |\n|---|---|---:|---|---|\n",
+    );
     for (number, name) in names.iter().enumerate() {
         let _ = match seen.get(&number) {
             None => continue,
@@ -34,8 +35,14 @@ pub fn markdown(names: &[&str], seen: &Seen) -> String {
 fn row(out: &mut String, name: &str, observed: &Observed) -> std::fmt::Result {
     let Observed { taken, left, kept, .. } = observed;
     let left = if left.is_empty() { "nothing".to_owned() } else { cell(&left.join(", ")) };
-    let kept = if kept.of == 0 { "-".to_owned() } else { format!("{} of {}", kept.results, kept.of) };
-    writeln!(out, "| {name} | {} | {:.1} | {left} | {kept} |", cell(&verdict(observed)), taken.as_secs_f64())
+    let kept =
+        if kept.of == 0 { "-".to_owned() } else { format!("{} of {}", kept.results, kept.of) };
+    writeln!(
+        out,
+        "| {name} | {} | {:.1} | {left} | {kept} |",
+        cell(&verdict(observed)),
+        taken.as_secs_f64()
+    )
 }
 
 fn verdict(observed: &Observed) -> String {
@@ -48,8 +55,13 @@ fn verdict(observed: &Observed) -> String {
         Verdict::NoRun(error) => format!("refused, {code}: {error}"),
         Verdict::Interrupted => format!("interrupted, {code}"),
         Verdict::Measured { told, the_same } => {
-            let told = told.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-            let what = if *the_same { "measured as without the fault" } else { "measured, and not the same" };
+            let told =
+                told.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+            let what = if *the_same {
+                "measured as without the fault"
+            } else {
+                "measured, and not the same"
+            };
             format!("{what}. {told}")
         }
         Verdict::Unexpected(what) => format!("{what}, {code}"),

@@ -9,8 +9,11 @@ use tramplab_model::run::Arch;
 fn refuses_unconfined_builds_unless_allowed() {
     let dir = tempfile::tempdir().unwrap();
     let bwrap = dir.path().join("bwrap");
-    fs::write(&bwrap, "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
-        .unwrap();
+    fs::write(
+        &bwrap,
+        "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n",
+    )
+    .unwrap();
     fs::set_permissions(&bwrap, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
     let measure = |unconfined: &str| {
@@ -20,7 +23,10 @@ fn refuses_unconfined_builds_unless_allowed() {
     };
     let (code, said) = measure("false");
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("cannot confine builds") && said.contains("No permissions to create"), "{said}");
+    assert!(
+        said.contains("cannot confine builds") && said.contains("No permissions to create"),
+        "{said}"
+    );
     // The runner's machine is thrown away after the job.
     let (code, said) = measure("true");
     assert_eq!(code, Some(0), "{said}");
@@ -38,8 +44,8 @@ fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String)
         .envs(environment.iter().copied())
         .output()
         .unwrap();
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), said)
 }
 
@@ -50,7 +56,8 @@ fn runs_the_ci_suite_under_tcg_and_timed_tests_under_kvm() {
     let cache = dir.path().join("cache");
     kvm::remember(&cache);
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
-    let timed = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - trigger: { mechanisms: [fentry] }\n";
+    let timed =
+        "name: t\ndescription: d\nkernels: [a]\ntests:\n  - trigger: { mechanisms: [fentry] }\n";
     fs::write(dir.path().join("timed.yaml"), timed).unwrap();
     let under = if Arch::host() == Some(Arch::X86_64) { "kvm" } else { "tcg" };
     for (suite, expected) in [
@@ -64,8 +71,10 @@ fn runs_the_ci_suite_under_tcg_and_timed_tests_under_kvm() {
             ("SHARD", ""),
             ("ARGUMENTS", "--list"),
         ];
-        let (code, said) =
-            measure(dir.path(), &[&arguments[..], &[("TRAMPLAB_CACHE", cache.to_str().unwrap())]].concat());
+        let (code, said) = measure(
+            dir.path(),
+            &[&arguments[..], &[("TRAMPLAB_CACHE", cache.to_str().unwrap())]].concat(),
+        );
         assert_eq!(code, Some(0), "{said}");
         for cell in expected {
             assert!(said.lines().any(|line| line.ends_with(cell)), "{suite} {cell}: {said}");
@@ -104,5 +113,8 @@ fn build_that_works_on_retry_leaves_no_run() {
     );
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("1 cells: 1 pass"), "{said}");
-    assert!(said.lines().any(|line| line == "run=") && said.lines().any(|line| line == "code=0"), "{said}");
+    assert!(
+        said.lines().any(|line| line == "run=") && said.lines().any(|line| line == "code=0"),
+        "{said}"
+    );
 }

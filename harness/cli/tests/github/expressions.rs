@@ -35,7 +35,8 @@ impl Context {
     /// A step runs after a failure only if its condition asks for it.
     pub fn runs(&self, step: &Value) -> bool {
         let condition = text(&step["if"]);
-        let condition = condition.trim().trim_start_matches("${{").trim_end_matches("}}").to_owned();
+        let condition =
+            condition.trim().trim_start_matches("${{").trim_end_matches("}}").to_owned();
         if self.failed && !condition.contains("always()") {
             return false;
         }

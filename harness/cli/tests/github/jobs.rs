@@ -16,11 +16,16 @@ fn steps_report_and_fail_like_the_run() {
     let runs = dir.path().join("report/runs");
     fs::create_dir_all(&runs).unwrap();
     let shard = |number: u32| -> Done {
-        let inputs = [("kernel", kernel.as_str()), ("suite", suite), ("shard", &format!("{number}/2"))];
+        let inputs =
+            [("kernel", kernel.as_str()), ("suite", suite), ("shard", &format!("{number}/2"))];
         let done = act(&dir.path().join(format!("shard-{number}")), &inputs);
         // Put the run where the job would download its artefact.
-        let run = done.used("upload-artifact").unwrap_or_else(|| panic!("{}", done.said))["path"].clone();
-        assert!(Path::new(&run).join("junit.xml").is_file() && Path::new(&run).join("report.md").is_file());
+        let run =
+            done.used("upload-artifact").unwrap_or_else(|| panic!("{}", done.said))["path"].clone();
+        assert!(
+            Path::new(&run).join("junit.xml").is_file()
+                && Path::new(&run).join("report.md").is_file()
+        );
         std::os::unix::fs::symlink(&run, runs.join(format!("link-{number}"))).unwrap();
         fs::rename(&run, runs.join(format!("tramplab-measure-{number}"))).unwrap();
         done
@@ -36,11 +41,21 @@ fn steps_report_and_fail_like_the_run() {
     assert!(whole.failed && whole.outputs["merge.code"] == "1", "{}", whole.said);
     let [error] = whole.annotations("error")[..] else { panic!("{}", whole.said) };
     assert!(error.contains("/lbr_waste/fexit::") && error.contains("budget 1"), "{error}");
-    assert!(whole.summary.contains("2 cells: 1 pass, 1 fail, 0 error, 0 skip"), "{}", whole.summary);
-    let merged: Run = RunDir::load(Path::new(&whole.used("upload-artifact").unwrap()["path"])).unwrap();
-    assert!(matches!(merged.cells[..], [ref a, ref b] if a.outcome != b.outcome), "{:?}", merged.cells);
-    let console =
-        RunDir::at(Path::new(&whole.outputs["merge.run"])).cell(&merged.cells[0].id).join("console.log");
+    assert!(
+        whole.summary.contains("2 cells: 1 pass, 1 fail, 0 error, 0 skip"),
+        "{}",
+        whole.summary
+    );
+    let merged: Run =
+        RunDir::load(Path::new(&whole.used("upload-artifact").unwrap()["path"])).unwrap();
+    assert!(
+        matches!(merged.cells[..], [ref a, ref b] if a.outcome != b.outcome),
+        "{:?}",
+        merged.cells
+    );
+    let console = RunDir::at(Path::new(&whole.outputs["merge.run"]))
+        .cell(&merged.cells[0].id)
+        .join("console.log");
     assert!(console.is_file(), "{}", console.display());
 
     // The shard that failed never reports. The other one passed, but the whole does not.
@@ -51,7 +66,8 @@ fn steps_report_and_fail_like_the_run() {
     assert!(missing.contains("1 of 2 runs"), "{missing}");
     assert!(cell.contains("/lbr_waste/fexit::") && cell.contains("did not report"), "{cell}");
     let merged = RunDir::load(Path::new(&rest.outputs["merge.run"])).unwrap();
-    let lost = |outcome: &Outcome| matches!(outcome, Outcome::Error { kind: ErrorKind::Harness, .. });
+    let lost =
+        |outcome: &Outcome| matches!(outcome, Outcome::Error { kind: ErrorKind::Harness, .. });
     assert_eq!(merged.cells.iter().filter(|cell| lost(&cell.outcome)).count(), 1);
     // No shard reports.
     fs::remove_dir_all(&runs).unwrap();
@@ -67,12 +83,18 @@ fn single_job_reports_itself() {
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let suite = dir.path().join("suite.yaml");
     fs::write(&suite, SUITE).unwrap();
-    let inputs =
-        [("kernel", kernel.as_str()), ("suite", suite.to_str().unwrap()), ("arguments", "--jobs 2 fexit")];
+    let inputs = [
+        ("kernel", kernel.as_str()),
+        ("suite", suite.to_str().unwrap()),
+        ("arguments", "--jobs 2 fexit"),
+    ];
     let done = act(&dir.path().join("alone"), &inputs);
     assert!(done.failed && done.outputs["measure.code"] == "1", "{}", done.said);
     let [error] = done.annotations("error")[..] else { panic!("{}", done.said) };
-    assert!(error.starts_with("::error title=fail x86_64/") && error.contains("budget 1"), "{error}");
+    assert!(
+        error.starts_with("::error title=fail x86_64/") && error.contains("budget 1"),
+        "{error}"
+    );
     assert!(
         done.summary.contains("1 cells: 0 pass, 1 fail") && done.summary.contains("<details>"),
         "{}",
@@ -93,12 +115,19 @@ fn single_job_reports_itself() {
         for path in paths {
             assert!(path.starts_with(['/', '~']) && !path.contains(".."), "{used}: {path}");
         }
-        assert!(with.get("key").is_none_or(|key| !key.is_empty() && !key.contains(',')), "{with:?}");
+        assert!(
+            with.get("key").is_none_or(|key| !key.is_empty() && !key.contains(',')),
+            "{with:?}"
+        );
     }
 
     // A compiler's name becomes nothing but a name.
     let done = act(&dir.path().join("odd"), &[("kernel", "tree:gcc; touch x"), ("tree", ".")]);
-    assert!(done.failed && done.annotations("error")[0].contains("a compiler such as"), "{}", done.said);
+    assert!(
+        done.failed && done.annotations("error")[0].contains("a compiler such as"),
+        "{}",
+        done.said
+    );
     // A missing file is named.
     let folder = dir.path().join("gone");
     for inputs in [
@@ -108,13 +137,21 @@ fn single_job_reports_itself() {
     ] {
         let done = act(&folder, inputs);
         let said = done.annotations("error");
-        assert!(done.failed && said.iter().any(|line| line.contains("is not there")), "{}", done.said);
+        assert!(
+            done.failed && said.iter().any(|line| line.contains("is not there")),
+            "{}",
+            done.said
+        );
     }
     // The run never began: the job uploads nothing and names the reason.
     let inputs = [("kernel", "no-such-kernel"), ("suite", "waste")];
     let done = act(&dir.path().join("wrong"), &inputs);
     assert!(done.failed && done.outputs["measure.code"] == "2", "{}", done.said);
-    assert!(done.used("upload-artifact").is_none() && done.said.contains("no-such-kernel"), "{}", done.said);
+    assert!(
+        done.used("upload-artifact").is_none() && done.said.contains("no-such-kernel"),
+        "{}",
+        done.said
+    );
 }
 
 #[test]
@@ -150,9 +187,11 @@ fn plan_counts_the_expected_runs() {
 #[test]
 fn checks_out_the_tree_only_where_needed() {
     let dir = tempfile::tempdir().unwrap();
-    for (kernel, suite, expected) in
-        [("7.2", "tree/tools/tramplab.yaml", true), ("7.2", "waste", false), ("tree:clang-19", "waste", true)]
-    {
+    for (kernel, suite, expected) in [
+        ("7.2", "tree/tools/tramplab.yaml", true),
+        ("7.2", "waste", false),
+        ("tree:clang-19", "waste", true),
+    ] {
         let done = job(dir.path(), "build", &[("matrix.kernel", kernel), ("inputs.suite", suite)]);
         let checkouts = done.used.iter().filter(|(used, _)| used.contains("actions/checkout"));
         let of_the_tree = checkouts.filter(|(_, with)| with["path"] == "tree").count() == 1;

@@ -8,7 +8,8 @@ use std::{fs, path::PathBuf, process::Command};
 /// Lists all workflows, so that none is left out of the rules here.
 fn workflows() -> Vec<String> {
     let files = fs::read_dir(repository().join(".github/workflows")).unwrap();
-    let name = |file: std::io::Result<fs::DirEntry>| file.unwrap().file_name().into_string().unwrap();
+    let name =
+        |file: std::io::Result<fs::DirEntry>| file.unwrap().file_name().into_string().unwrap();
     files.map(|file| format!(".github/workflows/{}", name(file))).collect()
 }
 
@@ -45,7 +46,8 @@ fn lints_the_workflows() {
         for file in [ACTION.to_owned()].iter().chain(&workflows()) {
             let to = dir.path().join(file);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::write(to, change(file, fs::read_to_string(repository().join(file)).unwrap())).unwrap();
+            fs::write(to, change(file, fs::read_to_string(repository().join(file)).unwrap()))
+                .unwrap();
         }
         let path = std::env::var_os("PYTHONPATH");
         let library = program.parent().unwrap().parent().unwrap();
@@ -55,7 +57,8 @@ fn lints_the_workflows() {
         let output = command.output().unwrap();
         (
             output.status.code(),
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr),
         )
     };
     let (code, said) = lint(&|_, text| text);
@@ -65,7 +68,12 @@ fn lints_the_workflows() {
         (WORKFLOW, "runs-on: ${{ inputs.runner }}", "runs-off: ubuntu", "runs-off"),
         (WORKFLOW, "needs: [plan, build]", "needs: [plan, bulid]", "bulid"),
         (WORKFLOW, "steps.merge.outputs.run", "steps.mege.outputs.run", "mege"),
-        (WORKFLOW, "run: tramplab/.github/ci.sh merge", "run: echo ${{ github.head_ref }}", "untrusted"),
+        (
+            WORKFLOW,
+            "run: tramplab/.github/ci.sh merge",
+            "run: echo ${{ github.head_ref }}",
+            "untrusted",
+        ),
         (".github/workflows/ci.yml", "artifact: runs", "artefact: runs", "artefact"),
         (".github/workflows/pages.yml", "paths: [docs", "pathes: [docs", "pathes"),
     ];
@@ -98,12 +106,18 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
     for step in &all {
         let uses = text(&step["uses"]);
         if let Some((_, at)) = uses.split_once('@') {
-            assert!(at.len() == 40 && at.chars().all(|c| c.is_ascii_hexdigit()), "{uses} is not pinned");
+            assert!(
+                at.len() == 40 && at.chars().all(|c| c.is_ascii_hexdigit()),
+                "{uses} is not pinned"
+            );
         } else {
             assert!(uses.is_empty() || uses.starts_with("./"), "{uses} is not pinned");
         }
         if uses.contains("actions/checkout@") {
-            assert_eq!(step["with"]["persist-credentials"], false, "{uses} leaves its token behind");
+            assert_eq!(
+                step["with"]["persist-credentials"], false,
+                "{uses} leaves its token behind"
+            );
         }
         // An expression in a script would become part of the script.
         assert!(!text(&step["run"]).contains("${{"), "{step}");
@@ -115,8 +129,11 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
 fn scripts_and_examples() -> Vec<PathBuf> {
     let mut files = vec![repository().join("README.md"), repository().join(".ci/run")];
     for folder in [".github", "docs"] {
-        let entries = walkdir::WalkDir::new(repository().join(folder)).into_iter().map(Result::unwrap);
-        files.extend(entries.filter(|entry| entry.file_type().is_file()).map(|entry| entry.into_path()));
+        let entries =
+            walkdir::WalkDir::new(repository().join(folder)).into_iter().map(Result::unwrap);
+        files.extend(
+            entries.filter(|entry| entry.file_type().is_file()).map(|entry| entry.into_path()),
+        );
     }
     files
 }
@@ -127,8 +144,9 @@ fn piped_into_a_shell(text: &str) -> Option<String> {
     let shells = ["sh", "bash", "dash", "zsh", "python", "python3", "perl"];
     let is_piped = |line: &&str| {
         let mut words = line.split(|c: char| !(c.is_alphanumeric() || "-_./:".contains(c)));
-        let fetches =
-            ["curl", "wget"].iter().any(|fetcher| line.split_whitespace().any(|w| w.contains(fetcher)));
+        let fetches = ["curl", "wget"]
+            .iter()
+            .any(|fetcher| line.split_whitespace().any(|w| w.contains(fetcher)));
         fetches && words.any(|word| shells.contains(&word.rsplit('/').next().unwrap_or_default()))
     };
     joined.lines().find(is_piped).map(str::to_owned)
@@ -168,7 +186,8 @@ fn restores_any_target(step: &Value) -> bool {
 #[test]
 fn caches_restore_target_only_for_the_same_lock_file() {
     let step = |keys: &str| -> Value {
-        let with = serde_json::json!({ "path": "~/.cargo\ntarget\n", "key": "k", "restore-keys": keys });
+        let with =
+            serde_json::json!({ "path": "~/.cargo\ntarget\n", "key": "k", "restore-keys": keys });
         serde_json::json!({ "uses": "actions/cache@0", "with": with })
     };
     assert!(restores_any_target(&step("${{ runner.os }}-")));

@@ -32,7 +32,11 @@ fn measures_a_pull_request_as_a_series() {
     let tree = folder.join("tree");
     let commits = three_commits(&tree);
     let base = |count: &str| {
-        job(&folder, "build", &[("github.event.pull_request.commits", count), ("matrix.kernel", "tree")])
+        job(
+            &folder,
+            "build",
+            &[("github.event.pull_request.commits", count), ("matrix.kernel", "tree")],
+        )
     };
     let found = base("2");
     assert_eq!(
@@ -87,8 +91,13 @@ fn rejects_a_range_that_is_no_series() {
         (unknown, &commits[1], "`depth`"),
         (&commits[0], unknown, "fetch more of its history"),
     ] {
-        let inputs =
-            [("tree", "tree"), ("base", base), ("head", head), ("kernel", "tree"), ("suite", "waste")];
+        let inputs = [
+            ("tree", "tree"),
+            ("base", base),
+            ("head", head),
+            ("kernel", "tree"),
+            ("suite", "waste"),
+        ];
         let done = act(&folder, &inputs);
         assert!(done.failed && done.outputs["measure.code"] == "2", "{words}: {}", done.said);
         let [why] = done.annotations("error")[..] else { panic!("{words}: {}", done.said) };
@@ -112,7 +121,8 @@ fn ignores_a_diff_in_a_commit_message() {
     fs::create_dir_all(&tree).unwrap();
     git(&tree, &["init", "--quiet"]);
     let makefile = "VERSION = 6\nallnoconfig:\n\t@false\n";
-    for (name, text) in [("Makefile", makefile), ("Kbuild", ""), ("Kconfig", ""), ("harmless.c", "int a;\n")]
+    for (name, text) in
+        [("Makefile", makefile), ("Kbuild", ""), ("Kconfig", ""), ("harmless.c", "int a;\n")]
     {
         fs::write(tree.join(name), text).unwrap();
     }
@@ -124,11 +134,17 @@ fn ignores_a_diff_in_a_commit_message() {
     git(&tree, &["commit", "--quiet", "--all", "--cleanup=verbatim", "--message", MAIL]);
     let head = git(&tree, &["rev-parse", "HEAD"]);
     // The kernel does not build, and the job fails: it did not measure the other diff and pass.
-    let inputs =
-        [("tree", "tree"), ("base", &*base), ("head", &head), ("kernel", "tree"), ("suite", "waste")];
+    let inputs = [
+        ("tree", "tree"),
+        ("base", &*base),
+        ("head", &head),
+        ("kernel", "tree"),
+        ("suite", "waste"),
+    ];
     let done = act(dir.path(), &inputs);
     assert!(done.failed && done.outputs["measure.code"] == "3", "{}", done.said);
-    let applied: Vec<&str> = done.said.lines().filter(|line| line.starts_with("applying ")).collect();
+    let applied: Vec<&str> =
+        done.said.lines().filter(|line| line.starts_with("applying ")).collect();
     assert_eq!(applied, ["applying bpf: Slower"], "{}", done.said);
     let range = Range::parse(&format!("{base}..{head}"), dir.path()).unwrap();
     let series = range.read(&tree, None).unwrap();
@@ -155,7 +171,12 @@ fn reads_the_suite_from_the_base() {
     git(&tree, &["commit", "--quiet", "--message", "easier"]);
     let head = git(&tree, &["rev-parse", "HEAD"]);
     let measured = |more: &[(&str, &str)]| {
-        let all = [("kernel", &*kernel), ("tree", "tree"), ("head", &head), ("suite", "tree/ci/suite.yaml")];
+        let all = [
+            ("kernel", &*kernel),
+            ("tree", "tree"),
+            ("head", &head),
+            ("suite", "tree/ci/suite.yaml"),
+        ];
         act(dir.path(), &[&all[..], more].concat())
     };
     let done = measured(&[("base", &base)]);
@@ -164,7 +185,11 @@ fn reads_the_suite_from_the_base() {
     let [note] = &run.notes[..] else { panic!("{:?}", run.notes) };
     assert!(note.contains("ci/suite.yaml") && note.contains(&base[..12]), "{note}");
     assert!(done.summary.contains(&format!("- note: {note}")), "{}", done.summary);
-    assert!(done.annotations("warning").iter().any(|line| line.contains("ci/suite.yaml")), "{}", done.said);
+    assert!(
+        done.annotations("warning").iter().any(|line| line.contains("ci/suite.yaml")),
+        "{}",
+        done.said
+    );
     // A push has no base to read the suite from, so there is no note.
     let done = measured(&[]);
     assert!(!done.failed && done.outputs["measure.code"] == "0", "{}", done.said);
@@ -177,14 +202,27 @@ fn reads_the_suite_from_the_base() {
         ([("suite", "tree/ci/new.yaml"), ("base", &*base)], "is no file in the base"),
         ([("suite", "tree/ci/link.yaml"), ("base", &base)], "is no file in the base"),
         ([("suite", "outside.yaml"), ("base", &base)], "by a link"),
-        ([("config", "tree/ci/no.config"), ("base", &base)], "the configuration `ci/no.config` is no file"),
+        (
+            [("config", "tree/ci/no.config"), ("base", &base)],
+            "the configuration `ci/no.config` is no file",
+        ),
         ([("kernel", &manifest), ("base", &base)], "which the series may change"),
-        ([("arguments", &format!("--kernel={manifest}")), ("base", &base)], "which the series may change"),
-        ([("suite", "tree/ci/suite.yaml"), ("base", "0123456789012345678901234567890123456789")], "`depth`"),
+        (
+            [("arguments", &format!("--kernel={manifest}")), ("base", &base)],
+            "which the series may change",
+        ),
+        (
+            [("suite", "tree/ci/suite.yaml"), ("base", "0123456789012345678901234567890123456789")],
+            "`depth`",
+        ),
     ] {
         let done = measured(&more);
         let said = done.annotations("error");
-        assert!(done.failed && said.iter().any(|line| line.contains(words)), "{words}: {}", done.said);
+        assert!(
+            done.failed && said.iter().any(|line| line.contains(words)),
+            "{words}: {}",
+            done.said
+        );
         assert!(done.used("upload-artifact").is_none(), "{words}");
     }
 }

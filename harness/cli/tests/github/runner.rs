@@ -23,7 +23,8 @@ pub struct Runner<'a> {
 
 impl Runner<'_> {
     pub fn with(mut self, values: &[(&str, &str)]) -> Self {
-        self.values.extend(values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        self.values
+            .extend(values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         self
     }
 

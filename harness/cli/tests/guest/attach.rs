@@ -11,8 +11,8 @@ use tramplab_model::run::Arch;
 use tramplab_protocol::{
     Functions, Mechanism,
     message::{
-        AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply,
-        Response, Samples,
+        AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, GuestError,
+        PhaseReply, Response, Samples,
     },
 };
 use tramplab_vm::Vm;
@@ -69,7 +69,8 @@ fn assert_adds_up(phase: &PhaseReply, what: &str) {
 
 /// Counts the measured thread's samples by function, most frequent first.
 fn top(vm: &mut Vm, samples: &Samples) -> Vec<(String, u64)> {
-    let mine: Vec<_> = samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()).collect();
+    let mine: Vec<_> =
+        samples.stacks.iter().filter(|s| s.measured && !s.stack.is_empty()).collect();
     let inner: Vec<u64> = mine.iter().map(|sample| sample.stack[0]).collect();
     let mut counts = BTreeMap::new();
     for (name, sample) in names(vm, &inner).into_iter().zip(mine) {
@@ -107,8 +108,9 @@ fn samples_and_waits_explain_a_round(arch: Arch) {
         reply.detach.waits.iter().map(|wait| (names(&mut vm, &wait.stack), wait.count)).collect();
     let (stack, times) = &waits[0];
     // Same counters as `perf stat`: each wait is a context switch. There is no PMU, so no cycles.
-    let counted =
-        |event: &str| reply.detach.counters.iter().find(|one| one.event == event).map(|one| one.count);
+    let counted = |event: &str| {
+        reply.detach.counters.iter().find(|one| one.event == event).map(|one| one.count)
+    };
     assert!(counted("context-switches") >= Some(*times), "{:?}", reply.detach.counters);
     assert!(counted("task-clock") > Some(0), "{:?}", reply.detach.counters);
     assert!(counted("cycles").is_none(), "{:?}", reply.detach.counters);
@@ -116,8 +118,9 @@ fn samples_and_waits_explain_a_round(arch: Arch) {
     assert!(stack.iter().any(|name| name == "synchronize_rcu_tasks"), "{waits:#?}");
     assert!(*times >= 20, "{waits:#?}");
     // The kernel's stack map may lose a stack whose slot another one takes.
-    let times =
-        |waits: &mut dyn Iterator<Item = &(Vec<String>, u64)>| waits.map(|(_, times)| times).sum::<u64>();
+    let times = |waits: &mut dyn Iterator<Item = &(Vec<String>, u64)>| {
+        waits.map(|(_, times)| times).sum::<u64>()
+    };
     let lost = times(&mut waits.iter().filter(|(stack, _)| stack.is_empty()));
     assert!(lost * 10 <= times(&mut waits.iter()), "stacks were lost: {waits:#?}");
     let samples = reply.detach.samples.unwrap();
@@ -147,7 +150,8 @@ fn samples_and_waits_explain_a_round(arch: Arch) {
 
     // In one second only some functions attach: the explained round has the same ones as
     // the plain round before it.
-    let budgeted = AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Kprobe, Functions::All, 9) };
+    let budgeted =
+        AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Kprobe, Functions::All, 9) };
     let reply = explain(&mut vm, budgeted);
     assert!((1..30_000).contains(&reply.functions), "{}", reply.functions);
     assert_eq!(reply.links, reply.functions);
@@ -175,7 +179,8 @@ fn attaches_all_functions_and_stops_at_the_time_budget(arch: Arch) {
     assert!(names.len() < reply.functions.len(), "namesakes are functions too");
     assert!(reply.rounds[0].memory_kib > Some(0) && reply.stopped.is_none(), "{:?}", reply.rounds);
 
-    let budgeted = AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Fentry, Functions::All, 3) };
+    let budgeted =
+        AttachRequest { seconds: Some(1), ..rounds_of(Mechanism::Fentry, Functions::All, 3) };
     let reply = attach(&mut vm, budgeted).unwrap();
     let stopped = reply.stopped.expect("thousands of links take more than a second");
     assert_eq!(reply.rounds.len(), 1);

@@ -106,7 +106,10 @@ fn check(arch: Arch, failure: &Failure) {
     assert_eq!(error.kind, failure.kind, "{name}: {error}\n{:#?}", error.console_tail);
     assert!(error.message.contains(failure.words), "{name}: {error}");
     if matches!(error.kind, ErrorKind::Panic | ErrorKind::RcuStall) {
-        assert!(error.console_tail.iter().any(|line| line.contains(failure.words)), "{name}: {error:#?}");
+        assert!(
+            error.console_tail.iter().any(|line| line.contains(failure.words)),
+            "{name}: {error:#?}"
+        );
     }
     if let Some(process) = process {
         assert!(!Path::new(&format!("/proc/{process}")).exists(), "{name}: QEMU is still there");

@@ -38,7 +38,8 @@ fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism)
 fn recorded(vm: &mut Vm, dir: &Path, number: u64) -> (Trace, Vec<Symbol>) {
     let trace = Trace::decode(&fs::read(trace::file_name(dir, number)).unwrap()).unwrap();
     let addresses = branch::symbols::addresses(&trace);
-    let Response::Resolve { symbols } = vm.request(Command::Resolve { addresses }, LIMIT).unwrap().unwrap()
+    let Response::Resolve { symbols } =
+        vm.request(Command::Resolve { addresses }, LIMIT).unwrap().unwrap()
     else {
         panic!()
     };
@@ -65,8 +66,10 @@ fn digests(found: &[LbrWaste]) -> Vec<String> {
 fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
     match arch {
         Arch::X86_64 => digests(found),
-        Arch::Arm64 => {
-            found.iter().flat_map(|waste| &waste.points).map(|point| format!("{:?}", point.wasted)).collect()
-        }
+        Arch::Arm64 => found
+            .iter()
+            .flat_map(|waste| &waste.points)
+            .map(|point| format!("{:?}", point.wasted))
+            .collect(),
     }
 }

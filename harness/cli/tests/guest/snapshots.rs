@@ -40,10 +40,13 @@ fn restored_guest_measures_the_same(arch: Arch) {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut spec = spec(arch, dir.path());
-        let mut snapshots = Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() };
+        let mut snapshots =
+            Snapshots { cache: cache.path().to_owned(), contents: "this test's".to_owned() };
         match start {
             "the snapshot is damaged" => flip_a_bit(&kept(cache.path()).unwrap()),
-            "a QEMU that restores nothing" => spec.qemu.program = refusing(&spec.qemu.program, dir.path()),
+            "a QEMU that restores nothing" => {
+                spec.qemu.program = refusing(&spec.qemu.program, dir.path())
+            }
             "a cache that is a file" => snapshots.cache = dir.path().join("initramfs.cpio"),
             _ => {}
         }
@@ -57,7 +60,9 @@ fn restored_guest_measures_the_same(arch: Arch) {
             .map(|(number, mechanism)| waste(arch, &mut vm, dir.path(), number, mechanism))
             .collect();
         seen.insert(of_any_boot(arch, &measured));
-        let Response::Moment(moment) = vm.request(Command::Moment, LIMIT).unwrap().unwrap() else { panic!() };
+        let Response::Moment(moment) = vm.request(Command::Moment, LIMIT).unwrap().unwrap() else {
+            panic!()
+        };
         assert!(facts.btf_bytes > 0, "{start}: {facts:?}");
         // The wall clock is right again, within the seconds that the guest takes.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -103,7 +108,8 @@ fn keeps_no_snapshot_of_a_faulty_guest() {
 
 /// Returns the only snapshot in the cache.
 fn kept(cache: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(cache.join("snapshot")).ok()?.map(|entry| entry.unwrap().path().join("state"));
+    let entries =
+        fs::read_dir(cache.join("snapshot")).ok()?.map(|entry| entry.unwrap().path().join("state"));
     let mut kept: Vec<PathBuf> = entries.filter(|state| state.exists()).collect();
     assert!(kept.len() < 2, "{kept:?}");
     kept.pop()

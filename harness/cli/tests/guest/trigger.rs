@@ -11,9 +11,16 @@ use tramplab_protocol::{
 };
 use tramplab_vm::Vm;
 
-fn hit(vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism, beside: BesideSet) -> TriggerCost {
+fn hit(
+    vm: &mut Vm,
+    dir: &Path,
+    number: u64,
+    mechanism: Mechanism,
+    beside: BesideSet,
+) -> TriggerCost {
     let request = TriggerRequest { mechanism, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
-    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap() else {
+    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap()
+    else {
         panic!()
     };
     assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
@@ -42,7 +49,8 @@ fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
             hit(&mut vm, dir.path(), number, mechanism, BesideSet::default())
         };
         let costs: Vec<TriggerCost> = (0..).zip(WAYS).map(cost).collect();
-        let [fentry, fexit, kprobe, kretprobe] = [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
+        let [fentry, fexit, kprobe, kretprobe] =
+            [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
         assert!(fentry < fexit && fentry < kprobe && kprobe < kretprobe, "{costs:#?}");
         seen.insert(costs.into_iter().map(|cost| cost.digest).collect::<Vec<_>>());
         vm.power_off(LIMIT).unwrap();
@@ -57,8 +65,18 @@ fn sees_each_way_through_ftrace_on_x86_64() {
         Arch::X86_64,
         &[
             // The function calls the attached code itself.
-            (Mechanism::Fentry, &[], &["bpf_trampoline_*"], &["ftrace_regs_caller", "ftrace_ops_list_func"]),
-            (Mechanism::KprobeMulti, &[], &["ftrace_trampoline", "fprobe_handler"], &["ftrace_regs_caller"]),
+            (
+                Mechanism::Fentry,
+                &[],
+                &["bpf_trampoline_*"],
+                &["ftrace_regs_caller", "ftrace_ops_list_func"],
+            ),
+            (
+                Mechanism::KprobeMulti,
+                &[],
+                &["ftrace_trampoline", "fprobe_handler"],
+                &["ftrace_regs_caller"],
+            ),
             // The function calls ftrace, which walks its list.
             (
                 Mechanism::Fentry,
@@ -101,7 +119,8 @@ fn sees_each_way_through_ftrace_on_arm64() {
             (
                 Mechanism::Fentry,
                 &[Beside::FunctionTracer],
-                &[several, &["call_direct_funcs", "ftrace_caller_direct_late", "bpf_trampoline_*"]].concat(),
+                &[several, &["call_direct_funcs", "ftrace_caller_direct_late", "bpf_trampoline_*"]]
+                    .concat(),
                 &[],
             ),
             (

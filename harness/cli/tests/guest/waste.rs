@@ -61,7 +61,9 @@ fn delivers_the_records_of_the_trace() {
             deliver,
             hardware: Vec::new(),
         });
-        let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
+        let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else {
+            panic!()
+        };
         let (trace, symbols) = recorded(&mut vm, dir.path(), number);
         number += 1;
         let symbols: branch::Symbols = symbols.into_iter().collect();
@@ -80,7 +82,8 @@ fn delivers_the_records_of_the_trace() {
         ] {
             let filter: Filter = filter.parse().unwrap();
             let what = format!("{mechanism} {model} {filter}");
-            let (reply, trace, symbols, digest) = hit(mechanism, Some(model.delivered(filter, depth)));
+            let (reply, trace, symbols, digest) =
+                hit(mechanism, Some(model.delivered(filter, depth)));
             let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply)
                 .unwrap_or_else(|error| panic!("{what}: {error}\n{reply:x?}"));
             assert!(delivered.records > 0, "{what}");
@@ -88,7 +91,10 @@ fn delivers_the_records_of_the_trace() {
             assert_eq!(digest, plain, "{what}");
             // Records of another filter do not match.
             let other = Filter::of(Branch::Call);
-            assert!(branch::delivered(model, other, depth, &trace, &symbols, &reply).is_err(), "{what}");
+            assert!(
+                branch::delivered(model, other, depth, &trace, &symbols, &reply).is_err(),
+                "{what}"
+            );
         }
     }
     vm.power_off(LIMIT).unwrap();

@@ -10,7 +10,9 @@ use tramplab_model::run::{Accel, Arch, Clock};
 use tramplab_vm::{Deadlines, Spec, initramfs};
 
 pub fn from_env(name: &str) -> PathBuf {
-    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
+    std::env::var_os(name)
+        .unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`"))
+        .into()
 }
 
 /// Reads a variable that exists once for each architecture.

@@ -9,7 +9,9 @@ use tramplab_host::{Cache, CacheError};
 
 #[derive(Debug, thiserror::Error)]
 enum PipError {
-    #[error("failed to fetch {packages}: {why}; install python3 and pip (apt-get install python3-pip)")]
+    #[error(
+        "failed to fetch {packages}: {why}; install python3 and pip (apt-get install python3-pip)"
+    )]
     Pip { packages: String, why: String },
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -24,12 +26,25 @@ pub fn installed(packages: &[&str]) -> PathBuf {
             why: why.to_string(),
         };
         let output = Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--target"])
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--only-binary",
+                ":all:",
+                "--target",
+            ])
             .arg(folder)
             .args(packages)
             .output()
             .map_err(|error| failed(&error))?;
-        if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr))) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(failed(&String::from_utf8_lossy(&output.stderr)))
+        }
     };
     let entry = Cache::open(true).unwrap().entry("pypi", &packages.join(" "), fetch);
     entry.unwrap_or_else(|error| panic!("{error}"))

@@ -11,8 +11,9 @@ pub(super) fn host_mirror() -> Option<String> {
     let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten();
     files.extend(parts.map(|entry| entry.path()));
     files.sort();
-    let texts =
-        files.iter().filter_map(|path| Some((path.extension()?.to_str()?, fs::read_to_string(path).ok()?)));
+    let texts = files
+        .iter()
+        .filter_map(|path| Some((path.extension()?.to_str()?, fs::read_to_string(path).ok()?)));
     let texts: Vec<_> = texts.collect();
     let texts: Vec<_> = texts.iter().map(|(extension, text)| (*extension, text.as_str())).collect();
     mirror(&os_release, &texts)
@@ -22,7 +23,8 @@ pub(super) fn host_mirror() -> Option<String> {
 /// extension and content.
 fn mirror(os_release: &str, texts: &[(&str, &str)]) -> Option<String> {
     let value = |key: &str| {
-        let value = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        let value =
+            os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
         Some(value.trim_matches('"').to_owned())
     };
     if value("ID")? != "debian" {
@@ -96,14 +98,20 @@ mod tests {
                     main # ours\n";
         let both = format!("{security}\n{own}");
         let disabled = format!("Enabled: no\n{own}");
-        let snapshot =
-            own.replace("ftp.example.org/debian", "snapshot.debian.org/archive/debian/20250520T000000Z");
+        let snapshot = own.replace(
+            "ftp.example.org/debian",
+            "snapshot.debian.org/archive/debian/20250520T000000Z",
+        );
         let other_component = own.replace("main contrib", "contrib");
         let file = own.replace("https://ftp.example.org", "file:/srv");
         for (os_release, sources, expected) in [
             (BOOKWORM, vec![("sources", both.as_str())], Some("https://ftp.example.org/debian")),
             (BOOKWORM, vec![("list", list)], Some("http://list.example.org/debian")),
-            (BOOKWORM, vec![("list", ""), ("sources", own)], Some("https://ftp.example.org/debian")),
+            (
+                BOOKWORM,
+                vec![("list", ""), ("sources", own)],
+                Some("https://ftp.example.org/debian"),
+            ),
             (BOOKWORM, vec![("disabled", list)], None),
             (BOOKWORM, vec![("sources", security)], None),
             (BOOKWORM, vec![("sources", disabled.as_str())], None),

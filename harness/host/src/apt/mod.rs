@@ -122,7 +122,11 @@ pub struct Apt {
 impl Apt {
     /// Refreshes lists that are older than a day, and keeps them if the registry does not answer.
     /// `architecture` is Debian's name: `amd64`, `arm64`.
-    pub fn open(cache: &Cache, architecture: &str, progress: &mut dyn FnMut(&str)) -> Result<Apt, AptError> {
+    pub fn open(
+        cache: &Cache,
+        architecture: &str,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Apt, AptError> {
         for program in ["apt-get", "apt-cache", "dpkg", "dpkg-deb"] {
             if super::program::in_path(program).is_none() {
                 return Err(AptError::NoApt { program });
@@ -221,7 +225,10 @@ impl Apt {
     pub fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>, AptError> {
         require_room(&self.cache, packages.iter().map(|package| package.room).sum())?;
         let mut command = self.command("apt-get");
-        command.args(["download", "--quiet=2"]).args(packages.iter().map(Package::exact)).current_dir(folder);
+        command
+            .args(["download", "--quiet=2"])
+            .args(packages.iter().map(Package::exact))
+            .current_dir(folder);
         child::run(&mut command, DOWNLOAD_LIMIT)?;
         packages.iter().map(|package| verified(package, folder)).collect()
     }
@@ -369,7 +376,10 @@ fn keyring(cache: &Cache) -> Result<PathBuf, AptError> {
         .map_err(|source| AptError::NoKeyring { source: Box::new(source) })?;
     let unpacked = KEYRINGS.map(|path| entry.join(path.trim_start_matches('/')));
     unpacked.into_iter().find(|path| path.exists()).ok_or_else(|| AptError::NoKeyring {
-        source: Box::new(AptError::Format { package: "debian-archive-keyring".into(), field: "keyring" }),
+        source: Box::new(AptError::Format {
+            package: "debian-archive-keyring".into(),
+            field: "keyring",
+        }),
     })
 }
 

@@ -52,8 +52,9 @@ pub(super) fn packages(text: &str) -> Result<Vec<Package>, AptError> {
         .map(str::trim)
         .filter(|stanza| !stanza.is_empty())
         .map(|stanza| {
-            let number =
-                |name| field(stanza, name).ok().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+            let number = |name| {
+                field(stanza, name).ok().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
+            };
             Ok(Package {
                 // Debian counts installed sizes in KiB.
                 room: number("Size") + number("Installed-Size") * 1024,

@@ -28,7 +28,11 @@ pub fn require_room(folder: &Path, bytes: u64) -> Result<(), CacheError> {
         return Ok(());
     }
     const MIB: u64 = 1 << 20;
-    Err(CacheError::NoRoom { folder: folder.to_owned(), needed: bytes.div_ceil(MIB), free: free / MIB })
+    Err(CacheError::NoRoom {
+        folder: folder.to_owned(),
+        needed: bytes.div_ceil(MIB),
+        free: free / MIB,
+    })
 }
 
 /// Returns true if a full disk caused the error. A child's error is known only from its output.

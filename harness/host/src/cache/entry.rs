@@ -41,7 +41,9 @@ impl Drop for Unfinished {
 
 /// The key as a file name.
 pub fn file_name(key: &str) -> String {
-    key.chars().map(|c| if c.is_ascii_alphanumeric() || "._+~=-".contains(c) { c } else { '_' }).collect()
+    key.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._+~=-".contains(c) { c } else { '_' })
+        .collect()
 }
 
 /// The lengths of the files directly in a folder. Entries as large as kernel sources would take too
@@ -78,7 +80,12 @@ pub enum Durability {
 }
 
 /// Makes the unfinished folder the entry at `path`.
-pub fn complete(unfinished: &Path, path: &Path, key: &str, durability: Durability) -> io::Result<()> {
+pub fn complete(
+    unfinished: &Path,
+    path: &Path,
+    key: &str,
+    durability: Durability,
+) -> io::Result<()> {
     let mut marker = format!("{key}\n");
     if durability == Durability::Synced {
         // Sync before writing the marker: after a power cut it must not vouch for empty files.
@@ -109,7 +116,9 @@ pub fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let file = entry.file_name();
-        let Some(name) = file.to_str().and_then(|name| name.strip_suffix(UNFINISHED)) else { continue };
+        let Some(name) = file.to_str().and_then(|name| name.strip_suffix(UNFINISHED)) else {
+            continue;
+        };
         let Ok(lock) = fs::File::open(folder.join(format!("{name}{LOCK}"))) else { continue };
         if let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
             // Ignore an error: the next fill of that entry reports it.

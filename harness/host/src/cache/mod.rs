@@ -187,8 +187,11 @@ impl Cache {
     /// All complete entries of a kind.
     pub fn list(&self, kind: &str) -> Vec<PathBuf> {
         let Ok(folder) = fs::read_dir(self.root.join(kind)) else { return Vec::new() };
-        let mut entries: Vec<_> =
-            folder.flatten().map(|entry| entry.path()).filter(|path| self.is_current(path)).collect();
+        let mut entries: Vec<_> = folder
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| self.is_current(path))
+            .collect();
         entries.sort();
         entries
     }
@@ -256,7 +259,8 @@ impl Cache {
         let fresh = remove(&unfinished.0).and_then(|()| fs::create_dir(&unfinished.0));
         fresh.map_err(|source| self.write_error(source))?;
         fill(&unfinished.0).map_err(|error| self.explain(error))?;
-        complete(&unfinished.0, &path, key, durability).map_err(|source| self.write_error(source))?;
+        complete(&unfinished.0, &path, key, durability)
+            .map_err(|source| self.write_error(source))?;
         self.filled.lock().expect("not poisoned: no panic while it is held").insert(path);
         Ok(())
     }
@@ -320,7 +324,8 @@ impl Cache {
             }
             if Instant::now() >= end {
                 let holder = fs::read_to_string(path).ok().filter(|pid| !pid.is_empty());
-                let holder = holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
+                let holder =
+                    holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
                 return Err(CacheError::Locked {
                     lock: path.to_owned(),
                     holder,

@@ -65,8 +65,9 @@ fn makes_no_optional_entry_that_another_run_is_making() {
     let root = tempfile::tempdir().unwrap();
     let cache = Cache::at(root.path(), true);
     let lock = cache.lock_in(&root.path().join("kind"), "key", Duration::ZERO).unwrap();
-    let make =
-        || cache.entry_in_passing::<io::Error>("kind", "key", |folder| fs::write(folder.join("a"), ""));
+    let make = || {
+        cache.entry_in_passing::<io::Error>("kind", "key", |folder| fs::write(folder.join("a"), ""))
+    };
     assert!(!make().unwrap());
     drop(lock);
     assert!(make().unwrap());
@@ -79,8 +80,11 @@ fn makes_no_optional_entry_that_another_run_is_making() {
 #[test]
 fn makes_an_entry_again_that_was_truncated_or_lost_a_file() {
     let (_folder, cache) = cache();
-    let fill =
-        || cache.entry::<FillError>("kind", "key", |folder| Ok(fs::write(folder.join("a file"), "whole")?));
+    let fill = || {
+        cache.entry::<FillError>("kind", "key", |folder| {
+            Ok(fs::write(folder.join("a file"), "whole")?)
+        })
+    };
     let file = fill().unwrap().join("a file");
     for damage in [|file: &Path| fs::write(file, "wh"), |file: &Path| fs::remove_file(file)] {
         damage(&file).unwrap();
@@ -132,8 +136,9 @@ fn keeps_nothing_of_a_failed_fill_and_retries() {
         fs::write(folder.join("half"), "h")?;
         panic!("a bug")
     };
-    let caught =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.entry("kind", "key", panics)));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        cache.entry("kind", "key", panics)
+    }));
     assert!(caught.is_err());
     assert_eq!(names(cache.root()), ["kind"]);
 
@@ -204,7 +209,10 @@ fn names_a_cache_that_is_not_writable() {
         let error = cache.entry("kind", "key", fill("x")).unwrap_err();
         assert!(matches!(error, FillError::Cache(CacheError::NotWritable { .. })), "{error:?}");
         let text = error.to_string();
-        assert!(text.contains(&root.display().to_string()) && text.contains("TRAMPLAB_CACHE"), "{text}");
+        assert!(
+            text.contains(&root.display().to_string()) && text.contains("TRAMPLAB_CACHE"),
+            "{text}"
+        );
     }
 }
 

@@ -151,12 +151,13 @@ impl RunDir {
         };
         // Check the version first: a file of another schema has other fields.
         let format = |source| StoreError::Format { path: json.clone(), source };
-        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|source| {
-            match json.extension().is_some_and(|extension| extension == "json") {
-                true => StoreError::Damaged { path: json.clone(), source },
-                false => StoreError::NoRun { path: path.to_owned(), source },
-            }
-        })?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|source| {
+                match json.extension().is_some_and(|extension| extension == "json") {
+                    true => StoreError::Damaged { path: json.clone(), source },
+                    false => StoreError::NoRun { path: path.to_owned(), source },
+                }
+            })?;
         let schema = value["schema"].as_u64().unwrap_or(SCHEMA.into());
         if !migrate::reads(schema) {
             return Err(StoreError::Schema { path: json, found: schema });
@@ -236,7 +237,8 @@ mod tests {
 
     #[test]
     fn adds_cells_that_ended_after_the_last_save_of_a_killed_run() {
-        let mut stored: Value = serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
+        let mut stored: Value =
+            serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let late = stored["cells"].as_array_mut().unwrap().pop().unwrap();
         let late: Cell = serde_json::from_value(late).unwrap();
@@ -262,7 +264,8 @@ mod tests {
 
     #[test]
     fn rejects_a_run_that_contradicts_itself() {
-        let stored: Value = serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
+        let stored: Value =
+            serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let load = |run: &Value| {
             fs::write(folder.path().join("run.json"), run.to_string()).unwrap();
@@ -272,7 +275,9 @@ mod tests {
         let passed = |cell: &Value| cell["outcome"] == "pass";
         type Damage = fn(&mut Value, usize);
         let damages: [(&str, Damage); 5] = [
-            ("present and missing", |run, passed| run["missing"] = json!([run["cells"][passed]["id"]])),
+            ("present and missing", |run, passed| {
+                run["missing"] = json!([run["cells"][passed]["id"]])
+            }),
             ("was not interrupted", |run, passed| {
                 let cell = run["cells"].as_array_mut().unwrap().remove(passed);
                 run["missing"] = json!([cell["id"]]);

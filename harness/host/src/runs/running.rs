@@ -35,7 +35,8 @@ impl Running {
         // dead.
         let (mark, unnamed) = (run.path().join(MARK), run.path().join(format!("{UNNAMED}mark")));
         let file = fs::File::create(&unnamed)?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
         fs::rename(&unnamed, &mark)?;
         Ok(Running { mark, lock })
     }
@@ -62,14 +63,16 @@ pub fn killed(runs: &Path) -> Vec<RunDir> {
     let is_dead = |run: &RunDir| {
         let mark = run.path().join(MARK);
         let Ok(file) = fs::File::open(&mark) else { return false };
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok_and(|_lock| fs::remove_file(&mark).is_ok())
+        Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .is_ok_and(|_lock| fs::remove_file(&mark).is_ok())
     };
     real.map(|entry| RunDir::new(entry.path())).filter(is_dead).collect()
 }
 
 /// Removes files that only running cells need. Returns their number. Results and logs stay.
 pub fn tidy(run: &RunDir) -> usize {
-    let files = WalkDir::new(run.path()).into_iter().flatten().filter(|entry| entry.file_type().is_file());
+    let files =
+        WalkDir::new(run.path()).into_iter().flatten().filter(|entry| entry.file_type().is_file());
     let is_of_no_use =
         |name: &str| name == OWN_ROOT || name.starts_with(UNNAMED) || name.ends_with(UNFINISHED);
     let useless = files.filter(|entry| entry.file_name().to_str().is_some_and(is_of_no_use));

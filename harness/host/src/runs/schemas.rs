@@ -52,7 +52,10 @@ fn reads_every_schema() {
         let before = stored(number);
         assert_eq!(before["schema"], schema);
         let run = loaded(number);
-        assert_eq!((run.schema, run.cells.len()), (SCHEMA, before["cells"].as_array().unwrap().len()));
+        assert_eq!(
+            (run.schema, run.cells.len()),
+            (SCHEMA, before["cells"].as_array().unwrap().len())
+        );
         for (cell, before) in run.cells.iter().zip(before["cells"].as_array().unwrap()) {
             assert_eq!(serde_json::to_value(&cell.id).unwrap(), before["id"]);
             assert_eq!(cell.measurement.is_none(), before["measurement"].is_null());
@@ -114,7 +117,10 @@ fn reads_the_late_cells_of_a_killed_run_of_an_older_schema() {
     let run = RunDir::load(folder.path()).unwrap();
     let last: &Cell = run.cells.last().unwrap();
     assert_eq!(serde_json::to_value(&last.id).unwrap(), late["id"]);
-    assert_eq!(attach_of(&run).boots.len(), late["measurement"]["attach"]["boots"].as_array().unwrap().len());
+    assert_eq!(
+        attach_of(&run).boots.len(),
+        late["measurement"]["attach"]["boots"].as_array().unwrap().len()
+    );
 }
 
 #[test]
@@ -124,7 +130,10 @@ fn rejects_future_and_unknown_schemas() {
         run["schema"] = found.into();
         run["machines"] = json!("of another shape");
         let error = load(&run).unwrap_err();
-        assert!(matches!(error, StoreError::Schema { found: told, .. } if told == found), "{error}");
+        assert!(
+            matches!(error, StoreError::Schema { found: told, .. } if told == found),
+            "{error}"
+        );
         assert!(error.is_usage());
     }
 }
@@ -132,7 +141,9 @@ fn rejects_future_and_unknown_schemas() {
 /// The migration must not panic: the reader rejects the result later.
 #[test]
 fn migrates_invalid_runs_without_panic() {
-    for wrong in [json!(null), json!([]), json!({}), json!({"cells": [1, {"measurement": {"attach": 1}}]})] {
+    for wrong in
+        [json!(null), json!([]), json!({}), json!({"cells": [1, {"measurement": {"attach": 1}}]})]
+    {
         for schema in OLDEST..=SCHEMA {
             let _ = migrate::run(wrong.clone(), schema.into());
             let _ = migrate::cell(wrong.clone(), schema.into());

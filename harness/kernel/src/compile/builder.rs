@@ -90,7 +90,8 @@ impl<'a> Builder<'a> {
         if !self.tools.ccache {
             return Ok(None);
         }
-        let folder = fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?;
+        let folder =
+            fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?;
         Ok(Some(Ccache { folder, write: is_base }))
     }
 
@@ -118,7 +119,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Builds the kernel with `count` patches; 0 is the base.
-    pub fn build(&mut self, count: usize, log: &Path, events: &mut Events) -> Result<Built, BuildError> {
+    pub fn build(
+        &mut self,
+        count: usize,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<Built, BuildError> {
         let count = count.min(self.order.patches.len());
         let key = self.key(count);
         if let Some(entry) = self.cache.get(KIND, &key) {
@@ -211,7 +217,8 @@ impl<'a> Builder<'a> {
         if !self.cache.reuses() {
             workspace.forget_base()?;
         }
-        self.open = Some(Open { workspace, applied: 0, build: Holds::Unknown, series_tail: SERIES_TAIL });
+        self.open =
+            Some(Open { workspace, applied: 0, build: Holds::Unknown, series_tail: SERIES_TAIL });
         Ok(())
     }
 
@@ -233,7 +240,11 @@ impl<'a> Builder<'a> {
 
     /// Ensures that the base's build folder exists. It may be gone although the base's kernel is
     /// cached.
-    pub(super) fn require_base(&mut self, log: &Path, events: &mut Events) -> Result<(), BuildError> {
+    pub(super) fn require_base(
+        &mut self,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(), BuildError> {
         let key = self.key(0);
         if self.opened().workspace.base_state().is_some_and(|state| state.key == key) {
             return Ok(());
@@ -312,8 +323,9 @@ impl<'a> Builder<'a> {
                 description: self.order.description.clone(),
                 reason: reason.to_string(),
             };
-            let outcome =
-                open.workspace.patch(&patch.touched.iter().cloned().collect(), |source| apply(patch, source));
+            let outcome = open
+                .workspace
+                .patch(&patch.touched.iter().cloned().collect(), |source| apply(patch, source));
             // A patch may be half applied, so all are removed.
             let failed = match outcome {
                 Ok(Ok(())) => None,
@@ -380,8 +392,8 @@ impl<'a> Builder<'a> {
             // A hostile Makefile may have put a FIFO there, and reading would block.
             require_own(&config, &build)?;
             let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
-            let result =
-                Kconfig::parse(&text).map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
+            let result = Kconfig::parse(&text)
+                .map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
             let unmet = kconfig::unmet(&order.config.wanted, &result, &source, order.arch);
             if !unmet.is_empty() {
                 let Order { name, description, .. } = order.clone();
@@ -393,12 +405,13 @@ impl<'a> Builder<'a> {
             before = run(&["prepare"], &mut |_| events(Event::Waiting))?;
         }
         let target = image_target(order.arch);
-        let foreseen =
-            affected.unwrap_or_else(|| make.count(&[target], &mut || events(Event::Waiting)).unwrap_or(0));
+        let foreseen = affected
+            .unwrap_or_else(|| make.count(&[target], &mut || events(Event::Waiting)).unwrap_or(0));
         let total = before + foreseen + tail;
         order.stage(events, "building")?;
-        let steps =
-            run(&[target], &mut |done| events(Event::Progress { done: (before + done).min(total), total }))?;
+        let steps = run(&[target], &mut |done| {
+            events(Event::Progress { done: (before + done).min(total), total })
+        })?;
         // make may have had nothing to do; then complete the progress bar.
         let _ = events(Event::Progress { done: total, total });
         let unforeseen = steps.saturating_sub(foreseen);

@@ -57,13 +57,18 @@ impl BuildError {
 
     /// True if the user can fix it by asking for something else or by installing tools.
     pub fn is_usage(&self) -> bool {
-        matches!(self, BuildError::Toolchain(_) | BuildError::Config { .. } | BuildError::Apply { .. })
+        matches!(
+            self,
+            BuildError::Toolchain(_) | BuildError::Config { .. } | BuildError::Apply { .. }
+        )
     }
 
     /// True if the sources are at fault, not this host or the order.
     pub fn is_of_sources(&self) -> bool {
         match self {
-            BuildError::Compile { error, .. } => !matches!(error.kind, Kind::Killed | Kind::DiskFull),
+            BuildError::Compile { error, .. } => {
+                !matches!(error.kind, Kind::Killed | Kind::DiskFull)
+            }
             BuildError::Config { .. } | BuildError::Endless { .. } => true,
             _ => false,
         }
@@ -134,7 +139,9 @@ pub fn build_error(order: &Order, error: MakeError, source: &Path, log: &Path) -
     match error {
         MakeError::Interrupted => BuildError::Interrupted { name },
         MakeError::NoRoom(error) => error.into(),
-        MakeError::Failed(status) if make::was_interrupted(status) => BuildError::Interrupted { name },
+        MakeError::Failed(status) if make::was_interrupted(status) => {
+            BuildError::Interrupted { name }
+        }
         MakeError::Failed(_) => match compiler_error::read(log, source) {
             // A build may print this about its own /tmp, or to hide an error. Only the disk itself
             // is believed.

@@ -83,7 +83,8 @@ impl Journal {
         let list = self.folder.join(LIST);
         let json = serde_json::to_vec(&entries).expect("plain data");
         // The copies must reach the disk first.
-        let synced = fs::File::open(&self.folder).and_then(|folder| Ok(nix::unistd::syncfs(folder)?));
+        let synced =
+            fs::File::open(&self.folder).and_then(|folder| Ok(nix::unistd::syncfs(folder)?));
         synced.and_then(|()| cache::write_whole(&list, &json)).map_err(error("write", &list))
     }
 
@@ -138,14 +139,17 @@ impl Journal {
 
     /// Forgets all copies. The list goes first: without it nothing is restored.
     pub fn forget(&self) -> Result<(), JournalError> {
-        absent_is_fine(fs::remove_file(self.folder.join(LIST))).map_err(error("remove", &self.folder))?;
+        absent_is_fine(fs::remove_file(self.folder.join(LIST)))
+            .map_err(error("remove", &self.folder))?;
         absent_is_fine(fs::remove_dir_all(&self.folder)).map_err(error("remove", &self.folder))
     }
 
     fn entries(&self) -> Result<Vec<Entry>, JournalError> {
         let list = self.folder.join(LIST);
         match fs::read(&list) {
-            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other).map_err(error("read", &list)),
+            Ok(text) => serde_json::from_slice(&text)
+                .map_err(io::Error::other)
+                .map_err(error("read", &list)),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(source) => Err(error("read", &list)(source)),
         }
@@ -177,7 +181,9 @@ fn error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Journal
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
             Ok(())
         }
         result => result,
@@ -185,7 +191,8 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn is_inside(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().next().is_some()
+    path.components().all(|part| matches!(part, Component::Normal(_)))
+        && path.components().next().is_some()
 }
 
 #[cfg(test)]
@@ -203,14 +210,23 @@ mod tests {
         fs::create_dir_all(source.join("dir")).unwrap();
         let git = |words: &[&str]| {
             let mut command = Command::new("git");
-            command.args(["-c", "user.name=n", "-c", "user.email=e"]).args(words).current_dir(&source);
+            command
+                .args(["-c", "user.name=n", "-c", "user.email=e"])
+                .args(words)
+                .current_dir(&source);
             child::run(&mut command, Duration::from_secs(60)).unwrap().stdout
         };
         git(&["init", "-q"]);
         let long = "a line\n".repeat(50);
-        for name in
-            ["plain.c", "with blank.c", "\u{e4}.c", "quote\".c", "tab\t.c", "dir/renamed.c", "mode.sh"]
-        {
+        for name in [
+            "plain.c",
+            "with blank.c",
+            "\u{e4}.c",
+            "quote\".c",
+            "tab\t.c",
+            "dir/renamed.c",
+            "mode.sh",
+        ] {
             fs::write(source.join(name), format!("{name}\n{long}")).unwrap();
         }
         fs::write(source.join("binary"), [0, 1, 2, 255]).unwrap();

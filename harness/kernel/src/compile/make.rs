@@ -92,14 +92,19 @@ impl Make<'_> {
         let mut command = self.command(words)?;
         command.stdout(log.try_clone()?).stderr(log);
         let mut counter = Counter::new(File::open(self.log)?, start)?;
-        let status = supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
+        let status =
+            supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
         let steps = counter.read()?;
         if status.success() { Ok(steps) } else { Err(MakeError::Failed(status)) }
     }
 
     /// Predicts the steps of the targets by a dry run. The steps that link vmlinux and use it are
     /// not predicted. None if the dry run fails.
-    pub fn count(&self, targets: &[&str], tick: &mut dyn FnMut() -> ControlFlow<()>) -> Option<u64> {
+    pub fn count(
+        &self,
+        targets: &[&str],
+        tick: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Option<u64> {
         let listing = tempfile::NamedTempFile::new().ok()?;
         let mut words = vec!["--dry-run", "--keep-going"];
         words.extend(targets);
@@ -135,7 +140,8 @@ impl Make<'_> {
                 };
                 view.read.extend(folders_of(&self.tools.programs));
                 if let Some(ccache) = &self.ccache {
-                    if ccache.write { &mut view.write } else { &mut view.read }.push(ccache.folder.clone());
+                    if ccache.write { &mut view.write } else { &mut view.read }
+                        .push(ccache.folder.clone());
                 }
                 confinement.hand_over(&view)?;
                 let mut command = confinement.command(&view, self.build, OsStr::new("make"))?;
@@ -197,15 +203,19 @@ fn is_step(line: &str) -> bool {
     let Some(rest) = line.strip_prefix("  ") else { return false };
     let Some((word, rest)) = rest.split_once(' ') else { return false };
     let capital = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    !word.is_empty() && word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(capital) && {
-        let rest = rest.trim_start();
-        !rest.is_empty()
-    }
+    !word.is_empty()
+        && word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.chars().all(capital)
+        && {
+            let rest = rest.trim_start();
+            !rest.is_empty()
+        }
 }
 
 /// The same for a dry run, which prints commands: `set -e;  echo '  CC      kernel/fork.o'; gcc …`.
 fn is_dry_step(line: &str) -> bool {
-    line.split_once("echo '").is_some_and(|(_, rest)| is_step(rest.split('\'').next().unwrap_or_default()))
+    line.split_once("echo '")
+        .is_some_and(|(_, rest)| is_step(rest.split('\'').next().unwrap_or_default()))
 }
 
 /// Counts the steps in a growing log.
@@ -305,12 +315,19 @@ mod tests {
                 fs::create_dir(folder.path().join(name)).unwrap();
             }
             fs::write(folder.path().join("src/Makefile"), makefile).unwrap();
-            let tools =
-                Tools { variables: vec!["CC=cc".into()], identity: vec![], programs: vec![], ccache: false };
+            let tools = Tools {
+                variables: vec!["CC=cc".into()],
+                identity: vec![],
+                programs: vec![],
+                ccache: false,
+            };
             Tree(folder, tools)
         }
 
-        fn run(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> (Result<u64, MakeError>, String) {
+        fn run(
+            &self,
+            step: &mut dyn FnMut(u64) -> ControlFlow<()>,
+        ) -> (Result<u64, MakeError>, String) {
             let path = |name: &str| self.0.path().join(name);
             let (source, build, log) = (path("src"), path("build"), path("log"));
             let make = Make {
@@ -355,9 +372,15 @@ mod tests {
     fn hides_callers_environment() {
         let (result, log) = Tree::new("all:\n\t@env\n").run(&mut go_on);
         result.unwrap();
-        assert!(log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/dev/null"), "{log}");
+        assert!(
+            log.contains("KBUILD_BUILD_USER=tramplab") && log.contains("HOME=/dev/null"),
+            "{log}"
+        );
         // Cargo sets this for tests.
-        assert!(env::var_os("CARGO_MANIFEST_DIR").is_some() && !log.contains("CARGO_MANIFEST_DIR"), "{log}");
+        assert!(
+            env::var_os("CARGO_MANIFEST_DIR").is_some() && !log.contains("CARGO_MANIFEST_DIR"),
+            "{log}"
+        );
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub fn write_anew(path: &Path, text: &str) -> io::Result<()> {
 pub fn read_record<T: DeserializeOwned>(entry: &Path) -> Result<T, BuildError> {
     let path = entry.join(RECORD);
     let text = fs::read(&path).map_err(io_error("read", &path))?;
-    serde_json::from_slice(&text).map_err(|source| io_error("read", &path)(io::Error::other(source)))
+    serde_json::from_slice(&text)
+        .map_err(|source| io_error("read", &path)(io::Error::other(source)))
 }
 
 /// Writes the record of a cache entry.
@@ -64,5 +65,6 @@ pub fn require_own(path: &Path, build: &Path) -> Result<(), BuildError> {
 
 /// True if the path is a regular file inside `build`, not a link.
 pub fn is_own(path: &Path, build: &Path) -> io::Result<bool> {
-    Ok(fs::symlink_metadata(path)?.is_file() && fs::canonicalize(path)?.starts_with(fs::canonicalize(build)?))
+    Ok(fs::symlink_metadata(path)?.is_file()
+        && fs::canonicalize(path)?.starts_with(fs::canonicalize(build)?))
 }

@@ -94,7 +94,8 @@ fn key_covers_all_inputs() {
     };
     let Some(first) = keys(&order) else { return };
     assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 3);
-    let named = Order { name: "m".into(), description: "y".into(), lineage: "k".into(), ..order.clone() };
+    let named =
+        Order { name: "m".into(), description: "y".into(), lineage: "k".into(), ..order.clone() };
     assert_eq!(keys(&named).unwrap(), first);
     for other in [
         Order { digest: "e".into(), ..order.clone() },
@@ -130,7 +131,12 @@ fn builds_series_patch_by_patch_and_caches_each_kernel() {
     let log = folder.path().join("log");
     let mut order = Order {
         confinement: Confinement::probe().ok(),
-        ..order(vec![patch(one, two), patch(two, one), patch(one, three), patch("no such line", two)])
+        ..order(vec![
+            patch(one, two),
+            patch(two, one),
+            patch(one, three),
+            patch("no such line", two),
+        ])
     };
     let checkout = |folder: &Path| -> Result<(), Reason> {
         fs::write(folder.join("Makefile"), MAKEFILE)?;

@@ -2,7 +2,10 @@
 //! Resolves a toolchain such as `gcc-13` to make's variables and exact versions.
 
 use crate::{Compiler, Toolchain};
-use std::{collections::BTreeSet, env, ffi::OsStr, fmt, fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet, env, ffi::OsStr, fmt, fs, path::PathBuf, process::Command,
+    time::Duration,
+};
 use tramplab_host::{child, program::find_program};
 use tramplab_model::run::Arch;
 
@@ -64,7 +67,8 @@ fn packages(missing: &[Need]) -> String {
 /// Returns the needs of a toolchain that builds for `arch` on a machine of the architecture `host`
 /// (as Rust names it).
 pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
-    let suffix = toolchain.version.as_ref().map(|version| format!("-{version}")).unwrap_or_default();
+    let suffix =
+        toolchain.version.as_ref().map(|version| format!("-{version}")).unwrap_or_default();
     let (arch_name, triplet, native) = match arch {
         Arch::X86_64 => ("x86_64", "x86_64-linux-gnu", host == "x86_64"),
         Arch::Arm64 => ("arm64", "aarch64-linux-gnu", host == "aarch64"),
@@ -91,7 +95,8 @@ pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
             variables.push(("CC", compiler.clone()));
             variables.push(("HOSTCC", host_compiler.clone()));
             programs.push(need(compiler.clone(), of(format!("gcc{suffix}"))));
-            let binutils = if native { "binutils".to_owned() } else { format!("binutils-{target}") };
+            let binutils =
+                if native { "binutils".to_owned() } else { format!("binutils-{target}") };
             for tool in ["ld", "as", "ar", "nm", "objcopy", "objdump", "readelf", "strip"] {
                 programs.push(need(format!("{prefix}{tool}"), binutils.clone()));
             }
@@ -103,7 +108,8 @@ pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
         Compiler::Clang => {
             let compiler = format!("clang{suffix}");
             host_compiler = compiler.clone();
-            variables.push(("LLVM", if suffix.is_empty() { "1".to_owned() } else { suffix.clone() }));
+            variables
+                .push(("LLVM", if suffix.is_empty() { "1".to_owned() } else { suffix.clone() }));
             variables.push(("CC", compiler.clone()));
             variables.push(("HOSTCC", compiler.clone()));
             programs.push(own(&compiler));
@@ -169,9 +175,11 @@ pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> 
     let path = env::var_os("PATH").unwrap_or_default();
     let needs = needs(toolchain, arch, env::consts::ARCH);
     let ccache = which("ccache", &path);
-    let identity = needs.identity.iter().map(|program| version(program)).collect::<Result<_, _>>()?;
+    let identity =
+        needs.identity.iter().map(|program| version(program)).collect::<Result<_, _>>()?;
     let variables = needs.arguments(ccache.is_some().then_some("ccache"));
-    let mut programs: Vec<_> = needs.programs.iter().filter_map(|need| which(&need.name, &path)).collect();
+    let mut programs: Vec<_> =
+        needs.programs.iter().filter_map(|need| which(&need.name, &path)).collect();
     programs.extend(ccache.clone());
     Ok(Tools { variables, identity, programs, ccache: ccache.is_some() })
 }
@@ -195,7 +203,10 @@ const OLDEST_CLANG: u32 = 14;
 /// year.
 fn bpf_clang(toolchain: &Toolchain, path: &OsStr) -> String {
     if toolchain.compiler == Compiler::Clang {
-        return format!("clang{}", toolchain.version.as_ref().map(|v| format!("-{v}")).unwrap_or_default());
+        return format!(
+            "clang{}",
+            toolchain.version.as_ref().map(|v| format!("-{v}")).unwrap_or_default()
+        );
     }
     let versioned = (OLDEST_CLANG..=NEWEST_CLANG).rev().map(|version| format!("clang-{version}"));
     let mut found = versioned.filter(|name| which(name, path).is_some());
@@ -220,7 +231,8 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
     programs.retain(|need| which(&need.name, &path).is_none());
     // The tests run in the guest, so they need libraries of its architecture.
     let native = needs(toolchain, arch, env::consts::ARCH);
-    let compiler = native.variables.iter().find(|(name, _)| *name == "CC").map(|(_, value)| value.clone());
+    let compiler =
+        native.variables.iter().find(|(name, _)| *name == "CC").map(|(_, value)| value.clone());
     let foreign = match arch {
         Arch::X86_64 => ("x86_64", ":amd64"),
         Arch::Arm64 => ("aarch64", ":arm64"),
@@ -245,7 +257,11 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
 }
 
 /// Finds the tools for the tests on this host.
-pub fn find_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Result<BpfTools, ToolchainError> {
+pub fn find_bpf(
+    toolchain: &Toolchain,
+    arch: Arch,
+    test_progs: bool,
+) -> Result<BpfTools, ToolchainError> {
     let missing = missing_bpf(toolchain, arch, test_progs);
     if !missing.is_empty() {
         let toolchain = "clang and the libraries of the tree's own tests".to_owned();
@@ -316,7 +332,13 @@ mod tests {
                  CC=ccache aarch64-linux-gnu-gcc-13 HOSTCC=ccache gcc",
                 "gcc-13-aarch64-linux-gnu binutils-aarch64-linux-gnu gcc",
             ),
-            (gcc(None), Arch::Arm64, "aarch64", "ARCH=arm64 CC=ccache gcc HOSTCC=ccache gcc", "gcc binutils"),
+            (
+                gcc(None),
+                Arch::Arm64,
+                "aarch64",
+                "ARCH=arm64 CC=ccache gcc HOSTCC=ccache gcc",
+                "gcc binutils",
+            ),
             (
                 gcc(None),
                 Arch::X86_64,
@@ -344,7 +366,8 @@ mod tests {
             assert_eq!(needs.arguments(Some("ccache")).join(" "), variables);
             assert_eq!(needs.arguments(None).join(" "), variables.replace("ccache ", ""));
             let common = " make flex bison bc perl gzip dwarves";
-            let mut found: Vec<_> = needs.programs.iter().map(|need| need.package.as_str()).collect();
+            let mut found: Vec<_> =
+                needs.programs.iter().map(|need| need.package.as_str()).collect();
             found.dedup();
             assert_eq!(found.join(" "), format!("{packages}{common}"));
         }
@@ -352,9 +375,13 @@ mod tests {
 
     #[test]
     fn names_missing_programs_and_packages() {
-        let error = find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64).unwrap_err().to_string();
+        let error =
+            find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64).unwrap_err().to_string();
         assert!(error.starts_with("failed to find the tools to build with gcc-99: no "), "{error}");
-        assert!(error.contains("gcc-99") && error.contains("install the Debian packages"), "{error}");
+        assert!(
+            error.contains("gcc-99") && error.contains("install the Debian packages"),
+            "{error}"
+        );
     }
 
     #[test]

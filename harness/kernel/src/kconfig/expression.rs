@@ -94,7 +94,9 @@ impl Expression {
             };
         }
         match self {
-            Expression::And(parts) => parts.iter().flat_map(|part| part.missing(needed, config)).collect(),
+            Expression::And(parts) => {
+                parts.iter().flat_map(|part| part.missing(needed, config)).collect()
+            }
             Expression::Or(_) => vec![format!("({})", self.shown(config))],
             _ => vec![self.shown(config)],
         }
@@ -119,8 +121,9 @@ impl Expression {
             Expression::And(_) | Expression::Or(_) => format!("({})", part.shown(config)),
             _ => part.shown(config),
         };
-        let joined =
-            |parts: &[Expression], word: &str| parts.iter().map(within).collect::<Vec<_>>().join(word);
+        let joined = |parts: &[Expression], word: &str| {
+            parts.iter().map(within).collect::<Vec<_>>().join(word)
+        };
         match self {
             Expression::Symbol(name) => format!("{name} [={}]", config.get(name).unwrap_or("n")),
             Expression::Constant(text) | Expression::Macro(text) => text.clone(),

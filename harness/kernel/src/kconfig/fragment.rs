@@ -98,7 +98,8 @@ impl Fragment {
                 expected,
                 text: line.chars().take(80).collect(),
             };
-            let unset = line.strip_prefix("# CONFIG_").and_then(|rest| rest.strip_suffix(" is not set"));
+            let unset =
+                line.strip_prefix("# CONFIG_").and_then(|rest| rest.strip_suffix(" is not set"));
             let (option, value) = match (unset, line.strip_prefix("CONFIG_")) {
                 (Some(option), _) if is_option(option) => (option, "n"),
                 (_, Some(rest)) => rest
@@ -106,14 +107,18 @@ impl Fragment {
                     .ok_or_else(|| error("CONFIG_NAME=value or `# CONFIG_NAME is not set`"))?,
                 _ if line.is_empty() || line.starts_with('#') => continue,
                 _ => {
-                    return Err(error("CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment"));
+                    return Err(error(
+                        "CONFIG_NAME=value, `# CONFIG_NAME is not set` or a comment",
+                    ));
                 }
             };
             if !is_option(option) {
                 return Err(error("letters, digits and `_` in an option's name"));
             }
             if !is_value(value) {
-                return Err(error("y, m, n, a number or a \"text\" as the value, and nothing after it"));
+                return Err(error(
+                    "y, m, n, a number or a \"text\" as the value, and nothing after it",
+                ));
             }
             wanted.push(Wanted {
                 option: option.to_owned(),
@@ -143,14 +148,17 @@ fn is_option(text: &str) -> bool {
 }
 
 fn is_value(text: &str) -> bool {
-    let digits =
-        |text: &str, is_digit: fn(&char) -> bool| !text.is_empty() && text.chars().all(|c| is_digit(&c));
+    let digits = |text: &str, is_digit: fn(&char) -> bool| {
+        !text.is_empty() && text.chars().all(|c| is_digit(&c))
+    };
     match text {
         "y" | "m" | "n" => true,
         _ if text.starts_with('"') => {
             // A quote inside a text must be escaped.
             let inner = text[1..].strip_suffix('"');
-            inner.is_some_and(|inner| !inner.replace("\\\\", "").replace("\\\"", "").contains(['"', '\\']))
+            inner.is_some_and(|inner| {
+                !inner.replace("\\\\", "").replace("\\\"", "").contains(['"', '\\'])
+            })
         }
         _ => match text.strip_prefix("0x") {
             Some(hex) => digits(hex, char::is_ascii_hexdigit),

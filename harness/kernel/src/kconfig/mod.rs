@@ -56,9 +56,11 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
         Mechanism::Fentry | Mechanism::Fexit | Mechanism::FmodRet | Mechanism::Fsession => {
             &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"]
         }
-        Mechanism::FentryMulti | Mechanism::FexitMulti | Mechanism::FsessionMulti => {
-            &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "HAVE_SINGLE_FTRACE_DIRECT_OPS"]
-        }
+        Mechanism::FentryMulti | Mechanism::FexitMulti | Mechanism::FsessionMulti => &[
+            "FUNCTION_TRACER",
+            "DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+            "HAVE_SINGLE_FTRACE_DIRECT_OPS",
+        ],
         // A perf link makes its probe through the PMU of KPROBE_EVENTS.
         Mechanism::Kprobe => &["KPROBES", "KPROBE_EVENTS"],
         Mechanism::Kretprobe => &["KPROBES", "KPROBE_EVENTS", "KRETPROBES"],
@@ -104,7 +106,9 @@ mod tests {
                 let expected: &[&str] = match (kernel, mechanism) {
                     (
                         "6.1",
-                        Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession,
+                        Mechanism::KprobeMulti
+                        | Mechanism::KretprobeMulti
+                        | Mechanism::KprobeSession,
                     ) => &[fprobe],
                     (
                         "6.1" | "6.12",
@@ -112,7 +116,11 @@ mod tests {
                     ) => &[single],
                     _ => &[],
                 };
-                assert_eq!(missing(&config, required_for(mechanism)), expected, "{kernel} {mechanism}");
+                assert_eq!(
+                    missing(&config, required_for(mechanism)),
+                    expected,
+                    "{kernel} {mechanism}"
+                );
             }
         }
     }
@@ -121,7 +129,8 @@ mod tests {
     #[test]
     fn names_each_removed_option() {
         let (_, text) = CONFIGS[3];
-        for option in required_base(Arch::X86_64).into_iter().chain(Mechanism::ALL.map(required_for).concat())
+        for option in
+            required_base(Arch::X86_64).into_iter().chain(Mechanism::ALL.map(required_for).concat())
         {
             for (left, shown) in [
                 (format!("# CONFIG_{option} is not set"), format!("CONFIG_{option}")),
@@ -145,7 +154,10 @@ mod tests {
         assert_eq!(config.get("DEFAULT_HOSTNAME"), Some("(none)"));
         assert_eq!(config.get("HAVE_SINGLE_FTRACE_DIRECT_OPS"), None);
         for (text, expected) in [
-            ("", "line 1 is no kernel configuration: ``; expected `CONFIG_NAME=value` or a comment"),
+            (
+                "",
+                "line 1 is no kernel configuration: ``; expected `CONFIG_NAME=value` or a comment",
+            ),
             (
                 "# only\n\n",
                 "line 1 is no kernel configuration: ``; expected `CONFIG_NAME=value` or a comment",

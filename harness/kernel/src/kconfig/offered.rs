@@ -41,7 +41,8 @@ impl<'a> Offered<'a> {
         selected
             || symbol.definitions.iter().any(|at| {
                 let preset = at.defaults.iter().any(|preset| {
-                    self.may(&preset.value) && preset.condition.as_ref().is_none_or(|part| self.may(part))
+                    self.may(&preset.value)
+                        && preset.condition.as_ref().is_none_or(|part| self.may(part))
                 });
                 all(&at.depends) && (preset || at.prompt.as_deref().is_some_and(all))
             })
@@ -49,8 +50,10 @@ impl<'a> Offered<'a> {
 
     fn symbol_must(&self, symbol: &Symbol) -> bool {
         let all = |conditions: &[Expression]| conditions.iter().all(|part| self.must(part));
-        let selected =
-            symbol.selected_by.iter().any(|(by, when)| self.always.contains(by.as_str()) && all(when));
+        let selected = symbol
+            .selected_by
+            .iter()
+            .any(|(by, when)| self.always.contains(by.as_str()) && all(when));
         // Several definitions may each have defaults. A prompt anywhere lets the user say no.
         let unasked = symbol.definitions.iter().all(|at| at.prompt.is_none());
         let preset = match symbol.definitions.as_slice() {

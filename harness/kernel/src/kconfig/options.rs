@@ -92,13 +92,14 @@ impl Options {
             let top = PathBuf::from("Kconfig");
             let file = KconfigFile::new_with_vars(tree, top, &variables, &HashMap::new());
             let text = file.read_to_string().map_err(|error| Unreadable(error.to_string()))?;
-            let (rest, kconfig) = parse_kconfig(KconfigInput::new_extra(&text, file)).map_err(|error| {
-                Unreadable(format!(
-                    "no entry of a kind that is known at {}:{}",
-                    error.filename.display(),
-                    error.line
-                ))
-            })?;
+            let (rest, kconfig) =
+                parse_kconfig(KconfigInput::new_extra(&text, file)).map_err(|error| {
+                    Unreadable(format!(
+                        "no entry of a kind that is known at {}:{}",
+                        error.filename.display(),
+                        error.line
+                    ))
+                })?;
             if !rest.fragment().trim().is_empty() {
                 return Err(Unreadable(format!(
                     "no entry of a kind that is known at Kconfig:{}",
@@ -135,11 +136,15 @@ impl Options {
                     self.choices.push(Vec::new());
                     for attribute in &choice.options {
                         match attribute {
-                            Attribute::DependsOn(depends) => within.depends.push(dependency(depends)),
+                            Attribute::DependsOn(depends) => {
+                                within.depends.push(dependency(depends))
+                            }
                             Attribute::Prompt(prompt) => {
                                 within.visible.extend(prompt.r#if.as_ref().map(convert))
                             }
-                            Attribute::Type(of) => within.visible.extend(of.r#if.as_ref().map(convert)),
+                            Attribute::Type(of) => {
+                                within.visible.extend(of.r#if.as_ref().map(convert))
+                            }
                             _ => {}
                         }
                     }
@@ -160,8 +165,11 @@ impl Options {
     }
 
     fn define(&mut self, config: Config, around: &Surrounding) {
-        let mut definition =
-            Definition { depends: around.depends.clone(), choice: around.choice, ..Definition::default() };
+        let mut definition = Definition {
+            depends: around.depends.clone(),
+            choice: around.choice,
+            ..Definition::default()
+        };
         let mut kind = None;
         let prompt = |condition: Option<&NomExpression>| {
             let mut visible = around.visible.clone();
@@ -205,7 +213,11 @@ impl Options {
             self.choices[choice].push(config.symbol.clone());
         }
         for (selected, condition) in selects {
-            self.symbols.entry(selected).or_default().selected_by.push((config.symbol.clone(), condition));
+            self.symbols
+                .entry(selected)
+                .or_default()
+                .selected_by
+                .push((config.symbol.clone(), condition));
         }
         let symbol = self.symbols.entry(config.symbol).or_default();
         symbol.kind = kind.or(symbol.kind);
@@ -243,7 +255,9 @@ fn convert(expression: &NomExpression) -> Expression {
 fn convert_and(expression: &AndExpression) -> Expression {
     match expression {
         AndExpression::Term(term) => convert_term(term),
-        AndExpression::Expression(parts) => Expression::And(parts.iter().map(convert_term).collect()),
+        AndExpression::Expression(parts) => {
+            Expression::And(parts.iter().map(convert_term).collect())
+        }
     }
 }
 
@@ -296,7 +310,8 @@ fn check(
     visited: &mut usize,
 ) -> Result<(), Unreadable> {
     let refused = |why: String| Err(Unreadable(format!("{}: {why}", file.display())));
-    let is_plain = file.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    let is_plain =
+        file.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !is_plain {
         return refused("the path leads outside the tree".to_owned());
     }
@@ -313,7 +328,8 @@ fn check(
         // Perhaps only a line of a help text. Otherwise the library reports the missing file.
         Err(_) => return Ok(()),
     }
-    let opened = fs::File::open(&path).and_then(|file| file.take(FILE_SIZE).read_to_string(&mut text));
+    let opened =
+        fs::File::open(&path).and_then(|file| file.take(FILE_SIZE).read_to_string(&mut text));
     if let Err(error) = opened {
         return refused(error.to_string());
     }

@@ -12,7 +12,8 @@ fn reads_fragments_and_names_bad_lines() {
     let text = "# why\n\nCONFIG_A=y\r\nCONFIG_B=m\n# CONFIG_64BIT is not set\n\
                 CONFIG_D=\"a \\\"b\\\" c\"\nCONFIG_E=-1\n  CONFIG_F=0xfF\n";
     let wanted = Fragment::parse(text, Path::new("a.config")).unwrap();
-    let shown: Vec<_> = wanted.iter().map(|wanted| format!("{} {wanted}", wanted.place())).collect();
+    let shown: Vec<_> =
+        wanted.iter().map(|wanted| format!("{} {wanted}", wanted.place())).collect();
     assert_eq!(
         shown,
         [
@@ -36,8 +37,9 @@ fn reads_fragments_and_names_bad_lines() {
         ("CONFIG_A=\"a", "expected y, m, n"),
         ("CONFIG_A=0x", "expected y, m, n"),
     ] {
-        let error =
-            Fragment::parse(&format!("CONFIG_B=y\n{line}\n"), Path::new("a.config")).unwrap_err().to_string();
+        let error = Fragment::parse(&format!("CONFIG_B=y\n{line}\n"), Path::new("a.config"))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("a.config:2: ") && error.contains(words), "{line}: {error}");
     }
 }
@@ -81,15 +83,20 @@ fn later_fragments_win_and_raise_demand() {
     }
     let place = |name: &str| configs.join(name).display().to_string();
     let conflicts: Vec<_> = merged.conflicts.iter().map(ToString::to_string).collect();
-    let expected =
-        format!("{}:1: CONFIG_A=n replaces CONFIG_A=y of {}:1", place("mine.config"), place("base.config"));
+    let expected = format!(
+        "{}:1: CONFIG_A=n replaces CONFIG_A=y of {}:1",
+        place("mine.config"),
+        place("base.config")
+    );
     assert_eq!(conflicts, [expected]);
     assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
 
     let none = [PathBuf::from("/no/such.config")];
-    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none).unwrap_err().to_string();
+    let error =
+        fragments(&configs, Arch::X86_64, &[], Uses::default(), &none).unwrap_err().to_string();
     assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
-    let error = fragments(&configs, Arch::Arm64, &[], Uses::default(), &[]).unwrap_err().to_string();
+    let error =
+        fragments(&configs, Arch::Arm64, &[], Uses::default(), &[]).unwrap_err().to_string();
     assert!(error.contains("arm64.config"), "{error}");
 }
 
@@ -116,7 +123,8 @@ fn reads_shipped_fragments() {
             let found = merged.wanted.iter().find(|wanted| wanted.option == option);
             found.unwrap_or_else(|| panic!("no {option}")).demand
         };
-        for option in ["FPROBE", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "DYNAMIC_FTRACE_WITH_CALL_OPS"] {
+        for option in ["FPROBE", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "DYNAMIC_FTRACE_WITH_CALL_OPS"]
+        {
             assert_eq!(demand(option), Demand::WhereOffered, "{option}");
         }
         // No measurement works without these.

@@ -311,7 +311,8 @@ fn reports_lost_options_but_not_unavailable_ones() {
         // The compiler cannot pad functions.
         (
             "DYNAMIC_FTRACE_WITH_ARGS",
-            "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n".to_owned(),
+            "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n"
+                .to_owned(),
             "it depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS [=n]; HAVE_DYNAMIC_FTRACE_WITH_ARGS is \
              selected by ARM64 [=y] only with \
              (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n] || \
@@ -335,9 +336,14 @@ fn reports_lost_options_but_not_unavailable_ones() {
         assert_eq!(found, [expected]);
     }
     // Nothing selects HAVE_RETHOOK here, and ARCH_HAS_PREEMPT_LAZY is always set.
-    for option in
-        ["FPROBE", "RETHOOK", "RETHOOK_STATISTICS", "HAVE_RETHOOK", "PREEMPT_VOLUNTARY", "NO_SUCH_OPTION"]
-    {
+    for option in [
+        "FPROBE",
+        "RETHOOK",
+        "RETHOOK_STATISTICS",
+        "HAVE_RETHOOK",
+        "PREEMPT_VOLUNTARY",
+        "NO_SUCH_OPTION",
+    ] {
         assert_eq!(lost_on_arm64(&format!("CONFIG_{option}=y\n"), SET), [""; 0], "{option}");
     }
     // On x86-64 something selects it, so it must be set.
@@ -381,19 +387,35 @@ fn names_unmet_dependencies_of_lost_options() {
         ),
         ("IA32_EMULATION=y", "", "it is n): it depends on 64BIT [=n]"),
         ("PREEMPT_VOLUNTARY=y", "", "it is n): PREEMPT_NONE [=y] of the same choice is set"),
-        ("PREEMPT_VOLUNTARY=y", "CONFIG_ARCH_NO_PREEMPT=y", "it is n): it depends on !ARCH_NO_PREEMPT [=y]"),
+        (
+            "PREEMPT_VOLUNTARY=y",
+            "CONFIG_ARCH_NO_PREEMPT=y",
+            "it is n): it depends on !ARCH_NO_PREEMPT [=y]",
+        ),
         ("RETHOOK=y", "", "it is n): it has no prompt: it is set by what selects it, FPROBE [=n]"),
         ("DEBUG_INFO=y", "", "it is n): it has no prompt: only its default sets it"),
         ("PERF_EVENTS=n", "CONFIG_PERF_EVENTS=y", "it is y): it is selected by X86 [=y]"),
         ("FW_LOADER=y", "CONFIG_64BIT=y", "it is n): it can be set only with EXPERT [=n]"),
-        ("FPROBES=y", "", "it is n): this tree has no option CONFIG_FPROBES (did you mean CONFIG_FPROBE?)"),
+        (
+            "FPROBES=y",
+            "",
+            "it is n): this tree has no option CONFIG_FPROBES (did you mean CONFIG_FPROBE?)",
+        ),
         ("NOTHING_LIKE_IT=y", "", "it is n): this tree has no option CONFIG_NOTHING_LIKE_IT"),
         ("NR_CPUS=9999", "", "it is 64): its range is 2 512"),
         ("NR_CPUS=\"8\"", "", "it is 64): it is a number"),
         ("MODULES=m", "", "it is n): it is a bool, expected y or n"),
-        ("HOSTNAME=y", "CONFIG_HOSTNAME=\"(none)\"", "it is (none)): it is a string, expected a \"text\""),
+        (
+            "HOSTNAME=y",
+            "CONFIG_HOSTNAME=\"(none)\"",
+            "it is (none)): it is a string, expected a \"text\"",
+        ),
         ("LOADER=m", "", "it is n): it depends on MODULES [=n]"),
-        ("LOADER=y", "CONFIG_MODULES=y\nCONFIG_LOADER=m", "it is m): all its known dependencies are met"),
+        (
+            "LOADER=y",
+            "CONFIG_MODULES=y\nCONFIG_LOADER=m",
+            "it is m): all its known dependencies are met",
+        ),
         (
             "STACKPROTECTOR=y",
             "",
@@ -401,27 +423,35 @@ fn names_unmet_dependencies_of_lost_options() {
              other tools decide",
         ),
     ] {
-        let found = explained(tree.path(), &format!("\nCONFIG_{wanted}\n"), &format!("{usual}{result}\n"));
+        let found =
+            explained(tree.path(), &format!("\nCONFIG_{wanted}\n"), &format!("{usual}{result}\n"));
         let start = format!("my.config:2: CONFIG_{wanted} did not survive (");
         let [text] = found.as_slice() else { panic!("{wanted}: {found:?}") };
         let is_expected = text.strip_prefix(&start).is_some_and(|rest| rest.starts_with(expected));
         assert!(is_expected, "expected {start}{expected}\ngot {text}");
     }
     // An alternative is shown in full.
-    let [text] =
-        &explained(tree.path(), "CONFIG_LOADER=m", "CONFIG_MODULES=y\nCONFIG_NR_CPUS=64\nCONFIG_X86=y")[..]
-    else {
+    let [text] = &explained(
+        tree.path(),
+        "CONFIG_LOADER=m",
+        "CONFIG_MODULES=y\nCONFIG_NR_CPUS=64\nCONFIG_X86=y",
+    )[..] else {
         panic!()
     };
-    assert!(text.ends_with("it depends on (MMU [=n] || (NR_CPUS [=64] > 1000 && !X86 [=y]))"), "{text}");
+    assert!(
+        text.ends_with("it depends on (MMU [=n] || (NR_CPUS [=64] > 1000 && !X86 [=y]))"),
+        "{text}"
+    );
     // Options with the wanted value are not reported, and the tree is not read.
-    let met = "CONFIG_FPROBE=y\n# CONFIG_NONE is not set\nCONFIG_HOSTNAME=\"a\"\nCONFIG_NR_CPUS=8\n";
+    let met =
+        "CONFIG_FPROBE=y\n# CONFIG_NONE is not set\nCONFIG_HOSTNAME=\"a\"\nCONFIG_NR_CPUS=8\n";
     assert_eq!(explained(Path::new("/no/such"), met, met), [""; 0]);
 }
 
 #[test]
 fn reports_unreadable_tree() {
-    let deep = format!("config A\n\tbool \"a\"\n\tdepends on {}A{}\n", "(".repeat(5000), ")".repeat(5000));
+    let deep =
+        format!("config A\n\tbool \"a\"\n\tdepends on {}A{}\n", "(".repeat(5000), ")".repeat(5000));
     let blocks = "if A\n".repeat(5000);
     for (name, text, words) in [
         ("Kconfig", "source \"Kconfig\"\n", "files deep"),

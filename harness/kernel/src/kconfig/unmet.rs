@@ -39,7 +39,8 @@ impl fmt::Display for Unmet {
 /// Returns the wanted options that are not in the result, each with a reason. Reads the tree's
 /// Kconfig files only if something is missing.
 pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Vec<Unmet> {
-    let missing: Vec<_> = wanted.iter().filter(|wanted| found(wanted, result) != wanted.plain()).collect();
+    let missing: Vec<_> =
+        wanted.iter().filter(|wanted| found(wanted, result) != wanted.plain()).collect();
     if missing.is_empty() {
         return Vec::new();
     }
@@ -79,7 +80,8 @@ fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> Str
         // An option that is selected but never defined does not exist.
         Some(symbol) if !symbol.definitions.is_empty() => symbol,
         _ => {
-            let like = similar(option, options).map(|name| format!(" (did you mean CONFIG_{name}?)"));
+            let like =
+                similar(option, options).map(|name| format!(" (did you mean CONFIG_{name}?)"));
             return format!("this tree has no option CONFIG_{option}{}", like.unwrap_or_default());
         }
     };
@@ -109,7 +111,13 @@ fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> Str
 }
 
 /// Explains why an option is set higher than wanted.
-fn why_set(option: &str, symbol: &Symbol, found: &str, result: &Kconfig, options: &Options) -> String {
+fn why_set(
+    option: &str,
+    symbol: &Symbol,
+    found: &str,
+    result: &Kconfig,
+    options: &Options,
+) -> String {
     let level = Tristate::of(found);
     let selects = |(by, conditions): &&(String, Vec<Expression>)| {
         let by = Expression::Symbol(by.clone());
@@ -118,7 +126,10 @@ fn why_set(option: &str, symbol: &Symbol, found: &str, result: &Kconfig, options
     };
     let active: Vec<_> = symbol.selected_by.iter().filter(selects).collect();
     if !active.is_empty() {
-        return format!("it is selected by {}", names(active.into_iter().map(|(by, _)| by), result));
+        return format!(
+            "it is selected by {}",
+            names(active.into_iter().map(|(by, _)| by), result)
+        );
     }
     if symbol.definitions.iter().any(|at| at.choice.is_some()) {
         return format!("one of its choice must be set{}", choice_of(option, symbol, options));
@@ -160,7 +171,8 @@ fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Opt
             reasons.push(format!("it depends on {}", of_tools(&text)));
         } else {
             reasons.push(
-                "all its known dependencies are met; run `make menuconfig` and search for it".to_owned(),
+                "all its known dependencies are met; run `make menuconfig` and search for it"
+                    .to_owned(),
             );
         }
     }
@@ -178,7 +190,8 @@ fn nearest(symbol: &Symbol, needed: Tristate, result: &Kconfig) -> Vec<String> {
 /// Returns the unmet parts of the conditions without duplicates: enclosing blocks often repeat
 /// them.
 fn missing(conditions: &[Expression], needed: Tristate, result: &Kconfig) -> Vec<String> {
-    let mut parts: Vec<_> = conditions.iter().flat_map(|part| part.missing(needed, result)).collect();
+    let mut parts: Vec<_> =
+        conditions.iter().flat_map(|part| part.missing(needed, result)).collect();
     let mut seen = BTreeSet::new();
     parts.retain(|part| seen.insert(part.clone()));
     parts
@@ -186,7 +199,8 @@ fn missing(conditions: &[Expression], needed: Tristate, result: &Kconfig) -> Vec
 
 /// Returns the options of those parts that are only an unset option: `HAVE_RETHOOK [=n]`.
 fn option_names(parts: &[String]) -> Vec<String> {
-    let name = |part: &String| part.strip_suffix(" [=n]").filter(|name| is_name(name)).map(str::to_owned);
+    let name =
+        |part: &String| part.strip_suffix(" [=n]").filter(|name| is_name(name)).map(str::to_owned);
     parts.iter().filter_map(name).collect()
 }
 
@@ -210,7 +224,9 @@ fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Ve
             let parts = nearest(symbol, Tristate::Module, result);
             if !parts.is_empty() {
                 reasons.push(format!("{option} depends on {}", parts.join(" and ")));
-            } else if let Some(text) = symbol.definitions.iter().find_map(|at| asked_of_tools(at, result)) {
+            } else if let Some(text) =
+                symbol.definitions.iter().find_map(|at| asked_of_tools(at, result))
+            {
                 reasons.push(format!("{option} depends on {}", of_tools(&text)));
             }
             parts
@@ -227,7 +243,10 @@ fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Ve
             };
             if !parts.is_empty() {
                 let by = Expression::Symbol(by).shown(result);
-                reasons.push(format!("{option} is selected by {by} only with {}", parts.join(" and ")));
+                reasons.push(format!(
+                    "{option} is selected by {by} only with {}",
+                    parts.join(" and ")
+                ));
             }
             parts
         };
@@ -284,7 +303,12 @@ fn hidden(symbol: &Symbol, result: &Kconfig) -> Option<String> {
 }
 
 /// Returns another option of the same choice that is set.
-fn chosen<'a>(option: &str, symbol: &Symbol, result: &Kconfig, options: &'a Options) -> Option<&'a String> {
+fn chosen<'a>(
+    option: &str,
+    symbol: &Symbol,
+    result: &Kconfig,
+    options: &'a Options,
+) -> Option<&'a String> {
     let choices = symbol.definitions.iter().filter_map(|at| at.choice);
     choices
         .flat_map(|choice| &options.choices[choice])
@@ -293,8 +317,10 @@ fn chosen<'a>(option: &str, symbol: &Symbol, result: &Kconfig, options: &'a Opti
 
 fn choice_of(option: &str, symbol: &Symbol, options: &Options) -> String {
     let choices = symbol.definitions.iter().filter_map(|at| at.choice);
-    let others: Vec<_> =
-        choices.flat_map(|choice| &options.choices[choice]).filter(|other| *other != option).collect();
+    let others: Vec<_> = choices
+        .flat_map(|choice| &options.choices[choice])
+        .filter(|other| *other != option)
+        .collect();
     let names: Vec<_> = others.into_iter().take(NAMED).map(String::as_str).collect();
     if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
 }
@@ -303,7 +329,11 @@ fn names<'a>(options: impl Iterator<Item = &'a String>, result: &Kconfig) -> Str
     let mut names: Vec<_> = options.collect();
     names.dedup();
     let shown = |name: &&String| Expression::Symbol((*name).clone()).shown(result);
-    let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
+    let more = if names.len() > NAMED {
+        format!(" and {} more", names.len() - NAMED)
+    } else {
+        String::new()
+    };
     format!("{}{more}", names.iter().take(NAMED).map(shown).collect::<Vec<_>>().join(", "))
 }
 

@@ -2,8 +2,8 @@
 //! The format of manifests: YAML fields, and the checks of their values.
 
 use super::{
-    BadToolchain, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, check_reference, is_name,
-    is_series, is_source_package, is_version, release_of, repository_of,
+    BadToolchain, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, check_reference,
+    is_name, is_series, is_source_package, is_version, release_of, repository_of,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -102,7 +102,11 @@ impl<'de> Deserialize<'de> for Arches {
             type Value = Arches;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, "an architecture, or a list of them: {}", Arch::ALL.map(Arch::name).join(", "))
+                write!(
+                    f,
+                    "an architecture, or a list of them: {}",
+                    Arch::ALL.map(Arch::name).join(", ")
+                )
             }
 
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Arches, E> {
@@ -118,7 +122,11 @@ impl<'de> Deserialize<'de> for Arches {
                     }
                     arches.push(arch);
                 }
-                if arches.is_empty() { Err(de::Error::invalid_length(0, &self)) } else { Ok(Arches(arches)) }
+                if arches.is_empty() {
+                    Err(de::Error::invalid_length(0, &self))
+                } else {
+                    Ok(Arches(arches))
+                }
             }
         }
         deserializer.deserialize_any(OneOrMore)
@@ -150,12 +158,19 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
         (None, Some(fields), None, None, None, None) => by_path(fields, folder, path)?,
         (None, None, Some(fields), None, None, None) => {
             let UrlFields { image, sha256, config } = fields.value;
-            let config = config.map(|config| download(config.url, config.sha256, path)).transpose()?;
+            let config =
+                config.map(|config| download(config.url, config.sha256, path)).transpose()?;
             Found::Prebuilt(vec![Source::Url { image: download(image, sha256, path)?, config }])
         }
-        (None, None, None, Some(fields), None, None) => Found::Sources(git_tree(fields.value, folder, path)?),
-        (None, None, None, None, Some(fields), None) => Found::Sources(debian_tree(fields.value, path)?),
-        (None, None, None, None, None, Some(fields)) => Found::Sources(tarball_tree(fields, folder, path)?),
+        (None, None, None, Some(fields), None, None) => {
+            Found::Sources(git_tree(fields.value, folder, path)?)
+        }
+        (None, None, None, None, Some(fields), None) => {
+            Found::Sources(debian_tree(fields.value, path)?)
+        }
+        (None, None, None, None, None, Some(fields)) => {
+            Found::Sources(tarball_tree(fields, folder, path)?)
+        }
         (debian, from_path, url, git, debian_source, tarball) => {
             let places = [
                 debian.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
@@ -219,9 +234,10 @@ fn recipe(
     path: &Path,
 ) -> Result<Recipe, ConfigError> {
     let toolchain = match toolchain {
-        Some(at) => {
-            at.value.parse().map_err(|error: BadToolchain| config::invalid(path, &at, error.to_string()))?
-        }
+        Some(at) => at
+            .value
+            .parse()
+            .map_err(|error: BadToolchain| config::invalid(path, &at, error.to_string()))?,
         None => Toolchain::default(),
     };
     let config = config.map_or_else(Vec::new, |config| config.value);
@@ -253,7 +269,8 @@ fn by_path(fields: Spanned<PathFields>, folder: &Path, path: &Path) -> Result<Fo
 
 fn git_tree(fields: GitFields, folder: &Path, path: &Path) -> Result<Tree, ConfigError> {
     let GitFields { repository, reference } = fields;
-    check_reference(&reference.value).map_err(|message| config::invalid(path, &reference, message))?;
+    check_reference(&reference.value)
+        .map_err(|message| config::invalid(path, &reference, message))?;
     let place = repository_of(&repository.value, folder)
         .map_err(|message| config::invalid(path, &repository, message))?;
     Ok(Tree::Git { repository: place, reference: reference.value })
@@ -271,12 +288,20 @@ fn debian_tree(fields: DebianSourceFields, path: &Path) -> Result<Tree, ConfigEr
     if let Some(version) = &version
         && !is_version(&version.value)
     {
-        return Err(config::invalid(path, version, "expected a version of Debian's, such as 6.12.107-1"));
+        return Err(config::invalid(
+            path,
+            version,
+            "expected a version of Debian's, such as 6.12.107-1",
+        ));
     }
     Ok(Tree::DebianSource { package: package.value, version: version.map(|version| version.value) })
 }
 
-fn tarball_tree(fields: Spanned<TarballFields>, folder: &Path, path: &Path) -> Result<Tree, ConfigError> {
+fn tarball_tree(
+    fields: Spanned<TarballFields>,
+    folder: &Path,
+    path: &Path,
+) -> Result<Tree, ConfigError> {
     match fields.value {
         TarballFields { path: Some(file), url: None, sha256: None } => {
             Ok(Tree::TarballFile(folder.join(file.value)))
@@ -284,9 +309,11 @@ fn tarball_tree(fields: Spanned<TarballFields>, folder: &Path, path: &Path) -> R
         TarballFields { path: None, url: Some(url), sha256: Some(sha256) } => {
             Ok(Tree::TarballUrl(download(url, sha256, path)?))
         }
-        TarballFields { path: None, url: Some(url), sha256: None } => {
-            Err(config::invalid(path, &url, "expected sha256 as well: what is downloaded is checked"))
-        }
+        TarballFields { path: None, url: Some(url), sha256: None } => Err(config::invalid(
+            path,
+            &url,
+            "expected sha256 as well: what is downloaded is checked",
+        )),
         _ => Err(config::invalid(path, &fields, "expected either path, or url and sha256")),
     }
 }
@@ -301,7 +328,9 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
                 return error(series, "expected a series such as \"6.12\", or newest");
             }
             let architecture = debian_architecture(arch);
-            let names = |arch: &Arch| flavour.value.split('-').any(|word| word == debian_architecture(*arch));
+            let names = |arch: &Arch| {
+                flavour.value.split('-').any(|word| word == debian_architecture(*arch))
+            };
             // `cloud` stands for cloud-amd64 and cloud-arm64.
             let full = match Arch::ALL.into_iter().find(names) {
                 None if !flavour.value.is_empty() => format!("{}-{architecture}", flavour.value),
@@ -329,7 +358,10 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
             };
             let architecture = debian_architecture(arch);
             if !release.split('-').any(|word| word == architecture) {
-                return error(package, &format!("expected a package with a kernel for {}", arch.name()));
+                return error(
+                    package,
+                    &format!("expected a package with a kernel for {}", arch.name()),
+                );
             }
             let version = version.as_ref().map(|version| version.value.clone());
             Ok(Wanted::Package { name: package.value.clone(), version })
@@ -350,13 +382,25 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
     }
 }
 
-fn download(url: Spanned<String>, sha256: Spanned<String>, path: &Path) -> Result<Download, ConfigError> {
+fn download(
+    url: Spanned<String>,
+    sha256: Spanned<String>,
+    path: &Path,
+) -> Result<Download, ConfigError> {
     if !url.value.starts_with("https://") && !url.value.starts_with("http://") {
-        return Err(config::invalid(path, &url, "expected a URL that starts with https:// or http://"));
+        return Err(config::invalid(
+            path,
+            &url,
+            "expected a URL that starts with https:// or http://",
+        ));
     }
     let is_hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     if sha256.value.len() != 64 || !sha256.value.chars().all(is_hex) {
-        return Err(config::invalid(path, &sha256, "expected a SHA-256: 64 lower-case hexadecimal digits"));
+        return Err(config::invalid(
+            path,
+            &sha256,
+            "expected a SHA-256: 64 lower-case hexadecimal digits",
+        ));
     }
     Ok(Download { url: url.value, sha256: sha256.value })
 }

@@ -136,8 +136,8 @@ pub struct Download {
 
 /// Reads a manifest file. Returns a manifest for each of its architectures.
 pub fn load_manifest(path: &Path) -> Result<Vec<Manifest>, KernelError> {
-    let text =
-        fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     Ok(parse(&text, path)?)
 }
 
@@ -164,7 +164,10 @@ pub(super) fn repository_of(text: &str, folder: &Path) -> Result<String, String>
             Ok(text.to_owned())
         }
         None if plain => Ok(folder.join(text).to_str().expect("made of texts").to_owned()),
-        _ => Err(format!("expected a folder, or a URL that starts with one of {}://", SCHEMES.join("://, "))),
+        _ => Err(format!(
+            "expected a folder, or a URL that starts with one of {}://",
+            SCHEMES.join("://, ")
+        )),
     }
 }
 

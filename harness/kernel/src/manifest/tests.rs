@@ -56,7 +56,11 @@ fn reads_each_kind_of_prebuilt_kernel() {
             },
         ),
     ] {
-        assert_eq!(parsed(text), Ok(vec![Manifest { name: "some".into(), arch, source }]), "{text}");
+        assert_eq!(
+            parsed(text),
+            Ok(vec![Manifest { name: "some".into(), arch, source }]),
+            "{text}"
+        );
     }
 }
 
@@ -79,7 +83,10 @@ fn reads_manifest_for_several_architectures() {
         assert_eq!(parsed(&text), Ok(expected), "{text}");
     }
     let found = parsed("arch: [arm64, x86_64]\npath: {source: ../linux}\n").unwrap();
-    assert_eq!(found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(), [Arch::Arm64, Arch::X86_64]);
+    assert_eq!(
+        found.iter().map(|manifest| manifest.arch).collect::<Vec<_>>(),
+        [Arch::Arm64, Arch::X86_64]
+    );
     assert_eq!(found[0].source, found[1].source);
 }
 
@@ -87,7 +94,8 @@ fn reads_manifest_for_several_architectures() {
 fn reads_each_kind_of_sources() {
     let sha256 = "0".repeat(64);
     let url = format!("tarball: {{url: https://x/y.tar.xz, sha256: {sha256}}}\n");
-    let git = |repository: &str| Tree::Git { repository: repository.into(), reference: "v6.12".into() };
+    let git =
+        |repository: &str| Tree::Git { repository: repository.into(), reference: "v6.12".into() };
     let debian = |version: Option<&str>| Tree::DebianSource {
         package: "linux-source-6.12".into(),
         version: version.map(str::to_owned),
@@ -97,9 +105,15 @@ fn reads_each_kind_of_sources() {
         ("git: {repository: /src/linux, ref: v6.12}\n", git("/src/linux")),
         ("git: {repository: https://x/linux, ref: v6.12}\n", git("https://x/linux")),
         ("debian-source: {package: linux-source-6.12}\n", debian(None)),
-        ("debian-source: {package: linux-source-6.12, version: 6.12.107-1}\n", debian(Some("6.12.107-1"))),
+        (
+            "debian-source: {package: linux-source-6.12, version: 6.12.107-1}\n",
+            debian(Some("6.12.107-1")),
+        ),
         ("tarball: {path: x.tar.xz}\n", Tree::TarballFile("kernels/x.tar.xz".into())),
-        (&url, Tree::TarballUrl(Download { url: "https://x/y.tar.xz".into(), sha256: sha256.clone() })),
+        (
+            &url,
+            Tree::TarballUrl(Download { url: "https://x/y.tar.xz".into(), sha256: sha256.clone() }),
+        ),
         ("path: {source: ../linux}\n", Tree::Folder("kernels/../linux".into())),
     ] {
         let clang = Toolchain { compiler: Compiler::Clang, version: Some("19".into()) };
@@ -111,7 +125,11 @@ fn reads_each_kind_of_sources() {
             let recipe = Recipe { tree: tree.clone(), toolchain, config };
             let source = Source::Built(recipe);
             let expected = Manifest { name: "some".into(), arch: Arch::X86_64, source };
-            assert_eq!(parsed(&format!("arch: x86_64\n{text}{more}")), Ok(vec![expected]), "{text}{more}");
+            assert_eq!(
+                parsed(&format!("arch: x86_64\n{text}{more}")),
+                Ok(vec![expected]),
+                "{text}{more}"
+            );
         }
     }
 }
@@ -146,7 +164,11 @@ fn errors_name_place_and_expectation() {
         ("arch: [mips]\ndebian: {series: newest, flavour: amd64}\n", "1:7", "x86_64, arm64"),
         ("arch: []\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
         ("arch: 5\ndebian: {series: newest, flavour: amd64}\n", "1:1", "x86_64, arm64"),
-        ("arch: [arm64, arm64]\ndebian: {series: newest, flavour: cloud}\n", "1:7", "arm64 is named twice"),
+        (
+            "arch: [arm64, arm64]\ndebian: {series: newest, flavour: cloud}\n",
+            "1:7",
+            "arm64 is named twice",
+        ),
         (
             "arch: [x86_64, arm64]\ndebian: {series: newest, flavour: amd64}\n",
             "2:35",
@@ -210,7 +232,11 @@ fn errors_name_place_and_expectation() {
             "2:19",
             "a URL that starts with one of https://",
         ),
-        ("arch: x86_64\ndebian-source: {package: linux-source}\n", "2:26", "such as linux-source-6.12"),
+        (
+            "arch: x86_64\ndebian-source: {package: linux-source}\n",
+            "2:26",
+            "such as linux-source-6.12",
+        ),
         (
             "arch: x86_64\ndebian-source: {package: linux-source-6.12, version: ../x}\n",
             "2:54",
@@ -218,14 +244,26 @@ fn errors_name_place_and_expectation() {
         ),
         ("arch: x86_64\ntarball: {}\n", "2:10", "expected either path, or url and sha256"),
         ("arch: x86_64\ntarball: {url: https://x/y}\n", "2:16", "expected sha256 as well"),
-        ("arch: x86_64\ntarball: {path: x, sha256: y}\n", "2:10", "expected either path, or url and sha256"),
+        (
+            "arch: x86_64\ntarball: {path: x, sha256: y}\n",
+            "2:10",
+            "expected either path, or url and sha256",
+        ),
         (
             "arch: x86_64\ntoolchain: icc\npath: {source: x}\n",
             "2:12",
             "no toolchain `icc`: expected gcc or clang",
         ),
-        ("arch: x86_64\ntoolchain: gcc-13/x\npath: {source: x}\n", "2:12", "no toolchain `gcc-13/x`"),
-        ("arch: x86_64\ntoolchain: gcc\npath: {image: x}\n", "2:12", "this kernel is not built here"),
+        (
+            "arch: x86_64\ntoolchain: gcc-13/x\npath: {source: x}\n",
+            "2:12",
+            "no toolchain `gcc-13/x`",
+        ),
+        (
+            "arch: x86_64\ntoolchain: gcc\npath: {image: x}\n",
+            "2:12",
+            "this kernel is not built here",
+        ),
         (
             "arch: x86_64\ndebian: {series: newest, flavour: amd64}\nconfig: [x]\n",
             "3:9",
@@ -242,6 +280,7 @@ fn errors_name_place_and_expectation() {
             "{text}expected {start}… {words}\ngot {error}"
         );
     }
-    let error = parse("arch: x86_64\npath: {image: x}\n", Path::new("a b.yaml")).unwrap_err().to_string();
+    let error =
+        parse("arch: x86_64\npath: {image: x}\n", Path::new("a b.yaml")).unwrap_err().to_string();
     assert!(error.contains("the file's name is the kernel's"), "{error}");
 }

@@ -72,7 +72,8 @@ fn entry(pattern: &str, place: &str, reason: &str) -> Option<Entry> {
         Some((test, subtest)) => (test, Some(subtest.to_owned())),
         None => (pattern, None),
     };
-    let denied = Denied { pattern: pattern.to_owned(), place: place.to_owned(), reason: reason.to_owned() };
+    let denied =
+        Denied { pattern: pattern.to_owned(), place: place.to_owned(), reason: reason.to_owned() };
     Some(Entry { test: test.to_owned(), subtest, denied })
 }
 
@@ -114,7 +115,10 @@ mod tests {
         // Only one of its subtests is denied.
         assert_eq!(list.denies(&name("fentry_test")), None);
         assert_eq!(list.of_subtests(&name("fentry_test")), ["fentry_test/fentry_many_args"]);
-        assert!(list.of_subtests(&name("fentry")).is_empty() && list.denies(&name("kprobe_multi")).is_none());
+        assert!(
+            list.of_subtests(&name("fentry")).is_empty()
+                && list.denies(&name("kprobe_multi")).is_none()
+        );
         // A comment is not a pattern. test_progs handles a star within a subtest.
         let list = DenyList::parse(RISCV64, "DENYLIST.riscv64");
         assert!(list.denies(&name("exceptions")).is_some() && list.denies(&name("deny")).is_none());
@@ -130,7 +134,9 @@ mod tests {
             "denied by the suite (`verifier_*`)"
         );
         assert!(list.denies(&name("kprobe_multi_test")).is_some());
-        assert!(list.denies(&name("d_path")).is_none() && !list.of_subtests(&name("d_path")).is_empty());
+        assert!(
+            list.denies(&name("d_path")).is_none() && !list.of_subtests(&name("d_path")).is_empty()
+        );
     }
 
     #[test]

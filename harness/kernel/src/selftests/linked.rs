@@ -34,7 +34,10 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
         if let Some(interpreter) = needs.interpreter {
             let path = PathBuf::from(interpreter);
             if path != Path::new(linker(arch)) {
-                return Err(LinkedError::Unfit(format!("its dynamic linker is {}", path.display())));
+                return Err(LinkedError::Unfit(format!(
+                    "its dynamic linker is {}",
+                    path.display()
+                )));
             }
             found.insert(path);
         }
@@ -78,9 +81,14 @@ fn linker(arch: Arch) -> &'static str {
 /// The dynamic linker's search path, most specific folder first.
 fn folders(arch: Arch) -> [&'static str; 6] {
     match arch {
-        Arch::X86_64 => {
-            ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
-        }
+        Arch::X86_64 => [
+            "/lib/x86_64-linux-gnu",
+            "/usr/lib/x86_64-linux-gnu",
+            "/lib64",
+            "/usr/lib64",
+            "/lib",
+            "/usr/lib",
+        ],
         Arch::Arm64 => [
             "/lib/aarch64-linux-gnu",
             "/usr/lib/aarch64-linux-gnu",
@@ -102,13 +110,16 @@ fn needs(bytes: &[u8]) -> Option<Needs> {
     let header = elf::FileHeader64::<Endianness>::parse(bytes).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, bytes).ok()?;
-    let interpreter = segments.iter().find_map(|segment| segment.interpreter(endian, bytes).ok().flatten());
+    let interpreter =
+        segments.iter().find_map(|segment| segment.interpreter(endian, bytes).ok().flatten());
     let sections = header.sections(endian, bytes).ok()?;
     let (dynamic, link) = sections.dynamic(endian, bytes).ok()??;
     let strings = sections.strings(endian, bytes, link).ok()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let libraries = dynamic.iter().filter(|entry| entry.tag32(endian).map(i64::from) == Some(elf::DT_NEEDED));
-    let libraries = libraries.filter_map(|entry| Some(text(entry.string(endian, strings).ok()?))).collect();
+    let libraries =
+        dynamic.iter().filter(|entry| entry.tag32(endian).map(i64::from) == Some(elf::DT_NEEDED));
+    let libraries =
+        libraries.filter_map(|entry| Some(text(entry.string(endian, strings).ok()?))).collect();
     Some(Needs { interpreter: interpreter.map(text), libraries })
 }
 
@@ -121,11 +132,14 @@ mod tests {
         let Some(arch) = Arch::host() else { return };
         let program = fs::canonicalize("/usr/bin/ld").unwrap();
         let found = libraries(&program, arch).unwrap();
-        let names: Vec<String> =
-            found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        let names: Vec<String> = found
+            .iter()
+            .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
         // The dynamic linker's own list.
         let mut ldd = std::process::Command::new("ldd");
-        let said = tramplab_host::child::run(ldd.arg(&program), std::time::Duration::from_secs(20)).unwrap();
+        let said = tramplab_host::child::run(ldd.arg(&program), std::time::Duration::from_secs(20))
+            .unwrap();
         let mut expected: Vec<&str> = said
             .stdout
             .lines()
@@ -144,9 +158,11 @@ mod tests {
     #[test]
     fn finds_nothing_for_other_files() {
         let folder = tempfile::tempdir().unwrap();
-        for (name, bytes) in
-            [("a.bpf.o", &b"\x7fELF\x02\x01\x01"[..]), ("script.sh", b"#!/bin/sh\n"), ("empty", b"")]
-        {
+        for (name, bytes) in [
+            ("a.bpf.o", &b"\x7fELF\x02\x01\x01"[..]),
+            ("script.sh", b"#!/bin/sh\n"),
+            ("empty", b""),
+        ] {
             let path = folder.path().join(name);
             fs::write(&path, bytes).unwrap();
             assert!(libraries(&path, Arch::X86_64).unwrap().is_empty(), "{name}");

@@ -17,7 +17,8 @@ pub fn makes(makefile: &str, program: &str) -> bool {
         match line.split_once('=') {
             Some((variable, value)) if !variable.contains(OUTPUT) => {
                 let variable = variable.trim_end_matches([':', '+', '?', ' ', '\t']).trim_start();
-                LISTS.iter().any(|list| variable.starts_with(list)) && value.split_whitespace().any(is_it)
+                LISTS.iter().any(|list| variable.starts_with(list))
+                    && value.split_whitespace().any(is_it)
             }
             _ => line.split_once(':').is_some_and(|(targets, _)| {
                 targets.split_whitespace().any(|target| target.starts_with(OUTPUT) && is_it(target))

@@ -51,19 +51,28 @@ pub fn select(sources: &Sources, wanted: &Wanted) -> Selection {
 
 /// Returns the test files that an error belongs to, judged by the error's file and by make's or the
 /// tool's message. Empty if all tests need the failing part.
-pub fn needing(sources: &Sources, selection: &Selection, file: Option<&str>, said: &str) -> BTreeSet<String> {
+pub fn needing(
+    sources: &Sources,
+    selection: &Selection,
+    file: Option<&str>,
+    said: &str,
+) -> BTreeSet<String> {
     // The message can name the target: `make gave up out/x.skel.h: Error 1`.
     let named = said.split([' ', '`', '\'', ':', ',']);
     let paths = file.into_iter().chain(named).map(|word| word.trim_end_matches(['.', ']', ')']));
     for path in paths {
         let name = path.rsplit('/').next().unwrap_or(path);
         if let Some(test) = name.strip_suffix(".test.o") {
-            return [format!("{test}.c")].into_iter().filter(|file| selection.files.contains(file)).collect();
+            return [format!("{test}.c")]
+                .into_iter()
+                .filter(|file| selection.files.contains(file))
+                .collect();
         }
         if path.contains("prog_tests/") && selection.files.contains(name) {
             return [name.to_owned()].into();
         }
-        let Some(program) = stem(name).filter(|program| selection.programs.contains(&format!("{program}.c")))
+        let Some(program) =
+            stem(name).filter(|program| selection.programs.contains(&format!("{program}.c")))
         else {
             continue;
         };
@@ -104,15 +113,21 @@ pub fn tests_in(text: &str) -> Vec<Name> {
 fn with_headers<'a>(sources: &'a Sources, files: &BTreeSet<String>) -> Vec<(&'a str, &'a str)> {
     let own = sources.tests.iter().filter(|(file, _)| files.contains(*file));
     // Some headers beside the tests name programs, so only included ones count.
-    let mut texts: Vec<(&str, &str)> = own.map(|(file, text)| (file.as_str(), text.as_str())).collect();
+    let mut texts: Vec<(&str, &str)> =
+        own.map(|(file, text)| (file.as_str(), text.as_str())).collect();
     texts.extend(
-        sources.shared.iter().filter(|(file, _)| file.ends_with(".c")).map(|(f, t)| (f.as_str(), t.as_str())),
+        sources
+            .shared
+            .iter()
+            .filter(|(file, _)| file.ends_with(".c"))
+            .map(|(f, t)| (f.as_str(), t.as_str())),
     );
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     let mut at = 0;
     while at < texts.len() {
         for included in texts[at].1.lines().filter_map(|line| {
-            let rest = line.trim_start().strip_prefix("#include")?.trim_start().strip_prefix('"')?;
+            let rest =
+                line.trim_start().strip_prefix("#include")?.trim_start().strip_prefix('"')?;
             rest.split('"').next()?.rsplit('/').next()
         }) {
             if let Some((file, text)) = sources.shared.get_key_value(included)
@@ -172,7 +187,9 @@ fn named_in(text: &str) -> BTreeSet<Stem> {
                 (Some(stem), _) => {
                     stems.insert(Stem::Whole(stem.to_owned()));
                 }
-                (None, _) if literal.len() > 3 && literal.ends_with('_') && line.contains(".bpf.o") => {
+                (None, _)
+                    if literal.len() > 3 && literal.ends_with('_') && line.contains(".bpf.o") =>
+                {
                     stems.insert(Stem::Begins(literal.to_owned()));
                 }
                 _ => {}

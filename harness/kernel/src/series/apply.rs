@@ -113,11 +113,13 @@ fn try_apply(patch: &Patch, tree: &Path, turned: bool) -> Result<(), ApplyReason
 
 /// Returns the hunks that git names in `error: patch failed: FILE:LINE`.
 fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Vec<Conflict> {
-    let named = git.lines().filter_map(|line| line.strip_prefix("error: patch failed: ")?.rsplit_once(':'));
+    let named =
+        git.lines().filter_map(|line| line.strip_prefix("error: patch failed: ")?.rsplit_once(':'));
     let conflict = |(name, line): (&str, &str)| {
         let (file, line) = (PathBuf::from(name), line.parse::<usize>().ok()?);
         let change = changes.iter().find(|change| change.before(turned) == Some(&file))?;
-        let range = |hunk: &diffy::Hunk<'_, [u8]>| if turned { hunk.new_range() } else { hunk.old_range() };
+        let range =
+            |hunk: &diffy::Hunk<'_, [u8]>| if turned { hunk.new_range() } else { hunk.old_range() };
         let hunk = change.hunks().iter().find(|hunk| range(hunk).start() == line)?;
         let there = there(&tree.join(&file), &expected(hunk, turned), line).unwrap_or_default();
         Some(Conflict { file, line, hunk: text(hunk), there })
@@ -127,7 +129,8 @@ fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Ve
 
 /// Formats a hunk as in the diff. Truncates long ones.
 fn text(hunk: &diffy::Hunk<'_, [u8]>) -> String {
-    let function = hunk.function_context().map(|text| format!(" {}", line_of(text))).unwrap_or_default();
+    let function =
+        hunk.function_context().map(|text| format!(" {}", line_of(text))).unwrap_or_default();
     let mut shown = format!("@@ -{} +{} @@{function}\n", hunk.old_range(), hunk.new_range());
     for line in hunk.lines().iter().take(SHOWN) {
         let (sign, text) = match line {
@@ -173,11 +176,14 @@ fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<String> {
     // Ignores blank lines and lone braces, which are everywhere.
     let alike = |start: &usize| {
         let pairs = lines[*start..].iter().zip(expected);
-        pairs.filter(|(there, expected)| there == expected && expected.trim_ascii().len() > 1).count()
+        pairs
+            .filter(|(there, expected)| there == expected && expected.trim_ascii().len() > 1)
+            .count()
     };
     let starts = 0..lines.len();
-    let best =
-        starts.max_by_key(|start| (alike(start), std::cmp::Reverse(start.abs_diff(line.saturating_sub(1)))));
+    let best = starts.max_by_key(|start| {
+        (alike(start), std::cmp::Reverse(start.abs_diff(line.saturating_sub(1))))
+    });
     let mut shown = String::new();
     for (index, wanted) in expected.iter().enumerate() {
         let number = best.unwrap_or(0) + index;

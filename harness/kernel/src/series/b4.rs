@@ -47,7 +47,9 @@ pub fn message_id(spec: &str) -> Option<&str> {
     // Accepts only the characters of real ids, so that b4 cannot take it for anything else.
     let fits = |text: &str| {
         !text.is_empty()
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$&'*+-=^_.{}~".contains(&byte))
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$&'*+-=^_.{}~".contains(&byte))
     };
     (id.len() <= 250 && fits(left) && fits(right) && !id.starts_with('-')).then_some(id)
 }
@@ -56,8 +58,11 @@ pub fn message_id(spec: &str) -> Option<&str> {
 /// trailers do not matter.
 pub fn arguments(id: &str, folder: &Path) -> Vec<OsString> {
     let words = ["--no-interactive", "am", "--save-as-maildir", "--no-add-trailers", "--outdir"];
-    let words =
-        words.into_iter().map(OsStr::new).chain([folder.as_os_str(), OsStr::new("--"), OsStr::new(id)]);
+    let words = words.into_iter().map(OsStr::new).chain([
+        folder.as_os_str(),
+        OsStr::new("--"),
+        OsStr::new(id),
+    ]);
     words.map(OsStr::to_owned).collect()
 }
 

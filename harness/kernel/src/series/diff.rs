@@ -81,7 +81,8 @@ pub fn parse(diff: &[u8], strip: usize) -> Vec<Change<'_>> {
 /// Returns the last line if it lacks a line end and could belong to a hunk.
 fn cut_line(diff: &[u8]) -> Option<String> {
     let line = diff.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-    let in_hunk = matches!(line.first(), Some(b' ' | b'+' | b'-' | b'@')) && !line.starts_with(b"-- ");
+    let in_hunk =
+        matches!(line.first(), Some(b' ' | b'+' | b'-' | b'@')) && !line.starts_with(b"-- ");
     in_hunk.then(|| String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned())
 }
 
@@ -112,19 +113,25 @@ pub fn touched(diff: &[u8], strip: usize, file: &Path) -> Result<Vec<PathBuf>, D
     if let Some((path, why)) = files.iter().find_map(|path| Some((path, is_unsafe(path)?))) {
         return Err(DiffError::Unsafe { path: path.clone(), why });
     }
-    let hollow = |change: &Change<'_>| matches!(change.file.patch(), PatchKind::Binary(BinaryPatch::Marker));
+    let hollow =
+        |change: &Change<'_>| matches!(change.file.patch(), PatchKind::Binary(BinaryPatch::Marker));
     match parse(diff, strip).into_iter().find(hollow) {
         Some(change) => Err(DiffError::NoContents(change.new.or(change.old).unwrap_or_default())),
         None => Ok(files),
     }
 }
 
-fn named_by_git(strip: usize, file: &Path, direction: Option<&str>) -> Result<Vec<PathBuf>, DiffError> {
+fn named_by_git(
+    strip: usize,
+    file: &Path,
+    direction: Option<&str>,
+) -> Result<Vec<PathBuf>, DiffError> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let mut command = git::apply(folder, strip, file.as_os_str());
     command.args(["--numstat", "-z"]).args(direction);
-    let (status, output) = child::finish(&mut command, git::LIMIT)
-        .map_err(|error| if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) })?;
+    let (status, output) = child::finish(&mut command, git::LIMIT).map_err(|error| {
+        if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) }
+    })?;
     if !status.success() {
         // The temporary file is gone when the user reads this. git's option would not help either.
         let text = output.stderr.replace(&*file.to_string_lossy(), "the diff");
@@ -132,7 +139,9 @@ fn named_by_git(strip: usize, file: &Path, direction: Option<&str>) -> Result<Ve
         return Err(DiffError::Git(printable(text.trim().trim_start_matches("error: "))));
     }
     let records = output.stdout.split('\0').filter(|record| !record.is_empty());
-    Ok(records.map(|record| PathBuf::from(record.splitn(3, '\t').last().unwrap_or_default())).collect())
+    Ok(records
+        .map(|record| PathBuf::from(record.splitn(3, '\t').last().unwrap_or_default()))
+        .collect())
 }
 
 /// Returns why a path must not be written to. git rejects these too.

@@ -84,14 +84,18 @@ pub fn entries(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<Path
 /// Resolves a file that a list in a folder names. It must be below that folder, symbolic links
 /// followed.
 pub fn inside(folder: &Path, entry: &str, list: &Path) -> Result<PathBuf, FileError> {
-    let outside =
-        || FileError::Outside { list: list.to_owned(), entry: entry.to_owned(), folder: folder.to_owned() };
+    let outside = || FileError::Outside {
+        list: list.to_owned(),
+        entry: entry.to_owned(),
+        folder: folder.to_owned(),
+    };
     let plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     if !Path::new(entry).components().all(plain) {
         return Err(outside());
     }
     let path = folder.join(entry);
-    let real =
-        |path: &Path| path.canonicalize().map_err(|source| FileError::Read { path: path.to_owned(), source });
+    let real = |path: &Path| {
+        path.canonicalize().map_err(|source| FileError::Read { path: path.to_owned(), source })
+    };
     if real(&path)?.starts_with(real(folder)?) { Ok(path) } else { Err(outside()) }
 }

@@ -69,7 +69,9 @@ impl SeriesError {
     /// failed.
     pub fn is_usage(&self) -> bool {
         match self {
-            SeriesError::File(FileError::Read { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+            SeriesError::File(FileError::Read { source, .. }) => {
+                source.kind() == io::ErrorKind::NotFound
+            }
             SeriesError::Diff { source, .. } => {
                 !matches!(source, DiffError::NoGit | DiffError::Child(_) | DiffError::Io(_))
             }
@@ -122,7 +124,8 @@ pub(super) fn is_shipped(spec: &str, shipped: &Path) -> bool {
 }
 
 fn from_file(path: &Path) -> Result<Series, SeriesError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_some_and(|name| name == QUILT) {
         return from_quilt(path, folder);
     }
@@ -137,7 +140,8 @@ fn from_file(path: &Path) -> Result<Series, SeriesError> {
 /// purpose. `picked` decides whether the user gets a note about it.
 fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread, SeriesError> {
     let mut messages = messages_in(&[path.to_owned()], reader)?;
-    let mailbox = path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
+    let mailbox =
+        path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
     let mut note = None;
     if let ([message], false) = (&mut *messages, mailbox)
         && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
@@ -197,7 +201,8 @@ fn from_folder(folder: &Path) -> Result<Series, SeriesError> {
 
 /// Returns the messages of a maildir. Empty if the folder is not one.
 fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
-    let visible = |path: &Path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let visible =
+        |path: &Path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
     let mut files = Vec::new();
     for part in ["cur", "new"].map(|part| folder.join(part)) {
         if part.is_dir() {
@@ -208,7 +213,8 @@ fn maildir(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
 }
 
 fn from_message(id: &str) -> Result<Series, SeriesError> {
-    let folder = tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
+    let folder =
+        tempfile::Builder::new().prefix("tramplab-b4-").tempdir().map_err(B4Error::Folder)?;
     let output = b4::fetch(id, folder.path())?;
     let mut messages = saved_by_b4(folder.path())?;
     if messages.is_empty() {
@@ -224,7 +230,8 @@ fn from_message(id: &str) -> Result<Series, SeriesError> {
 /// Reads the thread that b4 saved into a folder.
 pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
     let mut files = Vec::new();
-    for saved in file::entries(folder, |path| path.extension().is_some_and(|end| end == "maildir"))? {
+    for saved in file::entries(folder, |path| path.extension().is_some_and(|end| end == "maildir"))?
+    {
         files.extend(maildir(&saved)?);
         files.extend(cover_beside(&saved));
     }
@@ -233,16 +240,27 @@ pub(super) fn saved_by_b4(folder: &Path) -> Result<Vec<Message>, SeriesError> {
 
 fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let File { title, claim, kernel, reverse, patches } = config::parse(&text(path, &mut reader)?, path)?;
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let File { title, claim, kernel, reverse, patches } =
+        config::parse(&text(path, &mut reader)?, path)?;
     if patches.value.is_empty() {
-        return Err(config::invalid(path, &patches, "`patches` names no file; expected at least one").into());
+        return Err(config::invalid(
+            path,
+            &patches,
+            "`patches` names no file; expected at least one",
+        )
+        .into());
     }
     if claim.value.trim().contains('\n') {
         return Err(config::invalid(path, &claim, "`claim` has several lines; expected one").into());
     }
-    let mut whole =
-        Thread { title: Some(title.clone()), base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    let mut whole = Thread {
+        title: Some(title.clone()),
+        base_commit: None,
+        patches: Vec::new(),
+        notes: Vec::new(),
+    };
     for entry in &patches.value {
         let file = file::inside(folder, entry, path)?;
         let thread = thread_in(&file, &mut reader, Picked::Listed)?;
@@ -262,7 +280,8 @@ fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
     if entries.is_empty() {
         return Err(SeriesError::EmptyList { path: list.to_owned() });
     }
-    let mut whole = Thread { title: None, base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    let mut whole =
+        Thread { title: None, base_commit: None, patches: Vec::new(), notes: Vec::new() };
     for entry in entries {
         let path = file::inside(folder, &entry.file, list)?;
         // The list decides the order. The subject's count belongs to another series.
@@ -277,7 +296,8 @@ fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
 }
 
 fn text(path: &Path, reader: &mut Reader) -> Result<String, SeriesError> {
-    String::from_utf8(reader.read(path)?).map_err(|_| SeriesError::NotText { path: path.to_owned() })
+    String::from_utf8(reader.read(path)?)
+        .map_err(|_| SeriesError::NotText { path: path.to_owned() })
 }
 
 fn messages_in(files: &[PathBuf], reader: &mut Reader) -> Result<Vec<Message>, SeriesError> {
@@ -289,7 +309,8 @@ fn messages_in(files: &[PathBuf], reader: &mut Reader) -> Result<Vec<Message>, S
         for message in &mut read {
             if message.subject.title.is_empty() {
                 // A bare diff is named after its file.
-                message.subject.title = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                message.subject.title =
+                    path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             }
         }
         messages.extend(read);

@@ -35,7 +35,8 @@ pub fn messages(bytes: &[u8], origin: &str) -> Result<Vec<Message>, (String, Mai
     }
     let split = split(bytes);
     let single = split.len() == 1;
-    let name = |index| if single { origin.to_owned() } else { format!("{origin}, message {}", index + 1) };
+    let name =
+        |index| if single { origin.to_owned() } else { format!("{origin}, message {}", index + 1) };
     let read = |(index, bytes)| mail(bytes, &name(index)).map_err(|error| (name(index), error));
     split.into_iter().enumerate().map(read).collect()
 }
@@ -65,7 +66,8 @@ fn is_separator(line: &[u8]) -> bool {
     let words: Vec<_> = rest.split_ascii_whitespace().collect();
     words.windows(2).any(|pair| {
         let time = pair[0].split(':').collect::<Vec<_>>();
-        let digits = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let digits =
+            |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         time.len() == 3 && time.iter().all(digits) && pair[1].len() == 4 && digits(&pair[1])
     })
 }
@@ -91,7 +93,12 @@ fn is_mail(bytes: &[u8]) -> bool {
 
 fn bare(bytes: &[u8], origin: &str) -> Message {
     let diff = find_diff(bytes).map(|at| unix_lines(&bytes[at..]));
-    Message { origin: origin.to_owned(), subject: subject::parse(""), diff, base_commit: base_commit(bytes) }
+    Message {
+        origin: origin.to_owned(),
+        subject: subject::parse(""),
+        diff,
+        base_commit: base_commit(bytes),
+    }
 }
 
 fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
@@ -104,7 +111,9 @@ fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
     }
     let mut diffs = 0;
     for part in mail.parts() {
-        if !part.subparts.is_empty() || matches!(&*part.ctype.mimetype, "text/html" | "message/rfc822") {
+        if !part.subparts.is_empty()
+            || matches!(&*part.ctype.mimetype, "text/html" | "message/rfc822")
+        {
             continue;
         }
         let body = body(part)?;
@@ -128,7 +137,8 @@ fn body(part: &ParsedMail<'_>) -> Result<Vec<u8>, MailError> {
     }
     // RFC 3676: a line that began with a space gets one more; a line that ends with a space
     // continues in the next.
-    let delete = part.ctype.params.get("delsp").is_some_and(|delete| delete.eq_ignore_ascii_case("yes"));
+    let delete =
+        part.ctype.params.get("delsp").is_some_and(|delete| delete.eq_ignore_ascii_case("yes"));
     let mut whole = Vec::with_capacity(body.len());
     for line in body.split_inclusive(|byte| *byte == b'\n') {
         let line = line.strip_prefix(b" ").unwrap_or(line);
@@ -148,7 +158,8 @@ fn find_diff(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     let mut lines = text.split_inclusive(|byte| *byte == b'\n').peekable();
     while let Some(line) = lines.next() {
-        let plain = line.starts_with(b"--- ") && lines.peek().is_some_and(|next| next.starts_with(b"+++ "));
+        let plain =
+            line.starts_with(b"--- ") && lines.peek().is_some_and(|next| next.starts_with(b"+++ "));
         if plain || line.starts_with(b"diff --git ") {
             return Some(at);
         }

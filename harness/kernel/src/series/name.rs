@@ -18,7 +18,8 @@ pub fn fit(text: &str) -> String {
     let mut name = name.trim_matches(edge);
     if name.len() > LONGEST {
         // Cut at the end of a word if that does not lose much.
-        let cut = name[..=LONGEST].rfind(['-', '_']).filter(|cut| *cut > LONGEST / 2).unwrap_or(LONGEST);
+        let cut =
+            name[..=LONGEST].rfind(['-', '_']).filter(|cut| *cut > LONGEST / 2).unwrap_or(LONGEST);
         name = name[..cut].trim_end_matches(edge);
     }
     if name.is_empty() { "series".to_owned() } else { name.to_owned() }
@@ -28,7 +29,8 @@ pub fn fit(text: &str) -> String {
 pub fn from_path(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let kept = ["mbx", "mbox", "patch", "eml", "diff", "maildir"];
-    let known = whole.extension().is_some_and(|extension| kept.iter().any(|kept| extension == *kept));
+    let known =
+        whole.extension().is_some_and(|extension| kept.iter().any(|kept| extension == *kept));
     let name = if known { whole.file_stem() } else { whole.file_name() };
     fit(&name.unwrap_or_default().to_string_lossy())
 }
@@ -46,7 +48,10 @@ mod tests {
             ("-rf", "rf"),
             ("", "series"),
             ("ÄÖ", "series"),
-            ("a_very_long_name_of_a_series_with_many_words_in_it", "a_very_long_name_of_a_series_with_many"),
+            (
+                "a_very_long_name_of_a_series_with_many_words_in_it",
+                "a_very_long_name_of_a_series_with_many",
+            ),
             (&"x".repeat(60), &"x".repeat(40)),
         ] {
             assert_eq!(fit(text), expected, "{text:?}");

@@ -48,8 +48,9 @@ pub fn apply(placebo: &Patch, tree: &Path) -> io::Result<()> {
     for file in &placebo.touched {
         let path = tree.join(file);
         let open = OpenOptions::new().append(true).open(&path);
-        open.and_then(|mut source| source.write_all(&placebo.diff))
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        open.and_then(|mut source| source.write_all(&placebo.diff)).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
     }
     Ok(())
 }
@@ -73,7 +74,10 @@ mod tests {
             for file in &placebo.touched {
                 let text = fs::read_to_string(tree.path().join(file)).unwrap();
                 let functions = text.matches(&format!("tramplab_placebo_{number}_")).count();
-                assert!(text.starts_with("int before;\n") && functions == PLACEBOS[number - 1].1 as usize);
+                assert!(
+                    text.starts_with("int before;\n")
+                        && functions == PLACEBOS[number - 1].1 as usize
+                );
             }
         }
         let missing = apply(&patch(1), &tree.path().join("nowhere")).unwrap_err();

@@ -31,7 +31,10 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, NotQuilt> {
                 ("-pab" | "-p", _) => entry.strip = 1,
                 (_, Some([digit @ b'0'..=b'9'])) => entry.strip = usize::from(digit - b'0'),
                 _ => {
-                    return Err(NotQuilt { line: index + 1, word: word.chars().take(40).collect() });
+                    return Err(NotQuilt {
+                        line: index + 1,
+                        word: word.chars().take(40).collect(),
+                    });
                 }
             }
         }
@@ -46,7 +49,8 @@ mod tests {
 
     #[test]
     fn parses_series_file_and_rejects_unknown_options() {
-        let text = "# Debian's\n\nbugfix/a.patch\nb.patch -p0   # why\n  c#1.patch -R -p2\nd.patch -pab\n";
+        let text =
+            "# Debian's\n\nbugfix/a.patch\nb.patch -p0   # why\n  c#1.patch -R -p2\nd.patch -pab\n";
         let entry = |file: &str, strip, reversed| Entry { file: file.to_owned(), strip, reversed };
         let expected = [
             entry("bugfix/a.patch", 1, false),

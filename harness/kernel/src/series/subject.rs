@@ -19,7 +19,8 @@ pub struct Subject {
 pub fn parse(text: &str) -> Subject {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = text.as_str();
-    let mut subject = Subject { title: String::new(), reply: false, patch: false, version: 1, count: None };
+    let mut subject =
+        Subject { title: String::new(), reply: false, patch: false, version: 1, count: None };
     while let Some(after) = reply(rest) {
         subject.reply = true;
         rest = after;

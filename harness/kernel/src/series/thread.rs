@@ -75,8 +75,11 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         messages.into_iter().partition(|message| message.subject.reply);
     let mut notes = Vec::new();
     if let Some(first) = replies.first() {
-        let count =
-            if replies.len() == 1 { "a reply".to_owned() } else { format!("{} replies", replies.len()) };
+        let count = if replies.len() == 1 {
+            "a reply".to_owned()
+        } else {
+            format!("{} replies", replies.len())
+        };
         notes.push(format!("left out {count}, with what they quote: from {} on", first.origin));
     }
     let mut skip = |messages: &mut Vec<Message>, why: &str, keep: &dyn Fn(&Message) -> bool| {
@@ -135,7 +138,10 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
 
 /// Orders numbered messages. Returns the cover letter, if there is one, and all patches from 1 to
 /// the last.
-fn in_order(messages: Vec<Message>, version: u32) -> Result<(Option<Message>, Vec<Message>), ThreadError> {
+fn in_order(
+    messages: Vec<Message>,
+    version: u32,
+) -> Result<(Option<Message>, Vec<Message>), ThreadError> {
     let mut by_number: BTreeMap<usize, Message> = BTreeMap::new();
     let mut first: Option<(String, usize)> = None;
     for message in messages {

@@ -41,9 +41,9 @@ fn question(name: &str, version: Option<&str>) -> Question {
 
 fn choose(name: &str, version: Option<&str>, apt: &Apt) -> Result<Package, KernelError> {
     let packages = apt.search(&format!("^{}$", regex_quoted(name)))?;
-    let fitting = packages
-        .into_iter()
-        .filter(|package| package.name == name && version.is_none_or(|version| package.version == version));
+    let fitting = packages.into_iter().filter(|package| {
+        package.name == name && version.is_none_or(|version| package.version == version)
+    });
     let described = match version {
         Some(version) => format!("version {version} of the package {name}"),
         None => format!("the package {name}"),

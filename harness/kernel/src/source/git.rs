@@ -60,10 +60,11 @@ impl Local {
             .map_err(|_| SourceError::NoRepository { repository: folder.to_owned() })?;
         let mut command = local(&folder);
         command.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
-        let output = child::run(&mut command, QUERY_LIMIT).map_err(|source| SourceError::Repository {
-            repository: folder.display().to_string(),
-            source: Box::new(source),
-        })?;
+        let output =
+            child::run(&mut command, QUERY_LIMIT).map_err(|source| SourceError::Repository {
+                repository: folder.display().to_string(),
+                source: Box::new(source),
+            })?;
         Ok(Local { common: output.stdout.trim_end_matches('\n').into(), folder })
     }
 
@@ -80,7 +81,8 @@ impl Local {
         let mut command = local(&self.folder);
         command.args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
         command.arg(format!("{reference}^{{commit}}"));
-        let (status, output) = child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
+        let (status, output) =
+            child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
         let id = output.stdout.lines().last().unwrap_or_default();
         if status.success() && is_commit_id(id) { Ok(id.to_owned()) } else { Err(missing().into()) }
     }
@@ -99,9 +101,13 @@ impl Local {
     }
 
     /// Runs a git query and returns its standard output.
-    pub fn ask<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String, KernelError> {
+    pub fn ask<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+    ) -> Result<String, KernelError> {
         let mut command = local(&self.folder);
-        let output = child::run(command.args(arguments), QUERY_LIMIT).map_err(self.failed("read"))?;
+        let output =
+            child::run(command.args(arguments), QUERY_LIMIT).map_err(self.failed("read"))?;
         Ok(output.stdout)
     }
 
@@ -137,10 +143,13 @@ impl Local {
             let _ = fs::remove_file(admin.join(lock));
         }
         let filters = self.filters(into)?;
-        for words in [&["checkout", "--force", "--detach", "--quiet", commit][..], &["clean", "-ffdxq"]] {
+        for words in
+            [&["checkout", "--force", "--detach", "--quiet", commit][..], &["clean", "-ffdxq"]]
+        {
             let mut command = local(into);
             without_filters(&mut command, &filters);
-            child::run(command.args(words), CHECKOUT_LIMIT).map_err(self.failed("check out a commit of"))?;
+            child::run(command.args(words), CHECKOUT_LIMIT)
+                .map_err(self.failed("check out a commit of"))?;
         }
         Ok(())
     }
@@ -150,11 +159,15 @@ impl Local {
     fn filters(&self, worktree: &Path) -> Result<BTreeSet<String>, KernelError> {
         let mut command = local(worktree);
         command.args(["config", "--null", "--name-only", "--get-regexp", "^filter\\."]);
-        let (status, output) = child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
+        let (status, output) =
+            child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
         // Exit code 1: there are none.
         if !status.success() && status.code() != Some(1) {
-            let source =
-                ChildError::Failed { command: "git config".to_owned(), status, stderr: output.stderr };
+            let source = ChildError::Failed {
+                command: "git config".to_owned(),
+                status,
+                stderr: output.stderr,
+            };
             return Err(self.failed("read the configuration of")(source).into());
         }
         let keys = output.stdout.split_terminator('\0');
@@ -221,13 +234,16 @@ pub fn remote_commit(url: &str, reference: &str) -> Result<String, KernelError> 
     }
     let mut command = git(Path::new("/"));
     command.args(["ls-remote", "--quiet", "--", url]);
-    command.args(places(reference).iter().flat_map(|place| [format!("{place}^{{}}"), place.clone()]));
+    command
+        .args(places(reference).iter().flat_map(|place| [format!("{place}^{{}}"), place.clone()]));
     let shown = without_secrets(url);
-    let output = child::run(&mut command, QUERY_LIMIT)
-        .map_err(|source| SourceError::Repository { repository: shown.clone(), source: Box::new(source) })?;
+    let output = child::run(&mut command, QUERY_LIMIT).map_err(|source| {
+        SourceError::Repository { repository: shown.clone(), source: Box::new(source) }
+    })?;
     advertised(&output.stdout, reference).ok_or_else(|| {
         let advice = "with a URL, expected a branch, a tag or a full commit id".to_owned();
-        SourceError::NoReference { repository: shown, reference: reference.to_owned(), advice }.into()
+        SourceError::NoReference { repository: shown, reference: reference.to_owned(), advice }
+            .into()
     })
 }
 
@@ -243,8 +259,9 @@ fn advertised(lines: &str, reference: &str) -> Option<String> {
         let mut pairs = lines.lines().filter_map(|line| line.split_once('\t'));
         pairs.find(|(_, name)| *name == wanted).map(|(id, _)| id)
     };
-    let found =
-        places(reference).iter().find_map(|place| id(&format!("{place}^{{}}")).or_else(|| id(place)))?;
+    let found = places(reference)
+        .iter()
+        .find_map(|place| id(&format!("{place}^{{}}")).or_else(|| id(place)))?;
     is_commit_id(found).then(|| found.to_owned())
 }
 
@@ -272,7 +289,13 @@ pub fn checkout_remote(
         progress(&format!("fetching {commit} from {shown}"));
         let mut command = git(&folder);
         command
-            .args(["fetch", "--depth=1", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"])
+            .args([
+                "fetch",
+                "--depth=1",
+                "--no-tags",
+                "--no-write-fetch-head",
+                "--no-recurse-submodules",
+            ])
             .args(["--quiet", "--force", "--", url])
             .arg(format!("{commit}:{kept}"));
         run(&mut command, FETCH_LIMIT)?;

@@ -57,7 +57,9 @@ pub enum SourceError {
          https://…"
     )]
     NoRepository { repository: PathBuf },
-    #[error("failed to find `{reference}` in {repository}: no such branch, tag or commit; {advice}")]
+    #[error(
+        "failed to find `{reference}` in {repository}: no such branch, tag or commit; {advice}"
+    )]
     NoReference { repository: String, reference: String, advice: String },
     #[error("failed to {action} {repository}: {source}")]
     Git { action: &'static str, repository: String, source: Box<ChildError> },
@@ -89,7 +91,9 @@ impl SourceError {
             SourceError::Repository { source, .. } | SourceError::Unpack { source, .. } => {
                 matches!(**source, ChildError::Failed { .. })
             }
-            SourceError::Git { .. } | SourceError::Changed { .. } | SourceError::Foreign { .. } => false,
+            SourceError::Git { .. } | SourceError::Changed { .. } | SourceError::Foreign { .. } => {
+                false
+            }
         }
     }
 }
@@ -119,7 +123,11 @@ enum Origin {
 }
 
 /// Identifies the current content of a tree.
-pub fn resolve(tree: &Tree, cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<Resolved, KernelError> {
+pub fn resolve(
+    tree: &Tree,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Resolved, KernelError> {
     match tree {
         Tree::Git { repository, reference } if git::is_url(repository) => {
             let digest = git::remote_commit(repository, reference)?;
@@ -197,10 +205,18 @@ impl Resolved {
         let is_empty = fs::read_dir(into).map_err(io_error("read", into))?.next().is_none();
         match State::load(into) {
             None if !is_empty => {
-                return Err(SourceError::Foreign { into: into.clone(), why: "it holds other files" }.into());
+                return Err(SourceError::Foreign {
+                    into: into.clone(),
+                    why: "it holds other files",
+                }
+                .into());
             }
             Some(state) if !is_empty && state.lineage != self.lineage => {
-                return Err(SourceError::Foreign { into: into.clone(), why: "it holds other sources" }.into());
+                return Err(SourceError::Foreign {
+                    into: into.clone(),
+                    why: "it holds other sources",
+                }
+                .into());
             }
             Some(state) if !is_empty && !self.is_git() && state.holds(&self.digest, into)? => {
                 return Ok(());
@@ -213,8 +229,12 @@ impl Resolved {
         State::begin(&self.lineage, into)?;
         match &self.origin {
             Origin::Repository(folder) => git::Local::open(folder)?.checkout(&self.digest, into)?,
-            Origin::RepositoryUrl(url) => git::checkout_remote(url, &self.digest, into, cache, progress)?,
-            Origin::Debian(package) => tarball::checkout(&debian::tarball(package, cache, progress)?, into)?,
+            Origin::RepositoryUrl(url) => {
+                git::checkout_remote(url, &self.digest, into, cache, progress)?
+            }
+            Origin::Debian(package) => {
+                tarball::checkout(&debian::tarball(package, cache, progress)?, into)?
+            }
             Origin::TarballFile(path) => {
                 tarball::checkout(path, into)?;
                 if apt::sha256(path).map_err(io_error("read", path))? != self.digest {
@@ -251,7 +271,9 @@ impl Resolved {
             Origin::Repository(_) | Origin::Folder(_) => tree,
             Origin::RepositoryUrl(_) => tree + PACKED_ROOM,
             // Tarballs are unpacked beside the folder; then the files are moved.
-            Origin::Debian(_) | Origin::TarballFile(_) | Origin::TarballUrl(_) => TREE_ROOM + PACKED_ROOM,
+            Origin::Debian(_) | Origin::TarballFile(_) | Origin::TarballUrl(_) => {
+                TREE_ROOM + PACKED_ROOM
+            }
         }
     }
 }

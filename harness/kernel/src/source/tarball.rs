@@ -76,7 +76,9 @@ fn unpack(tarball: &Path, into: &Path) -> Result<(), KernelError> {
     // tar fails on a member with `..`. From an absolute one it strips the slash and continues.
     let output = child::run(&mut command, LIMIT).map_err(error)?;
     if output.stderr.contains("Removing leading") {
-        let why = "it has members outside its own folder; expected one folder with a kernel's sources".into();
+        let why =
+            "it has members outside its own folder; expected one folder with a kernel's sources"
+                .into();
         return Err(SourceError::Tarball { path: tarball.to_owned(), why }.into());
     }
     Ok(())

@@ -154,11 +154,25 @@ fn checkout_leaves_users_repository_unchanged() {
     let hook = linux.join(".git/hooks/post-checkout");
     write(
         &linux,
-        &[(".git/hooks/post-checkout", "#!/bin/sh\ntouch \"$(git rev-parse --git-common-dir)/hooked\"\n")],
+        &[(
+            ".git/hooks/post-checkout",
+            "#!/bin/sh\ntouch \"$(git rev-parse --git-common-dir)/hooked\"\n",
+        )],
     );
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     let own = place.path("own");
-    git(&linux, &["-c", "core.hooksPath=/dev/null", "worktree", "add", "-q", own.to_str().unwrap(), "other"]);
+    git(
+        &linux,
+        &[
+            "-c",
+            "core.hooksPath=/dev/null",
+            "worktree",
+            "add",
+            "-q",
+            own.to_str().unwrap(),
+            "other",
+        ],
+    );
     let state = || {
         let what: [&[&str]; 6] = [
             &["status", "--porcelain"],
@@ -282,7 +296,8 @@ fn fetches_single_commit_of_url_once() {
     place.checkout(&main, &into).unwrap();
     assert_eq!(contents(&into)["init/main.c"], "int second;\n");
 
-    for (reference, words) in [("v1", "failed to use file://"), ("main~1", "failed to use file://")] {
+    for (reference, words) in [("v1", "failed to use file://"), ("main~1", "failed to use file://")]
+    {
         let error = place.resolve(&url(reference)).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
@@ -357,7 +372,8 @@ fn rejects_folders_that_would_not_build() {
     for (file, there) in [(".config", ".config"), ("include/config/auto.conf", "include/config")] {
         let error = refused(&|linux| write(linux, &[(file, "")]));
         assert!(
-            error.contains(&format!("{there} shows that it was built in")) && error.contains("mrproper"),
+            error.contains(&format!("{there} shows that it was built in"))
+                && error.contains("mrproper"),
             "{error}"
         );
     }
@@ -365,7 +381,9 @@ fn rejects_folders_that_would_not_build() {
         let error = refused(&|linux| symlink(target, linux.join("init/link")).unwrap());
         assert!(error.contains("init/link is a link that leads outside"), "{error}");
     }
-    let error = refused(&|linux| drop(std::os::unix::net::UnixListener::bind(linux.join("socket")).unwrap()));
+    let error = refused(&|linux| {
+        drop(std::os::unix::net::UnixListener::bind(linux.join("socket")).unwrap())
+    });
     assert!(error.contains("socket is not a file, folder or link"), "{error}");
     let error = refused(&|linux| write(linux, &[("Makefile", "all:\n")]));
     assert!(error.contains("no version in its Makefile"), "{error}");
@@ -374,7 +392,8 @@ fn rejects_folders_that_would_not_build() {
 /// Packs `folder`; `transform` changes the names.
 fn pack(place: &Place, name: &str, folder: &str, transform: &[&str]) -> PathBuf {
     let path = place.path(name);
-    let fixed = ["--create", "--auto-compress", "--absolute-names", "--file", path.to_str().unwrap()];
+    let fixed =
+        ["--create", "--auto-compress", "--absolute-names", "--file", path.to_str().unwrap()];
     run("tar", place.folder.path(), &[&fixed, transform, &[folder]].concat());
     path
 }
@@ -418,7 +437,10 @@ fn rejects_bad_tarballs_and_writes_nothing_outside() {
             pack(&place, "up.tar.gz", "linux-6.12", &["--transform", "s,linux-6.12,../outside,"]),
             "contains '..'",
         ),
-        (pack(&place, "abs.tar.gz", "linux-6.12", &["--transform", &absolute]), "outside its own folder"),
+        (
+            pack(&place, "abs.tar.gz", "linux-6.12", &["--transform", &absolute]),
+            "outside its own folder",
+        ),
         (pack(&place, "two.tar.gz", "two", &["--transform", "s,two/,,"]), "expected one folder"),
         (pack(&place, "plain.tar.gz", "plain", &[]), "no Kbuild"),
         (pack(&place, "linked.tar.gz", "linked", &[]), "etc is a link that leads outside"),
@@ -495,7 +517,10 @@ fn checkout_runs_no_program_of_the_repository() {
         git(&linux, &["config", key, value]);
     }
     let of_worktrees = linux.join(".git/of-worktrees");
-    git(&linux, &["config", "includeIf.gitdir:**/worktrees/**.path", of_worktrees.to_str().unwrap()]);
+    git(
+        &linux,
+        &["config", "includeIf.gitdir:**/worktrees/**.path", of_worktrees.to_str().unwrap()],
+    );
     let included = format!("[filter \"late\"]\n\tsmudge = \"{program}\"\n");
     fs::write(&of_worktrees, included).unwrap();
     let attributes = "*.c filter=evil\nKbuild filter=late\nKconfig filter=e.v=i\\ l\n";

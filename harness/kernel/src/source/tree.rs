@@ -135,7 +135,11 @@ pub fn sync_moving(from: &Path, into: &Path) -> Result<(), KernelError> {
     bring(from, into, |from, to| fs::rename(from, to))
 }
 
-fn bring(from: &Path, into: &Path, put: impl Fn(&Path, &Path) -> io::Result<()>) -> Result<(), KernelError> {
+fn bring(
+    from: &Path,
+    into: &Path,
+    put: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> Result<(), KernelError> {
     let wanted = entries(from)?;
     let stays = |name: &Path, entry: Option<&Entry>| {
         wanted.get(name).is_some_and(|wanted| entry.is_some_and(|entry| wanted.is_like(entry)))
@@ -198,8 +202,10 @@ fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
     };
     let (mut first, mut second) = (open(a)?, open(b)?);
     loop {
-        let (x, y) =
-            (first.fill_buf().map_err(io_error("read", a))?, second.fill_buf().map_err(io_error("read", b))?);
+        let (x, y) = (
+            first.fill_buf().map_err(io_error("read", a))?,
+            second.fill_buf().map_err(io_error("read", b))?,
+        );
         let length = x.len().min(y.len());
         if x[..length] != y[..length] || (length == 0 && x.len() != y.len()) {
             return Ok(false);
@@ -215,18 +221,23 @@ fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
 /// Returns everything below a folder except `.git`. Sorted: a folder comes before its contents.
 fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
     let mut entries = BTreeMap::new();
-    let walk = WalkDir::new(root).min_depth(1).into_iter().filter_entry(|entry| entry.file_name() != ".git");
+    let walk = WalkDir::new(root)
+        .min_depth(1)
+        .into_iter()
+        .filter_entry(|entry| entry.file_name() != ".git");
     for found in walk {
         let found = found.map_err(|error| walk_error(root, error))?;
         let name = relative(found.path(), root);
-        let refused = |why: String| SourceError::Entry { path: root.to_owned(), entry: name.clone(), why };
+        let refused =
+            |why: String| SourceError::Entry { path: root.to_owned(), entry: name.clone(), why };
         let entry = read_entry(&found)
             .map_err(|error| walk_error(root, error))?
             .ok_or_else(|| refused("is not a file, folder or link".to_owned()))?;
         if let Entry::Link(target) = &entry
             && leads_outside(&name, target)
         {
-            let why = format!("is a link that leads outside, to {}; put a copy there", target.display());
+            let why =
+                format!("is a link that leads outside, to {}; put a copy there", target.display());
             return Err(refused(why).into());
         }
         entries.insert(name, entry);

@@ -73,13 +73,17 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
     let Repository { tree, good, bad, by_hand } = range;
     let setting = Setting::new(options, tell)?;
     let arch = options.arch.or(Arch::host()).unwrap_or(Arch::X86_64);
-    let tree = fs::canonicalize(tree)
-        .map_err(|error| Error::Usage(format!("failed to find the tree {}: {error}", tree.display())))?;
+    let tree = fs::canonicalize(tree).map_err(|error| {
+        Error::Usage(format!("failed to find the tree {}: {error}", tree.display()))
+    })?;
     let kernel = |commit: &str| format!("git:{}#{commit}", tree.display());
-    let manifest = |commit: &str| Ok::<_, Error>(kernels::find(&kernel(commit), &[arch])?.remove(0));
+    let manifest =
+        |commit: &str| Ok::<_, Error>(kernels::find(&kernel(commit), &[arch])?.remove(0));
     let resolve = |reference: &str| -> Result<String> {
         let manifest = manifest(reference)?;
-        let Source::Built(recipe) = &manifest.source else { unreachable!("what git: names is built") };
+        let Source::Built(recipe) = &manifest.source else {
+            unreachable!("what git: names is built")
+        };
         let sources = source::resolve(&recipe.tree, &setting.cache, &mut |_| ())?;
         Ok(sources.commit().expect("of git").to_owned())
     };
@@ -93,8 +97,10 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
         by_hand: *by_hand,
     };
     // `git bisect --no-checkout` leaves HEAD alone and moves BISECT_HEAD.
-    let chosen = by_hand.then(|| resolve("BISECT_HEAD").or_else(|_| resolve("HEAD"))).transpose()?;
-    let suite = options.metric.suite([&asked.good, &asked.bad].map(|commit| kernel(commit)).to_vec());
+    let chosen =
+        by_hand.then(|| resolve("BISECT_HEAD").or_else(|_| resolve("HEAD"))).transpose()?;
+    let suite =
+        options.metric.suite([&asked.good, &asked.bad].map(|commit| kernel(commit)).to_vec());
     let (lab, place, lock) = setting.open(&asked, suite, options, &[arch])?;
     let history = History::of_repository(&tree, &place.folder.path().join("git"))?;
     let preparing = setting.preparing(&lab, &place);
@@ -102,7 +108,8 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };
-    let bisection = Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
+    let bisection =
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
     match chosen {
         Some(commit) => bisection.answer_for(&commit),
         None => bisection.search(),
@@ -122,8 +129,11 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
     // The question's suite names no kernel: the command line or the series does.
     let wanted = Wanted::new(&named, &arches, &series_options, &options.metric.suite(Vec::new()))?;
     let (manifest, series) = wanted.of_series().expect("just read");
-    let Source::Built(recipe) = &manifest.source else { unreachable!("a series is put onto what is built") };
-    let sources = source::resolve(&recipe.tree, &setting.cache, &mut |text| tell(Event::Step(text)))?;
+    let Source::Built(recipe) = &manifest.source else {
+        unreachable!("a series is put onto what is built")
+    };
+    let sources =
+        source::resolve(&recipe.tree, &setting.cache, &mut |text| tell(Event::Step(text)))?;
     let kernel = kernel.map_or_else(|| manifest.name.clone(), str::to_owned);
     let subjects: Vec<String> = series.patches.iter().map(|patch| patch.subject.clone()).collect();
     // Known only from its history: the same series always has the same.
@@ -145,18 +155,25 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
         accel: setting.accel.clone(),
         by_hand: false,
     };
-    let (lab, place, lock) =
-        setting.open(&asked, options.metric.suite(vec![kernel.clone()]), options, &[manifest.arch])?;
-    let (history, _) = History::of_series(&series.name, &subjects, &place.folder.path().join("git"))?;
+    let (lab, place, lock) = setting.open(
+        &asked,
+        options.metric.suite(vec![kernel.clone()]),
+        options,
+        &[manifest.arch],
+    )?;
+    let (history, _) =
+        History::of_series(&series.name, &subjects, &place.folder.path().join("git"))?;
     let preparing = setting.preparing(&lab, &place);
-    let reproduce =
-        |_: &str, _: &str| format!("--kernel {} --series {} --each-patch", quoted(&kernel), quoted(spec));
+    let reproduce = |_: &str, _: &str| {
+        format!("--kernel {} --series {} --each-patch", quoted(&kernel), quoted(spec))
+    };
     preparing.with_patches(manifest, series, |with| {
         let mut make = |commit: &str| {
             let patches = commits.iter().position(|known| known == commit).expect("of the series");
             with(patches)
         };
-        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?.search()
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?
+            .search()
     })
 }
 

@@ -5,8 +5,9 @@
 //! Question ─► suite of one cell ─► cell ─► Reading ─► Ends ─► Verdict ─► git bisect ─► next commit
 //! ```
 //!
-//! [`question`] and [`reading`] are pure: the question, and the judgement of answers. [`search`] has git
-//! choose the commits. [`state`] is saved after each commit, so that an interrupted bisection continues.
+//! [`question`] and [`reading`] are pure: the question, and the judgement of answers. [`search`]
+//! has git choose the commits. [`state`] is saved after each commit, so that an interrupted
+//! bisection continues.
 
 mod driver;
 pub mod question;

@@ -67,7 +67,8 @@ pub enum UnknownQuestion {
     #[error("`{0}` is of one boot, and so judged nowhere: ask for its instructions or branches")]
     OneBoot(String),
     #[error(
-        "`{0}` is this host's speed: ask for trigger.fentry.instructions and the like, or how bench/trig-fentry ends"
+        "`{0}` is this host's speed: ask for trigger.fentry.instructions and the like, or how \
+         bench/trig-fentry ends"
     )]
     Rate(String),
     #[error("`{0}` makes a guest fail on purpose: that says nothing of its kernel")]
@@ -118,7 +119,12 @@ mod tests {
                 "attach/fentry/1000",
                 false,
             ),
-            ("attach.fentry.10.detach.exact", "attach.fentry.10.detach.exact", "attach/fentry/10", false),
+            (
+                "attach.fentry.10.detach.exact",
+                "attach.fentry.10.detach.exact",
+                "attach/fentry/10",
+                false,
+            ),
             (
                 "attach.kprobe.multi.all.attach",
                 "attach.kprobe_multi.all.attach",
@@ -128,7 +134,12 @@ mod tests {
             ("trigger.fexit.branches", "trigger.fexit.branches", "trigger/fexit", false),
             ("boot", "boot", "boot", false),
             ("build", "build", "build", false),
-            ("attach/kprobe.multi/100", "attach/kprobe.multi/100", "attach/kprobe.multi/100", false),
+            (
+                "attach/kprobe.multi/100",
+                "attach/kprobe.multi/100",
+                "attach/kprobe.multi/100",
+                false,
+            ),
             (
                 "trigger/fentry+function_tracer",
                 "trigger/fentry+function_tracer",
@@ -174,7 +185,10 @@ mod tests {
                 "attach.fentry.10.attach",
                 "rounds: 3, boots: None, seed: 0, seconds: None, clock: Free, explain: {}",
             ),
-            ("attach/fentry/10", "rounds: 1, boots: None, seed: 0, seconds: None, clock: Free, explain: {}"),
+            (
+                "attach/fentry/10",
+                "rounds: 1, boots: None, seed: 0, seconds: None, clock: Free, explain: {}",
+            ),
             ("trigger.fentry+function_tracer.instructions", "throughput: false"),
             ("boot", "Boot"),
             ("build", "Boot"),
@@ -184,8 +198,8 @@ mod tests {
             let shown = format!("{:?}", suite.tests);
             assert!(shown.contains(group), "{name}: {shown}");
             let text = config::write(&suite);
-            let again: Suite =
-                config::parse(&text, Path::new("suite.yaml")).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            let again: Suite = config::parse(&text, Path::new("suite.yaml"))
+                .unwrap_or_else(|e| panic!("{e}\n{text}"));
             assert_eq!(format!("{again:?}"), format!("{suite:?}"), "{text}");
             assert_eq!(plan::contradiction(&again), None);
         }

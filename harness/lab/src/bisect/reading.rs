@@ -52,14 +52,19 @@ impl Reading {
             Outcome::Pass => Ending::Pass,
             Outcome::Fail { .. } => Ending::Fail,
             Outcome::Skip { .. } => Ending::Skip,
-            Outcome::Error { kind: kind @ (ErrorKind::Harness | ErrorKind::QemuStart), message } => {
+            Outcome::Error {
+                kind: kind @ (ErrorKind::Harness | ErrorKind::QemuStart),
+                message,
+            } => {
                 return Err(Unread::Infrastructure(format!("{kind}: {message}")));
             }
             Outcome::Error { kind, .. } => Ending::Error(*kind),
         };
         let Question::Number(wanted) = question else { return Ok(Reading::Ending(ending)) };
         match &cell.outcome {
-            Outcome::Error { kind, message } => return Err(Unread::Skip(format!("{kind}: {message}"))),
+            Outcome::Error { kind, message } => {
+                return Err(Unread::Skip(format!("{kind}: {message}")));
+            }
             Outcome::Skip { reason } => return Err(Unread::Skip(reason.clone())),
             Outcome::Pass | Outcome::Fail { .. } => {}
         }
@@ -69,7 +74,9 @@ impl Reading {
         };
         let exact = |number: u64| Reading::Exact { number: Some(number), functions: None };
         match value {
-            Value::Records(records) => Ok(Reading::Exact { number: records.map(u64::from), functions: None }),
+            Value::Records(records) => {
+                Ok(Reading::Exact { number: records.map(u64::from), functions: None })
+            }
             Value::Count(count) => Ok(exact(count.into())),
             Value::ExactTime(ns) => Ok(exact(ns)),
             Value::Instructions { repeats: false, .. } => {
@@ -84,7 +91,9 @@ impl Reading {
             Value::Rates(..) | Value::Ended(_) => {
                 Err(Unread::Skip(format!("{wanted} is no number to part commits by")))
             }
-            stopped @ Value::Stopped(_) => Err(Unread::Skip(format!("a time budget ended it: {stopped}"))),
+            stopped @ Value::Stopped(_) => {
+                Err(Unread::Skip(format!("a time budget ended it: {stopped}")))
+            }
         }
     }
 }
@@ -130,7 +139,8 @@ pub enum NoDifference {
     #[error("both ends give the same ({0}): there is nothing to find between them")]
     Same(String),
     #[error(
-        "the ends were attached to other functions, {good} and {bad}: their numbers cannot be laid beside each other"
+        "the ends were attached to other functions, {good} and {bad}: their numbers cannot be laid \
+         beside each other"
     )]
     OtherFunctions { good: u32, bad: u32 },
 }
@@ -149,8 +159,8 @@ impl Ends {
         if good == bad { Err(NoDifference::Same(good.to_string())) } else { Ok(Ends { good, bad }) }
     }
 
-    /// The end that the reading belongs to. A number belongs to the nearer end; one in the middle is
-    /// `Bad`, since it has left the good end. An error says why it belongs to neither.
+    /// The end that the reading belongs to. A number belongs to the nearer end; one in the middle
+    /// is `Bad`, since it has left the good end. An error says why it belongs to neither.
     pub fn side(&self, reading: &Reading) -> Result<Side, String> {
         match (&self.good, &self.bad, reading) {
             (
@@ -159,16 +169,23 @@ impl Ends {
                 &Reading::Exact { number, functions },
             ) => {
                 if functions != expected {
-                    let [expected, functions] = [expected, functions].map(|number| number.unwrap_or(0));
-                    return Err(format!("it was attached to {functions} functions, the ends to {expected}"));
+                    let [expected, functions] =
+                        [expected, functions].map(|number| number.unwrap_or(0));
+                    return Err(format!(
+                        "it was attached to {functions} functions, the ends to {expected}"
+                    ));
                 }
                 Ok(nearer(good, bad, number))
             }
-            (Reading::Ending(good), Reading::Ending(bad), Reading::Ending(ending)) => match ending {
-                ending if ending == good => Ok(Side::Good),
-                ending if ending == bad => Ok(Side::Bad),
-                other => Err(format!("it ends neither as the good end nor as the bad: {other}")),
-            },
+            (Reading::Ending(good), Reading::Ending(bad), Reading::Ending(ending)) => {
+                match ending {
+                    ending if ending == good => Ok(Side::Good),
+                    ending if ending == bad => Ok(Side::Bad),
+                    other => {
+                        Err(format!("it ends neither as the good end nor as the bad: {other}"))
+                    }
+                }
+            }
             _ => Err("it was not measured as the ends were".to_owned()),
         }
     }
@@ -176,7 +193,9 @@ impl Ends {
     /// The side of a commit that was timed beside both ends. The ends' own times, which proved that
     /// they differ, say which direction is worse: the few times of this look may be turned around.
     pub fn side_beside(&self, times: &Interleaved) -> Option<Side> {
-        let (Reading::Times(good), Reading::Times(bad)) = (&self.good, &self.bad) else { return None };
+        let (Reading::Times(good), Reading::Times(bad)) = (&self.good, &self.bad) else {
+            return None;
+        };
         let ends = Interleaved { good: good.clone(), bad: bad.clone(), candidate: Vec::new() };
         let rises = ends.differ()?.mean > 1.0;
         let candidate = times.beside_the_middle()?;
@@ -190,19 +209,27 @@ impl Ends {
     /// A line such as `8 is good, 11 is bad, from 10 on`.
     pub fn threshold(&self) -> String {
         match (&self.good, &self.bad) {
-            (&Reading::Exact { number: Some(good), .. }, &Reading::Exact { number: Some(bad), .. })
-                if good < bad =>
-            {
+            (
+                &Reading::Exact { number: Some(good), .. },
+                &Reading::Exact { number: Some(bad), .. },
+            ) if good < bad => {
                 format!(
                     "{good} is good, {bad} is bad, and so is all from {} on",
                     good + (bad - good).div_ceil(2)
                 )
             }
-            (&Reading::Exact { number: Some(good), .. }, &Reading::Exact { number: Some(bad), .. }) => {
-                format!("{good} is good, {bad} is bad, and so is all up to {}", bad + (good - bad) / 2)
+            (
+                &Reading::Exact { number: Some(good), .. },
+                &Reading::Exact { number: Some(bad), .. },
+            ) => {
+                format!(
+                    "{good} is good, {bad} is bad, and so is all up to {}",
+                    bad + (good - bad) / 2
+                )
             }
             (Reading::Times(good), Reading::Times(bad)) => format!(
-                "{:.3} is good, {:.3} is bad; a commit is what lies on one side of the middle for sure",
+                "{:.3} is good, {:.3} is bad; a commit is what lies on one side of the middle for \
+                 sure",
                 median(good),
                 median(bad)
             ),
@@ -236,8 +263,8 @@ fn nearer(good: Option<u64>, bad: Option<u64>, number: Option<u64>) -> Side {
     }
 }
 
-/// The probability, over all looks, of putting a commit on the wrong side, or of seeing a difference
-/// between equal ends.
+/// The probability, over all looks, of putting a commit on the wrong side, or of seeing a
+/// difference between equal ends.
 const ALPHA: f64 = 0.01;
 /// Measurements of a commit before it is called unsure.
 pub const LOOKS: u32 = 4;
@@ -279,7 +306,8 @@ mod tests {
     use super::*;
 
     fn recorded() -> Run {
-        serde_json::from_str(include_str!("../../../testdata/lbr-helpers.json")).expect("the recorded run")
+        serde_json::from_str(include_str!("../../../testdata/lbr-helpers.json"))
+            .expect("the recorded run")
     }
     use tramplab_model::run::{Measurement, Run};
 
@@ -291,14 +319,28 @@ mod tests {
     fn a_number_belongs_to_the_end_that_it_is_nearer_to() {
         use Side::{Bad, Good};
         for (good, bad, numbers) in [
-            (Some(8), Some(11), vec![(Some(8), Good), (Some(9), Good), (Some(10), Bad), (Some(11), Bad)]),
+            (
+                Some(8),
+                Some(11),
+                vec![(Some(8), Good), (Some(9), Good), (Some(10), Bad), (Some(11), Bad)],
+            ),
             // Beyond the ends, the middle, and what lost the function.
-            (Some(8), Some(10), vec![(Some(3), Good), (Some(9), Bad), (Some(40), Bad), (None, Bad)]),
+            (
+                Some(8),
+                Some(10),
+                vec![(Some(3), Good), (Some(9), Bad), (Some(40), Bad), (None, Bad)],
+            ),
             // A search for an improvement works the same way.
             (
                 Some(11),
                 Some(8),
-                vec![(Some(12), Good), (Some(10), Good), (Some(9), Bad), (Some(1), Bad), (None, Good)],
+                vec![
+                    (Some(12), Good),
+                    (Some(10), Good),
+                    (Some(9), Bad),
+                    (Some(1), Bad),
+                    (None, Good),
+                ],
             ),
             (Some(8), None, vec![(Some(8), Good), (Some(4000), Good), (None, Bad)]),
             (None, Some(8), vec![(None, Good), (Some(9), Bad)]),
@@ -321,8 +363,12 @@ mod tests {
         // It is the rule itself.
         for (good, bad) in [(8u64, 11u64), (8, 10), (11, 8), (10, 8), (8, 9), (9, 8), (100, 3)] {
             let ends = Ends::new(exact(good), exact(bad)).unwrap();
-            let last: u64 =
-                ends.threshold().split_whitespace().filter_map(|word| word.parse().ok()).next_back().unwrap();
+            let last: u64 = ends
+                .threshold()
+                .split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .next_back()
+                .unwrap();
             let before = if good < bad { last - 1 } else { last + 1 };
             assert_eq!(ends.side(&exact(last)), Ok(Side::Bad), "{good} {bad}");
             assert_eq!(ends.side(&exact(before)), Ok(Side::Good), "{good} {bad}");
@@ -338,7 +384,8 @@ mod tests {
         );
         assert!(Ends::new(pass(), pass()).is_err());
         assert!(Ends::new(exact(None), exact(None)).is_err());
-        let of = |number, functions| Reading::Exact { number: Some(number), functions: Some(functions) };
+        let of =
+            |number, functions| Reading::Exact { number: Some(number), functions: Some(functions) };
         assert!(Ends::new(of(100, 10), of(200, 20)).is_err());
         let ends = Ends::new(of(100, 10), of(200, 10)).unwrap();
         assert_eq!(ends.side(&of(190, 10)), Ok(Side::Bad));
@@ -348,7 +395,8 @@ mod tests {
     #[test]
     fn an_ending_is_the_good_ends_or_the_bad_ends_or_neither() {
         let ending = |ending| Reading::Ending(ending);
-        let ends = Ends::new(ending(Ending::Pass), ending(Ending::Error(ErrorKind::Panic))).unwrap();
+        let ends =
+            Ends::new(ending(Ending::Pass), ending(Ending::Error(ErrorKind::Panic))).unwrap();
         for (given, side) in [
             (Ending::Pass, Some(Side::Good)),
             (Ending::Error(ErrorKind::Panic), Some(Side::Bad)),
@@ -368,8 +416,11 @@ mod tests {
     #[test]
     fn what_a_cell_says() {
         let run: Run = recorded();
-        let cell =
-            run.cells.iter().find(|cell| matches!(cell.measurement, Some(Measurement::LbrWaste(_)))).unwrap();
+        let cell = run
+            .cells
+            .iter()
+            .find(|cell| matches!(cell.measurement, Some(Measurement::LbrWaste(_))))
+            .unwrap();
         let name = cell.id.test.name().replace("lbr_waste/", "").replace('.', "_");
         let question: Question = format!("lbr_waste.{name}.any").parse().unwrap();
         let model = Model::choose(None, cell.id.arch);
@@ -383,8 +434,12 @@ mod tests {
         let error = |kind| ended(Outcome::Error { kind, message: "m".to_owned() });
         let skip = ended(Outcome::Skip { reason: "no FPROBE".to_owned() });
         let of = |question: &Question, cell: &Cell| Reading::of(question, cell, model);
-        // A kernel that dies or cannot has no number, and is skipped; what is ours is never the commit's.
-        assert_eq!(of(&question, &error(ErrorKind::Panic)), Err(Unread::Skip("panic: m".to_owned())));
+        // A kernel that dies or cannot has no number, and is skipped; what is ours is never the
+        // commit's.
+        assert_eq!(
+            of(&question, &error(ErrorKind::Panic)),
+            Err(Unread::Skip("panic: m".to_owned()))
+        );
         assert_eq!(of(&question, &skip), Err(Unread::Skip("no FPROBE".to_owned())));
         assert_eq!(
             of(&question, &ended(Outcome::Pass)),
@@ -393,7 +448,10 @@ mod tests {
         let ending: Question = cell.id.test.name().parse().unwrap();
         for question in [&question, &ending] {
             for kind in [ErrorKind::Harness, ErrorKind::QemuStart] {
-                assert!(matches!(of(question, &error(kind)), Err(Unread::Infrastructure(_))), "{kind}");
+                assert!(
+                    matches!(of(question, &error(kind)), Err(Unread::Infrastructure(_))),
+                    "{kind}"
+                );
             }
         }
         for (cell, expected) in [
@@ -438,8 +496,11 @@ mod tests {
             (1.0, 1.3, 1.14, None),
             (1.0, 1.02, 1.02, None),
         ] {
-            let measured =
-                Interleaved { good: times(good, 0), bad: times(bad, 1), candidate: times(candidate, 2) };
+            let measured = Interleaved {
+                good: times(good, 0),
+                bad: times(bad, 1),
+                candidate: times(candidate, 2),
+            };
             let ends = timed(&measured.good, &measured.bad);
             assert_eq!(ends.side_beside(&measured), side, "{good} {bad} {candidate}");
             let differ = measured.differ().map(|ratio| ratio.mean > 1.0);
@@ -451,8 +512,11 @@ mod tests {
             [(1.0, 0), (1.06, 1), (1.06, 2)].map(|(factor, turn)| times(factor, turn));
         let once = Interleaved { good, bad, candidate };
         let again = |times: &[f64]| times.repeat(4);
-        let four =
-            Interleaved { good: again(&once.good), bad: again(&once.bad), candidate: again(&once.candidate) };
+        let four = Interleaved {
+            good: again(&once.good),
+            bad: again(&once.bad),
+            candidate: again(&once.candidate),
+        };
         let ends = timed(&four.good, &four.bad);
         assert_eq!((ends.side_beside(&once), ends.side_beside(&four)), (None, Some(Bad)));
     }
@@ -464,7 +528,8 @@ mod tests {
     /// More boots have proved that the ends differ; their order in one look proves nothing.
     #[test]
     fn ends_that_change_places_do_not_turn_a_commit_around() {
-        let ends = timed(&[10.0, 10.1, 9.9, 10.0, 10.1, 10.0], &[10.3, 10.4, 10.4, 10.3, 10.5, 10.4]);
+        let ends =
+            timed(&[10.0, 10.1, 9.9, 10.0, 10.1, 10.0], &[10.3, 10.4, 10.4, 10.3, 10.5, 10.4]);
         let look = |candidate: f64| Interleaved {
             good: vec![10.0, 10.4, 9.8, 10.2, 10.1, 10.0],
             bad: vec![10.1, 9.9, 9.9, 10.0, 10.0, 10.1],
@@ -482,7 +547,8 @@ mod tests {
         assert_eq!((ends.side_beside(&short), short.differ()), (None, None));
         let lost = Interleaved { good: vec![1.0; 6], bad: vec![9.0; 6], candidate: vec![9.0; 5] };
         assert_eq!(ends.side_beside(&lost), None);
-        let negative = Interleaved { good: vec![1.0; 6], bad: vec![9.0; 6], candidate: vec![-9.0; 6] };
+        let negative =
+            Interleaved { good: vec![1.0; 6], bad: vec![9.0; 6], candidate: vec![-9.0; 6] };
         assert_eq!(ends.side_beside(&negative), None);
     }
 }

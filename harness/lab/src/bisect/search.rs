@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The search: `git bisect`, in a bare repository that borrows the objects of the user's.
 //!
-//! So git decides on merges, on skipped commits, and on a good end that is no ancestor of the bad one.
-//! The user's repository is only read; its checkout and its own bisection stay untouched. Only the
-//! verdicts are kept: git takes them in order, and asks the same questions again.
+//! So git decides on merges, on skipped commits, and on a good end that is no ancestor of the bad
+//! one. The user's repository is only read; its checkout and its own bisection stay untouched. Only
+//! the verdicts are kept: git takes them in order, and asks the same questions again.
 
 use std::{
     fs, io,
@@ -102,7 +102,9 @@ struct Told {
 impl Told {
     /// True if git needs only the rest of these verdicts, and there is a rest.
     fn goes_on(&self, ends: &[String; 2], verdicts: &[(String, Mark)]) -> bool {
-        self.ends == *ends && verdicts.starts_with(&self.verdicts) && verdicts.len() > self.verdicts.len()
+        self.ends == *ends
+            && verdicts.starts_with(&self.verdicts)
+            && verdicts.len() > self.verdicts.len()
     }
 }
 
@@ -132,8 +134,8 @@ impl History {
         Ok(history)
     }
 
-    /// One commit for each patch of a series, on a first one without patches; also returns their ids.
-    /// The same series gives the same commits.
+    /// One commit for each patch of a series, on a first one without patches; also returns their
+    /// ids. The same series gives the same commits.
     pub fn of_series(
         name: &str,
         subjects: &[String],
@@ -142,8 +144,8 @@ impl History {
         let history = History::empty(folder, format!("the series {name}"), "sha1")?;
         let tree = history.line(history.git().args(["mktree"]))?;
         let mut commits: Vec<String> = Vec::new();
-        let messages =
-            std::iter::once("The kernel without the series".to_owned()).chain(subjects.iter().cloned());
+        let messages = std::iter::once("The kernel without the series".to_owned())
+            .chain(subjects.iter().cloned());
         for (number, message) in messages.enumerate() {
             let mut command = history.git();
             for who in ["AUTHOR", "COMMITTER"] {
@@ -171,7 +173,12 @@ impl History {
     }
 
     /// The commit that git tests next, after these verdicts.
-    pub fn next(&mut self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next, SearchError> {
+    pub fn next(
+        &mut self,
+        good: &str,
+        bad: &str,
+        verdicts: &[(String, Mark)],
+    ) -> Result<Next, SearchError> {
         let ends = [good, bad].map(str::to_owned);
         let mut words = String::new();
         let mut tell = |history: &History, arguments: &[&str]| -> Result<(), SearchError> {
@@ -211,11 +218,16 @@ impl History {
             self.finish(self.git().args(["rev-parse", "--verify", "--quiet", "BISECT_HEAD"]))?;
         let commit = next.stdout.trim();
         // git refuses a bad merge base, and says why.
-        let is_known = verdicts.iter().any(|(known, _)| known == commit) || [good, bad].contains(&commit);
+        let is_known =
+            verdicts.iter().any(|(known, _)| known == commit) || [good, bad].contains(&commit);
         if !status.success() || is_known {
             return Err(SearchError::Refused(words.trim().to_owned()));
         }
-        let left = words.lines().rev().find_map(|line| line.strip_prefix("Bisecting: ")).unwrap_or_default();
+        let left = words
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("Bisecting: "))
+            .unwrap_or_default();
         Ok(Next::Test { commit: commit.to_owned(), left: left.to_owned() })
     }
 
@@ -292,7 +304,12 @@ mod tests {
         fn with_hash(name: &str) -> Made {
             let dir = tempfile::tempdir().unwrap();
             let mut made = Made { dir, commits: Vec::new() };
-            made.git(&["init", "--quiet", "--initial-branch=main", &format!("--object-format={name}")]);
+            made.git(&[
+                "init",
+                "--quiet",
+                "--initial-branch=main",
+                &format!("--object-format={name}"),
+            ]);
             for name in ["a", "b"] {
                 made.commit(name);
             }
@@ -314,10 +331,16 @@ mod tests {
         fn git(&self, words: &[&str]) -> String {
             let mut command = git(self.dir.path());
             for who in ["AUTHOR", "COMMITTER"] {
-                command.env(format!("GIT_{who}_NAME"), "t").env(format!("GIT_{who}_EMAIL"), "t@example.org");
+                command
+                    .env(format!("GIT_{who}_NAME"), "t")
+                    .env(format!("GIT_{who}_EMAIL"), "t@example.org");
                 command.env(format!("GIT_{who}_DATE"), "1700000000 +0000");
             }
-            child::run(command.args(words), LIMIT).unwrap_or_else(|e| panic!("{e}")).stdout.trim().to_owned()
+            child::run(command.args(words), LIMIT)
+                .unwrap_or_else(|e| panic!("{e}"))
+                .stdout
+                .trim()
+                .to_owned()
         }
 
         fn commit(&mut self, name: &'static str) {
@@ -341,14 +364,23 @@ mod tests {
         }
 
         /// Answers git until it is done: the commits tested, in order, and the end.
-        fn search(&self, good: &str, bad: &str, answer: impl Fn(&str) -> Mark) -> (Vec<&'static str>, Next) {
+        fn search(
+            &self,
+            good: &str,
+            bad: &str,
+            answer: impl Fn(&str) -> Mark,
+        ) -> (Vec<&'static str>, Next) {
             let scratch = tempfile::tempdir().unwrap();
-            let mut history = History::of_repository(self.dir.path(), &scratch.path().join("git")).unwrap();
+            let mut history =
+                History::of_repository(self.dir.path(), &scratch.path().join("git")).unwrap();
             let mut verdicts = Vec::new();
             loop {
                 match history.next(&self.id(good), &self.id(bad), &verdicts).unwrap() {
                     Next::Test { commit, left } => {
-                        assert!(left.contains("left to test") || left.contains("merge base"), "{left}");
+                        assert!(
+                            left.contains("left to test") || left.contains("merge base"),
+                            "{left}"
+                        );
                         verdicts.push((commit.clone(), answer(self.name(&commit))));
                     }
                     end => return (verdicts.iter().map(|(id, _)| self.name(id)).collect(), end),
@@ -388,7 +420,10 @@ mod tests {
             assert!(tested.len() <= 4, "{tested:?}");
         }
         // One step from end to end: nothing is left to test.
-        assert_eq!(made.search("m", "f", |_| panic!("nothing to test")), (vec![], Next::Found(made.id("f"))));
+        assert_eq!(
+            made.search("m", "f", |_| panic!("nothing to test")),
+            (vec![], Next::Found(made.id("f")))
+        );
     }
 
     #[test]
@@ -420,7 +455,8 @@ mod tests {
             .lines()
             .filter_map(|line| {
                 made.commits.iter().find(|(_, id)| {
-                    line == format!("git bisect good {id}") || line == format!("git bisect bad {id}")
+                    line == format!("git bisect good {id}")
+                        || line == format!("git bisect bad {id}")
                 })
             })
             .map(|(name, _)| *name)
@@ -435,10 +471,12 @@ mod tests {
     fn a_search_that_is_taken_up_again_asks_the_same() {
         let made = Made::new();
         let (tested, _) = made.search("a", "f", after("s"));
-        let verdicts: Vec<_> = tested.iter().map(|name| (made.id(name), after("s")(name))).collect();
+        let verdicts: Vec<_> =
+            tested.iter().map(|name| (made.id(name), after("s")(name))).collect();
         for known in 0..=tested.len() {
             let scratch = tempfile::tempdir().unwrap();
-            let mut history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+            let mut history =
+                History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
             let next = history.next(&made.id("a"), &made.id("f"), &verdicts[..known]).unwrap();
             match (next, tested.get(known)) {
                 (Next::Test { commit, .. }, Some(name)) => assert_eq!(made.name(&commit), *name),
@@ -471,7 +509,8 @@ mod tests {
     fn ends_the_wrong_way_round_are_gits_to_refuse() {
         let made = Made::new();
         let scratch = tempfile::tempdir().unwrap();
-        let mut history = History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+        let mut history =
+            History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
         let error = history.next(&made.id("f"), &made.id("a"), &[]).unwrap_err();
         assert!(error.is_usage(), "{error}");
         // Two branches: what they have in common is tested first, and one that is bad is the end.
@@ -509,7 +548,8 @@ mod tests {
     fn a_series_is_a_history_of_its_own() {
         let scratch = tempfile::tempdir().unwrap();
         let subjects: Vec<String> = (1..=5).map(|n| format!("bpf: Change {n}")).collect();
-        let (mut history, commits) = History::of_series("s", &subjects, &scratch.path().join("git")).unwrap();
+        let (mut history, commits) =
+            History::of_series("s", &subjects, &scratch.path().join("git")).unwrap();
         assert_eq!(commits.len(), 6);
         assert_eq!(history.commit(&commits[3]).unwrap().subject, "bpf: Change 3");
         let mut verdicts = Vec::new();

@@ -144,7 +144,8 @@ impl State {
 
     /// One that was measured, or found wanting, with this very image.
     pub fn with_image(&self, sha256: &str) -> Option<&Step> {
-        let is_it = |step: &&Step| step.image_sha256.as_deref() == Some(sha256) && step.same_as.is_none();
+        let is_it =
+            |step: &&Step| step.image_sha256.as_deref() == Some(sha256) && step.same_as.is_none();
         self.steps.iter().find(is_it)
     }
 
@@ -183,7 +184,8 @@ pub fn find(runs: &Path, asked: &Asked) -> Option<(PathBuf, State)> {
     let folders = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
     let mut folders: Vec<PathBuf> = folders
         .filter(|path| {
-            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+            path.file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
         })
         .collect();
     folders.sort();

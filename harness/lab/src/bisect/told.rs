@@ -2,7 +2,8 @@
 //! The report of a bisection, and its lines.
 
 use super::{
-    Asked, Commit, Ends, Found, Question, Step, Verdict, driver::quoted, state::Sources, walk::Bisection,
+    Asked, Commit, Ends, Found, Question, Step, Verdict, driver::quoted, state::Sources,
+    walk::Bisection,
 };
 use crate::{
     error::{Error, Result},
@@ -22,14 +23,20 @@ impl Bisection<'_> {
     pub(super) fn told(&self, found: &Found, ends: &Ends) -> Result<String> {
         let state = &self.place.state;
         let culprit = self.history.commit(&found.commit)?;
-        let after = state.step(&found.commit).ok_or_else(|| Error::failed("the culprit was not tested"))?;
+        let after =
+            state.step(&found.commit).ok_or_else(|| Error::failed("the culprit was not tested"))?;
         let before = found.before.as_deref().and_then(|commit| state.step(commit));
         let mut text = format!("{} is the first bad commit for {}\n", culprit.id, self.question);
         text += &self.described(&culprit)?;
-        let value = |step: &Step| step.reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        let value =
+            |step: &Step| step.reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
         let was = before.map_or_else(|| "not measured".to_owned(), value);
-        text +=
-            &format!("\n{}: {was} before, {} after\n  {}\n", self.question, value(after), ends.threshold());
+        text += &format!(
+            "\n{}: {was} before, {} after\n  {}\n",
+            self.question,
+            value(after),
+            ends.threshold()
+        );
         if let Some(before) = before {
             text += &self.before_and_after(before, after)?;
         }
@@ -37,8 +44,8 @@ impl Bisection<'_> {
             text += &format!("\n{}\n", said.trim_end());
         }
         text += &self.tested();
-        let command =
-            self.reproducer(before.map_or(state.asked.good.as_str(), |step| &step.commit), &culprit.id);
+        let command = self
+            .reproducer(before.map_or(state.asked.good.as_str(), |step| &step.commit), &culprit.id);
         text += &format!("\nTo see it again:\n  {command}\n");
         Ok(text)
     }
@@ -109,7 +116,8 @@ impl Bisection<'_> {
 
     fn reproducer(&self, before: &str, after: &str) -> String {
         let Asked { arch, accel, .. } = &self.place.state.asked;
-        let arch = if Arch::host() == Some(*arch) { String::new() } else { format!(" --arch {arch}") };
+        let arch =
+            if Arch::host() == Some(*arch) { String::new() } else { format!(" --arch {arch}") };
         let suite = quoted(&self.place.suite.reference.file);
         let unconfined = if self.setting.unconfined { " --unconfined" } else { "" };
         format!(

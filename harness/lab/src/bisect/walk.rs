@@ -67,15 +67,27 @@ impl<'a> Bisection<'a> {
         make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     ) -> Result<Bisection<'a>> {
         let question = &setting.question;
-        let bisection =
-            Bisection { question, setting, lab, place, history, reproduce, make, ends: None, _lock: lock };
+        let bisection = Bisection {
+            question,
+            setting,
+            lab,
+            place,
+            history,
+            reproduce,
+            make,
+            ends: None,
+            _lock: lock,
+        };
         bisection.save()?;
         Ok(bisection)
     }
 
     fn save(&self) -> Result<()> {
         let folder = self.place.folder.path();
-        self.place.state.save(folder).with_context(|| format!("failed to write into {}", folder.display()))
+        self.place
+            .state
+            .save(folder)
+            .with_context(|| format!("failed to write into {}", folder.display()))
     }
 
     fn keep(&mut self, step: Step) -> Result<()> {
@@ -146,12 +158,19 @@ impl<'a> Bisection<'a> {
                 }
             }
         }
-        let reading = |commit: &str| self.place.state.step(commit).and_then(|step| step.reading.clone());
-        let [good, bad] = [good, bad].map(|commit| reading(&commit).expect("an end that is kept has one"));
+        let reading =
+            |commit: &str| self.place.state.step(commit).and_then(|step| step.reading.clone());
+        let [good, bad] =
+            [good, bad].map(|commit| reading(&commit).expect("an end that is kept has one"));
         Ends::new(good, bad).map_err(|error| Error::Usage(format!("{}: {error}", self.question)))
     }
 
-    fn keep_end(&mut self, step: Step, given: Result<Reading, String>, verdict: Verdict) -> Result<()> {
+    fn keep_end(
+        &mut self,
+        step: Step,
+        given: Result<Reading, String>,
+        verdict: Verdict,
+    ) -> Result<()> {
         match given {
             Ok(reading) => self.keep(Step { verdict, reading: Some(reading), ..step }),
             Err(reason) => {
@@ -167,12 +186,14 @@ impl<'a> Bisection<'a> {
         }
     }
 
-    /// Measures both ends in turns until they differ for sure, and keeps their kernels for each commit.
+    /// Measures both ends in turns until they differ for sure, and keeps their kernels for each
+    /// commit.
     fn timed_ends(&mut self, good: &str, bad: &str) -> Result<()> {
         let made = [self.made(good)?, self.made(bad)?];
         for (ready, end) in made.iter().zip(["good", "bad"]) {
             if ready.image.is_none() {
-                let message = format!("the {end} end does not build: {}", first_line(&not_built(ready)));
+                let message =
+                    format!("the {end} end does not build: {}", first_line(&not_built(ready)));
                 return Err(Error::Usage(message));
             }
         }
@@ -188,19 +209,24 @@ impl<'a> Bisection<'a> {
                 match self.reading(&found, &ready.facts.name)? {
                     Ok(Reading::Times(more)) => all.extend(more),
                     Ok(other) => {
-                        return Err(Error::failed(format!("a time was asked for, and {other} given")));
+                        return Err(Error::failed(format!(
+                            "a time was asked for, and {other} given"
+                        )));
                     }
                     Err(reason) => {
-                        let message =
-                            format!("{} says nothing of {}: {reason}", ready.facts.name, self.question);
+                        let message = format!(
+                            "{} says nothing of {}: {reason}",
+                            ready.facts.name, self.question
+                        );
                         return Err(Error::Usage(message));
                     }
                 }
             }
             if times.differ().is_some() {
-                for (commit, ready, times, verdict) in
-                    [(good, &made[0], &times.good, Verdict::Good), (bad, &made[1], &times.bad, Verdict::Bad)]
-                {
+                for (commit, ready, times, verdict) in [
+                    (good, &made[0], &times.good, Verdict::Good),
+                    (bad, &made[1], &times.bad, Verdict::Bad),
+                ] {
                     let step = self.blank(commit, ready)?;
                     let reading = Some(Reading::Times(times.clone()));
                     self.keep(Step { verdict, reading, run: Some(run.clone()), ..step })?;
@@ -209,8 +235,10 @@ impl<'a> Bisection<'a> {
             }
         }
         let boots = times.good.len();
-        let message =
-            format!("{}: the ends do not differ for sure after {boots} boots of each", self.question);
+        let message = format!(
+            "{}: the ends do not differ for sure after {boots} boots of each",
+            self.question
+        );
         Err(Error::Usage(message))
     }
 
@@ -236,7 +264,9 @@ impl<'a> Bisection<'a> {
             (Some(known), Some(means)) if *known != means => {
                 let what = match known.toolchain == means.toolchain {
                     true => "another kernel configuration".to_owned(),
-                    false => format!("another toolchain ({}, now {})", known.toolchain, means.toolchain),
+                    false => {
+                        format!("another toolchain ({}, now {})", known.toolchain, means.toolchain)
+                    }
                 };
                 Err(self.begun_with(&what))
             }
@@ -257,8 +287,8 @@ impl<'a> Bisection<'a> {
         Error::Usage(message)
     }
 
-    /// Makes a commit's kernel, and measures it unless the same image was measured. `ends` is `None`
-    /// while an end is measured.
+    /// Makes a commit's kernel, and measures it unless the same image was measured. `ends` is
+    /// `None` while an end is measured.
     fn ask(&mut self, commit: &str, ends: Option<&Ends>) -> Result<Asking> {
         let ready = self.made(commit)?;
         let mut step = self.blank(commit, &ready)?;
@@ -279,8 +309,11 @@ impl<'a> Bisection<'a> {
         }
         let image = step.image_sha256.as_deref().unwrap_or_default();
         // The tree's own tests are no part of the image.
-        let twin =
-            self.place.state.with_image(image).filter(|_| !self.setting.question.test().is_of_the_tree());
+        let twin = self
+            .place
+            .state
+            .with_image(image)
+            .filter(|_| !self.setting.question.test().is_of_the_tree());
         if let Some(twin) = twin {
             let (verdict, reading) = (twin.verdict.clone(), twin.reading.clone());
             step = Step { same_as: Some(twin.commit.clone()), said: twin.said.clone(), ..step };
@@ -321,7 +354,9 @@ impl<'a> Bisection<'a> {
                 match self.reading(&found, &of.facts.name)? {
                     Ok(Reading::Times(more)) => all.extend(more),
                     Ok(other) => {
-                        return Err(Error::failed(format!("a time was asked for, and {other} given")));
+                        return Err(Error::failed(format!(
+                            "a time was asked for, and {other} given"
+                        )));
                     }
                     Err(why) if of.facts.name == ready.facts.name => {
                         return Ok(Asking { step, given: Err(why), known: None });
@@ -359,11 +394,13 @@ impl<'a> Bisection<'a> {
         let dir = self.steps().join(name);
         if dir.exists() {
             // An interrupted step left it.
-            fs::remove_dir_all(&dir).with_context(|| format!("failed to remove {}", dir.display()))?;
+            fs::remove_dir_all(&dir)
+                .with_context(|| format!("failed to remove {}", dir.display()))?;
         }
         fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
         let prepared = Prepared { kernels, ..Prepared::default() };
-        let planned = self.lab.plan(&self.place.suite, prepared, compared, RunDir::new(dir), *tell)?;
+        let planned =
+            self.lab.plan(&self.place.suite, prepared, compared, RunDir::new(dir), *tell)?;
         // Other bisections have steps of the same names.
         let planned = planned.with_id(format!("{}-{name}", self.place.folder.id()));
         let machine = planned.machine(self.place.state.asked.arch).cloned();
@@ -419,7 +456,8 @@ impl<'a> Bisection<'a> {
             return Ok(Some(known.clone()));
         }
         // An ancestor of what is good: good, and not tested itself.
-        let Some(first) = parents.first().filter(|parent| self.place.state.step(parent).is_none()) else {
+        let Some(first) = parents.first().filter(|parent| self.place.state.step(parent).is_none())
+        else {
             return Ok(None);
         };
         let step = self.test(first, ends)?;

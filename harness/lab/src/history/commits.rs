@@ -19,8 +19,11 @@ impl Commits {
     /// The order of those of the commits that the tree has.
     pub fn ancestry(&self, commits: &BTreeSet<String>) -> Result<Ancestry, KernelError> {
         let Commits(tree) = self;
-        let known: Vec<&str> =
-            commits.iter().map(String::as_str).filter(|commit| tree.commit(commit).is_ok()).collect();
+        let known: Vec<&str> = commits
+            .iter()
+            .map(String::as_str)
+            .filter(|commit| tree.commit(commit).is_ok())
+            .collect();
         if known.is_empty() {
             return Ok(Ancestry::default());
         }
@@ -28,11 +31,16 @@ impl Commits {
         let common = tree.ask(["merge-base", "--octopus"].into_iter().chain(known.iter().copied()));
         let common = common.unwrap_or_default();
         let before: Vec<String> = common.lines().map(|base| format!("{}^@", base.trim())).collect();
-        let walk = ["rev-list", "--topo-order", "--reverse"].into_iter().chain(known.iter().copied());
+        let walk =
+            ["rev-list", "--topo-order", "--reverse"].into_iter().chain(known.iter().copied());
         let listed = tree.ask(walk.chain(["--not"]).chain(before.iter().map(String::as_str)))?;
-        let titles = tree
-            .ask(["log", "--no-walk=unsorted", "--format=%H %s"].into_iter().chain(known.iter().copied()))?;
-        let titles: BTreeMap<&str, &str> = titles.lines().filter_map(|line| line.split_once(' ')).collect();
+        let titles = tree.ask(
+            ["log", "--no-walk=unsorted", "--format=%H %s"]
+                .into_iter()
+                .chain(known.iter().copied()),
+        )?;
+        let titles: BTreeMap<&str, &str> =
+            titles.lines().filter_map(|line| line.split_once(' ')).collect();
         let ours = listed.lines().filter(|commit| known.contains(commit));
         Ok(Ancestry::new(ours.map(|id| (id.to_owned(), titles.get(id).unwrap_or(&"").to_string()))))
     }

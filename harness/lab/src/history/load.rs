@@ -29,7 +29,8 @@ pub fn load(places: &[PathBuf]) -> Result<Loaded, StoreError> {
         if !place.exists() {
             return Err(StoreError::NotFound(place.clone()));
         }
-        let files = if place.is_dir() { found(place, &mut loaded.left_out) } else { vec![place.clone()] };
+        let files =
+            if place.is_dir() { found(place, &mut loaded.left_out) } else { vec![place.clone()] };
         for file in files {
             match RunDir::load(&file) {
                 // The same run by another path, or copied.
@@ -41,8 +42,11 @@ pub fn load(places: &[PathBuf]) -> Result<Loaded, StoreError> {
         }
     }
     // Keep a merged run and drop its parts, so that each measurement is there once.
-    let parts: BTreeSet<String> =
-        runs.values().filter_map(|run| run.joined.as_ref()).flat_map(|joined| joined.runs.clone()).collect();
+    let parts: BTreeSet<String> = runs
+        .values()
+        .filter_map(|run| run.joined.as_ref())
+        .flat_map(|joined| joined.runs.clone())
+        .collect();
     loaded.runs = runs.into_values().filter(|run| !parts.contains(&run.id)).collect();
     loaded.runs.sort_by(|a, b| a.started.cmp(&b.started));
     Ok(loaded)

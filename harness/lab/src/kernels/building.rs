@@ -53,8 +53,8 @@ impl Tried {
 }
 
 impl Building<'_> {
-    /// Builds with that many patches applied, as `name`. Only what is wrong with the patched sources is a result: all else is
-    /// an error of the run.
+    /// Builds with that many patches applied, as `name`. Only what is wrong with the patched
+    /// sources is a result: all else is an error of the run.
     pub(super) fn step(&mut self, applied: usize, name: &str) -> Result<Tried> {
         let log = self.with.run_dir.build_log(self.order.arch, name);
         fs::create_dir_all(log.parent().expect("in the run's folder"))
@@ -95,7 +95,8 @@ impl Building<'_> {
     }
 
     fn image(&self, built: &compile::Built, name: &str, applied: usize) -> Result<Image> {
-        let image = Image { source: self.source(applied), ..Image::built(name, self.order, built)? };
+        let image =
+            Image { source: self.source(applied), ..Image::built(name, self.order, built)? };
         check(&image)?;
         Ok(image)
     }
@@ -150,14 +151,25 @@ impl Building<'_> {
             }
         };
         let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means() };
-        Ok(Ready { facts, image, selftests, budgets_of: Some(self.order.name.clone()), build: Some(build) })
+        Ok(Ready {
+            facts,
+            image,
+            selftests,
+            budgets_of: Some(self.order.name.clone()),
+            build: Some(build),
+        })
     }
 
     /// Base, head, and with `each` what is between. The first that does not build ends it.
-    pub(super) fn walk(&mut self, series: &Series, each: bool) -> Result<(Vec<Ready>, run::Series)> {
+    pub(super) fn walk(
+        &mut self,
+        series: &Series,
+        each: bool,
+    ) -> Result<(Vec<Ready>, run::Series)> {
         let all = series.patches.len();
         self.try_patches()?;
-        let names: Vec<String> = (0..=all).map(|applied| name(&self.order.name, series, applied)).collect();
+        let names: Vec<String> =
+            (0..=all).map(|applied| name(&self.order.name, series, applied)).collect();
         let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
         let mut made: BTreeMap<usize, Ready> = BTreeMap::new();
         for &applied in &applied {
@@ -215,8 +227,10 @@ impl Building<'_> {
     /// All patches together do not build: which is the first that breaks it?
     fn first_that_fails(&mut self, together: Tried, all: usize, names: &[String]) -> Result<Tried> {
         if all > 1 {
-            let line =
-                format!("{} does not build; building patch by patch to name the one at fault", names[all]);
+            let line = format!(
+                "{} does not build; building patch by patch to name the one at fault",
+                names[all]
+            );
             self.with.line(&line);
         }
         for (applied, name) in names.iter().enumerate().take(all).skip(1) {

@@ -28,8 +28,8 @@ use tramplab_suite::{Suite, plan};
 /// A series to measure, and how.
 #[derive(Clone, Default)]
 pub struct SeriesOptions {
-    /// An mbox, a maildir, a folder of patches, a quilt series, commits BASE..HEAD, a message-id, or a
-    /// name in kernels/patches/.
+    /// An mbox, a maildir, a folder of patches, a quilt series, commits BASE..HEAD, a message-id,
+    /// or a name in kernels/patches/.
     pub series: Option<String>,
     /// Measure after each patch, not only after the last.
     pub each_patch: bool,
@@ -50,7 +50,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Tests of the suite that no tree has. Empty while a kernel does not build: its tree may have them.
+    /// Tests of the suite that no tree has. Empty while a kernel does not build: its tree may have
+    /// them.
     pub fn unknown_tests(&self, suite: &Suite) -> Vec<Test> {
         if self.kernels.iter().any(|kernel| kernel.facts.image_sha256.is_none()) {
             return Vec::new();
@@ -68,7 +69,8 @@ pub struct Ready {
     pub image: Option<Image>,
     /// The tests of its tree, where the suite runs some.
     pub selftests: Option<Selftests>,
-    /// The kernel's name without the series; none of a placebo, whose numbers are judged by nothing.
+    /// The kernel's name without the series; none of a placebo, whose numbers are judged by
+    /// nothing.
     pub budgets_of: Option<String>,
     pub build: Option<BuildCell>,
 }
@@ -90,8 +92,11 @@ pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
         return Ok(own.or_else(|| found.first().cloned()).into_iter().collect());
     }
     let asked = arches.iter().map(|&arch| {
-        let has = || found.iter().map(|manifest| manifest.arch.name()).collect::<Vec<_>>().join(", ");
-        on(arch).ok_or_else(|| Error::Usage(format!("kernel {name} is not for {arch}, but for: {}", has())))
+        let has =
+            || found.iter().map(|manifest| manifest.arch.name()).collect::<Vec<_>>().join(", ");
+        on(arch).ok_or_else(|| {
+            Error::Usage(format!("kernel {name} is not for {arch}, but for: {}", has()))
+        })
     });
     asked.collect()
 }
@@ -206,7 +211,8 @@ mod tests {
 
     #[test]
     fn a_test_that_a_kernel_may_have_that_does_not_build_is_no_wrong_name() {
-        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - test_progs: { tests: [old, added] }\n";
+        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - test_progs: { tests: [old, \
+                    added] }\n";
         let suite: Suite = tramplab_host::config::parse(text, Path::new("t.yaml")).unwrap();
         let unknown = |head: Option<&[&str]>| -> Vec<String> {
             let kernels = vec![ready("a", Some(&["old"])), ready("a+s", head)];

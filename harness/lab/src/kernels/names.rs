@@ -32,7 +32,10 @@ pub(super) fn names(kernel: &str, series: Option<&Series>, each: bool) -> Vec<St
 }
 
 /// Jobs are named after the first kernel and the last.
-pub(super) fn put_before_the_head(kernels: &mut Vec<Ready>, placebos: impl IntoIterator<Item = Ready>) {
+pub(super) fn put_before_the_head(
+    kernels: &mut Vec<Ready>,
+    placebos: impl IntoIterator<Item = Ready>,
+) {
     let head = kernels.len() - 1;
     kernels.splice(head..head, placebos);
 }
@@ -64,7 +67,13 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
         source: String::new(),
         sha256: String::new(),
     };
-    Ready { facts, image: Some(image), selftests: None, budgets_of: Some(manifest.name.clone()), build: None }
+    Ready {
+        facts,
+        image: Some(image),
+        selftests: None,
+        budgets_of: Some(manifest.name.clone()),
+        build: None,
+    }
 }
 
 /// The files of tests of `test_progs` that a series adds or changes.
@@ -83,13 +92,20 @@ pub(super) fn patches_in(series: &Series, applied: usize) -> usize {
     if series.reverse { series.patches.len() - applied } else { applied }
 }
 
-pub(super) fn step(series: &Series, applied: usize, names: &[String], made: &BTreeMap<usize, Ready>) -> Step {
+pub(super) fn step(
+    series: &Series,
+    applied: usize,
+    names: &[String],
+    made: &BTreeMap<usize, Ready>,
+) -> Step {
     let patches = patches_in(series, applied);
     let subject = patches.checked_sub(1).map(|last| series.patches[last].subject.clone());
-    let built = match made.get(&applied).and_then(|ready| ready.build.as_ref()).map(|build| &build.outcome) {
-        Some(Outcome::Error { message, .. }) => Built::Failed { message: message.clone() },
-        Some(_) => Built::Yes,
-        None => Built::NotReached,
-    };
+    let built =
+        match made.get(&applied).and_then(|ready| ready.build.as_ref()).map(|build| &build.outcome)
+        {
+            Some(Outcome::Error { message, .. }) => Built::Failed { message: message.clone() },
+            Some(_) => Built::Yes,
+            None => Built::NotReached,
+        };
     Step { kernel: names[applied].clone(), patches: patches as u32, subject, built }
 }

@@ -72,7 +72,8 @@ impl Preparing<'_> {
                         self.build(manifest, recipe, Change::Series(series), walk)?;
                     if kernels.iter().all(|kernel| kernel.image.is_some()) {
                         let placebos = self.placebos(manifest, recipe)?;
-                        series.placebos = placebos.iter().map(|ready| ready.facts.name.clone()).collect();
+                        series.placebos =
+                            placebos.iter().map(|ready| ready.facts.name.clone()).collect();
                         put_before_the_head(&mut kernels, placebos);
                     } else if self.placebos > 0 {
                         self.line("no placebos are built, as not every patch builds");
@@ -80,14 +81,17 @@ impl Preparing<'_> {
                     prepared.kernels.extend(kernels);
                     prepared.series.push(series);
                 }
-                (Source::Built(recipe), None) => prepared.kernels.push(self.built(manifest, recipe)?),
+                (Source::Built(recipe), None) => {
+                    prepared.kernels.push(self.built(manifest, recipe)?)
+                }
                 _ => prepared.kernels.push(self.fetched(manifest)?),
             }
         }
         let files = series.map(files_of_tests).unwrap_or_default();
         let built = prepared.kernels.iter().filter_map(|kernel| kernel.selftests.as_ref());
         let tests = built.flat_map(|selftests| &selftests.record.tests);
-        prepared.tests = tests.filter(|(_, file)| files.contains(*file)).map(|(test, _)| *test).collect();
+        prepared.tests =
+            tests.filter(|(_, file)| files.contains(*file)).map(|(test, _)| *test).collect();
         Ok(prepared)
     }
 
@@ -109,7 +113,8 @@ impl Preparing<'_> {
         for manifest in &wanted.manifests {
             if is_built(manifest) {
                 let names = names(&manifest.name, wanted.series.as_ref(), self.each_patch);
-                let mut kernels: Vec<Ready> = names.into_iter().map(|name| unbuilt(manifest, name)).collect();
+                let mut kernels: Vec<Ready> =
+                    names.into_iter().map(|name| unbuilt(manifest, name)).collect();
                 let placebos = (1..=self.placebos).map(|number| Ready {
                     budgets_of: None,
                     ..unbuilt(manifest, placebo_name(manifest, number))
@@ -121,7 +126,9 @@ impl Preparing<'_> {
             }
         }
         let files = wanted.series.as_ref().map(files_of_tests).unwrap_or_default();
-        if self.suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty()) && !files.is_empty() {
+        if self.suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty())
+            && !files.is_empty()
+        {
             self.line("tests that the series adds are known once it is built: they are not named");
         }
         Ok(prepared)
@@ -152,7 +159,8 @@ impl Preparing<'_> {
         })
     }
 
-    /// Kernels of a series, made by `run` in the order it likes: each has so many of the patches in.
+    /// Kernels of a series, made by `run` in the order it likes: each has so many of the patches
+    /// in.
     pub fn with_patches<T>(
         &self,
         manifest: &Manifest,
@@ -191,7 +199,8 @@ impl Preparing<'_> {
         {
             if commits.is_some() {
                 // A branch that was moved meanwhile.
-                let message = format!("the series goes onto {wanted}, and {} is {commit} now", manifest.name);
+                let message =
+                    format!("the series goes onto {wanted}, and {} is {commit} now", manifest.name);
                 return Err(Error::Usage(message));
             }
             let line = format!("warning: the series says it goes onto {wanted}; this is {commit}");
@@ -201,11 +210,13 @@ impl Preparing<'_> {
         let mechanisms = self.suite.mechanisms();
         let files = series.map(files_of_tests).unwrap_or_default();
         let wanted = self.suite.selftests(&files);
-        let uses = Uses { selftests: wanted.is_some(), virtme_ng: self.backend == Backend::VirtmeNg };
+        let uses =
+            Uses { selftests: wanted.is_some(), virtme_ng: self.backend == Backend::VirtmeNg };
         if !files.is_empty() && wanted.as_ref().is_none_or(|wanted| wanted.files.is_empty()) {
             let files = files.into_iter().collect::<Vec<_>>().join(", ");
             self.line(&format!(
-                "warning: the series changes tests of test_progs ({files}), and no test_progs group of the suite runs them"
+                "warning: the series changes tests of test_progs ({files}), and no test_progs \
+                 group of the suite runs them"
             ));
         }
         let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, uses, &recipe.config)
@@ -256,7 +267,8 @@ impl Preparing<'_> {
         let probed = Confinement::probe();
         if let Err(reason) = &probed {
             self.line(&format!(
-                "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs with your rights ({reason})"
+                "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs \
+                 with your rights ({reason})"
             ));
         }
         probed.ok()

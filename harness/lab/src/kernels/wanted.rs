@@ -31,17 +31,24 @@ pub struct Wanted {
 
 impl Wanted {
     /// `named` replaces the suite's own kernels, `arches` the host's own architecture.
-    pub fn new(named: &[String], arches: &[Arch], args: &SeriesOptions, suite: &Suite) -> Result<Wanted> {
+    pub fn new(
+        named: &[String],
+        arches: &[Arch],
+        args: &SeriesOptions,
+        suite: &Suite,
+    ) -> Result<Wanted> {
         let Some(spec) = &args.series else {
             let names = if named.is_empty() { &suite.kernels } else { named };
-            let manifests = names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
+            let manifests =
+                names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
             let selftests = suite.selftests(&BTreeSet::new());
             return Ok(Wanted { manifests: manifests.concat(), series: None, selftests });
         };
         let folder = repository().join("kernels/patches");
         let range = Range::parse(spec, &folder);
         let series = if range.is_none() { Some(series::load(spec, &folder)?) } else { None };
-        let shipped = series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
+        let shipped =
+            series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
         let name = match (named, &shipped, &suite.kernels[..]) {
             ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
             _ => {
@@ -52,7 +59,8 @@ impl Wanted {
         let mut manifests = find(name, arches)?;
         if !manifests.iter().all(is_built) {
             let message = format!(
-                "kernel {name} is prebuilt, and a series needs one that is built from sources: give --kernel \
+                "kernel {name} is prebuilt, and a series needs one that is built from sources: \
+                 give --kernel \
                  6.12-source, a folder of sources, or git:REPOSITORY#REF"
             );
             return Err(Error::Usage(message));
@@ -88,7 +96,12 @@ impl Wanted {
 
     /// Each once.
     pub fn arches(&self) -> Vec<Arch> {
-        self.manifests.iter().map(|manifest| manifest.arch).collect::<BTreeSet<_>>().into_iter().collect()
+        self.manifests
+            .iter()
+            .map(|manifest| manifest.arch)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     }
 }
 
@@ -107,9 +120,12 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
             Tree::Folder(path) => {
                 let series = range.read(path, None)?;
                 let repository = path.to_str().map(str::to_owned);
-                let (Some(repository), Some(reference)) = (repository, series.base_commit.clone()) else {
-                    let message =
-                        format!("{} is no path in UTF-8: it cannot be named in a report", path.display());
+                let (Some(repository), Some(reference)) = (repository, series.base_commit.clone())
+                else {
+                    let message = format!(
+                        "{} is no path in UTF-8: it cannot be named in a report",
+                        path.display()
+                    );
                     return Err(Error::Usage(message));
                 };
                 recipe.tree = Tree::Git { repository, reference };
@@ -117,7 +133,8 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
             }
             _ => {
                 let message = format!(
-                    "{range} are commits, and kernel {name} comes from no git repository on this machine: expected \
+                    "{range} are commits, and kernel {name} comes from no git repository on this \
+                     machine: expected \
                      --kernel git:REPOSITORY#BASE"
                 );
                 return Err(Error::Usage(message));

@@ -109,10 +109,15 @@ impl Metric {
         let number = match words[at + 1..] {
             [last] => match phase(last) {
                 Some(phase) => Number::Time(phase),
-                None => Number::Instructions { phase: profile::Phase::Attach, whose: last.parse().ok()? },
+                None => Number::Instructions {
+                    phase: profile::Phase::Attach,
+                    whose: last.parse().ok()?,
+                },
             },
             [first, "exact"] => Number::ExactTime(phase(first)?),
-            [first, last] => Number::Instructions { phase: first.parse().ok()?, whose: last.parse().ok()? },
+            [first, last] => {
+                Number::Instructions { phase: first.parse().ok()?, whose: last.parse().ok()? }
+            }
             _ => return None,
         };
         Some(Metric { test, number })
@@ -205,7 +210,11 @@ impl Attach {
     pub fn stopped(&self) -> Option<message::Stopped> {
         let exact = self.exact.iter().filter(|_| self.boots.is_empty());
         // The boot that came least far.
-        self.boots.iter().chain(exact).filter_map(|boot| boot.stopped).min_by_key(|stopped| stopped.attached)
+        self.boots
+            .iter()
+            .chain(exact)
+            .filter_map(|boot| boot.stopped)
+            .min_by_key(|stopped| stopped.attached)
     }
 
     /// Rounds of the free clock; if there are none, of the exact clock.

@@ -69,9 +69,9 @@ pub struct Row {
 
 impl Row {
     pub fn all() -> impl Iterator<Item = Row> {
-        Mechanism::ALL
-            .into_iter()
-            .flat_map(|mechanism| mechanism.points().iter().map(move |&point| Row { mechanism, point }))
+        Mechanism::ALL.into_iter().flat_map(|mechanism| {
+            mechanism.points().iter().map(move |&point| Row { mechanism, point })
+        })
     }
 }
 

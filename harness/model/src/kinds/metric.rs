@@ -47,7 +47,10 @@ impl Metric {
         match self {
             Metric::Attach(metric) => metric.is_time(),
             Metric::Bench(_) => true,
-            Metric::LbrWaste(_) | Metric::Trigger(_) | Metric::TestProgs(_) | Metric::Kselftest(_) => false,
+            Metric::LbrWaste(_)
+            | Metric::Trigger(_)
+            | Metric::TestProgs(_)
+            | Metric::Kselftest(_) => false,
         }
     }
 
@@ -97,8 +100,12 @@ impl Metric {
             Kind::Attach => Metric::Attach(attach::Metric::parse(rest)?),
             Kind::Trigger => Metric::Trigger(trigger::Metric::parse(rest)?),
             Kind::Bench => Metric::Bench(bench::Test::parse(rest.strip_suffix(".rate")?)?),
-            Kind::TestProgs => Metric::TestProgs(test_progs::Test::parse(rest.strip_suffix(".result")?)?),
-            Kind::Kselftest => Metric::Kselftest(kselftest::Test::parse(rest.strip_suffix(".result")?)?),
+            Kind::TestProgs => {
+                Metric::TestProgs(test_progs::Test::parse(rest.strip_suffix(".result")?)?)
+            }
+            Kind::Kselftest => {
+                Metric::Kselftest(kselftest::Test::parse(rest.strip_suffix(".result")?)?)
+            }
             Kind::Build | Kind::Boot | Kind::Fault => return None,
         })
     }
@@ -141,7 +148,8 @@ impl FromStr for Metric {
     type Err = UnknownMetric;
 
     fn from_str(name: &str) -> Result<Metric, UnknownMetric> {
-        let found = name.split_once('.').and_then(|(kind, rest)| Metric::parse(kind.parse().ok()?, rest));
+        let found =
+            name.split_once('.').and_then(|(kind, rest)| Metric::parse(kind.parse().ok()?, rest));
         found.ok_or_else(|| UnknownMetric { name: name.to_owned(), near: nearest(name) })
     }
 }
@@ -172,8 +180,9 @@ fn nearest(name: &str) -> Option<String> {
     let distance = |known: &str| strsim::damerau_levenshtein(&name, &plain(known));
     let known = wasted.chain(costs).map(|metric| metric.to_string());
     // A mechanism that has two rows may have been named as if it had one.
-    let near =
-        known.map(|known| (distance(&known).min(distance(&known.replace("_entry", ""))), known)).min()?;
+    let near = known
+        .map(|known| (distance(&known).min(distance(&known.replace("_entry", ""))), known))
+        .min()?;
     (near.0 <= SLIP).then_some(near.1)
 }
 
@@ -202,9 +211,11 @@ mod tests {
         let mut metrics: Vec<Metric> = lbr_waste::Metric::all().map(Metric::LbrWaste).collect();
         for functions in [count(1000), Functions::All] {
             metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::Time(phase))));
-            metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::ExactTime(phase))));
+            metrics
+                .extend(Phase::ALL.map(|phase| attach_metric(functions, Number::ExactTime(phase))));
             for phase in profile::Phase::ALL {
-                let counted = |whose| attach_metric(functions, Number::Instructions { phase, whose });
+                let counted =
+                    |whose| attach_metric(functions, Number::Instructions { phase, whose });
                 metrics.extend(Whose::ALL.map(counted));
             }
         }
@@ -269,7 +280,9 @@ mod tests {
         ] {
             let text = slip.parse::<Metric>().unwrap_err().to_string();
             match meant {
-                Some(meant) => assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}"),
+                Some(meant) => {
+                    assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}")
+                }
                 None => assert!(!text.contains("did you mean"), "{text}"),
             }
         }

@@ -22,7 +22,9 @@ use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArra
 use tramplab_protocol::Mechanism;
 
 /// A test: its kind with the parameters that are in its name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumDiscriminants)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumDiscriminants,
+)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[strum_discriminants(name(Kind), doc = "A test without its parameters.")]
 #[strum_discriminants(derive(EnumCount, EnumString, IntoStaticStr, VariantArray))]
@@ -71,7 +73,12 @@ impl Test {
     pub fn is_of_the_tree(&self) -> bool {
         match self.kind() {
             Kind::Bench | Kind::TestProgs | Kind::Kselftest => true,
-            Kind::LbrWaste | Kind::Attach | Kind::Trigger | Kind::Build | Kind::Boot | Kind::Fault => false,
+            Kind::LbrWaste
+            | Kind::Attach
+            | Kind::Trigger
+            | Kind::Build
+            | Kind::Boot
+            | Kind::Fault => false,
         }
     }
 

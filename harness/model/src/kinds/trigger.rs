@@ -64,9 +64,9 @@ impl Metric {
     /// All metrics of tests with nothing attached beside.
     pub fn all_alone() -> impl Iterator<Item = Metric> {
         let alone = |mechanism| Test { mechanism, beside: BesideSet::default() };
-        Mechanism::ALL
-            .into_iter()
-            .flat_map(move |mechanism| Cost::ALL.map(|cost| Metric { test: alone(mechanism), cost }))
+        Mechanism::ALL.into_iter().flat_map(move |mechanism| {
+            Cost::ALL.map(|cost| Metric { test: alone(mechanism), cost })
+        })
     }
 
     pub fn parse(name: &str) -> Option<Metric> {

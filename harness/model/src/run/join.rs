@@ -13,12 +13,14 @@ pub struct Apart {
     why: String,
 }
 
-/// All as one; the first says where and since when. A cell that a shard says is measured, and that none has, is an error.
-/// None of no runs. What a rest measured again is to be [`superseded`] in the others.
+/// All as one; the first says where and since when. A cell that a shard says is measured, and that
+/// none has, is an error. None of no runs. What a rest measured again is to be [`superseded`] in
+/// the others.
 pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     // Of one that was put together itself, what it lacks is lacking still.
-    let lacks =
-        |run: &Run| run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()));
+    let lacks = |run: &Run| {
+        run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()))
+    };
     let expected = expected + runs.iter().map(lacks).sum::<usize>();
     let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
     // Of these nobody knows what they lack.
@@ -44,7 +46,8 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
         // What one did not come to, others have.
         (all.interrupted, all.finished) = (false, last);
     }
-    let lost: Vec<Cell> = planned.iter().filter(|id| !seen.contains(&id.name())).map(missing).collect();
+    let lost: Vec<Cell> =
+        planned.iter().filter(|id| !seen.contains(&id.name())).map(missing).collect();
     all.cells.extend(lost);
     // As one run would have them; builds, which no plan has, come first.
     all.cells.sort_by_key(|cell| planned.iter().position(|id| *id == cell.id));
@@ -52,8 +55,8 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     Ok(Some(all))
 }
 
-/// Takes from interrupted runs the cells that their rest, or the rest of that, measured again: of kernels that are compared all are measured in
-/// one run, also where one of them had ended.
+/// Takes from interrupted runs the cells that their rest, or the rest of that, measured again: of
+/// kernels that are compared all are measured in one run, also where one of them had ended.
 pub fn superseded(runs: &mut [Run]) {
     let again: Vec<Vec<CellId>> =
         runs.iter().map(|run| run.cells.iter().map(|cell| cell.id.clone()).collect()).collect();
@@ -62,9 +65,13 @@ pub fn superseded(runs: &mut [Run]) {
         // No further than there are runs: who edits them may have them go round.
         for _step in 0..runs.len() {
             let of = runs[place].rest_of.clone();
-            let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else { break };
+            let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else {
+                break;
+            };
             if before != rest {
-                runs[before].cells.retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
+                runs[before]
+                    .cells
+                    .retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
             }
             place = before;
         }
@@ -95,15 +102,20 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
     if let Some(why) = unlike(all, run) {
         return Some(why);
     }
-    // What is exact is the same each time, and so is a skip, and a kernel that was built.
-    // Each shard finds out by itself that a kernel does not boot; an address or a second in what it says is another each time.
-    let is_dead = |cell: &Cell| cell.id.test == Test::Boot && matches!(cell.outcome, Outcome::Error { .. });
+    // What is exact is the same each time, and so is a skip, and a kernel that was built. Each
+    // shard finds out by itself that a kernel does not boot; an address or a second in what it says
+    // is another each time.
+    let is_dead =
+        |cell: &Cell| cell.id.test == Test::Boot && matches!(cell.outcome, Outcome::Error { .. });
     let same = |a: &Cell, b: &Cell| {
         (a.outcome == b.outcome && a.measurement == b.measurement) || (is_dead(a) && is_dead(b))
     };
     let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
     let twice = run.cells.iter().find(differs)?;
-    Some(format!("{} is in both, and not the same: what is measured is taken from one run", twice.id.name()))
+    Some(format!(
+        "{} is in both, and not the same: what is measured is taken from one run",
+        twice.id.name()
+    ))
 }
 
 /// What two runs differ in that no cell names, if in something.
@@ -112,9 +124,12 @@ pub fn unlike(all: &Run, run: &Run) -> Option<String> {
         return Some("they are of different suites".to_owned());
     }
     let plugin = |run: &Run| run.machines.first().and_then(|machine| machine.plugin_sha256.clone());
-    let is_other = |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
+    let is_other =
+        |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
     if plugin(run) != plugin(all) || run.machines.iter().any(is_other) {
-        return Some("they measured in different machines, or with another agent or plugin".to_owned());
+        return Some(
+            "they measured in different machines, or with another agent or plugin".to_owned(),
+        );
     }
     let is_other = |kernel: &&Kernel| {
         let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
@@ -129,7 +144,18 @@ fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
 }
 
 fn add(all: &mut Run, run: Run) {
-    let Run { machines, kernels, series, cells, interrupted, missing, started, finished, notes, .. } = run;
+    let Run {
+        machines,
+        kernels,
+        series,
+        cells,
+        interrupted,
+        missing,
+        started,
+        finished,
+        notes,
+        ..
+    } = run;
     for machine in machines {
         if all.machine(machine.arch).is_none() {
             all.machines.push(machine);
@@ -222,9 +248,14 @@ mod tests {
             assert_eq!(cell.id, known.id);
             match &cell.outcome {
                 Outcome::Error { kind: ErrorKind::Harness, message } => {
-                    assert!(index % 3 == 1 && message.contains("did not report"), "{index}: {message}");
+                    assert!(
+                        index % 3 == 1 && message.contains("did not report"),
+                        "{index}: {message}"
+                    );
                 }
-                outcome => assert!(index % 3 != 1 && *outcome == known.outcome, "{index}: {outcome:?}"),
+                outcome => {
+                    assert!(index % 3 != 1 && *outcome == known.outcome, "{index}: {outcome:?}")
+                }
             }
         }
     }
@@ -286,9 +317,15 @@ mod tests {
             "{error}"
         );
         // Also as a part of another.
-        let both = Run { id: "both".to_owned(), ..join(vec![shard(0, 2), shard(1, 2)], 2).unwrap().unwrap() };
+        let both = Run {
+            id: "both".to_owned(),
+            ..join(vec![shard(0, 2), shard(1, 2)], 2).unwrap().unwrap()
+        };
         let error = join(vec![both, shard(1, 2)], 2).unwrap_err().to_string();
-        assert!(error.contains("both and shard-1 do not go together: the run shard-1 is in both"), "{error}");
+        assert!(
+            error.contains("both and shard-1 do not go together: the run shard-1 is in both"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -302,7 +339,8 @@ mod tests {
                 run.cells.push(Cell { outcome, ..shard(0, 2).cells[0].clone() });
             }),
             ("a kernel of one name is not the same in both: 7.2 for x86_64", |run| {
-                let kernel = run.kernels.iter_mut().find(|kernel| kernel.arch == Arch::X86_64).unwrap();
+                let kernel =
+                    run.kernels.iter_mut().find(|kernel| kernel.arch == Arch::X86_64).unwrap();
                 kernel.image_sha256 = None;
             }),
         ];
@@ -311,7 +349,8 @@ mod tests {
             change(&mut second);
             let error = join(vec![first, second], 2).unwrap_err().to_string();
             assert!(
-                error.contains(words) && error.starts_with("shard-0 and shard-1 do not go together: "),
+                error.contains(words)
+                    && error.starts_with("shard-0 and shard-1 do not go together: "),
                 "{error}"
             );
         }
@@ -328,7 +367,10 @@ mod tests {
         }
         let all = join(shards.to_vec(), 2).unwrap().unwrap();
         let boots: Vec<_> = all.cells.iter().filter(|cell| cell.id == id).collect();
-        assert!(boots.len() == 1 && boots[0].outcome.reason().unwrap().contains("ffff1"), "{boots:?}");
+        assert!(
+            boots.len() == 1 && boots[0].outcome.reason().unwrap().contains("ffff1"),
+            "{boots:?}"
+        );
     }
 
     #[test]
@@ -336,10 +378,12 @@ mod tests {
         let all = whole();
         let again = all.cells[1].id.clone();
         let part = |id: &str, of: Option<&str>| {
-            let cells = all.cells.iter().filter(|cell| cell.id == again || of.is_none()).cloned().collect();
+            let cells =
+                all.cells.iter().filter(|cell| cell.id == again || of.is_none()).cloned().collect();
             Run { id: id.to_owned(), rest_of: of.map(str::to_owned), cells, ..whole() }
         };
-        let mut runs = [part("first", None), part("second", Some("first")), part("third", Some("second"))];
+        let mut runs =
+            [part("first", None), part("second", Some("first")), part("third", Some("second"))];
         // Interrupted before it came to it.
         runs[1].cells.clear();
         superseded(&mut runs);

@@ -2,7 +2,8 @@
 //! Older schemas of `run.json` and `cell.json`, brought to the present one in memory. Pure.
 //!
 //! A step renames and moves what was recorded. It never makes up what was not: that stays absent,
-//! and the type says so (`Option`, an empty list). `docs/run-json.md` has the rule for a new schema.
+//! and the type says so (`Option`, an empty list). `docs/run-json.md` has the rule for a new
+//! schema.
 
 use super::SCHEMA;
 use serde_json::{Map, Value, json};
@@ -81,7 +82,8 @@ fn with_digest_of_functions(cell: &mut Object) {
         if let Some(names) = boot.get("functions").and_then(Value::as_array) {
             let list: String =
                 names.iter().filter_map(Value::as_str).map(|name| format!("{name}\n")).collect();
-            let digest: String = Sha256::digest(&list).iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest: String =
+                Sha256::digest(&list).iter().map(|byte| format!("{byte:02x}")).collect();
             let count = names.len();
             boot.insert("functions".to_owned(), count.into());
             boot.insert("list_sha256".to_owned(), digest.into());
@@ -106,7 +108,8 @@ fn by_architecture(run: &mut Object) {
         of_all.insert("arch".to_owned(), arch.as_str().into());
         Value::from(of_all)
     };
-    let qemu = run.get_mut("host").and_then(Value::as_object_mut).and_then(|host| host.remove("qemu"));
+    let qemu =
+        run.get_mut("host").and_then(Value::as_object_mut).and_then(|host| host.remove("qemu"));
     let taken = [run.remove("machine"), run.remove("tools")];
     let machines = match taken {
         [Some(Value::Object(mut machine)), Some(Value::Object(tools))] => {
@@ -124,7 +127,9 @@ fn by_architecture(run: &mut Object) {
     };
     run.insert("machines".to_owned(), machines.into());
     let series = match run.remove("series") {
-        Some(Value::Object(series)) => arches.iter().map(|arch| with_arch(series.clone(), arch)).collect(),
+        Some(Value::Object(series)) => {
+            arches.iter().map(|arch| with_arch(series.clone(), arch)).collect()
+        }
         _ => Vec::new(),
     };
     run.insert("series".to_owned(), series.into());
@@ -144,7 +149,8 @@ fn without_unsized_profiles(cell: &mut Object) {
     });
     let reasons = attach.entry("unexplained").or_insert_with(|| json!([]));
     if let Some(reasons) = reasons.as_array_mut().filter(|_| dropped > 0) {
-        reasons.push(format!("{dropped} profiles do not say of how many functions they are").into());
+        reasons
+            .push(format!("{dropped} profiles do not say of how many functions they are").into());
     }
 }
 

@@ -11,7 +11,8 @@ pub use crate::{
         attach::{Attach, AttachBoot},
         bench::{Bench, BenchBoot},
         lbr_waste::{
-            BranchSource, CapturePoint, Delivered, LbrWaste, NamedRecord, Row, UnknownRow, WasteCount,
+            BranchSource, CapturePoint, Delivered, LbrWaste, NamedRecord, Row, UnknownRow,
+            WasteCount,
         },
         trigger::{Trigger, TriggerCost, TriggerPart, TriggerRecord},
     },
@@ -152,7 +153,8 @@ impl Run {
     /// is no pass.
     pub fn interruption(&self) -> Option<String> {
         let missing = self.missing.len();
-        let selected = missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
+        let selected =
+            missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
         let how = self.how_it_ended();
         self.interrupted.then(|| match missing {
             // Between two cells, while it was begun or ended; or in a file of before there was
@@ -307,7 +309,9 @@ impl Series {
 }
 
 /// What a guest's clock counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
     /// The host's time.
@@ -357,7 +361,8 @@ impl Arch {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown architecture `{0}`, expected one of: {names}", names = Arch::ALL.map(Arch::name).join(", "))]
+#[error("unknown architecture `{0}`, expected one of: \
+         {names}", names = Arch::ALL.map(Arch::name).join(", "))]
 pub struct UnknownArch(String);
 
 impl UnknownArch {
@@ -366,7 +371,9 @@ impl UnknownArch {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum Accel {
@@ -382,7 +389,18 @@ impl Accel {
 
 /// What starts the guests and gives them a root.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]

@@ -5,15 +5,16 @@ use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// `trig-kprobe-multi`, `fentry_test`: letters, digits, `_` and `-`, so that it can be a file's name, a word of a command line
-/// and a part of a metric's name.
+/// `trig-kprobe-multi`, `fentry_test`: letters, digits, `_` and `-`, so that it can be a file's
+/// name, a word of a command line and a part of a metric's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(ArrayString<48>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no name of a test: expected up to 48 letters, digits, `_` and `-`, as in fentry_test or trig-fentry"
+    "`{0}` is no name of a test: expected up to 48 letters, digits, `_` and `-`, as in fentry_test \
+     or trig-fentry"
 )]
 pub struct NotAName(String);
 
@@ -28,7 +29,8 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Name, NotAName> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        let plain = text.chars().all(is_plain) && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        let plain =
+            text.chars().all(is_plain) && text.starts_with(|c: char| c.is_ascii_alphanumeric());
         match ArrayString::from(text) {
             Ok(name) if plain => Ok(Name(name)),
             _ => Err(NotAName(text.chars().take(80).collect())),
@@ -62,14 +64,16 @@ impl fmt::Debug for Name {
     }
 }
 
-/// `perf_events/remove_on_exec`: a program of a folder of `tools/testing/selftests`, which may lie deeper.
+/// `perf_events/remove_on_exec`: a program of a folder of `tools/testing/selftests`, which may lie
+/// deeper.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Program(ArrayString<60>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no program of a folder of tools/testing/selftests: expected FOLDER/PROGRAM, as in perf_events/remove_on_exec"
+    "`{0}` is no program of a folder of tools/testing/selftests: expected FOLDER/PROGRAM, as in \
+     perf_events/remove_on_exec"
 )]
 pub struct NotAProgram(String);
 

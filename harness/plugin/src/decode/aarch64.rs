@@ -13,8 +13,12 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
     let target = |low: u32, bits: u32| address.wrapping_add_signed(offset(word, low, bits));
     let indirect = |kind| Tail::Indirect { kind };
     match word {
-        _ if is(0xfc00_0000, 0x1400_0000) => Tail::Direct { kind: Kind::Jump, target: target(0, 26) },
-        _ if is(0xfc00_0000, 0x9400_0000) => Tail::Direct { kind: Kind::Call, target: target(0, 26) },
+        _ if is(0xfc00_0000, 0x1400_0000) => {
+            Tail::Direct { kind: Kind::Jump, target: target(0, 26) }
+        }
+        _ if is(0xfc00_0000, 0x9400_0000) => {
+            Tail::Direct { kind: Kind::Call, target: target(0, 26) }
+        }
         // B.cond and BC.cond, CBZ and CBNZ, TBZ and TBNZ.
         _ if is(0xff00_0000, 0x5400_0000) || is(0x7e00_0000, 0x3400_0000) => {
             Tail::Cond { target: target(5, 19) }
@@ -32,7 +36,9 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
         },
         _ if is(0xffe0_001f, 0xd400_0001) => indirect(Kind::Syscall),
         // HVC and SMC return behind themselves: QEMU is the firmware.
-        _ if is(0xffe0_001f, 0xd400_0002) || is(0xffe0_001f, 0xd400_0003) => Tail::Next { may_fault: true },
+        _ if is(0xffe0_001f, 0xd400_0002) || is(0xffe0_001f, 0xd400_0003) => {
+            Tail::Next { may_fault: true }
+        }
         // BRK, which kprobes use, like `int3` on x86.
         _ if is(0xffe0_001f, 0xd420_0000) => indirect(Kind::Int),
         // HLT and the like; UDF.
@@ -59,7 +65,8 @@ pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
     // One-source instructions: those that authenticate a pointer may raise an exception
     // (FEAT_FPACCOMBINE).
     let authenticates = is(0xffff_0000, 0xdac1_0000);
-    let branches = is(0x7c00_0000, 0x1400_0000) || matches!(tail(instruction, 0), Tail::Cond { .. });
+    let branches =
+        is(0x7c00_0000, 0x1400_0000) || matches!(tail(instruction, 0), Tail::Cond { .. });
     // LDP and STP of 32 and 64 bits; LDR and STR of any size with an immediate offset, except the
     // unprivileged. The base is register 31.
     let loads_or_stores = is(0x7e00_0000, 0x2800_0000)

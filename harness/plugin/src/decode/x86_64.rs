@@ -3,7 +3,8 @@
 
 use crate::flow::Tail;
 use iced_x86::{
-    ConditionCode, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind, Register,
+    ConditionCode, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
 };
 use tramplab_protocol::trace::Kind;
 
@@ -22,7 +23,9 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
             _ => Tail::Next { may_fault: true },
         },
         FlowControl::Return => match decoded.mnemonic() {
-            Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => Tail::Indirect { kind: Kind::Iret },
+            Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => {
+                Tail::Indirect { kind: Kind::Iret }
+            }
             Mnemonic::Sysret | Mnemonic::Sysretq | Mnemonic::Sysexit | Mnemonic::Sysexitq => {
                 Tail::Indirect { kind: Kind::Sysret }
             }
@@ -31,9 +34,11 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
         FlowControl::Interrupt => Tail::Indirect { kind: Kind::Int },
         FlowControl::Exception => Tail::Trap,
         FlowControl::Next | FlowControl::XbeginXabortXend => {
-            let accesses_memory = !InstructionInfoFactory::new().info(&decoded).used_memory().is_empty();
+            let accesses_memory =
+                !InstructionInfoFactory::new().info(&decoded).used_memory().is_empty();
             Tail::Next {
-                may_fault: accesses_memory || matches!(decoded.mnemonic(), Mnemonic::Div | Mnemonic::Idiv),
+                may_fault: accesses_memory
+                    || matches!(decoded.mnemonic(), Mnemonic::Div | Mnemonic::Idiv),
             }
         }
     }
@@ -54,9 +59,10 @@ pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
         (OpKind::Memory, Mnemonic::Lea | Mnemonic::Nop) => true,
         // `xchg` locks memory against other CPUs; the bit instructions can access any distance from
         // the address.
-        (OpKind::Memory, Mnemonic::Xchg | Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts) => {
-            false
-        }
+        (
+            OpKind::Memory,
+            Mnemonic::Xchg | Mnemonic::Bt | Mnemonic::Btc | Mnemonic::Btr | Mnemonic::Bts,
+        ) => false,
         (OpKind::Memory, _) => has_stack && is_on_stack,
         (OpKind::FarBranch16 | OpKind::FarBranch32, _) => false,
         _ => true,
@@ -74,9 +80,9 @@ fn uses_stack(mnemonic: Mnemonic) -> bool {
 
 fn computes(mnemonic: Mnemonic) -> bool {
     use Mnemonic::{
-        Adc, Add, And, Bsf, Bsr, Bswap, Bt, Btc, Btr, Bts, Cbw, Cdq, Cdqe, Cmp, Cqo, Cwde, Dec, Endbr64,
-        Imul, Inc, Jmp, Lea, Mov, Movsx, Movsxd, Movzx, Mul, Neg, Nop, Not, Or, Rcl, Rcr, Rol, Ror, Sar, Sbb,
-        Shl, Shld, Shr, Shrd, Sub, Test, Xchg, Xor,
+        Adc, Add, And, Bsf, Bsr, Bswap, Bt, Btc, Btr, Bts, Cbw, Cdq, Cdqe, Cmp, Cqo, Cwde, Dec,
+        Endbr64, Imul, Inc, Jmp, Lea, Mov, Movsx, Movsxd, Movzx, Mul, Neg, Nop, Not, Or, Rcl, Rcr,
+        Rol, Ror, Sar, Sbb, Shl, Shld, Shr, Shrd, Sub, Test, Xchg, Xor,
     };
     matches!(
         mnemonic,
@@ -229,7 +235,11 @@ mod tests {
             ("nothing that is known", &[0x06], NEVER),
         ];
         for &(name, bytes, expected) in cases {
-            assert_eq!([false, true].map(|has_stack| surely_completes(bytes, has_stack)), expected, "{name}");
+            assert_eq!(
+                [false, true].map(|has_stack| surely_completes(bytes, has_stack)),
+                expected,
+                "{name}"
+            );
         }
     }
 }

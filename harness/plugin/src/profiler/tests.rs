@@ -59,7 +59,13 @@ fn task(number: u32) -> Task {
 }
 
 fn setup() -> Setup {
-    Setup { switch_to: K + SWITCH, entry_start: K + ENTRY, entry_end: K + ENTRY + 0x1000, comm: 0, pid: 0 }
+    Setup {
+        switch_to: K + SWITCH,
+        entry_start: K + ENTRY,
+        entry_end: K + ENTRY + 0x1000,
+        comm: 0,
+        pid: 0,
+    }
 }
 
 fn feed<'a>(profiler: &mut Profiler<'a>, begun: &mut u64, steps: &'a [Step], parked: &mut Parking) {
@@ -184,7 +190,8 @@ fn follows_calls_and_interrupts() {
             ],
         ),
         (
-            "`fexit`: the function returns to the trampoline, which returns to the function's caller",
+            "`fexit`: the function returns to the trampoline, which returns to the function's \
+             caller",
             vec![
                 Whole(at(0x100, call(0x200))),
                 // The function's entry calls the trampoline, which calls the code after that entry.
@@ -195,10 +202,16 @@ fn follows_calls_and_interrupts() {
                 Whole(at(0x90c, RET)),
                 stop(0x10c),
             ],
-            &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/900 *1 900=3 90c=3", "?/200/900/20c *1 20c=3"],
+            &[
+                "? *0 100=3 10c=3",
+                "?/200 *1 200=3",
+                "?/200/900 *1 900=3 90c=3",
+                "?/200/900/20c *1 20c=3",
+            ],
         ),
         (
-            "kretprobe: the return address was replaced, and what runs there returns to the real caller",
+            "kretprobe: the return address was replaced, and what runs there returns to the real \
+             caller",
             vec![
                 Whole(at(0x100, call(0x200))),
                 Whole(at(0x200, RET)),
@@ -242,8 +255,14 @@ fn follows_calls_and_interrupts() {
             &["? *0 100=3 10c=3", "?/ie100 *1 e100=3"],
         ),
         (
-            "one right behind a return, inferred as the return's target; where that led to its own return tells",
-            vec![Whole(at(0x100, call(0x200))), Whole(at(0x200, RET)), Whole(at(V, IRET)), stop(0x10c)],
+            "one right behind a return, inferred as the return's target; where that led to its own \
+             return tells",
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, RET)),
+                Whole(at(V, IRET)),
+                stop(0x10c),
+            ],
             &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/ie100 *1 e100=3"],
         ),
         (
@@ -293,7 +312,12 @@ fn follows_calls_and_interrupts() {
                 Whole(at(0x20c, RET)),
                 stop(0x10c),
             ],
-            &["? *0 100=3 10c=3", "?/200 *1 200=3 20c=3", "?/200/ie100 *1 e100=3", "?/200/ie200 *1 e200=3"],
+            &[
+                "? *0 100=3 10c=3",
+                "?/200 *1 200=3 20c=3",
+                "?/200/ie100 *1 e100=3",
+                "?/200/ie200 *1 e200=3",
+            ],
         ),
         (
             "one right behind the end of one from user space, and of a system call",
@@ -320,12 +344,21 @@ fn follows_calls_and_interrupts() {
         ),
         (
             "a conditional, and an interrupt behind it",
-            vec![Whole(at(0x100, Tail::Cond { target: K + 0x300 })), Whole(at(V, IRET)), stop(0x300)],
+            vec![
+                Whole(at(0x100, Tail::Cond { target: K + 0x300 })),
+                Whole(at(V, IRET)),
+                stop(0x300),
+            ],
             &["? *0 100=3 300=3", "?/ie100 *1 e100=3"],
         ),
         (
             "one behind a call, before the function began",
-            vec![Whole(at(0x100, call(0x200))), Whole(at(V, IRET)), Whole(at(0x200, RET)), stop(0x10c)],
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(V, IRET)),
+                Whole(at(0x200, RET)),
+                stop(0x10c),
+            ],
             &["? *0 100=3 10c=3", "?/200 *1 200=3", "?/200/ie100 *1 e100=3"],
         ),
         (
@@ -364,7 +397,12 @@ fn follows_calls_and_interrupts() {
         ),
         (
             "a handler that does not go back by `iret` but returns to a caller of before",
-            vec![Whole(at(0x100, call(0x200))), Whole(at(0x200, NEXT)), Whole(at(V, RET)), stop(0x10c)],
+            vec![
+                Whole(at(0x100, call(0x200))),
+                Whole(at(0x200, NEXT)),
+                Whole(at(V, RET)),
+                stop(0x10c),
+            ],
             // Nothing returns past an interrupt: the code that follows belongs to it.
             &["? *0 100=3", "?/200 *1 200=3", "?/200/ie100 *1 10c=3 e100=3"],
         ),

@@ -71,7 +71,12 @@ fn records_flows() {
         ),
         (
             "notes nothing, interrupted behind it, after one left in its middle",
-            vec![Left(at(0x200, RET), 0x204), Whole(whole(0x208, NEXT)), Whole(at(V, IRET)), stop(0x214)],
+            vec![
+                Left(at(0x200, RET), 0x204),
+                Whole(whole(0x208, NEXT)),
+                Whole(at(V, IRET)),
+                stop(0x214),
+            ],
             vec![(0x214, V, Kind::Interrupt), (V + 8, 0x214, Kind::Iret)],
         ),
         (
@@ -135,12 +140,20 @@ fn records_flows() {
         (
             "interrupt after a call",
             vec![Whole(at(0x100, CALL)), Whole(at(V, IRET)), stop(0x200)],
-            vec![(0x108, 0x200, Kind::Call), (0x200, V, Kind::Interrupt), (V + 8, 0x200, Kind::Iret)],
+            vec![
+                (0x108, 0x200, Kind::Call),
+                (0x200, V, Kind::Interrupt),
+                (V + 8, 0x200, Kind::Iret),
+            ],
         ),
         (
             "interrupt after a conditional that was taken",
             vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), stop(0x200)],
-            vec![(0x108, 0x200, Kind::Cond), (0x200, V, Kind::Interrupt), (V + 8, 0x200, Kind::Iret)],
+            vec![
+                (0x108, 0x200, Kind::Cond),
+                (0x200, V, Kind::Interrupt),
+                (V + 8, 0x200, Kind::Iret),
+            ],
         ),
         (
             "interrupt after a conditional that was not",
@@ -228,7 +241,12 @@ fn counts_every_instruction_once() {
     let cases: Vec<(&str, Vec<Step>, &[u32])> = vec![
         (
             "what notes nothing is counted whole",
-            vec![Whole(whole(0x100, NEXT)), Whole(whole(0x10c, COND)), Whole(at(V, RET)), stop(0x300)],
+            vec![
+                Whole(whole(0x100, NEXT)),
+                Whole(whole(0x10c, COND)),
+                Whole(at(V, RET)),
+                stop(0x300),
+            ],
             &[6, 3],
         ),
         ("a branch ends its line", vec![Whole(at(0x100, CALL)), stop(0x200)], &[3]),

@@ -78,8 +78,11 @@ fn rejects_wrong_arguments(guest: Guest) {
 
 fn rejects_vcpus_that_cannot_be_told_apart(guest: Guest) {
     let machine = Machine::assemble(guest);
-    let option =
-        format!("{},dir={}", machine::from_env("TRAMPLAB_PLUGIN").display(), machine.path().display());
+    let option = format!(
+        "{},dir={}",
+        machine::from_env("TRAMPLAB_PLUGIN").display(),
+        machine.path().display()
+    );
     let shared = "several vCPUs share a thread";
     for (accel, arguments, words) in [
         ("tcg,thread=single", &["-smp", "2"][..], shared),
@@ -97,7 +100,8 @@ fn keeps_the_newest_in_a_small_ring(guest: Guest) {
     let machine = Machine::assemble(guest);
     let dir = machine.path().join("small");
     fs::create_dir(&dir).unwrap();
-    let option = format!("{},dir={},ring=5", machine::from_env("TRAMPLAB_PLUGIN").display(), dir.display());
+    let option =
+        format!("{},dir={},ring=5", machine::from_env("TRAMPLAB_PLUGIN").display(), dir.display());
     assert_eq!(machine.qemu("tcg", &["-plugin", &option]).status.code(), Some(1));
     let bytes = fs::read(file_name(&dir, 0)).unwrap();
     let trace = Trace::decode(&bytes).unwrap();

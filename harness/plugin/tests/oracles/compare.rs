@@ -4,7 +4,8 @@
 /// Returns the first difference, with its neighbours.
 pub fn difference<T: PartialEq + std::fmt::Debug>(expected: &[T], found: &[T]) -> Option<String> {
     let at = expected.iter().zip(found).position(|(e, f)| e != f);
-    let at = at.or_else(|| (expected.len() != found.len()).then(|| expected.len().min(found.len())))?;
+    let at =
+        at.or_else(|| (expected.len() != found.len()).then(|| expected.len().min(found.len())))?;
     let around = |list: &[T]| {
         let shown = at.saturating_sub(2).min(list.len())..list.len().min(at + 3);
         let lines = list[shown.clone()].iter().zip(shown);

@@ -54,7 +54,8 @@ fn records_agree_with_the_log(guest: Guest) {
     let machine = Machine::assemble(guest);
     let labels = labels(&machine.image);
     for (accel, arguments) in WAYS {
-        let (traces, events) = logged(&machine, arguments, |arguments| machine.record(accel, arguments));
+        let (traces, events) =
+            logged(&machine, arguments, |arguments| machine.record(accel, arguments));
         let windows = qemu_log::windows(&events, labels["armed"], labels["disarm"]);
         assert_eq!(windows.len(), traces.len());
         for (window, trace) in windows.iter().zip(&traces) {
@@ -72,7 +73,8 @@ fn counts_agree_with_the_log(guest: Guest) {
     let machine = Machine::assemble_with(guest, Magic::Profile);
     let labels = labels(&machine.image);
     for (accel, arguments) in WAYS {
-        let (profiles, events) = logged(&machine, arguments, |arguments| machine.profile(accel, arguments));
+        let (profiles, events) =
+            logged(&machine, arguments, |arguments| machine.profile(accel, arguments));
         // A window begins with the block after the one that arms.
         let first = if accel.contains("one-insn") { "arming" } else { "armed" };
         let windows = qemu_log::windows(&events, labels[first], labels["disarm"]);
@@ -83,8 +85,13 @@ fn counts_agree_with_the_log(guest: Guest) {
             assert_eq!(counted, qemu_log::instructions(window), "{accel} {arguments:?}");
             assert!(counted > 1000 && vcpu.cut == 0, "{vcpu:?}");
             // The image's names: they show that registers and memory were read.
-            let threads: Vec<_> = vcpu.threads.iter().map(|t| (&*t.command, t.pid, t.measured)).collect();
-            assert_eq!(threads, [("first", 11, true), ("second", 12, false)], "{accel} {arguments:?}");
+            let threads: Vec<_> =
+                vcpu.threads.iter().map(|t| (&*t.command, t.pid, t.measured)).collect();
+            assert_eq!(
+                threads,
+                [("first", 11, true), ("second", 12, false)],
+                "{accel} {arguments:?}"
+            );
             assert_eq!(counts.lost_switches, 0);
         }
     }

@@ -52,14 +52,17 @@ const X86_64: Architecture = Architecture {
     code: "0x100000..0x3fffff",
 };
 
-const X86_64_NEWER: Architecture = Architecture { qemu: "TRAMPLAB_QEMU_DELIVERING_X86_64", ..X86_64 };
+const X86_64_NEWER: Architecture =
+    Architecture { qemu: "TRAMPLAB_QEMU_DELIVERING_X86_64", ..X86_64 };
 
 const ARM64: Architecture = Architecture {
     source: "arm64/image.S",
     cross_compiler: Some("aarch64-linux-gnu-gcc"),
-    link: "-Wl,-Ttext=0x40200000,--section-start=.user=0x40400000,-Tdata=0x40600000,--build-id=none,-e,start",
+    link: "-Wl,-Ttext=0x40200000,--section-start=.user=0x40400000,-Tdata=0x40600000,\
+           --build-id=none,-e,start",
     qemu: "TRAMPLAB_QEMU_ARM64",
-    machine: "-M virt,gic-version=3 -cpu max,pauth-impdef=on -semihosting-config enable=on,target=native",
+    machine: "-M virt,gic-version=3 -cpu max,pauth-impdef=on -semihosting-config \
+              enable=on,target=native",
     code: "0x40200000..0x405fffff",
 };
 
@@ -96,7 +99,9 @@ pub struct Machine {
 }
 
 pub fn from_env(name: &str) -> PathBuf {
-    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
+    std::env::var_os(name)
+        .unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`"))
+        .into()
 }
 
 /// Assembles and links one freestanding source.
@@ -179,7 +184,8 @@ impl Machine {
         decode: fn(&[u8]) -> T,
     ) -> Vec<T> {
         let dir = tempfile::tempdir_in(self.path()).unwrap();
-        let plugin = format!("{},dir={}", from_env("TRAMPLAB_PLUGIN").display(), dir.path().display());
+        let plugin =
+            format!("{},dir={}", from_env("TRAMPLAB_PLUGIN").display(), dir.path().display());
         let mut all = vec!["-plugin", &plugin];
         all.extend(arguments);
         let output = self.qemu(accel, &all);

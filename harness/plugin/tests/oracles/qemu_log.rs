@@ -111,7 +111,10 @@ pub fn parse(guest: Guest, log: impl BufRead) -> Vec<Event> {
     let mut interrupts = Interrupts::of(guest);
     for line in log.lines() {
         let line = line.unwrap();
-        assert!(!line.starts_with("OBJD-T"), "this QEMU has no Capstone: its log lacks the disassembly");
+        assert!(
+            !line.starts_with("OBJD-T"),
+            "this QEMU has no Capstone: its log lacks the disassembly"
+        );
         if let Some((address, rest)) = line.split_once(":  ").filter(|_| line.starts_with("0x")) {
             match (reading.last_mut(), instruction(guest, rest)) {
                 (Some(Instruction { length: whole, .. }), (more, "")) => *whole += more,
@@ -167,7 +170,8 @@ pub fn windows(events: &[Event], armed: u64, disarm: u64) -> Vec<&[Event]> {
 }
 
 pub fn interrupts_of_devices(window: &[Event]) -> usize {
-    let device = |event: &&Event| matches!(event, Event::Interrupt(Interrupt { cause: Cause::Device, .. }));
+    let device =
+        |event: &&Event| matches!(event, Event::Interrupt(Interrupt { cause: Cause::Device, .. }));
     window.iter().filter(device).count()
 }
 
@@ -188,7 +192,8 @@ pub fn transfers(window: &[Event]) -> Vec<Transfer> {
 /// The number of instructions that began. A window ends with a whole block.
 pub fn instructions(window: &[Event]) -> u64 {
     let (transfers, rest) = transfers_and_rest(window);
-    transfers.iter().map(|transfer| u64::from(transfer.record.instructions)).sum::<u64>() + u64::from(rest)
+    transfers.iter().map(|transfer| u64::from(transfer.record.instructions)).sum::<u64>()
+        + u64::from(rest)
 }
 
 /// The transfers, and the number of instructions that began after the last one.
@@ -224,7 +229,8 @@ fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
         }));
         let last = block.last().unwrap();
         for (index, interrupt) in interrupts.iter().enumerate() {
-            let kind = if interrupt.cause == Cause::Instruction { Kind::Int } else { Kind::Interrupt };
+            let kind =
+                if interrupt.cause == Cause::Instruction { Kind::Int } else { Kind::Interrupt };
             let to = interrupts.get(index + 1).map_or(to, |next| next.at);
             let failed = interrupt.cause == Cause::Fault && interrupt.at == last.address;
             transfers.push(Transfer {
@@ -290,7 +296,9 @@ pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
             // An interrupt right after an indirect branch is taken for its target.
             (Some(last), _) if transfer.at_once && indirect(last.kind) => last.to = to,
             // A failed indirect branch is taken for a branch to the handler.
-            (_, Some(kind)) if indirect(kind) => records.push(Record { from, to, kind, instructions }),
+            (_, Some(kind)) if indirect(kind) => {
+                records.push(Record { from, to, kind, instructions })
+            }
             _ => records.push(transfer.record),
         }
     }

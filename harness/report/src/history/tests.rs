@@ -6,7 +6,8 @@ use crate::{terminal, tests::series};
 use tramplab_analysis::history::{Query, of};
 use tramplab_model::run::Run;
 
-const KERNELS: [&str; 3] = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
+const KERNELS: [&str; 3] =
+    ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
 
 fn commit_of(number: usize) -> String {
     format!("{number:08x}{:032x}", 0xc0ffee)
@@ -45,7 +46,9 @@ fn page(runs: &[Run]) -> String {
 #[test]
 fn tables_of_histories() {
     let all = runs(&[0, 0, 1, 2, 2, 1]);
-    insta::assert_snapshot!(terminal::table(&overview(&of(&all, None, &Query::default()).histories)));
+    insta::assert_snapshot!(terminal::table(&overview(
+        &of(&all, None, &Query::default()).histories
+    )));
     insta::assert_snapshot!("one_history", page(&all));
 }
 
@@ -68,7 +71,9 @@ fn tells_which_tools_changed() {
     all[3].machines = all[2].machines.clone();
     let text = page(&all);
     assert!(
-        text.contains("10.1.0") && text.contains("1, 2") && text.contains(" 2: they were recorded by"),
+        text.contains("10.1.0")
+            && text.contains("1, 2")
+            && text.contains(" 2: they were recorded by"),
         "{text}"
     );
 }

@@ -23,8 +23,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
         let fits = match word.as_str() {
             "title" | "description" | "examples" | "$defs" => true,
             "$ref" => {
-                let name =
-                    rule.as_str().and_then(|place| place.strip_prefix("#/$defs/")).expect("a local one");
+                let name = rule
+                    .as_str()
+                    .and_then(|place| place.strip_prefix("#/$defs/"))
+                    .expect("a local one");
                 check(root, &root["$defs"][name], value, at, errors);
                 true
             }
@@ -41,12 +43,13 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
             "enum" => rule.as_array().expect("a list").contains(value),
             "minimum" => value.as_f64() >= rule.as_f64(),
             "maximum" => value.as_f64() <= rule.as_f64(),
-            "maxLength" => {
-                value.as_str().is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap())
-            }
+            "maxLength" => value
+                .as_str()
+                .is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap()),
             "pattern" => {
                 // The schema writes a zero byte as `\0`.
-                let pattern = RegexBuilder::new(rule.as_str().unwrap()).octal(true).build().unwrap();
+                let pattern =
+                    RegexBuilder::new(rule.as_str().unwrap()).octal(true).build().unwrap();
                 value.as_str().is_none_or(|text| pattern.is_match(text))
             }
             "format" => value.as_str().is_none_or(|text| match rule.as_str().unwrap() {
@@ -56,12 +59,16 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
                     .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty()),
                 other => panic!("format {other}"),
             }),
-            "required" => {
-                rule.as_array().unwrap().iter().all(|key| value.get(key.as_str().unwrap()).is_some())
-            }
+            "required" => rule
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|key| value.get(key.as_str().unwrap()).is_some()),
             "additionalProperties" => {
                 assert_eq!(rule, false);
-                value.as_object().is_none_or(|object| object.keys().all(|key| properties.contains_key(key)))
+                value
+                    .as_object()
+                    .is_none_or(|object| object.keys().all(|key| properties.contains_key(key)))
             }
             "properties" => {
                 for (key, schema) in properties {

@@ -30,14 +30,27 @@ fn every_stored_run_follows_the_schema() {
         let report = rendered(&run, "ci_7");
         assert_eq!(errors(&report), Vec::<String>::new(), "{}", run.id);
         let tests = report["tests"].as_array().unwrap();
-        assert_eq!(tests.len(), run.cells.iter().filter(|cell| cell.id.test != Test::Build).count());
+        assert_eq!(
+            tests.len(),
+            run.cells.iter().filter(|cell| cell.id.test != Test::Build).count()
+        );
         // References lead to existing objects, and ids are unique.
-        for (kind, other, key) in [("tests", "builds", "build_id"), ("builds", "checkouts", "checkout_id")] {
-            let ids: BTreeSet<&str> =
-                report[other].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+        for (kind, other, key) in
+            [("tests", "builds", "build_id"), ("builds", "checkouts", "checkout_id")]
+        {
+            let ids: BTreeSet<&str> = report[other]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|one| one["id"].as_str().unwrap())
+                .collect();
             assert_eq!(ids.len(), report[other].as_array().unwrap().len());
             assert!(
-                report[kind].as_array().unwrap().iter().all(|one| ids.contains(one[key].as_str().unwrap()))
+                report[kind]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .all(|one| ids.contains(one[key].as_str().unwrap()))
             );
         }
         let ids: BTreeSet<&str> = tests.iter().map(|one| one["id"].as_str().unwrap()).collect();
@@ -105,8 +118,10 @@ fn describes_a_patched_kernel_by_its_base() {
     // Sources that do not compile fail the build.
     run.series[0].steps[0].built = Built::Failed { message: "no".to_owned() };
     let cell = run.cells.iter_mut().find(|cell| cell.id.test == Test::Build).unwrap();
-    cell.outcome =
-        Outcome::Error { kind: ErrorKind::Build, message: "a.c:1: error: no\u{1b}[0m\0".to_owned() };
+    cell.outcome = Outcome::Error {
+        kind: ErrorKind::Build,
+        message: "a.c:1: error: no\u{1b}[0m\0".to_owned(),
+    };
     let report = rendered(&run, "tramplab");
     assert_eq!(
         (&report["builds"][0]["status"], &report["builds"][1]["status"]),

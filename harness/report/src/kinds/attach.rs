@@ -80,7 +80,9 @@ impl Report for Attaching {
             "Instructions of the attaching thread to attach, by kernel (exact)",
         ];
         let tables = [times, counted].into_iter().zip(captions);
-        tables.filter_map(|(table, caption)| table.table(groups, caption.to_owned(), first, name)).collect()
+        tables
+            .filter_map(|(table, caption)| table.table(groups, caption.to_owned(), first, name))
+            .collect()
     }
 
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
@@ -99,7 +101,8 @@ fn median_time(attach: &Attach) -> String {
 
 /// Instructions that the attaching thread executes to attach; none if they were not counted.
 fn to_attach(attach: &Attach) -> Option<u64> {
-    let counted = |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
+    let counted =
+        |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
     attach.explained.iter().find(counted).map(|summary| summary.totals.task)
 }
 
@@ -139,7 +142,8 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         let attach = match measured {
             Ok(attach) => attach,
             Err(outcome) => {
-                let mut row = vec![mechanism.name().to_owned(), functions.to_string(), outcome.to_owned()];
+                let mut row =
+                    vec![mechanism.name().to_owned(), functions.to_string(), outcome.to_owned()];
                 row.resize(TIMES.len(), String::new());
                 rows.push(row);
                 continue;
@@ -150,10 +154,14 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         for (clock, boots) in [("free", free), ("exact", exact)] {
             let Some(first) = boots.first() else { continue };
             let rounds = || boots.iter().flat_map(|boot| &boot.rounds);
-            let mut row = vec![mechanism.name().to_owned(), reached(functions, first), clock.to_owned()];
-            row.extend([first.programs, first.links, rounds().count() as u32].map(|n| n.to_string()));
+            let mut row =
+                vec![mechanism.name().to_owned(), reached(functions, first), clock.to_owned()];
+            row.extend(
+                [first.programs, first.links, rounds().count() as u32].map(|n| n.to_string()),
+            );
             row.extend(PHASES.map(|phase| {
-                Spread::of_ns(rounds().map(phase)).map_or_else(String::new, |spread| spread.to_string())
+                Spread::of_ns(rounds().map(phase))
+                    .map_or_else(String::new, |spread| spread.to_string())
             }));
             let memory = middle(rounds().filter_map(|round| round.memory_kib));
             row.push(memory.map_or_else(String::new, |kib| kib.to_string()));
@@ -173,7 +181,9 @@ fn times(cells: &[&Cell]) -> Option<Table> {
 /// `1000`, `all (38559)`, `271 of 1000`.
 fn reached(functions: Functions, boot: &AttachBoot) -> String {
     match (boot.stopped, functions) {
-        (Some(Stopped { wanted, attached, .. }), _) if attached < wanted => format!("{attached} of {wanted}"),
+        (Some(Stopped { wanted, attached, .. }), _) if attached < wanted => {
+            format!("{attached} of {wanted}")
+        }
         (_, Functions::All) => format!("all ({})", boot.functions),
         (_, Functions::Count(count)) => count.to_string(),
     }
@@ -193,8 +203,11 @@ fn refusals(test: attach::Test, boot: &AttachBoot) -> Option<String> {
         *reasons.entry(&refusal.reason).or_default() += 1;
     }
     let (reason, _) = reasons.iter().max_by_key(|(_, count)| **count)?;
-    let more =
-        if reasons.len() > 1 { format!(", and {} other reasons", reasons.len() - 1) } else { String::new() };
+    let more = if reasons.len() > 1 {
+        format!(", and {} other reasons", reasons.len() - 1)
+    } else {
+        String::new()
+    };
     Some(format!(
         "{test}: {} other functions were refused ({reason}{more}); run.json names them.",
         boot.refused.len()
@@ -218,16 +231,19 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
             series.entry((mechanism, of)).or_default().extend(point);
         };
         // A time budget may end boots at different numbers of functions: they have no common time.
-        let one_number = attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
+        let one_number =
+            attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
         if let Some(boot) = attach.boots.first().filter(|_| one_number) {
-            let median = |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
+            let median =
+                |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
             add("attach, free clock", boot.functions, median(PHASES[1]));
             if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
                 add("detach, free clock", boot.functions, median(PHASES[2]));
             }
         }
         if let Some(boot) = &attach.exact {
-            let median = |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
+            let median =
+                |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
             add("attach, exact clock", boot.functions, median(PHASES[1]));
             if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
                 add("detach, exact clock", boot.functions, median(PHASES[2]));
@@ -273,12 +289,12 @@ fn growth(cells: &[&Cell]) -> Option<Table> {
 
 /// Profiled phases with their rows' names.
 fn explained<'a>(cells: &[&'a Cell], how: Explain) -> impl Iterator<Item = (String, &'a Summary)> {
-    attaches(cells).filter_map(|(test, measured)| Some((test.to_string(), measured.ok()?))).flat_map(
-        move |(name, attach)| {
+    attaches(cells)
+        .filter_map(|(test, measured)| Some((test.to_string(), measured.ok()?)))
+        .flat_map(move |(name, attach)| {
             let of_this = attach.explained.iter().filter(move |summary| summary.how == how);
             of_this.map(move |summary| (name.clone(), summary))
-        },
-    )
+        })
 }
 
 /// Time on the CPU and waiting should add up to the wall time. The remainder is shown.
@@ -286,7 +302,8 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = explained(cells, Explain::Sampled)
         .map(|(name, summary)| {
             let ms = |ns: i128| format!("{:.2}", ns as f64 / 1e6);
-            let [wall, cpu, waited] = [summary.wall_ns, summary.cpu_ns, summary.waited_ns].map(i128::from);
+            let [wall, cpu, waited] =
+                [summary.wall_ns, summary.cpu_ns, summary.waited_ns].map(i128::from);
             let remainder = wall - cpu - waited;
             vec![
                 name,
@@ -295,12 +312,17 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
                 ms(wall),
                 ms(cpu),
                 ms(waited),
-                format!("{} ({:.1} %)", ms(remainder), 100.0 * remainder as f64 / (wall as f64).max(1.0)),
+                format!(
+                    "{} ({:.1} %)",
+                    ms(remainder),
+                    100.0 * remainder as f64 / (wall as f64).max(1.0)
+                ),
             ]
         })
         .collect();
-    let header =
-        ["cell", "phase", "rounds", "wall", "on CPU", "waiting", "remainder"].map(str::to_owned).to_vec();
+    let header = ["cell", "phase", "rounds", "wall", "on CPU", "waiting", "remainder"]
+        .map(str::to_owned)
+        .to_vec();
     (!rows.is_empty()).then(|| Table {
         caption: "Where the attaching thread's time went, ms of guest time, all rounds together \
                   (sampled)"
@@ -329,9 +351,12 @@ fn counted(cells: &[&Cell]) -> Option<Table> {
         if COUNTED.iter().all(|event| count(event).is_none()) {
             continue;
         }
-        estimated |= COUNTED.iter().filter_map(|event| count(event)).any(|counter| counter.estimated);
+        estimated |=
+            COUNTED.iter().filter_map(|event| count(event)).any(|counter| counter.estimated);
         let shown = |event| match count(event) {
-            Some(counter) => format!("{}{}", if counter.estimated { "~" } else { "" }, counter.count),
+            Some(counter) => {
+                format!("{}{}", if counter.estimated { "~" } else { "" }, counter.count)
+            }
             None => "-".to_owned(),
         };
         let per_cycle = match (count("instructions"), count("cycles")) {
@@ -342,13 +367,17 @@ fn counted(cells: &[&Cell]) -> Option<Table> {
         };
         let head = [name, summary.phase.name().to_owned(), summary.rounds.to_string()];
         rows.push(
-            head.into_iter().chain(COUNTED.iter().map(|event| shown(event))).chain([per_cycle]).collect(),
+            head.into_iter()
+                .chain(COUNTED.iter().map(|event| shown(event)))
+                .chain([per_cycle])
+                .collect(),
         );
     }
     let header = ["cell", "phase", "rounds"].into_iter().chain(COUNTED).chain(["per cycle"]);
     let note = "~: counted for a part of the time, and taken for the whole.";
     (!rows.is_empty()).then(|| Table {
-        caption: "What the guest's PMU counted of the attaching thread, all rounds together".to_owned(),
+        caption: "What the guest's PMU counted of the attaching thread, all rounds together"
+            .to_owned(),
         header: header.map(str::to_owned).collect(),
         rows,
         notes: estimated.then(|| note.to_owned()).into_iter().collect(),
@@ -467,7 +496,9 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
     let mut notes =
         vec!["Call paths, flame graphs, the whole of it: cargo xtask profile RUN CELL.".to_owned()];
     if there(Explain::Exact) && there(Explain::Sampled) {
-        notes.extend([How::Exact, How::Sampled].map(|how| format!("Believe {}.", how.believed_for())));
+        notes.extend(
+            [How::Exact, How::Sampled].map(|how| format!("Believe {}.", how.believed_for())),
+        );
     }
     (!rows.is_empty()).then(|| Table {
         caption: "What the attaching thread did, by function".to_owned(),
@@ -498,13 +529,19 @@ fn compared_times(all: &Comparison) -> Option<Table> {
          times together (95 %)."
             .to_owned(),
     ];
-    (!rows.is_empty()).then(|| Table { caption: "Times, base -> head".to_owned(), header, rows, notes })
+    (!rows.is_empty()).then(|| Table {
+        caption: "Times, base -> head".to_owned(),
+        header,
+        rows,
+        notes,
+    })
 }
 
 /// The numbers of attaching that repeat.
 fn compared_exactly(all: &Comparison) -> Option<Table> {
-    let is_exact =
-        |c: &&Compared| matches!(number(c), Some(Number::ExactTime(_) | Number::Instructions { .. }));
+    let is_exact = |c: &&Compared| {
+        matches!(number(c), Some(Number::ExactTime(_) | Number::Instructions { .. }))
+    };
     let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(comparison::judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let mut notes = vec![
@@ -529,7 +566,8 @@ mod tests {
 
     #[test]
     fn a_wait_is_named_by_who_has_a_reason() {
-        let stack = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let stack =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (names, place) in [
             (
                 &[

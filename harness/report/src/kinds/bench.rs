@@ -25,7 +25,12 @@ impl Report for Benchmark {
                 Some(Measurement::Bench(bench)) => {
                     let seconds: usize = bench.boots.iter().map(|boot| boot.hits.len()).sum();
                     let rate = rate(bench).map_or_else(String::new, |rate| format!("{rate:.3}"));
-                    [bench.producers.to_string(), bench.boots.len().to_string(), seconds.to_string(), rate]
+                    [
+                        bench.producers.to_string(),
+                        bench.boots.len().to_string(),
+                        seconds.to_string(),
+                        rate,
+                    ]
                 }
                 _ => [cell.outcome.name().to_owned(), String::new(), String::new(), String::new()],
             };
@@ -33,10 +38,13 @@ impl Report for Benchmark {
         };
         let rows: Vec<_> = group.cells.iter().filter_map(row).collect();
         let table = (!rows.is_empty()).then(|| Table {
-            caption: "The tree's bench, million hits per second of guest time, median (min..max) of \
+            caption:
+                "The tree's bench, million hits per second of guest time, median (min..max) of \
                  all seconds"
-                .to_owned(),
-            header: ["benchmark", "producers", "boots", "seconds", "M hits/s"].map(str::to_owned).to_vec(),
+                    .to_owned(),
+            header: ["benchmark", "producers", "boots", "seconds", "M hits/s"]
+                .map(str::to_owned)
+                .to_vec(),
             rows,
             notes: Vec::new(),
         });

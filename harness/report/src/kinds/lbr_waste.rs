@@ -83,7 +83,10 @@ impl Report for Waste {
                 notes: notes(group.arch, model, &measured),
             },
             Table {
-                caption: format!("Useful branch records of {} ({whose})", slashed(depths.iter().copied())),
+                caption: format!(
+                    "Useful branch records of {} ({whose})",
+                    slashed(depths.iter().copied())
+                ),
                 header: header("mechanism"),
                 rows: body(&useful),
                 notes: if measured.is_empty() || group.is_hardware() {
@@ -127,13 +130,17 @@ impl Report for Waste {
             let model = group.model(view);
             for WasteRow { mechanism, name, measured } in rows(group) {
                 let value = match measured {
-                    Ok(m) => m.wasted(model, Branch::Any).map_or_else(|| "-".to_owned(), |n| n.to_string()),
+                    Ok(m) => m
+                        .wasted(model, Branch::Any)
+                        .map_or_else(|| "-".to_owned(), |n| n.to_string()),
                     Err(outcome) => outcome.to_owned(),
                 };
                 wasted.set((mechanism, name), column, value);
             }
             let whose = whose(group.is_hardware(), model);
-            if group.cells.iter().any(|cell| cell.branch_source().is_some()) && !models.contains(&whose) {
+            if group.cells.iter().any(|cell| cell.branch_source().is_some())
+                && !models.contains(&whose)
+            {
                 models.push(whose);
             }
         }
@@ -145,16 +152,23 @@ impl Report for Waste {
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
         let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
         for compared in &comparison.metrics {
-            let Metric::LbrWaste(lbr_waste::Metric { row, filter }) = compared.metric else { continue };
+            let Metric::LbrWaste(lbr_waste::Metric { row, filter }) = compared.metric else {
+                continue;
+            };
             let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
-            let column = Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
+            let column =
+                Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
             cells[column] = comparison::sides(compared);
         }
-        let header = std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
+        let header =
+            std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
         let rows: Vec<_> =
             rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
         let table = (!rows.is_empty()).then(|| Table {
-            caption: format!("Wasted branch records, base -> head ({})", comparison::whose(comparison)),
+            caption: format!(
+                "Wasted branch records, base -> head ({})",
+                comparison::whose(comparison)
+            ),
             header: header.map(str::to_owned).collect(),
             rows,
             notes: vec!["-: no record of this filter touches the traced function.".to_owned()],
@@ -228,14 +242,17 @@ fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
         );
     };
     let others = Branch::ALL[1..].iter().filter_map(|&branch| Some((branch.name(), most(branch)?)));
-    let others = others.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+    let others =
+        others.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
     let others = others.collect::<Vec<_>>().join(", ");
     match paravirt_xxl {
         Some(true) => {
             format!("Of these the driver takes {any} ({others}): the kernel has PARAVIRT_XXL.")
         }
         Some(false) => "Of these the driver takes none: the kernel has no PARAVIRT_XXL.".to_owned(),
-        None => format!("Of these the driver takes {any} ({others}) if the kernel has PARAVIRT_XXL."),
+        None => {
+            format!("Of these the driver takes {any} ({others}) if the kernel has PARAVIRT_XXL.")
+        }
     }
 }
 
@@ -246,8 +263,9 @@ fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
     let host = Model::of_cpu(&run.host.cpu)?;
     let is_other = view.model.is_none() && host.arch() == group.arch && host != shown;
     let depths = slashed(host.depths().iter().copied());
-    is_other
-        .then(|| format!("The host's CPU is of another vendor: --model {host} shows its depth, {depths}."))
+    is_other.then(|| {
+        format!("The host's CPU is of another vendor: --model {host} shows its depth, {depths}.")
+    })
 }
 
 /// The modelled CPU, or the hardware.
@@ -271,7 +289,8 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
         return notes;
     }
     let same = |other: &Model| {
-        rows.iter().all(|(_, m)| Branch::ALL.iter().all(|&b| m.wasted(model, b) == m.wasted(*other, b)))
+        rows.iter()
+            .all(|(_, m)| Branch::ALL.iter().all(|&b| m.wasted(model, b) == m.wasted(*other, b)))
     };
     let others: Vec<Model> = Model::of(arch).filter(|&other| other != model).collect();
     let (same, different): (Vec<Model>, Vec<Model>) = others.into_iter().partition(same);
@@ -282,7 +301,8 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
     if !different.is_empty() {
         notes.push(format!("Different on {}.", names(&different)));
     }
-    let is_modelled = |m: &Measured| m.waste.points[m.point].records.first().is_some_and(|r| r.modelled);
+    let is_modelled =
+        |m: &Measured| m.waste.points[m.point].records.first().is_some_and(|r| r.modelled);
     if rows.iter().any(|(_, m)| is_modelled(m)) {
         notes.push(match arch {
             Arch::X86_64 => {
@@ -290,9 +310,11 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
                  out."
                     .to_owned()
             }
-            Arch::Arm64 => "Record #00 is modelled: this kernel's helper returns without a call, as \
+            Arch::Arm64 => {
+                "Record #00 is modelled: this kernel's helper returns without a call, as \
                  its architecture has no static one."
-                .to_owned(),
+                    .to_owned()
+            }
         });
     }
     notes.extend(delivered(rows));
@@ -305,7 +327,10 @@ fn disagreeing(rows: &[(&str, Measured)]) -> Vec<String> {
     for (name, Measured { waste, .. }) in rows {
         let clean = waste.hits.saturating_sub(waste.interrupted_hits);
         if waste.agreeing_hits < clean {
-            notes.push(format!("{name}: only {} of {clean} undisturbed hits agree.", waste.agreeing_hits));
+            notes.push(format!(
+                "{name}: only {} of {clean} undisturbed hits agree.",
+                waste.agreeing_hits
+            ));
         }
     }
     notes
@@ -318,8 +343,10 @@ fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
         "Read from the CPU's own LBR of {depth} records: not to be compared with virtual records, \
          and nothing older than the ring is seen."
     )];
-    let drivers: BTreeSet<usize> =
-        rows.iter().filter_map(|(_, m)| hardware::of_the_driver(&m.waste.points[m.point].records)).collect();
+    let drivers: BTreeSet<usize> = rows
+        .iter()
+        .filter_map(|(_, m)| hardware::of_the_driver(&m.waste.points[m.point].records))
+        .collect();
     if let (Some(least), Some(most)) = (drivers.first(), drivers.last())
         && *most > 0
     {
@@ -336,7 +363,9 @@ fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
 fn delivered(rows: &[(&str, Measured)]) -> Option<String> {
     let cells: BTreeMap<Mechanism, &Delivered> = rows
         .iter()
-        .filter_map(|(_, measured)| Some((measured.waste.mechanism, measured.waste.delivered.as_ref()?)))
+        .filter_map(|(_, measured)| {
+            Some((measured.waste.mechanism, measured.waste.delivered.as_ref()?))
+        })
         .collect();
     let Delivered { model, filter, depth, .. } = *cells.values().next()?;
     let names: Vec<&str> = cells.keys().map(|mechanism| mechanism.name()).collect();

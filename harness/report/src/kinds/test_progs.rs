@@ -24,7 +24,9 @@ impl Report for TestProgs {
                 return None;
             }
             let said = match (&cell.measurement, &cell.outcome) {
-                (Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)), _) => subtests(test),
+                (Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)), _) => {
+                    subtests(test)
+                }
                 (_, Outcome::Skip { reason }) => reason.clone(),
                 _ => String::new(),
             };
@@ -43,9 +45,11 @@ impl Report for TestProgs {
     /// All of the tree's own tests, with `bench` and `kselftest`.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
         let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
-        let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();
+        let rows: Vec<_> =
+            comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();
         let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-        let notes = vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
+        let notes =
+            vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
         let caption = "The tree's own tests, base -> head".to_owned();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
         table.into_iter().collect()
@@ -64,7 +68,14 @@ pub fn subtests(test: &TreeTest) -> String {
         (test.denied.len(), "denied"),
         (unnamed, "of all not listed"),
     ];
-    let parts: Vec<String> =
-        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    if parts.is_empty() { "no subtests".to_owned() } else { format!("subtests: {}", parts.join(", ")) }
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if parts.is_empty() {
+        "no subtests".to_owned()
+    } else {
+        format!("subtests: {}", parts.join(", "))
+    }
 }

@@ -26,8 +26,9 @@ impl Report for Hit {
     fn line(&self, cell: &Cell) -> String {
         let Some(Measurement::Trigger(trigger)) = &cell.measurement else { return String::new() };
         let cost = trigger.cost.as_ref();
-        let counts =
-            cost.map(|cost| format!("{} instructions, {} branches", cost.instructions(), cost.branches()));
+        let counts = cost.map(|cost| {
+            format!("{} instructions, {} branches", cost.instructions(), cost.branches())
+        });
         let time = overhead_ns(trigger).map(|ns| format!("{ns:.0} ns"));
         format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
@@ -41,13 +42,19 @@ impl Report for Hit {
             match measured {
                 Ok(trigger) => {
                     let exact = |of: &dyn Fn(&TriggerCost) -> Option<u32>| {
-                        trigger.cost.as_ref().and_then(of).map_or_else(|| "-".to_owned(), |n| n.to_string())
+                        trigger
+                            .cost
+                            .as_ref()
+                            .and_then(of)
+                            .map_or_else(|| "-".to_owned(), |n| n.to_string())
                     };
                     let at = |point| exact(&|cost| Some(cost.part(point)?.instructions));
                     row.extend([at(Point::Entry), at(Point::Exit)]);
                     row.push(exact(&|cost| Some(cost.instructions())));
                     row.push(exact(&|cost| Some(cost.branches())));
-                    row.push(overhead_ns(trigger).map_or_else(String::new, |ns| format!("{ns:.0}")));
+                    row.push(
+                        overhead_ns(trigger).map_or_else(String::new, |ns| format!("{ns:.0}")),
+                    );
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
@@ -61,12 +68,14 @@ impl Report for Hit {
         }
         if group.accel == Accel::Kvm {
             notes.push(
-                "Under KVM nothing counts instructions and branches: only times are measured.".to_owned(),
+                "Under KVM nothing counts instructions and branches: only times are measured."
+                    .to_owned(),
             );
         }
-        let caption = "Cost of a hit of the empty program: instructions, taken branches, guest time with \
+        let caption =
+            "Cost of a hit of the empty program: instructions, taken branches, guest time with \
              it less without, median (min..max)"
-            .to_owned();
+                .to_owned();
         let header = HEADER.map(str::to_owned).to_vec();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
         table.into_iter().collect()
@@ -94,7 +103,9 @@ impl Report for Hit {
             }
         }
         let caption = "Instructions / branches of a hit by kernel".to_owned();
-        hits.table(groups, caption, "mechanism", |test: trigger::Test| test.to_string()).into_iter().collect()
+        hits.table(groups, caption, "mechanism", |test: trigger::Test| test.to_string())
+            .into_iter()
+            .collect()
     }
 
     /// A row per mechanism.
@@ -107,8 +118,10 @@ impl Report for Hit {
             cells[column] = comparison::sides(compared);
         }
         let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
-        let rows: Vec<_> =
-            rows.into_iter().map(|(test, cells)| [vec![test.to_string()], cells].concat()).collect();
+        let rows: Vec<_> = rows
+            .into_iter()
+            .map(|(test, cells)| [vec![test.to_string()], cells].concat())
+            .collect();
         let table = (!rows.is_empty()).then(|| Table {
             caption: "Cost of a hit, base -> head".to_owned(),
             header,
@@ -119,7 +132,8 @@ impl Report for Hit {
     }
 }
 
-const HEADER: [&str; 7] = ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
+const HEADER: [&str; 7] =
+    ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
 
 /// Trigger cells with their measurement, or how they ended without one.
 fn triggers<'a>(
@@ -156,7 +170,9 @@ fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
 /// Nanoseconds of a hit with the program less those without, round by round.
 fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
     let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
-    Spread::of(rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(trigger.timed)))
+    Spread::of(
+        rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(trigger.timed)),
+    )
 }
 
 /// Triggers per second with the program attached. Each takes a system call.

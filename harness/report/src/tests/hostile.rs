@@ -59,7 +59,9 @@ impl Stored {
         let mut value = self.run.clone();
         self.places.iter().for_each(|place| poison(&mut value, "", place, attack));
         let run: Run = serde_json::from_value(value).unwrap();
-        for text in [&run.host.cpu, &run.kernels[0].name, &run.kernels[0].source, &run.cells[0].id.kernel] {
+        for text in
+            [&run.host.cpu, &run.kernels[0].name, &run.kernels[0].source, &run.cells[0].id.kernel]
+        {
             assert!(text.contains(attack), "{text:?}");
         }
         run
@@ -70,10 +72,12 @@ impl Stored {
 fn collect(value: &Value, place: &str, places: &mut BTreeSet<String>) {
     match value {
         Value::String(_) => drop(places.insert(place.to_owned())),
-        Value::Array(values) => values.iter().for_each(|value| collect(value, &format!("{place}/*"), places)),
-        Value::Object(entries) => {
-            entries.iter().for_each(|(name, value)| collect(value, &format!("{place}/{name}"), places))
+        Value::Array(values) => {
+            values.iter().for_each(|value| collect(value, &format!("{place}/*"), places))
         }
+        Value::Object(entries) => entries
+            .iter()
+            .for_each(|(name, value)| collect(value, &format!("{place}/{name}"), places)),
         _ => {}
     }
 }
@@ -206,7 +210,10 @@ fn no_text_begins_a_line_with_a_meaning() {
             assert!(!listed.lines().any(|line| line.starts_with("[#00] vfs_read+0x0")), "{listed}");
             let cells = run.cells.iter().map(cell_line).collect::<Vec<_>>();
             assert!(
-                cells.iter().flat_map(|cell| cell.lines().skip(1)).all(|line| line.starts_with("      "))
+                cells
+                    .iter()
+                    .flat_map(|cell| cell.lines().skip(1))
+                    .all(|line| line.starts_with("      "))
             );
         }
     }
@@ -232,9 +239,18 @@ fn assert_harmless(page: &str) {
     let arena = Arena::new();
     for node in parse_document(&arena, page, &options()).descendants() {
         match &node.data.borrow().value {
-            NodeValue::Document | NodeValue::Paragraph | NodeValue::Heading(_) | NodeValue::List(_) => {}
-            NodeValue::Item(_) | NodeValue::Table(_) | NodeValue::TableRow(_) | NodeValue::TableCell => {}
-            NodeValue::Code(_) | NodeValue::CodeBlock(_) | NodeValue::SoftBreak | NodeValue::Strong => {}
+            NodeValue::Document
+            | NodeValue::Paragraph
+            | NodeValue::Heading(_)
+            | NodeValue::List(_) => {}
+            NodeValue::Item(_)
+            | NodeValue::Table(_)
+            | NodeValue::TableRow(_)
+            | NodeValue::TableCell => {}
+            NodeValue::Code(_)
+            | NodeValue::CodeBlock(_)
+            | NodeValue::SoftBreak
+            | NodeValue::Strong => {}
             NodeValue::HtmlBlock(html) => assert_folds(&html.literal),
             NodeValue::Text(text) => assert_unlinked(text),
             other => panic!("{other:?}"),
@@ -245,12 +261,15 @@ fn assert_harmless(page: &str) {
 
 static CODE: LazyLock<Regex> = LazyLock::new(|| Regex::new("<code>[^<>]*</code>").unwrap());
 /// Text that GitHub links or draws as a picture.
-static LINKED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(?i)@\w|#[1-9]|gh-[1-9]|://|www\.|:[a-z+][a-z0-9_+-]*:").unwrap());
+static LINKED: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?i)@\w|#[1-9]|gh-[1-9]|://|www\.|:[a-z+][a-z0-9_+-]*:").unwrap()
+});
 
 fn assert_folds(html: &str) {
-    let inner =
-        html.trim_end().strip_prefix("<details><summary>").map(|rest| rest.strip_suffix("</summary>"));
+    let inner = html
+        .trim_end()
+        .strip_prefix("<details><summary>")
+        .map(|rest| rest.strip_suffix("</summary>"));
     match inner {
         Some(Some(caption)) => {
             let rest = CODE.replace_all(caption, "");
@@ -306,9 +325,16 @@ fn markdown_of_a_hostile_run_links_mentions_and_draws_nothing() {
         }
     }
     // The check notices links and mark-up.
-    for linked in
-        ["![x](y)", "[x](y)", "www.e.org", "<b>", "a *b*", "@me", "see #1", "| a | b |\n| --- | --- |\n| a |"]
-    {
+    for linked in [
+        "![x](y)",
+        "[x](y)",
+        "www.e.org",
+        "<b>",
+        "a *b*",
+        "@me",
+        "see #1",
+        "| a | b |\n| --- | --- |\n| a |",
+    ] {
         let found = std::panic::catch_unwind(|| assert_harmless(linked));
         assert!(found.is_err(), "{linked}");
     }
@@ -348,7 +374,8 @@ fn read_back(texts: &[String]) -> (Vec<String>, String) {
 }
 
 fn assert_shows_as_it_is(texts: &[String]) {
-    let expected: Vec<String> = texts.iter().map(|text| text::line(text).trim().to_owned()).collect();
+    let expected: Vec<String> =
+        texts.iter().map(|text| text::line(text).trim().to_owned()).collect();
     let (cells, note) = read_back(texts);
     assert_eq!(cells, [expected.clone(), expected.clone()].concat());
     assert_eq!(note, expected[0]);
@@ -360,8 +387,8 @@ fn markdown_shows_the_text_it_is_made_of() {
         assert_shows_as_it_is(&[attack.to_owned(), "x".to_owned(), format!("{attack} {attack}")]);
     }
     for start in [
-        "- a", "+ a", "* a", "1. a", "12) a", "-", "---", "===", ":-:", "-:", "# a", "> a", "~~~", "```",
-        "    a", "1)",
+        "- a", "+ a", "* a", "1. a", "12) a", "-", "---", "===", ":-:", "-:", "# a", "> a", "~~~",
+        "```", "    a", "1)",
     ] {
         assert_shows_as_it_is(&[start.to_owned(), start.to_owned()]);
     }

@@ -24,8 +24,11 @@ fn the_documented_example_is_a_run() {
     assert_eq!(serde_json::to_value(&run).unwrap(), value, "no field is left out");
     assert_eq!(run.schema, tramplab_model::run::SCHEMA);
     // The counts shown are those of the records shown.
-    let Some(Measurement::LbrWaste(measured)) = &run.cells[0].measurement else { panic!("no waste") };
-    let counted = waste::table(run.cells[0].id.arch, &measured.points[0].records, &measured.function);
+    let Some(Measurement::LbrWaste(measured)) = &run.cells[0].measurement else {
+        panic!("no waste")
+    };
+    let counted =
+        waste::table(run.cells[0].id.arch, &measured.points[0].records, &measured.function);
     for (model, filters) in &measured.points[0].wasted {
         for (filter, count) in filters {
             assert_eq!(counted[model][filter], *count, "{model} {filter}");
@@ -72,7 +75,9 @@ fn every_field_and_variant_is_documented() {
     let (page, _) = SCHEMA_PAGE.split_once("## Example").expect("the example is last");
     let undocumented: Vec<_> = names
         .iter()
-        .filter(|name| !page.contains(&format!("`{name}`")) && !page.contains(&format!("\"{name}\"")))
+        .filter(|name| {
+            !page.contains(&format!("`{name}`")) && !page.contains(&format!("\"{name}\""))
+        })
         .collect();
     assert!(undocumented.is_empty(), "not in docs/run-json.md: {undocumented:?}");
     assert!(names.len() > 60, "{names:?}");

@@ -68,7 +68,10 @@ fn junit_xml() {
 fn junit_distinguishes_outcomes() {
     let xml = junit::render(&run()).unwrap();
     let count = |element| texts(&xml, element).len();
-    assert_eq!((count("testcase"), count("failure"), count("error"), count("skipped")), (21, 1, 1, 3));
+    assert_eq!(
+        (count("testcase"), count("failure"), count("error"), count("skipped")),
+        (21, 1, 1, 3)
+    );
 }
 
 #[test]

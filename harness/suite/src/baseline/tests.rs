@@ -14,7 +14,8 @@ fn run() -> Run {
     run
 }
 
-/// Comments, odd spacing and quoting as people write them; a number that is right, one too high, one too low.
+/// Comments, odd spacing and quoting as people write them; a number that is right, one too high,
+/// one too low.
 const SUITE: &str = "\
 # SPDX-License-Identifier: MIT OR Apache-2.0
 name: stored   # not mine
@@ -58,8 +59,9 @@ fn numbers_are_written_anew_and_what_lacks_is_added_and_nothing_else_changes() {
     );
     assert_eq!(diff(&with, &update(&with, &run()).unwrap(), Path::new("s.yaml")), "");
     // Entries at the margin are a list as well.
-    let margin =
-        format!("{bare}budgets:\n- wasted: {{ fexit: {{ any: 1 }} }}\ntolerance: {{ trigger: 1 }}\n");
+    let margin = format!(
+        "{bare}budgets:\n- wasted: {{ fexit: {{ any: 1 }} }}\ntolerance: {{ trigger: 1 }}\n"
+    );
     let with = update(&margin, &run()).unwrap();
     assert!(with.contains("any: 11 } }\n- kernels: [\"6.1\"]\n  arch: [x86_64]\n"), "{with}");
     assert!(with.ends_with("\ntolerance: { trigger: 1 }\n"), "{with}");
@@ -131,7 +133,8 @@ fn a_run_that_is_no_baseline_is_refused_with_the_reason() {
             "a series",
             |run| {
                 let series: Run =
-                    serde_json::from_str(include_str!("../../../testdata/lbr-helpers.json")).unwrap();
+                    serde_json::from_str(include_str!("../../../testdata/lbr-helpers.json"))
+                        .unwrap();
                 run.series = series.series;
             },
             "is of a series",
@@ -139,9 +142,12 @@ fn a_run_that_is_no_baseline_is_refused_with_the_reason() {
         (
             "a lost function",
             |run| {
-                let is_it = |id: &CellId| id.kernel == "6.12" && id.test.name() == "lbr_waste/fentry";
+                let is_it =
+                    |id: &CellId| id.kernel == "6.12" && id.test.name() == "lbr_waste/fentry";
                 let cell = run.cells.iter_mut().find(|cell| is_it(&cell.id)).unwrap();
-                let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { panic!("no waste") };
+                let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else {
+                    panic!("no waste")
+                };
                 waste.function.end = waste.function.start;
             },
             "s.yaml:15: `x86_64/6.12/tcg/lbr_waste/fentry` lost the function",
@@ -160,8 +166,14 @@ fn a_file_that_cannot_be_written_anew_says_where() {
     let (head, _) = SUITE.split_once("budgets:").unwrap();
     for (budgets, words) in [
         ("budgets: []\n", "s.yaml:9: expected the budgets as a list"),
-        ("budgets: [{ wasted: { fexit: { any: 90 } } }]\n", "s.yaml:9: expected the budgets as a list"),
-        ("budgets:\n  - wasted: { fexit: { any: 0x3 } }\n", "s.yaml:10: a budget that is no plain number"),
+        (
+            "budgets: [{ wasted: { fexit: { any: 90 } } }]\n",
+            "s.yaml:9: expected the budgets as a list",
+        ),
+        (
+            "budgets:\n  - wasted: { fexit: { any: 0x3 } }\n",
+            "s.yaml:10: a budget that is no plain number",
+        ),
         (
             "budgets:\n  - wasted: { fexit: { any: &a 3 } }\n  - wasted: { fentry: { any: *a } }\n",
             "a budget that is no plain number",
@@ -181,8 +193,10 @@ fn what_does_not_repeat_is_no_budget() {
         cell.id.arch = Arch::Arm64;
     }
     run.machines[0].arch = Arch::Arm64;
-    let now =
-        update("name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n", &run);
+    let now = update(
+        "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n",
+        &run,
+    );
     assert!(!now.unwrap().contains("trigger."));
     let times = |cell: &mut Cell| {
         if let Some(Measurement::Trigger(trigger)) = &mut cell.measurement {
@@ -191,7 +205,8 @@ fn what_does_not_repeat_is_no_budget() {
         }
     };
     run.cells.iter_mut().for_each(times);
-    let text = "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n";
+    let text =
+        "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n";
     assert!(update(text, &run).unwrap().contains("trigger.fexit.instructions: 190"));
 }
 

@@ -22,8 +22,8 @@ use tramplab_protocol::{
     Functions, Mechanism,
     counts::{self, Counts},
     message::{
-        AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest, PhaseReply,
-        Response,
+        AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest,
+        PhaseReply, Response,
     },
 };
 use tramplab_vm::brief;
@@ -189,7 +189,8 @@ impl Kind for Work {
         (self.clock.exact() && cpus > 1).then(|| {
             format!(
                 "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, \
-                 where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock free"
+                 where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock \
+                 free"
             )
         })
     }
@@ -232,10 +233,14 @@ impl Work {
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };
-            Command::Explain(ExplainRequest { attach: AttachRequest { rounds, ..request.clone() }, how })
+            Command::Explain(ExplainRequest {
+                attach: AttachRequest { rounds, ..request.clone() },
+                how,
+            })
         };
         // Only the last guest of a clock explains.
-        let explain = self.explain.iter().copied().filter(|&how| is_last && self.explains(how, clock));
+        let explain =
+            self.explain.iter().copied().filter(|&how| is_last && self.explains(how, clock));
         std::iter::once(Command::Attach(request.clone())).chain(explain.map(explained)).collect()
     }
 
@@ -262,7 +267,8 @@ impl Work {
                     boot = Some(keep(reply, booted.folder)?);
                     if still_attached && commands.len() > 1 {
                         unexplained.push(
-                            "links that the time budget left over would have been profiled too".to_owned(),
+                            "links that the time budget left over would have been profiled too"
+                                .to_owned(),
                         );
                         break;
                     }
@@ -276,7 +282,8 @@ impl Work {
                 (_, Err(error)) => return Err(error.into()),
             }
         }
-        let boot = boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
+        let boot =
+            boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
         Ok(match clock {
             Clock::Free => Attach { boots: vec![boot], exact: None, explained, unexplained },
             Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
@@ -285,7 +292,11 @@ impl Work {
 }
 
 /// Summaries of attaching and detaching. The profiles are written to the cell's folder.
-fn explanations(booted: &mut Booted, how: Explain, reply: ExplainReply) -> Result<Vec<Summary>, Stop> {
+fn explanations(
+    booted: &mut Booted,
+    how: Explain,
+    reply: ExplainReply,
+) -> Result<Vec<Summary>, Stop> {
     let (rounds, attached) = (reply.rounds, reply.functions);
     let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
     let mut explained = Vec::new();
@@ -364,7 +375,13 @@ impl Made<'_, '_> {
         Ok(file)
     }
 
-    fn summary(&self, how: Explain, reply: &PhaseReply, profile: &Profile, file: String) -> Summary {
+    fn summary(
+        &self,
+        how: Explain,
+        reply: &PhaseReply,
+        profile: &Profile,
+        file: String,
+    ) -> Summary {
         let mut functions = profile.costs();
         functions.truncate(COSTS);
         Summary {
@@ -423,7 +440,12 @@ fn sampled(made: Made, reply: &PhaseReply) -> Result<Summary, Stop> {
     let symbols = made.booted.resolve(count::stack_addresses(stacks))?;
     let profile = count::of_samples(&made.name(), made.phase, samples, &symbols);
     let file = made.save(&profile, How::Sampled)?;
-    let thread = profile.threads.iter().find(|thread| thread.measured).cloned().unwrap_or_else(Thread::agent);
+    let thread = profile
+        .threads
+        .iter()
+        .find(|thread| thread.measured)
+        .cloned()
+        .unwrap_or_else(Thread::agent);
     let waiting = count::of_waits(&made.name(), made.phase, &reply.waits, thread, &symbols);
     made.save(&waiting, How::Waiting)?;
     let mut summary = made.summary(Explain::Sampled, reply, &profile, file);
@@ -441,7 +463,8 @@ mod tests {
     fn an_emulated_cpu_has_no_cycles() {
         let counter = |event: &str| Counter { event: event.to_owned(), count: 1, estimated: false };
         let all = ["cycles", "task-clock", "context-switches"].map(counter);
-        let names = |accel| counted(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
+        let names =
+            |accel| counted(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
         assert_eq!(names(Accel::Tcg), ["task-clock", "context-switches"]);
         assert_eq!(names(Accel::Kvm), ["cycles", "task-clock", "context-switches"]);
     }

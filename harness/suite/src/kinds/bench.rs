@@ -96,15 +96,16 @@ impl Kind for Work {
 
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
         let &Work { test: bench::Test { benchmark }, seconds, producers, .. } = self;
-        let mut words = vec!["-w".to_owned(), WARMUP.to_string(), "-d".to_owned(), seconds.to_string()];
+        let mut words =
+            vec!["-w".to_owned(), WARMUP.to_string(), "-d".to_owned(), seconds.to_string()];
         words.extend(["-p".to_owned(), producers.to_string(), benchmark.to_string()]);
         let said = exec::run(booted, "bench", words, None, seconds + WARMUP + SETUP)?;
         if output::is_unknown(&said.output) {
             return Err(Stop::Skip(format!("this kernel's tree has no benchmark `{benchmark}`")));
         }
         said.require_exit("bench", |code| code == 0)?;
-        let measured =
-            output::read(&said.output, WARMUP, seconds).map_err(|error| failed(error.to_string()))?;
+        let measured = output::read(&said.output, WARMUP, seconds)
+            .map_err(|error| failed(error.to_string()))?;
         let boots = vec![BenchBoot { hits: measured.hits }];
         Ok(Measurement::Bench(Bench { producers, boots }))
     }

@@ -39,7 +39,8 @@ impl Group {
 impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let seconds = self.seconds.get();
-        let work = |&program| super::Work::Kselftest(Work { test: kselftest::Test { program }, seconds });
+        let work =
+            |&program| super::Work::Kselftest(Work { test: kselftest::Test { program }, seconds });
         self.programs.iter().map(work).collect()
     }
 
@@ -82,13 +83,20 @@ impl Kind for Work {
         let path = format!("{PROGRAMS}/{program}");
         let said = exec::run(booted, &path, Vec::new(), None, self.seconds)?;
         let code = said.require_exit(program.as_str(), ktap::is_verdict)?;
-        let Ran { end, subtests, left_out, failures } =
-            ktap::read(&said.output, code).map_err(|error| failed(format!("{program}: {error}")))?;
+        let Ran { end, subtests, left_out, failures } = ktap::read(&said.output, code)
+            .map_err(|error| failed(format!("{program}: {error}")))?;
         if end == End::Skip {
-            let why = ktap::skipped(&said.output)
-                .map_or_else(String::new, |why| format!(": {}", why.chars().take(200).collect::<String>()));
+            let why = ktap::skipped(&said.output).map_or_else(String::new, |why| {
+                format!(": {}", why.chars().take(200).collect::<String>())
+            });
             return Err(Stop::Skip(format!("it skips itself{why}")));
         }
-        Ok(Measurement::Kselftest(TreeTest { end, subtests, left_out, denied: Vec::new(), failures }))
+        Ok(Measurement::Kselftest(TreeTest {
+            end,
+            subtests,
+            left_out,
+            denied: Vec::new(),
+            failures,
+        }))
     }
 }

@@ -41,7 +41,8 @@ pub(super) fn default_hits() -> NonZeroU32 {
 impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let hits = self.hits.get();
-        let work = |&mechanism| super::Work::LbrWaste(Work { test: lbr_waste::Test { mechanism }, hits });
+        let work =
+            |&mechanism| super::Work::LbrWaste(Work { test: lbr_waste::Test { mechanism }, hits });
         self.mechanisms.0.iter().map(work).collect()
     }
 }
@@ -98,7 +99,8 @@ impl Work {
         require_asked((mechanism, hits), (reply.mechanism, reply.hits), &reply.points)?;
         let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
         if planned.is_hardware() {
-            let error = |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
+            let error =
+                |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
             branch::hardware::depth(&reply).map_err(error)?;
             let symbols = booted.resolve(branch::hardware::addresses(&reply))?;
             booted.vm.request(Command::Release, QUICK)??;
@@ -133,7 +135,9 @@ fn over(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
         for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
             match waste::count_at(model, filter, capture, &measured.function).wasted {
                 Some(n) if n <= most => {}
-                Some(n) => reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}")),
+                Some(n) => {
+                    reasons.push(format!("{row} wastes {n} records in `{filter}`, budget {most}"))
+                }
                 None => reasons.push(format!(
                     "{row} in `{filter}`: no record touches {}, budget {most}",
                     measured.function.name
@@ -147,7 +151,9 @@ fn over(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
 /// Budgets hold for virtual records only: each real CPU has other ones.
 fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
     match &cell.measurement {
-        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => Some(measured),
+        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => {
+            Some(measured)
+        }
         _ => None,
     }
 }
@@ -155,7 +161,10 @@ fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
 /// Counts by row and filter, where a record touches the function.
 pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
     let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
-    let rows = measured.points.iter().map(|point| Row { mechanism: measured.mechanism, point: point.point });
+    let rows = measured
+        .points
+        .iter()
+        .map(|point| Row { mechanism: measured.mechanism, point: point.point });
     rows.map(|row| {
         let filters = Branch::ALL.into_iter().map(Filter::of);
         (row, filters.filter_map(|filter| Some((filter, wasted_in(cell, row, filter)??))).collect())

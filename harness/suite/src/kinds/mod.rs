@@ -221,9 +221,12 @@ pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
         Test::LbrWaste(_) => lbr_waste::over_budget(cell, budgets),
         Test::TestProgs(_) => failures("test_progs", cell),
         Test::Kselftest(_) => failures("the program", cell),
-        Test::Attach(_) | Test::Trigger(_) | Test::Bench(_) | Test::Build | Test::Boot | Test::Fault(_) => {
-            Vec::new()
-        }
+        Test::Attach(_)
+        | Test::Trigger(_)
+        | Test::Bench(_)
+        | Test::Build
+        | Test::Boot
+        | Test::Fault(_) => Vec::new(),
     }
 }
 

@@ -51,7 +51,11 @@ impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let (deny, seconds) = (&self.deny, self.seconds.get());
         let work = |&test| {
-            super::Work::TestProgs(Work { test: test_progs::Test { test }, deny: deny.clone(), seconds })
+            super::Work::TestProgs(Work {
+                test: test_progs::Test { test },
+                deny: deny.clone(),
+                seconds,
+            })
         };
         self.tests.iter().map(work).collect()
     }
@@ -133,7 +137,8 @@ impl Work {
     fn run(&self, booted: &mut Booted) -> Result<TreeTest, Stop> {
         let Work { test: test_progs::Test { test }, deny, seconds } = self;
         let model = Model::choose(None, booted.planned.arch);
-        let deliver = booted.planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
+        let deliver =
+            booted.planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
         // `-a` takes exactly this name; `-t` would take all names that contain it.
         let mut words = vec!["-a".to_owned(), test.to_string()];
         words.extend(deny.iter().flat_map(|pattern| ["-d".to_owned(), pattern.clone()]));
@@ -143,13 +148,15 @@ impl Work {
             // stopped recording before the test's end.
             fs::remove_file(trace::file_name(booted.folder, 0)).map_err(|error| Stop::Error {
                 kind: ErrorKind::Trace,
-                message: format!("the plugin left no trace, so what it handed over may have holes: {error}"),
+                message: format!(
+                    "the plugin left no trace, so what it handed over may have holes: {error}"
+                ),
             })?;
         }
         // 0 and 1 are verdicts. Any other code says that it could not run.
         let code = said.require_exit("test_progs", |code| code == 0 || code == 1)?;
-        let ran =
-            output::read(&said.output, test.as_str(), code).map_err(|error| failed(error.to_string()))?;
+        let ran = output::read(&said.output, test.as_str(), code)
+            .map_err(|error| failed(error.to_string()))?;
         if ran.end == End::Skip {
             return Err(Stop::Skip(format!("test_progs skips it{}", reason(&said.output))));
         }
@@ -164,6 +171,7 @@ impl Work {
 /// The test's own reason to skip, if it prints one.
 fn reason(output: &str) -> String {
     let line = output.lines().find(|line| line.contains(":SKIP:"));
-    line.and_then(|line| line.split(":SKIP:").nth(1))
-        .map_or_else(String::new, |why| format!(": {}", why.trim().chars().take(200).collect::<String>()))
+    line.and_then(|line| line.split(":SKIP:").nth(1)).map_or_else(String::new, |why| {
+        format!(": {}", why.trim().chars().take(200).collect::<String>())
+    })
 }

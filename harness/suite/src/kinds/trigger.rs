@@ -61,7 +61,11 @@ impl super::Group for Group {
         let &Group { beside, throughput, .. } = self;
         let hits = self.hits.get();
         let work = |&mechanism| {
-            super::Work::Trigger(Work { test: trigger::Test { mechanism, beside }, hits, throughput })
+            super::Work::Trigger(Work {
+                test: trigger::Test { mechanism, beside },
+                hits,
+                throughput,
+            })
         };
         self.mechanisms.0.iter().map(work).collect()
     }
@@ -152,8 +156,9 @@ impl Work {
             Accel::Kvm => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
-                let cost = branch::trigger_cost(&trace, &symbols, &reply)
-                    .map_err(|error| Stop::Error { kind: ErrorKind::Trace, message: error.to_string() })?;
+                let cost = branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| {
+                    Stop::Error { kind: ErrorKind::Trace, message: error.to_string() }
+                })?;
                 Some(cost)
             }
         };

@@ -54,10 +54,12 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         true => refused(&mut work, guest),
         false => unfit(&work, suite.machine.cpus.get(), accel, guest),
     };
-    let skip =
-        virtme_lacks(&work, guest).or(cannot).or_else(|| guest.undeliverable.clone().filter(|_| deliver));
+    let skip = virtme_lacks(&work, guest)
+        .or(cannot)
+        .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
     let own = guest.selftests.as_ref();
-    let unbuilt = own.and_then(|(selftests, _)| selftests.record.broken(&work.test()).map(str::to_owned));
+    let unbuilt =
+        own.and_then(|(selftests, _)| selftests.record.broken(&work.test()).map(str::to_owned));
     let mut cell = PlannedCell {
         kernel: image.name.clone(),
         arch: image.arch,
@@ -82,7 +84,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
 
 /// The suite's budgets for the kernel, with only the bounds of what the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
-    let holds = |budget: &&Budget| guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name));
+    let holds =
+        |budget: &&Budget| guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name));
     let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
     for budget in &mut budgets {
         budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
@@ -98,9 +101,10 @@ fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
 fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
     match &guest.selftests {
         Some((selftests, _)) => work.kind_mut().refuse(selftests),
-        None => {
-            Some("the tree's own tests are built with a kernel, and this one was built elsewhere".to_owned())
-        }
+        None => Some(
+            "the tree's own tests are built with a kernel, and this one was built elsewhere"
+                .to_owned(),
+        ),
     }
 }
 
@@ -112,7 +116,8 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
     {
         return Some(why.to_owned());
     }
-    let missing = kind.mechanisms().into_iter().flat_map(|mechanism| guest.image.missing_for(mechanism));
+    let missing =
+        kind.mechanisms().into_iter().flat_map(|mechanism| guest.image.missing_for(mechanism));
     let options: BTreeSet<String> = missing.map(|option| option.to_string()).collect();
     let lacks = || {
         let options = Vec::from_iter(options).join(", ");
@@ -132,9 +137,12 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     }
     let missing = guest.image.not_built_in(&kernel::kconfig::VIRTME_NEEDS).join(", ");
     if !missing.is_empty() {
-        return Some(format!("virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"));
+        return Some(format!(
+            "virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"
+        ));
     }
-    let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is the \
+    let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \
+                      the \
                       host's; use --vm qemu";
     let is_own = work.test().is_of_the_tree();
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
@@ -147,7 +155,8 @@ pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
         let joins = |job: &&mut Job| {
             let first = &job.cells[0];
             compared
-                && (first.arch, first.accel, first.work.test()) == (cell.arch, cell.accel, cell.work.test())
+                && (first.arch, first.accel, first.work.test())
+                    == (cell.arch, cell.accel, cell.work.test())
         };
         match jobs.iter_mut().find(joins) {
             Some(job) => job.cells.push(cell),
@@ -156,8 +165,11 @@ pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
     }
     for job in &mut jobs {
         let (first, last) = (job.cells[0].id(), job.cells[job.cells.len() - 1].id());
-        let kernel =
-            if first == last { first.kernel.clone() } else { format!("{}..{}", first.kernel, last.kernel) };
+        let kernel = if first == last {
+            first.kernel.clone()
+        } else {
+            format!("{}..{}", first.kernel, last.kernel)
+        };
         job.name = CellId { kernel, ..first }.name();
     }
     jobs

@@ -44,7 +44,9 @@ pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'
 /// Budgets of kernels that the run does not have, or of numbers that it does not measure, as under
 /// KVM. [`load`](crate::load) rejects budgets of tests that the suite does not have.
 pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
-    let known = |name: &String| cells.iter().any(|cell| &cell.kernel == name) || suite.kernels.contains(name);
+    let known = |name: &String| {
+        cells.iter().any(|cell| &cell.kernel == name) || suite.kernels.contains(name)
+    };
     let mut idle = Vec::new();
     for budget in &suite.budgets {
         for name in budget.kernels.iter().flatten().filter(|name| !known(name)) {
@@ -53,7 +55,9 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
         let is_measured = |metric: Metric| cells.iter().any(|cell| cell.measures(&metric));
         for bounded in budget.most.keys().filter(|bounded| !is_measured(bounded.metric())) {
             let how = match bounded.metric() {
-                Metric::Attach(_) => " with `clock: exact` (or both) and `explain: [exact]` under TCG",
+                Metric::Attach(_) => {
+                    " with `clock: exact` (or both) and `explain: [exact]` under TCG"
+                }
                 _ => " under TCG",
             };
             idle.push(format!(

@@ -155,7 +155,8 @@ impl Plan {
 
     pub fn load(path: &Path) -> io::Result<Plan> {
         let names = Plan::names(path)?;
-        let jobs = (0..names.jobs.len()).map(|number| names.job(number)).collect::<io::Result<_>>()?;
+        let jobs =
+            (0..names.jobs.len()).map(|number| names.job(number)).collect::<io::Result<_>>()?;
         Ok(Plan { run_dir: names.run_dir, emulators: names.emulators, jobs })
     }
 }

@@ -13,7 +13,8 @@ use tramplab_protocol::{Mechanism, message::Explain};
 use tramplab_vm::branches::Source;
 
 fn suite(text: &str) -> Suite {
-    config::parse(&format!("name: t\ndescription: d\nkernels: [a, b]\n{text}"), Path::new("t.yaml")).unwrap()
+    config::parse(&format!("name: t\ndescription: d\nkernels: [a, b]\n{text}"), Path::new("t.yaml"))
+        .unwrap()
 }
 
 fn image(name: &str, config: Option<&str>) -> kernel::Image {
@@ -43,7 +44,11 @@ fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
         selftests: None,
         accel,
         accel_named: false,
-        branches: if accel == Accel::Kvm { Source::None("no LBR here".to_owned()) } else { Source::Virtual },
+        branches: if accel == Accel::Kvm {
+            Source::None("no LBR here".to_owned())
+        } else {
+            Source::Virtual
+        },
         backend,
         undeliverable: None,
         budgets_of: Some("a"),
@@ -87,7 +92,8 @@ fn records_are_delivered_when_asked_and_where_the_emulator_can() {
         assert_eq!(found, expected, "{experiments:?} {too_old}");
     }
     // One of the tree's own tests asks for them, and so needs the plugin and TCG.
-    const OWN: &str = "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: [get_branch_snapshot, fentry_test] }\n";
+    const OWN: &str = "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: \
+                       [get_branch_snapshot, fentry_test] }\n";
     let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
     for (experiment, too_old, expected) in [
         (OWN, false, (true, Accel::Tcg, None)),
@@ -131,7 +137,9 @@ fn what_cannot_be_attached_beside_is_named() {
             .starts_with("tp_btf cannot be attached to what kprobe.multi is measured on")
     );
     // All mechanisms of a group have the same beside.
-    assert!(misfit(&suite("tests:\n  - trigger: { mechanisms: all, beside: [fentry] }\n")).is_some());
+    assert!(
+        misfit(&suite("tests:\n  - trigger: { mechanisms: all, beside: [fentry] }\n")).is_some()
+    );
 }
 
 #[test]
@@ -166,7 +174,8 @@ fn cells_that_are_compared_share_a_process() {
     assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
 }
 
-/// One kernel on two architectures: neither its budgets nor its accelerator nor its jobs are the other's.
+/// One kernel on two architectures: neither its budgets nor its accelerator nor its jobs are the
+/// other's.
 #[test]
 fn architectures_share_nothing_but_the_suite() {
     let suite = suite(
@@ -175,10 +184,17 @@ fn architectures_share_nothing_but_the_suite() {
          - { wasted: { fexit: { any_return: 3 } } }\n",
     );
     let on = |name: &str, arch| kernel::Image { arch, ..image(name, None) };
-    let images =
-        [on("a", Arch::X86_64), on("a", Arch::Arm64), on("a+s", Arch::X86_64), on("a+s", Arch::Arm64)];
+    let images = [
+        on("a", Arch::X86_64),
+        on("a", Arch::Arm64),
+        on("a+s", Arch::X86_64),
+        on("a+s", Arch::Arm64),
+    ];
     let mut guests = guests(&images, Accel::Kvm);
-    guests.iter_mut().filter(|guest| guest.image.arch == Arch::Arm64).for_each(|g| g.accel = Accel::Tcg);
+    guests
+        .iter_mut()
+        .filter(|guest| guest.image.arch == Arch::Arm64)
+        .for_each(|g| g.accel = Accel::Tcg);
     let cells = super::cells(&suite, &guests, true);
     let budgets: Vec<usize> = cells.iter().map(|cell| cell.budgets.len()).collect();
     assert_eq!(budgets, [1, 2, 1, 2]);
@@ -210,13 +226,15 @@ fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
 #[test]
 fn waste_runs_where_its_records_come_from() {
     let suite = suite(
-        "tests:\n  - lbr_waste: { mechanisms: [fentry] }\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n\
+        "tests:\n  - lbr_waste: { mechanisms: [fentry] }\n  - attach: { mechanisms: [fentry], \
+         functions: [1], rounds: 1 }\n\
          budgets:\n  - { wasted: { fentry: { any: 5 } } }\n",
     );
     let images = [image("a", None)];
     let with = |branches: Source| {
         let guests = vec![Guest { branches, ..guests(&images, Accel::Kvm).remove(0) }];
-        let [waste, attach]: [PlannedCell; 2] = super::cells(&suite, &guests, false).try_into().unwrap();
+        let [waste, attach]: [PlannedCell; 2] =
+            super::cells(&suite, &guests, false).try_into().unwrap();
         assert_eq!((attach.accel, attach.is_hardware(), attach.skip), (Accel::Kvm, false, None));
         let judged = waste.budgets.iter().any(|budget| !budget.wasted.is_empty());
         (waste.accel, waste.is_hardware(), judged, waste.skip)
@@ -244,9 +262,13 @@ fn what_is_attached_beside_is_part_of_the_name_and_of_what_it_takes() {
     let expected = [
         ("trigger/raw_tp", None),
         ("trigger/raw_tp+function_tracer", None),
-        ("trigger/raw_tp+kprobe.multi+function_tracer", Some("the kernel is built without CONFIG_FPROBE")),
+        (
+            "trigger/raw_tp+kprobe.multi+function_tracer",
+            Some("the kernel is built without CONFIG_FPROBE"),
+        ),
     ];
-    let found: Vec<_> = cells.iter().map(|cell| (cell.work.test().name(), cell.skip.as_deref())).collect();
+    let found: Vec<_> =
+        cells.iter().map(|cell| (cell.work.test().name(), cell.skip.as_deref())).collect();
     assert_eq!(found, expected.map(|(name, skip)| (name.to_owned(), skip)));
 }
 
@@ -285,7 +307,8 @@ fn the_exact_clock_is_one_guest_more_or_the_only_one() {
 #[test]
 fn what_a_suite_says_of_attaching_reaches_every_cell() {
     let suite = suite(
-        "tests:\n  - attach: { mechanisms: [fentry, kprobe.multi], functions: [10, all], rounds: 3, seed: 7, \
+        "tests:\n  - attach: { mechanisms: [fentry, kprobe.multi], functions: [10, all], rounds: \
+         3, seed: 7, \
          seconds: 20, clock: exact, explain: [sampled, exact] }\n  \
          - attach: { mechanisms: [fexit], functions: [all], rounds: 1 }\n",
     );
@@ -302,15 +325,22 @@ fn what_a_suite_says_of_attaching_reaches_every_cell() {
     }
     assert_eq!(shape(&planned[4]), (1, 0, None, Clocks::Free, vec![]));
 
-    // The command line's word counts instead of the suite's, for every group; what it does not say stays.
+    // The command line's word counts instead of the suite's, for every group; what it does not say
+    // stays.
     let sampled = BTreeSet::from([Explain::Sampled]);
-    let told =
-        cells(&suite.clone().with(Some(Clocks::Both), Some(&sampled)), &[image("a", None)], Accel::Tcg);
+    let told = cells(
+        &suite.clone().with(Some(Clocks::Both), Some(&sampled)),
+        &[image("a", None)],
+        Accel::Tcg,
+    );
     for cell in &told {
         assert_eq!((attach_of(cell).clock, &attach_of(cell).explain), (Clocks::Both, &sampled));
     }
     let untold = cells(&suite.with(None, None), &[image("a", None)], Accel::Tcg);
-    assert_eq!(untold.iter().map(shape).collect::<Vec<_>>(), planned.iter().map(shape).collect::<Vec<_>>());
+    assert_eq!(
+        untold.iter().map(shape).collect::<Vec<_>>(),
+        planned.iter().map(shape).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -320,8 +350,9 @@ fn hits_that_are_only_counted_are_counted_under_the_exact_clock() {
         (", throughput: false", 2, Clock::Free),
         ("", 1, Clock::Free),
     ] {
-        let text =
-            format!("machine: {{ cpus: {cpus} }}\ntests:\n  - trigger: {{ mechanisms: [fentry]{more} }}\n");
+        let text = format!(
+            "machine: {{ cpus: {cpus} }}\ntests:\n  - trigger: {{ mechanisms: [fentry]{more} }}\n"
+        );
         let cells = cells(&suite(&text), &[image("a", None)], Accel::Tcg);
         assert_eq!(cells[0].clocks(), [clock], "{text}");
     }
@@ -330,12 +361,15 @@ fn hits_that_are_only_counted_are_counted_under_the_exact_clock() {
 #[test]
 fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
     use Accel::{Kvm, Tcg};
-    // Under TCG, under KVM because it was there, under KVM by name: what the cell runs under, or why it does not.
+    // Under TCG, under KVM because it was there, under KVM by name: what the cell runs under, or
+    // why it does not.
     const COUNTED: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Tcg), Err("only TCG")];
     const ANYWHERE: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Kvm), Ok(Kvm)];
-    const NOWHERE: [Result<Accel, &str>; 3] = [Err("on one thread"), Err("on one thread"), Err("only TCG")];
-    let attach =
-        |keys: &str| format!("attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, {keys} }}");
+    const NOWHERE: [Result<Accel, &str>; 3] =
+        [Err("on one thread"), Err("on one thread"), Err("only TCG")];
+    let attach = |keys: &str| {
+        format!("attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, {keys} }}")
+    };
     let trigger = |keys: &str| format!("trigger: {{ mechanisms: [fentry], {keys} }}");
     for (test, cpus, expected) in [
         (attach(""), 1, ANYWHERE),
@@ -352,11 +386,13 @@ fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
     ] {
         let suite = suite(&format!("machine: {{ cpus: {cpus} }}\ntests:\n  - {test}\n"));
         let images = [image("a", None)];
-        for ((accel, accel_named), expected) in [(Tcg, false), (Kvm, false), (Kvm, true)].iter().zip(expected)
+        for ((accel, accel_named), expected) in
+            [(Tcg, false), (Kvm, false), (Kvm, true)].iter().zip(expected)
         {
             let guest = Guest { accel_named: *accel_named, ..guests(&images, *accel).remove(0) };
             let cell = &super::cells(&suite, &[guest], false)[0];
-            let what = format!("{test} {cpus} {accel:?} {accel_named}: {:?} {:?}", cell.accel, cell.skip);
+            let what =
+                format!("{test} {cpus} {accel:?} {accel_named}: {:?} {:?}", cell.accel, cell.skip);
             match expected {
                 Ok(under) => assert!(cell.skip.is_none() && cell.accel == under, "{what}"),
                 Err(words) => {
@@ -395,7 +431,10 @@ fn the_suite_of_ci_is_exact_and_judges_only_the_kernels_that_its_budgets_name() 
                     Test::LbrWaste(lbr_waste::Test { mechanism }) => {
                         budget.wasted.keys().any(|row| row.mechanism == mechanism)
                     }
-                    _ => budget.most.keys().any(|bounded| bounded.metric().test() == cell.work.test()),
+                    _ => budget
+                        .most
+                        .keys()
+                        .any(|bounded| bounded.metric().test() == cell.work.test()),
                 })
             })
             .map(|cell| format!("{}/{}", cell.kernel, cell.work.test().name()))
@@ -418,7 +457,8 @@ fn values_that_make_no_sense_are_refused_where_they_stand() {
         let mut keys = vec![("mechanisms", "[fentry]"), ("functions", "[1]"), ("rounds", "1")];
         keys.retain(|(known, _)| *known != key);
         keys.push((key, value));
-        let keys: String = keys.into_iter().map(|(key, value)| format!("      {key}: {value}\n")).collect();
+        let keys: String =
+            keys.into_iter().map(|(key, value)| format!("      {key}: {value}\n")).collect();
         format!("name: t\ndescription: d\nkernels: [a]\ntests:\n  - attach:\n{keys}")
     };
     for (key, value, line, words) in [
@@ -433,7 +473,9 @@ fn values_that_make_no_sense_are_refused_where_they_stand() {
         ("functions", "all", 8, "sequence"),
         ("budget_seconds", "5", 9, "seconds"),
     ] {
-        let error = config::parse::<Suite>(&whole(key, value), Path::new("t.yaml")).unwrap_err().to_string();
+        let error = config::parse::<Suite>(&whole(key, value), Path::new("t.yaml"))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with(&format!("t.yaml:{line}:")), "{key}: {value}: {error}");
         assert!(error.contains(words), "{key}: {value}: {error}");
     }
@@ -444,29 +486,39 @@ fn with_tests(tests: &[&str]) -> Selftests {
     let file = |name: &&str| (name.parse().unwrap(), format!("{name}.c"));
     let broken = [("bench", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
     let told = |(name, reason)| (name, serde_json::json!({ "reason": reason, "lasts": true }));
-    let broken: BTreeMap<_, _> = broken.into_iter().filter(|_| tests.contains(&"added")).map(told).collect();
+    let broken: BTreeMap<_, _> =
+        broken.into_iter().filter(|_| tests.contains(&"added")).map(told).collect();
     Selftests {
         root: "root".into(),
         record: serde_json::from_value(serde_json::json!({
-            "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang 19", "contents": "c",
+            "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang \
+                19", "contents": "c",
             "broken": broken,
             "tests": tests.iter().map(file).collect::<BTreeMap<Name, String>>(),
         }))
         .unwrap(),
-        denied: DenyList::parse("module_attach # no module\nfentry_test/many\n", "DENYLIST.aarch64"),
+        denied: DenyList::parse(
+            "module_attach # no \
+                                 module\nfentry_test/many\n",
+            "DENYLIST.aarch64",
+        ),
     }
 }
 
 #[test]
 fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
     let suite = suite(
-        "tests:\n  - bench: { triggers: [trig-fentry], seconds: 3 }\n  - test_progs: { tests: [fentry_test, module_attach, d_path], \
-         deny: [\"fentry_test/few\", \"d_*\"] }\n  - kselftest: { programs: [perf_events/mmap, other/none] }\n",
+        "tests:\n  - bench: { triggers: [trig-fentry], seconds: 3 }\n  - test_progs: { tests: \
+         [fentry_test, module_attach, d_path], \
+         deny: [\"fentry_test/few\", \"d_*\"] }\n  - kselftest: { programs: [perf_events/mmap, \
+         other/none] }\n",
     )
     .with_tests(&["fentry_test", "added"].map(|name| name.parse().unwrap()).into());
     let images = [image("a", None), image("b", None), image("c", None)];
-    let [old, new] =
-        [with_tests(&["fentry_test", "module_attach", "d_path"]), with_tests(&["fentry_test", "added"])];
+    let [old, new] = [
+        with_tests(&["fentry_test", "module_attach", "d_path"]),
+        with_tests(&["fentry_test", "added"]),
+    ];
     let mut guests = guests(&images, Accel::Tcg);
     guests[0].selftests = Some((&old, "with-old".into()));
     guests[1].selftests = Some((&new, "with-new".into()));
@@ -475,11 +527,16 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
         .iter()
         .map(|cell| (cell.kernel.as_str(), cell.work.test().name(), cell.skip.as_deref()))
         .collect();
-    let elsewhere = Some("the tree's own tests are built with a kernel, and this one was built elsewhere");
+    let elsewhere =
+        Some("the tree's own tests are built with a kernel, and this one was built elsewhere");
     let expected = [
         ("a", "bench/trig-fentry", None),
         ("a", "test_progs/fentry_test", None),
-        ("a", "test_progs/module_attach", Some("denied by DENYLIST.aarch64:1 (`module_attach`: no module)")),
+        (
+            "a",
+            "test_progs/module_attach",
+            Some("denied by DENYLIST.aarch64:1 (`module_attach`: no module)"),
+        ),
         ("a", "test_progs/d_path", Some("denied by the suite (`d_*`)")),
         ("a", "test_progs/added", Some("this kernel's tree has no test `added`")),
         ("a", "kselftest/perf_events/mmap", None),
@@ -504,15 +561,19 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
     assert_eq!(work.deny, ["fentry_test/many", "fentry_test/few"]);
     assert_eq!((&cells[1].initrd, cells[1].boots()), (&PathBuf::from("with-old"), 1));
     // A test that does not build says so in its own cell, if the tree has it.
-    let unbuilt: Vec<_> =
-        cells.iter().filter_map(|cell| Some((cell.id().name(), cell.unbuilt.as_deref()?))).collect();
+    let unbuilt: Vec<_> = cells
+        .iter()
+        .filter_map(|cell| Some((cell.id().name(), cell.unbuilt.as_deref()?)))
+        .collect();
     let expected =
         [("bench/trig-fentry", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
     assert_eq!(unbuilt, expected.map(|(test, error)| (format!("x86_64/b/tcg/{test}"), error)));
     guests[1].backend = Backend::VirtmeNg;
     let others = super::cells(&suite, &guests, false);
     let by_virtme = others.iter().filter(|cell| cell.kernel == "b");
-    by_virtme.for_each(|cell| assert!(cell.skip.as_ref().unwrap().contains("virtme-ng"), "{:?}", cell.skip));
+    by_virtme.for_each(|cell| {
+        assert!(cell.skip.as_ref().unwrap().contains("virtme-ng"), "{:?}", cell.skip)
+    });
     guests[1].backend = Backend::Qemu;
     // Compared, benchmarks take turns; a test's word does not change with repetition.
     let compared = super::cells(&suite, &guests, true);
@@ -527,7 +588,8 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
 fn a_budget_that_can_never_fail_is_reported() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
-         budgets:\n  - wasted: { fexit: { any: 9 } }\n  - kernels: [c]\n    wasted: { fexit: { any: 8 } }\n",
+         budgets:\n  - wasted: { fexit: { any: 9 } }\n  - kernels: [c]\n    wasted: { fexit: { \
+         any: 8 } }\n",
     );
     let cells = cells(&suite, &[image("a", None)], Accel::Tcg);
     let idle = idle_budgets(&suite, &cells);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tree's `bench` prints: a line for every second, and a summary of those after the warm-up.
+//! What the tree's `bench` prints: a line for every second, and a summary of those after the
+//! warm-up.
 //!
 //! ```text
-//! Iter   1 ( 87.532us): hits    0.412M/s (  0.412M/prod), drops    0.000M/s, total operations    0.412M/s
-//! Summary: hits    0.409 ± 0.004M/s (  0.409M/prod), drops    0.000 ± 0.000M/s, total operations    0.409 ± 0.004M/s
+//! Iter   1 ( 87.532us): hits    0.412M/s (  0.412M/prod), drops    0.000M/s, …
+//! Summary: hits    0.409 ± 0.004M/s (  0.409M/prod), drops    0.000 ± 0.000M/s, …
 //! ```
 
 /// Of a run that ended well.
@@ -42,7 +43,9 @@ pub fn read(output: &str, warmup: u32, seconds: u32) -> Result<Measured, Unreada
         summary |= line.starts_with("Summary: hits");
     }
     if !summary {
-        return Err(Unreadable::NoSummary(short(output.trim_end().lines().next_back().unwrap_or_default())));
+        return Err(Unreadable::NoSummary(short(
+            output.trim_end().lines().next_back().unwrap_or_default(),
+        )));
     }
     let hits = iterations.split_off((warmup as usize).min(iterations.len()));
     if hits.len() < seconds as usize {
@@ -65,7 +68,8 @@ fn hits(line: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Of guests under TCG on a busy host, with a second of warm-up and three that count; bench does one more.
+    /// Of guests under TCG on a busy host, with a second of warm-up and three that count; bench
+    /// does one more.
     const FENTRY: &str = include_str!("testdata/6.12-bench-trig-fentry.txt");
     const KPROBE_MULTI: &str = include_str!("testdata/6.12-bench-trig-kprobe-multi.txt");
     const UNKNOWN: &str = include_str!("testdata/6.12-bench-unknown.txt");
@@ -82,7 +86,8 @@ mod tests {
         let before = |end: &str| &FENTRY[..FENTRY.find(end).unwrap()];
         assert_eq!(
             read(before("Summary"), 1, 3).unwrap_err().to_string(),
-            "bench printed no summary; its last line is `Iter   4 (61514.181us): hits    0.093M/s (  0.093M/prod), drops    0.000M/s, \
+            "bench printed no summary; its last line is `Iter   4 (61514.181us): hits    0.093M/s \
+             (  0.093M/prod), drops    0.000M/s, \
              total operations    0.093M/s`"
         );
         assert_eq!(read("", 1, 3), Err(Unreadable::NoSummary(String::new())));

@@ -44,10 +44,12 @@ impl Said {
         };
         match self.end {
             ExecEnd::Exited(code) if is_fine(code) => Ok(code),
-            ExecEnd::Exited(code) => Err(failed(format!("{program} ended with exit code {code}: {last}"))),
+            ExecEnd::Exited(code) => {
+                Err(failed(format!("{program} ended with exit code {code}: {last}")))
+            }
             ExecEnd::Signaled(signal) => {
-                let name =
-                    nix::sys::signal::Signal::try_from(signal).map_or("signal", |signal| signal.as_str());
+                let name = nix::sys::signal::Signal::try_from(signal)
+                    .map_or("signal", |signal| signal.as_str());
                 Err(failed(format!("{program} was killed by {name} ({signal}): {last}")))
             }
             ExecEnd::TimedOut => Err(Stop::Error {
@@ -75,7 +77,8 @@ pub fn run(
     seconds: u32,
 ) -> Result<Said, Stop> {
     let path = booted.folder.join("output.log");
-    let harness = |error: io::Error| Stop::harness(format!("failed to write {}: {error}", path.display()));
+    let harness =
+        |error: io::Error| Stop::harness(format!("failed to write {}: {error}", path.display()));
     let mut log = File::create(&path).map_err(harness)?;
     let mut output = Output::default();
     let mut broken = None;
@@ -122,7 +125,8 @@ struct Output {
 }
 
 impl Output {
-    /// The guest has its limit in bytes, and may lie. What is no UTF-8 has grown since: each byte to three.
+    /// The guest has its limit in bytes, and may lie. What is no UTF-8 has grown since: each byte
+    /// to three.
     const LIMIT: usize = 3 * OUTPUT as usize;
 
     /// True if it was kept.

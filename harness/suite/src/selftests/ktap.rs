@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs of `tools/testing/selftests` print: KTAP, version 1, and the TAP 13 that most of them say they print.
+//! What programs of `tools/testing/selftests` print: KTAP, version 1, and the TAP 13 that most of
+//! them say they print.
 //!
 //! ```text
 //! TAP version 13
@@ -9,7 +10,8 @@
 //! not ok 2 remove_on_exec.fork_exec_then_enable # SKIP no such event
 //! ```
 //!
-//! Other lines are the program's own and say nothing. Neither do indented ones, tests within a test: the line of the outer one is their sum.
+//! Other lines are the program's own and say nothing. Neither do indented ones, tests within a
+//! test: the line of the outer one is their sum.
 
 use super::ran::{FAILURES, Kept, Ran};
 use tramplab_model::selftests::{End, Subtest};
@@ -26,11 +28,13 @@ pub enum Unreadable {
     Unfinished { planned: u32, seen: u32, last: String },
     #[error("its tests are not counted one by one: `{line}` comes after {seen}")]
     Miscounted { seen: u32, line: String },
-    #[error("it contradicts itself: {} of its tests failed, and its exit code is {code}", if *.failed == 0 { "none".to_owned() } else { .failed.to_string() })]
+    #[error("it contradicts itself: {} of its tests failed, and its exit code is \
+             {code}", if *.failed == 0 { "none".to_owned() } else { .failed.to_string() })]
     Contradiction { failed: usize, code: i32 },
 }
 
-/// What a program may end with that has a verdict: 0 to 4 are pass, fail, expected failure, unexpected pass, skip.
+/// What a program may end with that has a verdict: 0 to 4 are pass, fail, expected failure,
+/// unexpected pass, skip.
 pub fn is_verdict(code: i32) -> bool {
     (0..=4).contains(&code)
 }
@@ -60,11 +64,16 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
         } else if let Some((number, subtest)) = result(line) {
             let seen = kept.len() as u32;
             if number.is_some_and(|number| number != seen + 1) {
-                return Err(Unreadable::Miscounted { seen, line: line.chars().take(120).collect() });
+                return Err(Unreadable::Miscounted {
+                    seen,
+                    line: line.chars().take(120).collect(),
+                });
             }
             if subtest.end == End::Fail {
-                let said =
-                    remarks.iter().map(|remark| remark.trim()).filter(|remark| is_of_a_failure(remark));
+                let said = remarks
+                    .iter()
+                    .map(|remark| remark.trim())
+                    .filter(|remark| is_of_a_failure(remark));
                 let room = FAILURES - failures.len();
                 failures.extend(said.take(room).map(|remark| remark.chars().take(300).collect()));
             }
@@ -100,7 +109,8 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
 
 /// Why a program skips all of its tests, where it says that.
 pub fn skipped(output: &str) -> Option<&str> {
-    let reason = output.lines().find_map(|line| line.split_once("# SKIP")).map(|(_, reason)| reason.trim());
+    let reason =
+        output.lines().find_map(|line| line.split_once("# SKIP")).map(|(_, reason)| reason.trim());
     reason.filter(|reason| !reason.is_empty())
 }
 
@@ -174,7 +184,8 @@ mod tests {
         assert_eq!(ends(PASS, 0), [("global.watermark_signal".to_owned(), End::Ok)]);
 
         assert_eq!(read(SKIPS, 0).unwrap().end, End::Ok);
-        let skipped = ends(SKIPS, 0).into_iter().filter(|(_, end)| *end == End::Skip).map(|(name, _)| name);
+        let skipped =
+            ends(SKIPS, 0).into_iter().filter(|(_, end)| *end == End::Skip).map(|(name, _)| name);
         assert_eq!(
             skipped.collect::<Vec<_>>(),
             ["perf_mmap.aux.map", "perf_mmap.aux.unmap", "perf_mmap.aux.remap"]
@@ -259,7 +270,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_fall(output in "(TAP version 13\n|1\\.\\.[0-9]{1,10}\n|(not )?ok [0-9]{0,10} ?-? ?[a#S ]{0,6}\n|[#±ok ]{0,5}\n){0,8}", code in 0..5) {
+        fn no_text_makes_it_fall(output in "(TAP version 13\n|1\\.\\.[0-9]{1,10}\n|(not )?ok \
+                                            [0-9]{0,10} ?-? ?[a#S ]{0,6}\n|[#±ok \
+                                            ]{0,5}\n){0,8}", code in 0..5) {
             let _ = read(&output, code);
         }
     }

@@ -26,7 +26,8 @@ pub(super) const FAILURES: usize = 20;
 /// Of a subtest's name.
 const WIDTH: usize = 200;
 
-/// What is kept of a test's subtests while they are read: 4 MiB of output can name hundreds of thousands.
+/// What is kept of a test's subtests while they are read: 4 MiB of output can name hundreds of
+/// thousands.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub subtests: Vec<Subtest>,
@@ -57,7 +58,8 @@ impl Kept {
     }
 
     pub fn count(&self, end: End) -> usize {
-        self.subtests.iter().filter(|subtest| subtest.end == end).count() + self.left_out.of(end) as usize
+        self.subtests.iter().filter(|subtest| subtest.end == end).count()
+            + self.left_out.of(end) as usize
     }
 
     pub fn len(&self) -> usize {
@@ -70,7 +72,8 @@ const NAMED: usize = 20;
 
 /// Why a test of the tree's fails: it is its own judge.
 pub fn failures(who: &str, cell: &Cell) -> Vec<String> {
-    let Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)) = &cell.measurement else {
+    let Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)) = &cell.measurement
+    else {
         return Vec::new();
     };
     if test.end != End::Fail {
@@ -84,7 +87,10 @@ pub fn failures(who: &str, cell: &Cell) -> Vec<String> {
         ([], 0) => format!("{who} says that it fails"),
         ([], _) => format!("{who} says that it fails, with {more} of its subtests"),
         (_, 0) => format!("{who} says that it fails, of its subtests {}", names.join(", ")),
-        _ => format!("{who} says that it fails, of its subtests {} and {more} more", names.join(", ")),
+        _ => format!(
+            "{who} says that it fails, of its subtests {} and {more} more",
+            names.join(", ")
+        ),
     };
     std::iter::once(which).chain(test.failures.first().cloned()).collect()
 }

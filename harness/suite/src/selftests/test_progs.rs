@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tree's `test_progs` prints of the tests that it ran: a line for each subtest and test, and a summary.
+//! What the tree's `test_progs` prints of the tests that it ran: a line for each subtest and test,
+//! and a summary.
 //!
 //! ```text
 //! #103/1   fentry_test/fentry:OK
@@ -17,7 +18,8 @@ pub enum Unreadable {
     NoSummary(String),
     #[error("test_progs did not run {0}: its output does not name it")]
     NotRun(String),
-    #[error("test_progs contradicts itself: {test} ended as {}, its summary is `{summary}` and its exit code {code}", .end.name())]
+    #[error("test_progs contradicts itself: {test} ended as {}, its summary is `{summary}` and its \
+             exit code {code}", .end.name())]
     Contradiction { test: String, end: End, summary: String, code: i32 },
 }
 
@@ -101,7 +103,8 @@ fn result(line: &str) -> Option<(&str, End)> {
     Some((name, end))
 }
 
-/// `test_x:FAIL:what unexpected error: -22 (errno 22)`: what the tests' assertions print; and libbpf's and the runner's own.
+/// `test_x:FAIL:what unexpected error: -22 (errno 22)`: what the tests' assertions print; and
+/// libbpf's and the runner's own.
 fn is_failure(line: &str) -> bool {
     line.contains(":FAIL:") || line.contains("libbpf: ") && line.contains("failed")
 }
@@ -154,25 +157,29 @@ mod tests {
         }
     }
 
-    /// As many as fit into what is kept of an output. Each is looked at once: a test that looked through all others would not end.
+    /// As many as fit into what is kept of an output. Each is looked at once: a test that looked
+    /// through all others would not end.
     #[test]
     fn of_hundreds_of_thousands_of_subtests_some_are_named_and_all_are_counted() {
         let count = 300_000;
         let lines: String = (1..=count)
             .map(|n| format!("#1/{n} t/{n}:{}\n", if n % 100_000 == 0 { "FAIL" } else { "OK" }))
             .collect();
-        let output = format!("{lines}{lines}#1 t:FAIL\nSummary: 0/{count} PASSED, 0 SKIPPED, 1 FAILED\n");
+        let output =
+            format!("{lines}{lines}#1 t:FAIL\nSummary: 0/{count} PASSED, 0 SKIPPED, 1 FAILED\n");
         let ran = read(&output, "t", 1).unwrap();
         assert_eq!(ran.subtests.len(), 10_000);
         assert_eq!(ran.left_out, LeftOut { ok: count - 10_003, skip: 0, fail: 3 });
         // A failure is one, wherever it is.
-        let code = read(&output.replace("#1 t:FAIL", "#1 t:OK").replace("1 FAILED", "0 FAILED"), "t", 0);
+        let code =
+            read(&output.replace("#1 t:FAIL", "#1 t:OK").replace("1 FAILED", "0 FAILED"), "t", 0);
         assert!(matches!(code, Err(Unreadable::Contradiction { .. })));
-        let long = PASSES.replace("fentry_test/fentry:", &format!("fentry_test/{}:", "x".repeat(9999)));
+        let long =
+            PASSES.replace("fentry_test/fentry:", &format!("fentry_test/{}:", "x".repeat(9999)));
         assert_eq!(read(&long, "fentry_test", 0).unwrap().subtests[0].name.len(), 200);
         // Two that differ behind that are two.
-        let alike =
-            long.replace("fentry_test/fentry_many_args", &format!("fentry_test/{}y", "x".repeat(9998)));
+        let alike = long
+            .replace("fentry_test/fentry_many_args", &format!("fentry_test/{}y", "x".repeat(9998)));
         let [first, second] = &read(&alike, "fentry_test", 0).unwrap().subtests[..] else {
             panic!("{alike}")
         };

@@ -40,7 +40,8 @@ fn at(name: &str, offset: u64) -> u64 {
     if name == "user" {
         return USER + offset;
     }
-    let index = SYMBOLS.iter().position(|(s, _)| s.starts_with(name)).expect("a symbol of the table");
+    let index =
+        SYMBOLS.iter().position(|(s, _)| s.starts_with(name)).expect("a symbol of the table");
     BASE + 0x1000 * index as u64 + offset
 }
 
@@ -103,7 +104,11 @@ fn reply(mechanism: Mechanism, hits: u32) -> LbrWasteReply {
     }
 }
 
-fn measure(records: Vec<Record>, mechanism: Mechanism, hits: u32) -> Result<LbrWaste, CaptureError> {
+fn measure(
+    records: Vec<Record>,
+    mechanism: Mechanism,
+    hits: u32,
+) -> Result<LbrWaste, CaptureError> {
     lbr_waste(Arch::X86_64, &trace(records), &symbols(), &reply(mechanism, hits))
 }
 
@@ -130,9 +135,13 @@ fn finds_helpers_that_are_entered_and_never_left() {
 #[test]
 fn stops_searching_further_back_than_any_cpu_sees() {
     let between = |records| {
-        [&enter()[..5], &vec![r(Jump, ("sys", 0), ("sys", 8)); records], &hit(&inlined())[5..]].concat()
+        [&enter()[..5], &vec![r(Jump, ("sys", 0), ("sys", 8)); records], &hit(&inlined())[5..]]
+            .concat()
     };
-    assert_eq!(measure(between(FURTHEST - 10), Mechanism::Fentry, 1).map(|waste| waste.hits), Ok(1));
+    assert_eq!(
+        measure(between(FURTHEST - 10), Mechanism::Fentry, 1).map(|waste| waste.hits),
+        Ok(1)
+    );
     let far = measure(between(FURTHEST), Mechanism::Fentry, 1);
     assert!(matches!(far, Err(CaptureError::Untouched { .. })), "{far:?}");
 }
@@ -140,10 +149,17 @@ fn stops_searching_further_back_than_any_cpu_sees() {
 /// Each kind of kernel: the branches of its snapshot, `#00`, and the `any` records wasted.
 #[test]
 fn finds_the_snapshot_on_every_kind_of_kernel() {
-    let cpu_helper =
-        [r(Call, ("bpf_prog", 0x20), ("bpf_get_smp", 0)), r(Ret, ("bpf_get_smp", 9), ("bpf_prog", 0x25))];
+    let cpu_helper = [
+        r(Call, ("bpf_prog", 0x20), ("bpf_get_smp", 0)),
+        r(Ret, ("bpf_get_smp", 9), ("bpf_prog", 0x25)),
+    ];
     let table: [(&str, Vec<Record>, &str, u32); 5] = [
-        ("inlined, no driver", inlined(), "bpf_prog_*_capture+0x50 -> __static_call_return0+0x0", 2),
+        (
+            "inlined, no driver",
+            inlined(),
+            "bpf_prog_*_capture+0x50 -> __static_call_return0+0x0",
+            2,
+        ),
         (
             "inlined, driver",
             vec![
@@ -183,7 +199,8 @@ fn finds_the_snapshot_on_every_kind_of_kernel() {
         ),
     ];
     for (what, middle, first, wasted) in table {
-        let waste = measure([hit(&middle), hit(&middle)].concat(), Mechanism::Fentry, 2).expect(what);
+        let waste =
+            measure([hit(&middle), hit(&middle)].concat(), Mechanism::Fentry, 2).expect(what);
         assert_eq!(newest(&waste), first, "{what}");
         assert_eq!(waste.agreeing_hits, 2, "{what}");
         let point = &waste.points[0];
@@ -214,7 +231,8 @@ fn ignores_calls_that_are_no_capture() {
 
 #[test]
 fn matches_drivers_but_not_the_functions_before_them() {
-    let is = |name: &str| is_snapshot(&Symbol { name: name.to_owned(), module: None, start: 0, end: 1 });
+    let is =
+        |name: &str| is_snapshot(&Symbol { name: name.to_owned(), module: None, start: 0, end: 1 });
     for driver in [
         "intel_pmu_snapshot_branch_stack",
         "intel_pmu_snapshot_arch_branch_stack",
@@ -223,8 +241,11 @@ fn matches_drivers_but_not_the_functions_before_them() {
     ] {
         assert!(is(driver), "{driver}");
     }
-    for other in ["__SCT__perf_snapshot_branch_stack", "bpf_get_branch_snapshot", "perf_prepare_branch_stack"]
-    {
+    for other in [
+        "__SCT__perf_snapshot_branch_stack",
+        "bpf_get_branch_snapshot",
+        "perf_prepare_branch_stack",
+    ] {
         assert!(!is(other), "{other}");
     }
 }
@@ -238,7 +259,9 @@ fn captures_a_session_at_both_ends_of_each_hit() {
         r(Call, ("bpf_tramp", 0x70), ("bpf_prog", 0)),
     ];
     let middle = [&inlined()[..], &exit, &inlined()].concat();
-    let waste = measure([hit(&middle), hit(&middle), hit(&middle)].concat(), Mechanism::Fsession, 3).unwrap();
+    let waste =
+        measure([hit(&middle), hit(&middle), hit(&middle)].concat(), Mechanism::Fsession, 3)
+            .unwrap();
     let points: Vec<_> = waste.points.iter().map(|p| (p.point, p.records.len())).collect();
     // The exit's records include the entry's. Both begin with the system call.
     assert_eq!(points, [(Point::Entry, 6), (Point::Exit, 12)]);
@@ -259,7 +282,9 @@ fn skips_interrupted_hits_and_takes_the_most_frequent_form() {
     let odd = [&[r(Cond, ("bpf_prog", 0x30), ("bpf_prog", 0x38))], &inlined()[..]].concat();
     let (a, b, c) = (hit(&interrupted), hit(&odd), hit(&inlined()));
 
-    let waste = measure([a.clone(), b.clone(), c.clone(), c.clone()].concat(), Mechanism::Fentry, 4).unwrap();
+    let waste =
+        measure([a.clone(), b.clone(), c.clone(), c.clone()].concat(), Mechanism::Fentry, 4)
+            .unwrap();
     assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 2));
     assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(2));
 
@@ -281,8 +306,10 @@ fn finds_interrupts_by_their_entry_anywhere_in_a_hit() {
     };
     // Recorded as a return, and with a handler longer than `KEPT` or `FURTHEST`.
     for (before, length) in [(3, 1), (3, 1000), (5, FURTHEST)] {
-        let late = [&enter()[..before], &handler(length), &enter()[before..], &inlined(), &leave()].concat();
-        let waste = measure([late.clone(), hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
+        let late = [&enter()[..before], &handler(length), &enter()[before..], &inlined(), &leave()]
+            .concat();
+        let waste =
+            measure([late.clone(), hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
         assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 1), "{before} {length}");
         let error = measure(late, Mechanism::Fentry, 1).unwrap_err();
         assert_eq!(error, CaptureError::Interrupted { hits: 1 }, "{before} {length}");
@@ -297,8 +324,10 @@ fn finds_interrupts_by_their_entry_anywhere_in_a_hit() {
 
 #[test]
 fn keeps_a_hit_behind_an_interrupt_in_user_space() {
-    let tick =
-        [r(Interrupt, ("user", 0x10), ("asm_sysvec", 0)), r(Iret, ("asm_sysvec", 0x80), ("user", 0x10))];
+    let tick = [
+        r(Interrupt, ("user", 0x10), ("asm_sysvec", 0)),
+        r(Iret, ("asm_sysvec", 0x80), ("user", 0x10)),
+    ];
     let waste = measure([&tick[..], &hit(&inlined())].concat(), Mechanism::Fentry, 1).unwrap();
     assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 1));
 }
@@ -312,7 +341,12 @@ fn rejects_counts_that_disagree() {
     };
     expect(one.clone(), Mechanism::Fentry, 0, "no hits");
     expect(one.clone(), Mechanism::Fentry, 2, "1 captures in the trace, expected 2");
-    expect([one.clone(), one.clone()].concat(), Mechanism::Fentry, 1, "2 captures in the trace, expected 1");
+    expect(
+        [one.clone(), one.clone()].concat(),
+        Mechanism::Fentry,
+        1,
+        "2 captures in the trace, expected 1",
+    );
     expect(one.clone(), Mechanism::Fsession, 1, "expected 2 (1 hits x 2 points)");
 
     let mut more = reply(Mechanism::Fentry, 1);
@@ -322,24 +356,30 @@ fn rejects_counts_that_disagree() {
 
     let mut dropped = trace(one.clone());
     dropped.vcpus[1].total += 1;
-    let error = lbr_waste(Arch::X86_64, &dropped, &symbols(), &reply(Mechanism::Fentry, 2)).unwrap_err();
+    let error =
+        lbr_waste(Arch::X86_64, &dropped, &symbols(), &reply(Mechanism::Fentry, 2)).unwrap_err();
     assert!(error.to_string().contains("ring was too small"), "{error}");
 
     let mut both = trace(one.clone());
     both.vcpus[0].records = one.clone();
-    let error = lbr_waste(Arch::X86_64, &both, &symbols(), &reply(Mechanism::Fentry, 1)).unwrap_err();
+    let error =
+        lbr_waste(Arch::X86_64, &both, &symbols(), &reply(Mechanism::Fentry, 1)).unwrap_err();
     assert_eq!(error, CaptureError::Vcpus { first: 0, second: 1 });
 
     let mut elsewhere = reply(Mechanism::Fentry, 1);
     elsewhere.function = symbols().find(at("bpf_get_smp", 0)).unwrap().clone();
     let error = lbr_waste(Arch::X86_64, &trace(one), &symbols(), &elsewhere).unwrap_err();
-    assert!(matches!(error, CaptureError::Untouched { hit: 0, point: Point::Entry, .. }), "{error}");
+    assert!(
+        matches!(error, CaptureError::Untouched { hit: 0, point: Point::Entry, .. }),
+        "{error}"
+    );
 }
 
 #[test]
 fn cuts_a_long_system_call_but_keeps_the_function() {
     let loops = |n| vec![r(Cond, ("bpf_prog", 0x30), ("bpf_prog", 0x28)); n];
-    let before = [&enter()[..3], &vec![r(Cond, ("sys", 8), ("sys", 4)); 1000][..], &enter()[3..]].concat();
+    let before =
+        [&enter()[..3], &vec![r(Cond, ("sys", 8), ("sys", 4)); 1000][..], &enter()[3..]].concat();
     let short = [&before[..], &inlined(), &leave()].concat();
     let waste = measure(short, Mechanism::Fentry, 1).unwrap();
     assert_eq!(waste.points[0].records.len(), KEPT);
@@ -355,7 +395,8 @@ fn digests_depend_on_the_code_and_not_on_the_boot() {
     let changed = |change: fn(&mut NamedRecord)| {
         let mut records = records.clone();
         records.iter_mut().for_each(change);
-        digest(&records) != digest(&measure(hit(&inlined()), Mechanism::Fentry, 1).unwrap().points[0].records)
+        digest(&records)
+            != digest(&measure(hit(&inlined()), Mechanism::Fentry, 1).unwrap().points[0].records)
     };
     // KASLR, a new BTF id, another tag.
     assert!(!changed(|r| {

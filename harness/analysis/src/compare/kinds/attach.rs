@@ -21,12 +21,15 @@ pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     let times = Phase::ALL.map(|phase| (Number::Time(phase), times(measured, phase)));
     let exact = Phase::ALL.map(|phase| (Number::ExactTime(phase), exact_time(measured, phase)));
     let counted = Whose::ALL.into_iter().flat_map(|whose| {
-        profile::Phase::ALL
-            .map(|phase| (Number::Instructions { phase, whose }, instructions(measured, phase, whose)))
+        profile::Phase::ALL.map(|phase| {
+            (Number::Instructions { phase, whose }, instructions(measured, phase, whose))
+        })
     });
     let all = times.into_iter().chain(exact).chain(counted);
-    all.filter_map(|(number, value)| Some((Metric::Attach(attach::Metric { test, number }), value?)))
-        .collect()
+    all.filter_map(|(number, value)| {
+        Some((Metric::Attach(attach::Metric { test, number }), value?))
+    })
+    .collect()
 }
 
 pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -> Judged {
@@ -63,7 +66,8 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
 /// The sides attached to different functions: one kernel lacks some, refuses some, or ran out of
 /// time.
 pub fn has_other_functions(pair: &Pair) -> bool {
-    let (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) = pair.measurements() else {
+    let (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) = pair.measurements()
+    else {
         return false;
     };
     let lists = |attach: &Attach| {
@@ -91,7 +95,8 @@ pub fn layout_floor(metric: &Metric) -> u64 {
     let is_kprobe = matches!(test.mechanism, Mechanism::Kprobe | Mechanism::Kretprobe);
     let each = match number {
         Number::ExactTime(Phase::Load) if test.mechanism.program_per_target() => LOAD,
-        Number::ExactTime(Phase::Attach) | Number::Instructions { phase: profile::Phase::Attach, .. }
+        Number::ExactTime(Phase::Attach)
+        | Number::Instructions { phase: profile::Phase::Attach, .. }
             if is_kprobe =>
         {
             KPROBE
@@ -118,7 +123,8 @@ fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
 }
 
 fn instructions(attach: &Attach, phase: profile::Phase, whose: Whose) -> Option<Value> {
-    let summary = attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)?;
+    let summary =
+        attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)?;
     let profile::Totals { task, interrupts, others } = summary.totals;
     let count = match whose {
         Whose::Thread => task,
@@ -133,7 +139,8 @@ fn times(attach: &Attach, phase: Phase) -> Option<Value> {
         return Some(Value::Stopped(stopped));
     }
     let boot = |boot: &AttachBoot| {
-        let rounds: Vec<f64> = boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
+        let rounds: Vec<f64> =
+            boot.rounds.iter().map(|round| phase.ns(round) as f64 / 1e6).collect();
         median(&rounds)
     };
     let times: Vec<f64> = attach.boots.iter().map(boot).collect();

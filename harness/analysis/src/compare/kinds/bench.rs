@@ -19,7 +19,9 @@ pub fn values(test: bench::Test, cell: &Cell) -> Vec<(Metric, Value)> {
 }
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
-    let (Value::Rates(a, accel), Value::Rates(b, _)) = (base, head) else { return Judged::not(super::MIXED) };
+    let (Value::Rates(a, accel), Value::Rates(b, _)) = (base, head) else {
+        return Judged::not(super::MIXED);
+    };
     if *accel == Accel::Tcg {
         return Judged::not("throughput under TCG is the emulator's");
     }
@@ -30,12 +32,15 @@ pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
             match idle(b).cmp(&idle(a)) {
                 Ordering::Greater => Verdict::Worse.into(),
                 Ordering::Less => Verdict::Better.into(),
-                Ordering::Equal => Judged::not("as many guests of each side had no hit in most seconds"),
+                Ordering::Equal => {
+                    Judged::not("as many guests of each side had no hit in most seconds")
+                }
             }
         }
         // Judge the time of a hit: more is worse.
         Timing::Interleaved => {
-            let [a, b] = [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());
+            let [a, b] =
+                [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());
             timed::judge(&a, &b, how.times, how.tolerance.time_percent)
         }
         Timing::Apart => Judged::not(timed::APART),

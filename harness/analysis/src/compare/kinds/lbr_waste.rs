@@ -18,7 +18,8 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     for point in &waste.points {
         let row = Row { mechanism: waste.mechanism, point: point.point };
         for filter in Branch::ALL {
-            let count = point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
+            let count =
+                point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
             let records = Value::Records(count.and_then(|count| count.wasted));
             values.push((Metric::LbrWaste(lbr_waste::Metric { row, filter }), records));
         }
@@ -28,12 +29,16 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
 
 /// One for each capture point that both sides have.
 pub fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
-    let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) = pair.measurements() else {
+    let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
+        pair.measurements()
+    else {
         return Vec::new();
     };
     let mut all = Vec::new();
     for point in &base.points {
-        let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else { continue };
+        let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else {
+            continue;
+        };
         let row = Row { mechanism: base.mechanism, point: point.point };
         all.push(Listings {
             subject: Subject::Waste(row),

@@ -30,8 +30,9 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
         Cost::Branches => exact.map(|cost| Value::Count(cost.branches())),
         Cost::Time => {
             let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
-            let per_hit =
-                |(&with, &without): (&u64, &u64)| (with as f64 - without as f64) / f64::from(trigger.timed);
+            let per_hit = |(&with, &without): (&u64, &u64)| {
+                (with as f64 - without as f64) / f64::from(trigger.timed)
+            };
             let times: Vec<f64> = rounds.map(per_hit).collect();
             (!times.is_empty()).then(|| Value::PerHit(median(&times)))
         }
@@ -47,7 +48,8 @@ pub fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged
 
 /// One for each part of a hit that both sides have.
 pub fn listings(test: trigger::Test, pair: &Pair) -> Vec<Listings> {
-    let (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) = pair.measurements() else {
+    let (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) = pair.measurements()
+    else {
         return Vec::new();
     };
     let (Some(old), Some(new)) = (&base.cost, &head.cost) else { return Vec::new() };

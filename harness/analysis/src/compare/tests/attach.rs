@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// The recorded attach cells of base and head, with whatever `change` does to the head's: the base's own, so that nothing
-/// else differs.
+/// The recorded attach cells of base and head, with whatever `change` does to the head's: the
+/// base's own, so that nothing else differs.
 fn with_a_changed_attach(change: impl Fn(&mut Attach)) -> Run {
     let mut run = recorded();
     let series = &mut run.series[0];
@@ -94,7 +94,8 @@ fn a_difference_within_the_placebos_band_is_layout() {
         assert_eq!(verdict(&of_series(&run, whole), name).verdict, Verdict::Worse);
         let mut placebo = with_a_changed_attach(|attach| scale(attach, moved));
         let head = &series.head().kernel;
-        let mut cells: Vec<Cell> = placebo.cells.drain(..).filter(|cell| cell.id.kernel == *head).collect();
+        let mut cells: Vec<Cell> =
+            placebo.cells.drain(..).filter(|cell| cell.id.kernel == *head).collect();
         cells.iter_mut().for_each(|cell| cell.id.kernel = "placebo".to_owned());
         run.cells.extend(cells);
         run.series[0].placebos = vec!["placebo".to_owned()];
@@ -125,24 +126,33 @@ fn what_a_budget_ended_or_is_of_other_numbers_is_not_judged() {
 fn attaching_that_got_dearer_by_two_per_cent_fails_its_cell() {
     let mut run = with_a_changed_attach(|attach| scale(attach, |value| value * 102 / 100));
     judge(&mut run);
-    let Outcome::Fail { reasons } = &run.cells[1].outcome else { panic!("{:?}", run.cells[1].outcome) };
-    let metrics: Vec<&str> = reasons.iter().map(|reason| reason.split(' ').next().unwrap()).collect();
+    let Outcome::Fail { reasons } = &run.cells[1].outcome else {
+        panic!("{:?}", run.cells[1].outcome)
+    };
+    let metrics: Vec<&str> =
+        reasons.iter().map(|reason| reason.split(' ').next().unwrap()).collect();
     // How long detaching waits may hang on an instruction.
     assert_eq!(metrics, [EXACT[0], EXACT[1], EXACT[3], EXACT[4]]);
     assert_eq!(run.cells[0].outcome, Outcome::Pass);
 }
 
-/// Interrupts come where the host's clock sends them, and leave the thread more or less to do. What is equal is so.
+/// Interrupts come where the host's clock sends them, and leave the thread more or less to do. What
+/// is equal is so.
 #[test]
 fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
-    let free = |summary: &mut crate::profile::Summary| summary.clock = tramplab_model::run::Clock::Free;
-    for (more, expected) in [(0, SAME), (1_000_000, Verdict::NotJudged("counted under the host's clock"))] {
+    let free =
+        |summary: &mut crate::profile::Summary| summary.clock = tramplab_model::run::Clock::Free;
+    for (more, expected) in
+        [(0, SAME), (1_000_000, Verdict::NotJudged("counted under the host's clock"))]
+    {
         let one_side = with_a_changed_attach(|attach| {
             scale(attach, |value| value + more);
             attach.explained.iter_mut().for_each(free);
         });
         let mut both_sides = one_side.clone();
-        let Some(Measurement::Attach(base)) = &mut both_sides.cells[0].measurement else { panic!() };
+        let Some(Measurement::Attach(base)) = &mut both_sides.cells[0].measurement else {
+            panic!()
+        };
         base.explained.iter_mut().for_each(free);
         for run in [one_side, both_sides] {
             let comparison = of_series(&run, whole);
@@ -167,7 +177,10 @@ fn what_one_side_did_not_measure_exactly_is_not_compared() {
     assert_eq!(exact(|attach| attach.exact.as_mut().unwrap().rounds.clear()), EXACT[3..]);
     // Samples are no instructions.
     let sampled = |attach: &mut Attach| {
-        attach.explained.iter_mut().for_each(|one| one.how = tramplab_protocol::message::Explain::Sampled);
+        attach
+            .explained
+            .iter_mut()
+            .for_each(|one| one.how = tramplab_protocol::message::Explain::Sampled);
     };
     assert_eq!(exact(sampled), EXACT[..3]);
     // Without the host's clock there is nothing but them.
@@ -196,7 +209,8 @@ fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
         boots.iter_mut().chain(exact).for_each(|boot| boot.list_sha256 = "0".repeat(64));
     };
     let one: fn(&mut Attach) = |attach| attach.boots[0].list_sha256 = "0".repeat(64);
-    let only_exact: fn(&mut Attach) = |attach| attach.exact.as_mut().unwrap().list_sha256 = "0".repeat(64);
+    let only_exact: fn(&mut Attach) =
+        |attach| attach.exact.as_mut().unwrap().list_sha256 = "0".repeat(64);
     for change in [every, one, only_exact] {
         let run = with_a_changed_attach(change);
         let comparison = of_series(&run, whole);
@@ -258,7 +272,10 @@ fn runs_timed_by_different_clock_sources_are_incomparable() {
     let side = |run, kernel| Measured { run, kernel, config: None };
     let (this, other) = (side(&base, &a), side(&head, &b));
     assert_eq!(obstacles(&this, &this), Vec::<String>::new());
-    assert_eq!(obstacles(&this, &other), ["their guests had different clock sources: tsc and hpet, tsc"]);
+    assert_eq!(
+        obstacles(&this, &other),
+        ["their guests had different clock sources: tsc and hpet, tsc"]
+    );
     // Nothing was timed: the clock is in no number.
     let mut untimed = with_other_clock(|cell| cell.add_clock_source("hpet"));
     untimed.cells.retain(|cell| !matches!(cell.id.test, Test::Attach(_)));

@@ -11,16 +11,18 @@ use runs::{Measured, obstacles};
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::{
     run::{
-        Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste, Measurement, Test,
-        TreeTest, TriggerCost,
+        Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste,
+        Measurement, Test, TreeTest, TriggerCost,
     },
     selftests::{End, LeftOut, Subtest},
 };
 use tramplab_protocol::{Beside, message::Stopped};
 
-/// Recorded with `testdata/fixture.yaml`, as that says, and shortened by `report/testdata/store.py`.
+/// Recorded with `testdata/fixture.yaml`, as that says, and shortened by
+/// `report/testdata/store.py`.
 pub fn recorded() -> Run {
-    serde_json::from_str(include_str!("../../../../testdata/lbr-helpers.json")).expect("the recorded run")
+    serde_json::from_str(include_str!("../../../../testdata/lbr-helpers.json"))
+        .expect("the recorded run")
 }
 
 const MODEL: Model = Model::IntelLbr;
@@ -138,15 +140,20 @@ fn what_is_worse_fails_the_cell_that_shows_it_unless_it_is_tolerated() {
     let mut sum = turned(recorded());
     sum.tolerance.wasted = 2;
     judge(&mut sum);
-    assert!(failed(&sum).iter().all(|name| name.contains("lbr-helpers.0")) && !failed(&sum).is_empty());
+    assert!(
+        failed(&sum).iter().all(|name| name.contains("lbr-helpers.0")) && !failed(&sum).is_empty()
+    );
 }
 
 #[test]
 fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error() {
     let mut run = recorded();
     let head = |run: &mut Run, test: &str, outcome: Outcome| {
-        let cell =
-            run.cells.iter_mut().find(|c| c.id.kernel == "6.12-source" && c.id.test.name() == test).unwrap();
+        let cell = run
+            .cells
+            .iter_mut()
+            .find(|c| c.id.kernel == "6.12-source" && c.id.test.name() == test)
+            .unwrap();
         cell.measurement = None;
         cell.outcome = outcome;
     };
@@ -155,7 +162,8 @@ fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error(
     head(&mut run, "lbr_waste/kretprobe.multi", panic.clone());
     judge(&mut run);
     let outcome = |test: &str| {
-        let cell = run.cells.iter().find(|c| c.id.kernel == "6.12-source" && c.id.test.name() == test);
+        let cell =
+            run.cells.iter().find(|c| c.id.kernel == "6.12-source" && c.id.test.name() == test);
         cell.unwrap().outcome.clone()
     };
     let Outcome::Fail { reasons } = outcome("lbr_waste/fexit") else {
@@ -177,7 +185,8 @@ fn each_architecture_is_judged_by_itself() {
     for cell in &mut cells {
         let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
         for point in &mut waste.points {
-            point.wasted = crate::branch::waste::table(Arch::Arm64, &point.records, &waste.function);
+            point.wasted =
+                crate::branch::waste::table(Arch::Arm64, &point.records, &waste.function);
         }
     }
     run.cells.extend(cells);
@@ -199,7 +208,8 @@ fn each_architecture_is_judged_by_itself() {
 #[test]
 fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
     let mut run = recorded();
-    run.cells.retain(|cell| cell.id.kernel != "6.12-source" || cell.id.test.name() != "lbr_waste/fexit");
+    run.cells
+        .retain(|cell| cell.id.kernel != "6.12-source" || cell.id.test.name() != "lbr_waste/fexit");
     let comparison = of_series(&run, whole);
     let names: Vec<_> =
         comparison.unmatched.iter().map(|u| (u.test.name(), u.head.as_str(), u.lost)).collect();
@@ -219,7 +229,9 @@ fn lists_tests_of_the_head_alone_and_judges_nothing_by_them() {
     let comparison = of_series(&run, whole);
     let test: Test = "lbr_waste/fexit".parse().unwrap();
     assert_eq!(comparison.head_only, [HeadOnly { test, head: "pass".to_owned() }]);
-    assert!(comparison.unmatched.iter().all(|unmatched| unmatched.test.name() != "lbr_waste/fexit"));
+    assert!(
+        comparison.unmatched.iter().all(|unmatched| unmatched.test.name() != "lbr_waste/fexit")
+    );
     judge(&mut run);
     assert!(run.cells.iter().all(|cell| !matches!(cell.outcome, Outcome::Fail { .. })));
 }
@@ -246,7 +258,8 @@ fn times_of_two_runs_are_shown_and_not_judged() {
     let series = &run.series[0];
     let [base, head] = sides(&run, series.arch, &series.base().kernel, &series.head().kernel);
     let pairs = pair_up(&base, &head);
-    let comparison = compare("a", "b", &pairs, MODEL, run.tolerance, Timing::Apart, &Layout::default());
+    let comparison =
+        compare("a", "b", &pairs, MODEL, run.tolerance, Timing::Apart, &Layout::default());
     let compared = verdict(&comparison, "attach.kprobe_multi.10.attach");
     assert!(matches!(compared.verdict, Verdict::NotJudged(_)) && compared.ratio.is_none());
     assert!(compared.base.to_string().contains(" ms ("), "{}", compared.base);
@@ -289,8 +302,12 @@ fn the_recorded_run_is_consistent() {
     for cell in recorded().cells {
         let Some(Measurement::LbrWaste(measured)) = cell.measurement else { continue };
         for point in measured.points {
-            let any = waste::count(MODEL, Filter::of(Branch::Any), &point.records, &measured.function);
-            assert_eq!(Some(any.wasted), point.wasted[MODEL.name()].get("any").map(|count| count.wasted));
+            let any =
+                waste::count(MODEL, Filter::of(Branch::Any), &point.records, &measured.function);
+            assert_eq!(
+                Some(any.wasted),
+                point.wasted[MODEL.name()].get("any").map(|count| count.wasted)
+            );
         }
     }
 }
@@ -355,13 +372,15 @@ fn incomparable_runs_are_told_by_what_makes_them_so() {
         config: text.map(|text| Kconfig::parse(text).unwrap()),
     };
     let found = |a: Option<&str>, b: Option<&str>| {
-        obstacles(&measured(&base, &base.kernels[0], a), &measured(&run, &run.kernels[0], b)).join("\n")
+        obstacles(&measured(&base, &base.kernels[0], a), &measured(&run, &run.kernels[0], b))
+            .join("\n")
     };
     let (one, other) =
         (Some("CONFIG_A=y\nCONFIG_HZ=250\n"), Some("CONFIG_HZ=1000\nCONFIG_A=y\nCONFIG_B=m\n"));
     assert_eq!(
         found(one, other),
-        "their kernels' configurations differ in 2 options: CONFIG_B (n and m), CONFIG_HZ (250 and 1000)"
+        "their kernels' configurations differ in 2 options: CONFIG_B (n and m), CONFIG_HZ (250 and \
+         1000)"
     );
     assert_eq!(found(one, one), "");
     assert!(found(None, None).ends_with("and 000000000000"), "{}", found(None, None));

@@ -5,7 +5,12 @@ use super::*;
 use tramplab_model::kinds::{bench, test_progs};
 
 /// A cell of one of the tree's own tests, on `kernel`.
-fn own_test(kernel: &str, accel: Accel, test: Test, measured: Result<Measurement, Outcome>) -> Cell {
+fn own_test(
+    kernel: &str,
+    accel: Accel,
+    test: Test,
+    measured: Result<Measurement, Outcome>,
+) -> Cell {
     let mut cell = Cell {
         id: CellId { kernel: kernel.to_owned(), arch: Arch::X86_64, accel, test },
         outcome: Outcome::Pass,
@@ -19,7 +24,8 @@ fn own_test(kernel: &str, accel: Accel, test: Test, measured: Result<Measurement
     match measured {
         Ok(measurement) => {
             // As the cell judges itself.
-            let failed = matches!(&measurement, Measurement::TestProgs(test) if test.end == End::Fail);
+            let failed =
+                matches!(&measurement, Measurement::TestProgs(test) if test.end == End::Fail);
             cell.outcome = if failed {
                 Outcome::Fail {
                     reasons: vec!["test_progs says that it fails, of its subtests sub".to_owned()],
@@ -49,7 +55,8 @@ fn with_each_pair_of_ends() -> (Run, [String; 2]) {
     };
     let skip = || Err(Outcome::Skip { reason: tramplab_model::selftests::absent("test", "new") });
     let denied = || Err(Outcome::Skip { reason: "denied by DENYLIST:1 (`allowed`)".to_owned() });
-    let error = || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
+    let error =
+        || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
     let (ok, fail) = (End::Ok, End::Fail);
     // The test is ok, and a subtest no longer runs.
     let fewer = || {
@@ -103,9 +110,12 @@ fn with_each_pair_of_ends() -> (Run, [String; 2]) {
 fn fails_tests_of_the_tree_that_got_worse_and_names_new_ones() {
     let (mut run, [base, head]) = with_each_pair_of_ends();
     let comparison = whole(&run, &run.series[0], None);
-    for (name, expected) in
-        [("kept", SAME), ("fewer", Verdict::Worse), ("broken", Verdict::Worse), ("mended", Verdict::Better)]
-    {
+    for (name, expected) in [
+        ("kept", SAME),
+        ("fewer", Verdict::Worse),
+        ("broken", Verdict::Worse),
+        ("mended", Verdict::Better),
+    ] {
         let compared = verdict(&comparison, &format!("test_progs.{name}.result"));
         assert_eq!(compared.verdict, expected, "{name}");
         assert_eq!(compared.metric.to_string().parse::<Metric>().unwrap(), compared.metric);
@@ -129,12 +139,19 @@ fn fails_tests_of_the_tree_that_got_worse_and_names_new_ones() {
     };
     assert_eq!(ends(&base), ["pass", "pass", "pass", "fail", "skip", "pass", "pass", "skip"]);
     assert_eq!(ends(&head), ["pass", "fail", "fail", "pass", "pass", "fail", "error", "pass"]);
-    let reason_of = |index| run.cells_of(Arch::X86_64, &head).nth(index).unwrap().outcome.reason().unwrap();
-    assert_eq!(reason_of(1), format!("test_progs.fewer.result is worse than on {base}: ok (1 ok) -> ok"));
+    let reason_of =
+        |index| run.cells_of(Arch::X86_64, &head).nth(index).unwrap().outcome.reason().unwrap();
+    assert_eq!(
+        reason_of(1),
+        format!("test_progs.fewer.result is worse than on {base}: ok (1 ok) -> ok")
+    );
     let broken = run.cells_of(Arch::X86_64, &head).nth(2).unwrap();
     let Outcome::Fail { reasons } = &broken.outcome else { panic!("{:?}", broken.outcome) };
     assert_eq!(reasons[0], "test_progs says that it fails, of its subtests sub");
-    assert_eq!(reasons[1], format!("test_progs.broken.result is worse than on {base}: ok (1 ok) -> fail"));
+    assert_eq!(
+        reasons[1],
+        format!("test_progs.broken.result is worse than on {base}: ok (1 ok) -> fail")
+    );
 }
 
 /// Slower by a half, six boots each: seen under KVM, never a verdict under TCG.
@@ -142,7 +159,8 @@ fn fails_tests_of_the_tree_that_got_worse_and_names_new_ones() {
 fn throughput_is_judged_only_where_it_is_the_machines() {
     let test = || Test::Bench(bench::Test { benchmark: "trig-fentry".parse().unwrap() });
     let bench = |factor: f64| {
-        let boots = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0].map(|rate| BenchBoot { hits: vec![rate * factor; 3] });
+        let boots = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
+            .map(|rate| BenchBoot { hits: vec![rate * factor; 3] });
         Ok(Measurement::Bench(Bench { producers: 1, boots: boots.to_vec() }))
     };
     for (accel, head, expected) in [
@@ -151,11 +169,18 @@ fn throughput_is_judged_only_where_it_is_the_machines() {
         (Accel::Kvm, 1.0, Some(Verdict::NoDifferenceSeen)),
         (Accel::Tcg, 0.5, None),
     ] {
-        let [a, b] =
-            [("a", 1.0), ("b", head)].map(|(kernel, factor)| own_test(kernel, accel, test(), bench(factor)));
+        let [a, b] = [("a", 1.0), ("b", head)]
+            .map(|(kernel, factor)| own_test(kernel, accel, test(), bench(factor)));
         let pairs = pair_up(&[&a], &[&b]);
-        let comparison =
-            compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
+        let comparison = compare(
+            "a",
+            "b",
+            &pairs,
+            MODEL,
+            Tolerance::default(),
+            Timing::Interleaved,
+            &Layout::default(),
+        );
         let compared = verdict(&comparison, "bench.trig-fentry.rate");
         match expected {
             Some(expected) => assert_eq!(compared.verdict, expected, "{accel:?} {head}"),
@@ -183,12 +208,21 @@ fn a_guest_in_which_next_to_nothing_ran_is_no_noise() {
         let [a, b] = [("a", base), ("b", head)]
             .map(|(kernel, idle)| own_test(kernel, Accel::Kvm, test(), bench(idle)));
         let pairs = pair_up(&[&a], &[&b]);
-        let comparison =
-            compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
+        let comparison = compare(
+            "a",
+            "b",
+            &pairs,
+            MODEL,
+            Tolerance::default(),
+            Timing::Interleaved,
+            &Layout::default(),
+        );
         let compared = verdict(&comparison, "bench.trig-fentry.rate");
         match expected {
             Some(expected) => assert_eq!(compared.verdict, expected, "{base} {head}"),
-            None => assert!(matches!(compared.verdict, Verdict::NotJudged(_)), "{:?}", compared.verdict),
+            None => {
+                assert!(matches!(compared.verdict, Verdict::NotJudged(_)), "{:?}", compared.verdict)
+            }
         }
     }
 }
@@ -197,7 +231,8 @@ fn a_guest_in_which_next_to_nothing_ran_is_no_noise() {
 #[test]
 fn of_more_subtests_than_are_named_their_number_is_compared() {
     let test = |ok: &[&str], more: u32| {
-        let subtests = ok.iter().map(|&name| Subtest { name: name.to_owned(), end: End::Ok }).collect();
+        let subtests =
+            ok.iter().map(|&name| Subtest { name: name.to_owned(), end: End::Ok }).collect();
         let left_out = LeftOut { ok: more, ..LeftOut::default() };
         Ok(Measurement::TestProgs(TreeTest {
             end: End::Ok,
@@ -213,7 +248,8 @@ fn of_more_subtests_than_are_named_their_number_is_compared() {
         (test(&["a", "b"], 0), test(&["a", "c"], 0), Verdict::Worse),
     ] {
         let id = || Test::TestProgs(test_progs::Test { test: "t".parse().unwrap() });
-        let [a, b] = [("a", base), ("b", head)].map(|(kernel, ran)| own_test(kernel, Accel::Tcg, id(), ran));
+        let [a, b] =
+            [("a", base), ("b", head)].map(|(kernel, ran)| own_test(kernel, Accel::Tcg, id(), ran));
         let comparison = compare(
             "a",
             "b",

@@ -6,8 +6,8 @@ use tramplab_model::kinds::trigger;
 
 /// A run in which a hit of fexit on `head` was changed by `change`.
 fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
-    let stored: Run =
-        serde_json::from_str(include_str!("../../../../testdata/run.json")).expect("the stored run");
+    let stored: Run = serde_json::from_str(include_str!("../../../../testdata/run.json"))
+        .expect("the stored run");
     let mut base = recorded();
     let kernel = base.series[0].base().kernel.clone();
     let mut cell = stored
@@ -18,7 +18,9 @@ fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
     cell.id.kernel = kernel;
     base.cells = vec![cell.clone()];
     let mut head = base.clone();
-    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else { panic!("no trigger") };
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else {
+        panic!("no trigger")
+    };
     change(trigger.cost.as_mut().expect("counted"));
     (base, head)
 }
@@ -61,7 +63,10 @@ fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
         let expected = if verdicts[0] == SAME { SAME } else { TOLERATED };
         assert_eq!(verdict(tolerated, name).verdict, expected);
         // One boot proves nothing.
-        assert!(matches!(verdict(&comparison, "trigger.fexit.time").verdict, Verdict::NotJudged(_)));
+        assert!(matches!(
+            verdict(&comparison, "trigger.fexit.time").verdict,
+            Verdict::NotJudged(_)
+        ));
         let found = [Side::Base, Side::Head, Side::Moved].map(|side| {
             let rows = comparison.listings.iter().flat_map(|listings| &listings.rows);
             rows.filter(|row| row.side() == side).count()
@@ -82,32 +87,61 @@ fn what_is_attached_beside_makes_another_test() {
         *set = [Beside::FunctionTracer].into_iter().collect();
         run.cells.push(beside);
     }
-    let Some(Measurement::Trigger(trigger)) = &mut head.cells[1].measurement else { panic!("no trigger") };
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[1].measurement else {
+        panic!("no trigger")
+    };
     trigger.cost.as_mut().unwrap().parts[0].instructions += 1;
-    let pairs = pair_up(&base.cells.iter().collect::<Vec<_>>(), &head.cells.iter().collect::<Vec<_>>());
-    let comparison =
-        compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
-    for (name, expected) in
-        [("trigger.fexit.instructions", SAME), ("trigger.fexit+function_tracer.instructions", Verdict::Worse)]
-    {
+    let pairs =
+        pair_up(&base.cells.iter().collect::<Vec<_>>(), &head.cells.iter().collect::<Vec<_>>());
+    let comparison = compare(
+        "a",
+        "b",
+        &pairs,
+        MODEL,
+        Tolerance::default(),
+        Timing::Interleaved,
+        &Layout::default(),
+    );
+    for (name, expected) in [
+        ("trigger.fexit.instructions", SAME),
+        ("trigger.fexit+function_tracer.instructions", Verdict::Worse),
+    ] {
         let compared = verdict(&comparison, name);
         assert_eq!(compared.verdict, expected, "{name}");
-        assert_eq!(format!("trigger/{}", name.split('.').nth(1).unwrap()), compared.metric.test().name());
+        assert_eq!(
+            format!("trigger/{}", name.split('.').nth(1).unwrap()),
+            compared.metric.test().name()
+        );
     }
-    let subjects: Vec<String> = comparison.listings.iter().map(|one| one.subject.to_string()).collect();
-    let expected =
-        ["fexit, entry", "fexit, exit", "fexit+function_tracer, entry", "fexit+function_tracer, exit"];
+    let subjects: Vec<String> =
+        comparison.listings.iter().map(|one| one.subject.to_string()).collect();
+    let expected = [
+        "fexit, entry",
+        "fexit, exit",
+        "fexit+function_tracer, entry",
+        "fexit+function_tracer, exit",
+    ];
     assert_eq!(subjects, expected.map(|of| format!("trigger of {of}")));
 }
 
 #[test]
 fn a_side_that_was_timed_only_has_no_exact_cost_to_compare() {
     let (base, mut head) = with_a_changed_hit(|_| {});
-    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else { panic!("no trigger") };
+    let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else {
+        panic!("no trigger")
+    };
     trigger.cost = None;
     let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
-    let comparison =
-        compare("a", "b", &pairs, MODEL, Tolerance::default(), Timing::Interleaved, &Layout::default());
-    let names: Vec<String> = comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
+    let comparison = compare(
+        "a",
+        "b",
+        &pairs,
+        MODEL,
+        Tolerance::default(),
+        Timing::Interleaved,
+        &Layout::default(),
+    );
+    let names: Vec<String> =
+        comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
     assert_eq!(names, ["trigger.fexit.time"]);
 }

@@ -114,7 +114,11 @@ fn cases() -> Vec<Case> {
                 block(2, 0x200, 2, 20),
                 block(3, 0x200, 3, 30),
             ],
-            &["a;[user] 7 *0", "a;entry_SYSCALL_64 14 *2", "a;entry_SYSCALL_64;__x64_sys_bpf 50 *5"],
+            &[
+                "a;[user] 7 *0",
+                "a;entry_SYSCALL_64 14 *2",
+                "a;entry_SYSCALL_64;__x64_sys_bpf 50 *5",
+            ],
         ),
         (
             "a function entered by a jump is called by the one that jumps, and calls from there",
@@ -214,7 +218,8 @@ fn turns_counts_into_functions() {
 fn merges_threads_of_all_cpus() {
     let paths = vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), root(1)];
     let blocks = vec![block(1, 0x200, 1, 3), block(2, 0x400, 1, 5)];
-    let of_cpu = |index, first, second| vcpu(index, vec![first, second], paths.clone(), blocks.clone());
+    let of_cpu =
+        |index, first, second| vcpu(index, vec![first, second], paths.clone(), blocks.clone());
     let profile = of(vec![
         of_cpu(0, thread("agent", 1, true), thread("kworker/0:1", 8, false)),
         of_cpu(1, thread("", 0, false), thread("kworker/0:1", 8, false)),
@@ -238,8 +243,11 @@ fn names_the_attaching_thread_without_a_switch() {
 
 #[test]
 fn lists_each_kernel_address_once() {
-    let paths =
-        vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), path(1, 0x210, 0x400, Entered::Call, 1)];
+    let paths = vec![
+        root(0),
+        path(0, 0, 0x200, Entered::Syscall, 1),
+        path(1, 0x210, 0x400, Entered::Call, 1),
+    ];
     let blocks = vec![block(0, 0, 1, 1), block(2, 0x400, 1, 1), block(2, 0x420, 1, 1)];
     let counts = Counts {
         discontinuities: true,
@@ -253,7 +261,8 @@ fn lists_each_kernel_address_once() {
 #[test]
 fn turns_stacks_into_functions() {
     // The outer call of each is the last instruction of its function: it returns behind it.
-    let stack = |addresses: &[u64]| addresses.iter().map(|address| K + address).collect::<Vec<u64>>();
+    let stack =
+        |addresses: &[u64]| addresses.iter().map(|address| K + address).collect::<Vec<u64>>();
     let within_exit = stack(&[0x400, 0xa00]);
     assert_eq!(stack_addresses([&within_exit].into_iter()), [K + 0x400, K + 0x9ff]);
 
@@ -283,7 +292,10 @@ fn turns_stacks_into_functions() {
             "other;do_exit;ktime_get 7 *0",
         ]
     );
-    assert_eq!(profile.sampling, Some(Sampling { event: "cpu-clock".to_owned(), period: 9, lost: 1 }));
+    assert_eq!(
+        profile.sampling,
+        Some(Sampling { event: "cpu-clock".to_owned(), period: 9, lost: 1 })
+    );
 
     let wait = |stack, ns, count| Wait { stack, ns, count };
     let waits = [
@@ -303,8 +315,10 @@ fn turns_stacks_into_functions() {
             "agent;vfs_read;__sys_bpf 50 *0",
         ]
     );
-    let waited: Vec<(String, u64, u64)> =
-        waited(&waits, &symbols()).into_iter().map(|w| (w.stack.join(";"), w.ns, w.count)).collect();
+    let waited: Vec<(String, u64, u64)> = waited(&waits, &symbols())
+        .into_iter()
+        .map(|w| (w.stack.join(";"), w.ns, w.count))
+        .collect();
     let expected = [("ktime_get;do_exit", 70, 5), ("__sys_bpf;vfs_read", 50, 2), ("", 8, 8)];
     assert_eq!(waited, expected.map(|(stack, ns, count)| (stack.to_owned(), ns, count)));
 }

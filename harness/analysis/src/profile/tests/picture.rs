@@ -8,9 +8,12 @@ use std::cmp::Ordering;
 fn frames_of(svg: &[u8]) -> String {
     let svg = std::str::from_utf8(svg).unwrap();
     let between = |text: &str, from: &str, to: &str| {
-        text.split_once(from).and_then(|(_, rest)| rest.split_once(to)).map(|(found, _)| found.to_owned())
+        text.split_once(from)
+            .and_then(|(_, rest)| rest.split_once(to))
+            .map(|(found, _)| found.to_owned())
     };
-    let caption = |id: &str| between(svg, &format!("<text id=\"{id}\""), "</text>").unwrap_or_default();
+    let caption =
+        |id: &str| between(svg, &format!("<text id=\"{id}\""), "</text>").unwrap_or_default();
     let mut lines = vec![caption("title"), caption("subtitle")];
     for frame in svg.split("<g>").skip(1) {
         let (Some(title), Some(fill)) =
@@ -70,7 +73,10 @@ fn laid_over(sides: &[Profile; 2], of: Of) -> ([Subject; 2], Tree<2>) {
 }
 
 /// The direction in which each function changed: in the table, and in its frames in the picture.
-fn ways(sides: &[Profile; 2], of: Of) -> (BTreeMap<String, Ordering>, BTreeMap<String, BTreeSet<Ordering>>) {
+fn ways(
+    sides: &[Profile; 2],
+    of: Of,
+) -> (BTreeMap<String, Ordering>, BTreeMap<String, BTreeSet<Ordering>>) {
     let ([base, head], tree) = laid_over(sides, of);
     let mut table = diff::table(&base, &head, &tree);
     table.rows.pop();
@@ -88,7 +94,8 @@ fn ways(sides: &[Profile; 2], of: Of) -> (BTreeMap<String, Ordering>, BTreeMap<S
         if label == "all" || tree.frames.iter().any(|frame| frame.command == label) {
             continue;
         }
-        let name = label.strip_suffix(" %").map_or(label, |label| label.rsplit_once(' ').unwrap().0);
+        let name =
+            label.strip_suffix(" %").map_or(label, |label| label.rsplit_once(' ').unwrap().0);
         let colour = rest.rsplit_once("rgb(").unwrap().1.trim_end_matches(')');
         let [red, _, blue]: [u8; 3] =
             Vec::from_iter(colour.split(',').map(|part| part.parse().unwrap())).try_into().unwrap();
@@ -103,14 +110,19 @@ fn picture_and_table_agree_where_one_caller_changed() {
         let sides = OTHER_CALLER.map(|lines| profile(&lines, Phase::Attach, unit));
         let (_, tree) = laid_over(&sides, Of::Task);
         let [base, head] = diff::unmatched(&tree);
-        assert!((base - 99.9).abs() < 1e-9 && (head - 100.0 * 899.0 / 900.0).abs() < 1e-9, "{base} {head}");
+        assert!(
+            (base - 99.9).abs() < 1e-9 && (head - 100.0 * 899.0 / 900.0).abs() < 1e-9,
+            "{base} {head}"
+        );
         let (in_table, in_picture) = ways(&sides, Of::Task);
         // Scaling turns unchanged counts into more.
         if unit == Unit::Instructions {
             assert_eq!(in_table["cheaper"], Ordering::Less);
             assert_eq!(in_picture["same"], BTreeSet::from([Ordering::Equal]));
         }
-        for function in ["cheaper", "dearer", "same", "added", "new_caller", "bpf_trampoline_* [bpf]"] {
+        for function in
+            ["cheaper", "dearer", "same", "added", "new_caller", "bpf_trampoline_* [bpf]"]
+        {
             let expected = in_table.get(function).copied().unwrap_or(Ordering::Equal);
             assert_eq!(in_picture[function], BTreeSet::from([expected]), "{function}");
         }
@@ -121,10 +133,12 @@ fn picture_and_table_agree_where_one_caller_changed() {
 /// `f2` would sort between `f` and `f;g`, and `f` would be drawn twice.
 #[test]
 fn a_flame_graph_draws_each_frame_once() {
-    let lines = [(0, AGENT, "f", 5), (1, AGENT, "g", 5), (0, AGENT, "f2", 5), (0, AGENT, "f.part.0", 5)];
+    let lines =
+        [(0, AGENT, "f", 5), (1, AGENT, "g", 5), (0, AGENT, "f2", 5), (0, AGENT, "f.part.0", 5)];
     let profiles = [profile(&lines, Phase::Attach, Unit::Instructions)];
     let mut svg = Vec::new();
-    flame::render(&Subject::new(&profiles, Of::Task), &tree(&profiles, Of::Task), &mut svg).unwrap();
+    flame::render(&Subject::new(&profiles, Of::Task), &tree(&profiles, Of::Task), &mut svg)
+        .unwrap();
     let frames = frames_of(&svg);
     assert_eq!(frames.matches("\nf (10 instructions, 50.00%)").count(), 1, "{frames}");
     assert_eq!(frames.matches("\nf ").count(), 1, "{frames}");
@@ -134,7 +148,8 @@ fn a_flame_graph_draws_each_frame_once() {
 #[test]
 fn a_flame_graph_keeps_the_front_of_names() {
     let mut svg = Vec::new();
-    flame::render(&Subject::new(&[base()], Of::Task), &tree(&[base()], Of::Task), &mut svg).unwrap();
+    flame::render(&Subject::new(&[base()], Of::Task), &tree(&[base()], Of::Task), &mut svg)
+        .unwrap();
     assert!(String::from_utf8(svg).unwrap().contains("var truncate_text_right = true;"));
 }
 

@@ -45,11 +45,17 @@ impl FirstError {
     pub fn is_in_a_source(&self) -> bool {
         let of_sources = matches!(
             self.kind,
-            Kind::Compiler | Kind::Assembler | Kind::Linker | Kind::Modpost | Kind::Objtool | Kind::Kconfig
+            Kind::Compiler
+                | Kind::Assembler
+                | Kind::Linker
+                | Kind::Modpost
+                | Kind::Objtool
+                | Kind::Kconfig
         );
         // The texts of gcc and clang.
-        let is_missing =
-            ["No such file or directory", "file not found"].iter().any(|end| self.message.ends_with(end));
+        let is_missing = ["No such file or directory", "file not found"]
+            .iter()
+            .any(|end| self.message.ends_with(end));
         of_sources && self.file.is_some() && !is_missing
     }
 }
@@ -65,7 +71,9 @@ impl fmt::Display for FirstError {
         match self.kind {
             Kind::Crash => f.write_str(" (an error of the compiler, not of the source)")?,
             Kind::Killed => f.write_str(" (most likely memory ran out; free some)")?,
-            Kind::DiskFull => f.write_str(" (free some room, or set TRAMPLAB_CACHE to another disk)")?,
+            Kind::DiskFull => {
+                f.write_str(" (free some room, or set TRAMPLAB_CACHE to another disk)")?
+            }
             _ => {}
         }
         self.context.iter().try_for_each(|line| write!(f, "\n    {line}"))
@@ -124,7 +132,8 @@ fn clean(line: &str, root: &str) -> String {
 
 fn classify(lines: &[String], at: usize) -> Option<Found> {
     let line = lines[at].as_str();
-    let found = |kind, place, message: &str| Some(Found { kind, place, message: message.to_owned() });
+    let found =
+        |kind, place, message: &str| Some(Found { kind, place, message: message.to_owned() });
     let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
 
     if has(&["No space left on device", "Disk quota exceeded"]) {
@@ -143,8 +152,13 @@ fn classify(lines: &[String], at: usize) -> Option<Found> {
     }
     if line.starts_with("PLEASE submit a bug report") {
         // clang prints the place below: `1. big.c:28837:19: current parser token '{'`.
-        let stack = lines[at..].iter().take(8).filter_map(|line| line.split_once(". ")).map(|(_, rest)| rest);
-        let place = stack.filter_map(|rest| placed(rest.trim_start())).map(|(place, _)| place).next();
+        let stack = lines[at..]
+            .iter()
+            .take(8)
+            .filter_map(|line| line.split_once(". "))
+            .map(|(_, rest)| rest);
+        let place =
+            stack.filter_map(|rest| placed(rest.trim_start())).map(|(place, _)| place).next();
         return found(Kind::Crash, place, "the compiler crashed");
     }
     if let Some(found) = placed(line).and_then(|(place, rest)| classify_placed(place, rest)) {
@@ -168,7 +182,8 @@ fn classify(lines: &[String], at: usize) -> Option<Found> {
     }
     if is_make(line) && line.contains("*** No rule to make target ") {
         let target = line.split('\'').nth(1).map(|target| (target.to_owned(), None));
-        let message = line.split_once("*** ").map_or(line, |(_, rest)| rest.trim_end_matches("  Stop."));
+        let message =
+            line.split_once("*** ").map_or(line, |(_, rest)| rest.trim_end_matches("  Stop."));
         return found(Kind::Make, target, message);
     }
     if line.ends_with(": not found") && has(&["/bin/sh: "])
@@ -177,7 +192,9 @@ fn classify(lines: &[String], at: usize) -> Option<Found> {
         return found(Kind::Make, None, line);
     }
     // Without a line: `clang: error: no such option`, `cc1: error: bad value`.
-    let tool = |name: &str| ["gcc", "cc1", "clang", "ccache", "as"].iter().any(|tool| name.ends_with(tool));
+    let tool = |name: &str| {
+        ["gcc", "cc1", "clang", "ccache", "as"].iter().any(|tool| name.ends_with(tool))
+    };
     match line.split_once(": error: ").or(line.split_once(": fatal error: ")) {
         Some((name, message)) if tool(name) => found(Kind::Compiler, None, message),
         _ => None,
@@ -218,8 +235,10 @@ fn is_link_error(text: &str) -> bool {
 /// Fatal error`.
 fn placed(line: &str) -> Option<(Place, &str)> {
     // ld prefixes its own name: `ld: a.c:4: undefined reference`.
-    let line =
-        line.split_once("ld: ").filter(|(before, _)| !before.contains(' ')).map_or(line, |(_, rest)| rest);
+    let line = line
+        .split_once("ld: ")
+        .filter(|(before, _)| !before.contains(' '))
+        .map_or(line, |(_, rest)| rest);
     let (file, rest) = line.split_once(':')?;
     let is_file = !file.is_empty() && !file.contains(['[', ' ', '\'', '(']);
     if !is_file {
@@ -251,7 +270,8 @@ fn linker_error(lines: &[String], at: usize) -> Option<(Option<Place>, &str)> {
     if let Some((_, message)) = lld {
         // `>>> referenced by a.c:4 (/src/a.c:4)`
         let below = lines[at + 1..].iter().take(2).find_map(|line| {
-            let rest = line.strip_prefix(">>> referenced by ").or(line.strip_prefix(">>> defined at "))?;
+            let rest =
+                line.strip_prefix(">>> referenced by ").or(line.strip_prefix(">>> defined at "))?;
             let word = rest.split(' ').next()?;
             let (file, number) = word.rsplit_once(':').unwrap_or((word, ""));
             Some((file.to_owned(), number.parse().ok()))
@@ -265,8 +285,9 @@ fn linker_error(lines: &[String], at: usize) -> Option<(Option<Place>, &str)> {
 fn gnu_ld_error(line: &str) -> Option<&str> {
     let (name, message) = line.split_once(": ")?;
     let is_ld = name.ends_with("ld") || name.ends_with("ld.bfd");
-    let harmless =
-        message.contains("warning: ") || message.contains("in function `") || message.contains("NOTE: ");
+    let harmless = message.contains("warning: ")
+        || message.contains("in function `")
+        || message.contains("NOTE: ");
     (is_ld && !name.contains(' ') && !harmless).then_some(message)
 }
 

@@ -111,7 +111,14 @@ const LOGS: &[Case] = &[
         None,
         "failed to find '.BTF' ELF section",
     ),
-    ("btf-ids", include_str!("../testdata/btf-ids.log"), Kind::Btf, None, None, "FAILED unsupported prefix"),
+    (
+        "btf-ids",
+        include_str!("../testdata/btf-ids.log"),
+        Kind::Btf,
+        None,
+        None,
+        "FAILED unsupported prefix",
+    ),
     (
         "no-rule",
         include_str!("../testdata/no-rule.log"),
@@ -176,7 +183,14 @@ const LOGS: &[Case] = &[
         None,
         "unable to execute command: Killed",
     ),
-    ("killed-ld", include_str!("../testdata/killed-ld.log"), Kind::Killed, None, None, "vmlinux.o] Killed"),
+    (
+        "killed-ld",
+        include_str!("../testdata/killed-ld.log"),
+        Kind::Killed,
+        None,
+        None,
+        "vmlinux.o] Killed",
+    ),
     (
         "full-as",
         include_str!("../testdata/full-as.log"),
@@ -252,7 +266,8 @@ fn shows_error_with_excerpt() {
 #[test]
 fn ignores_warnings_and_names_failed_target() {
     let warning = include_str!("../testdata/objtool-warning.log");
-    let log = format!("{warning}make[2]: *** [/s/scripts/Makefile.build:234: kernel/fork.o] Error 1\n");
+    let log =
+        format!("{warning}make[2]: *** [/s/scripts/Makefile.build:234: kernel/fork.o] Error 1\n");
     let error = find(&log, Path::new("/s"));
     assert_eq!(error.message, "make gave up kernel/fork.o: Error 1");
     assert_eq!(error.context, [warning.trim_end()]);
@@ -263,13 +278,17 @@ fn ignores_warnings_and_names_failed_target() {
 /// objtool with CONFIG_OBJTOOL_WERROR (since 6.15).
 #[test]
 fn recognizes_objtool_errors() {
-    let error = find("vmlinux.o: error: objtool: f+0x1: return with modified stack frame\n", Path::new("/s"));
+    let error = find(
+        "vmlinux.o: error: objtool: f+0x1: return with modified stack frame\n",
+        Path::new("/s"),
+    );
     assert_eq!((error.kind, error.file.as_deref()), (Kind::Objtool, Some("vmlinux.o")));
 }
 
 #[test]
 fn cleans_hostile_logs() {
-    let log = format!("a.c:1:1: error: \x1b[2J\x07{}\n{}", "x".repeat(100_000), " y\n".repeat(100_000));
+    let log =
+        format!("a.c:1:1: error: \x1b[2J\x07{}\n{}", "x".repeat(100_000), " y\n".repeat(100_000));
     let error = find(&log, Path::new("/s"));
     let text = error.to_string();
     assert!(!text.contains(['\x1b', '\x07']) && text.len() < 10_000, "{}", text.len());

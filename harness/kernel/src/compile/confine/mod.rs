@@ -43,10 +43,12 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Everything a build may see of `/`. An allowlist, because a list of things to hide would miss
 /// some.
-const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+const SYSTEM: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
 
 /// The files of `/etc` that the dynamic linker and Debian's alternatives need.
-const ETC: [&str; 4] = ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"];
+const ETC: [&str; 4] =
+    ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"];
 
 /// User and group of a build. Debian and systemd give this number to nobody.
 const BUILDER: u32 = 65533;
@@ -123,8 +125,10 @@ impl Confinement {
     }
 
     fn try_out(&self) -> Result<(), child::ChildError> {
-        let start_error =
-            |source| child::ChildError::Start { command: self.program.display().to_string(), source };
+        let start_error = |source| child::ChildError::Start {
+            command: self.program.display().to_string(),
+            source,
+        };
         let mut command = self
             .command(&View::default(), Path::new("/"), OsStr::new("/usr/bin/true"))
             .map_err(start_error)?;
@@ -277,9 +281,8 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
             ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
                 .map(OsString::from),
         ),
-        Way::Namespace => {
-            words.extend(["--unshare-user", "--uid", &builder, "--gid", &builder].map(OsString::from))
-        }
+        Way::Namespace => words
+            .extend(["--unshare-user", "--uid", &builder, "--gid", &builder].map(OsString::from)),
     }
     for (name, value) in &view.environment {
         words.extend(["--setenv".into(), (*name).into(), value.clone()]);

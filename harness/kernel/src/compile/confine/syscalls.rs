@@ -7,8 +7,8 @@
 //! clone(), whose flags a filter can see.
 
 use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
 };
 use std::{collections::BTreeMap, env};
 
@@ -42,8 +42,9 @@ const X32: libc::c_long = 0x4000_0000;
 pub fn filter() -> Result<BpfProgram, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|&number| (number, Vec::new())).collect();
-    let other_family =
-        FAMILIES.iter().map(|&family| condition(0, SeccompCmpOp::Ne, u64::from(family.unsigned_abs())));
+    let other_family = FAMILIES
+        .iter()
+        .map(|&family| condition(0, SeccompCmpOp::Ne, u64::from(family.unsigned_abs())));
     rules.insert(libc::SYS_socket, vec![rule(other_family.collect())?]);
     // The creator of a user namespace has all privileges in it.
     let new_user = u64::from(libc::CLONE_NEWUSER.unsigned_abs());
@@ -64,12 +65,18 @@ pub fn filter() -> Result<BpfProgram, seccompiler::Error> {
 }
 
 /// The condition's errors are about the argument's number, which is right here.
-fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {
+fn condition(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
 }
 
 /// Holds where all conditions do.
-fn rule(conditions: Vec<Result<SeccompCondition, BackendError>>) -> Result<SeccompRule, BackendError> {
+fn rule(
+    conditions: Vec<Result<SeccompCondition, BackendError>>,
+) -> Result<SeccompRule, BackendError> {
     SeccompRule::new(conditions.into_iter().collect::<Result<_, _>>()?)
 }
 

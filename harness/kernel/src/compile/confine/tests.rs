@@ -33,7 +33,8 @@ fn arguments_show_and_allow_only_what_is_named() {
         assert!(words.windows(2).any(|words| words == ["--cap-drop", "ALL"]));
         let shown = pairs.iter().filter(|words| words[0].starts_with("--ro-bind"));
         for path in shown.map(|words| words[1]) {
-            let allowed = path.starts_with("/etc/") || path == "/home/me/src" || SYSTEM.contains(&path);
+            let allowed =
+                path.starts_with("/etc/") || path == "/home/me/src" || SYSTEM.contains(&path);
             assert!(allowed && path != "/etc/shadow", "{path}");
         }
         // A cache in /tmp is bound after /tmp is hidden and before / becomes read-only.
@@ -65,7 +66,8 @@ fn shows_foreign_compiler_but_not_the_home() {
 fn confinements() -> Vec<Confinement> {
     match Confinement::probe() {
         Ok(found) => {
-            let ways = [Way::Become, Way::Namespace].map(|way| Confinement { way, ..found.clone() });
+            let ways =
+                [Way::Become, Way::Namespace].map(|way| Confinement { way, ..found.clone() });
             ways.into_iter().filter(|confinement| confinement.try_out().is_ok()).collect()
         }
         Err(error) => {
@@ -110,7 +112,9 @@ fn reads_and_writes_only_what_is_shown() {
         let sh = |script: &str| sh(&confinement, &view, &root.join("build"), script);
         let root = root.display();
 
-        let script = format!("cat {root}/src/file && echo new > {root}/build/file && pwd && echo x > /tmp/x");
+        let script = format!(
+            "cat {root}/src/file && echo new > {root}/build/file && pwd && echo x > /tmp/x"
+        );
         let (well, output) = sh(&script);
         assert!(well, "{confinement:?}: {output}");
         assert_eq!(output, format!("src{root}/build\n"));
@@ -163,7 +167,8 @@ fn writes_nothing_below_proc() {
     let pattern = again("/proc/sys/kernel/core_pattern");
     assert_eq!(outside(&pattern).0, getuid().is_root() && is_mapped(0));
     for confinement in confinements() {
-        for file in ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/proc/self/comm"] {
+        for file in ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/proc/self/comm"]
+        {
             let (well, output) = sh(&confinement, &path(), Path::new("/"), &again(file));
             assert!(!well, "{confinement:?}: {file}: {output}");
         }
@@ -186,8 +191,9 @@ fn has_no_network_no_environment_and_sees_no_process() {
     unsafe { env::set_var("TRAMPLAB_SECRET", "hunter2") };
     assert!(outside("env").1.contains("hunter2"));
     for confinement in confinements() {
-        let script =
-            format!("env; cat /proc/[0-9]*/environ; echo /proc/[0-9]*; cat /proc/net/dev; {connect}");
+        let script = format!(
+            "env; cat /proc/[0-9]*/environ; echo /proc/[0-9]*; cat /proc/net/dev; {connect}"
+        );
         let (well, output) = sh(&confinement, &path(), Path::new("/"), &script);
         assert!(!well && output.contains("127.0.0.1"), "{output}");
         assert!(!output.contains("hunter2") && output.contains("PATH=/usr/bin:/bin"), "{output}");
@@ -201,8 +207,8 @@ fn has_no_network_no_environment_and_sees_no_process() {
 fn inherits_no_descriptor() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("secret"), "hunter2").unwrap();
-    let opened =
-        [folder.path().join("secret"), folder.path().to_owned()].map(|path| fs::File::open(path).unwrap());
+    let opened = [folder.path().join("secret"), folder.path().to_owned()]
+        .map(|path| fs::File::open(path).unwrap());
     let numbers = opened.each_ref().map(AsRawFd::as_raw_fd);
     for file in &opened {
         fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
@@ -225,7 +231,8 @@ fn inherits_no_descriptor() {
 
 /// Makes a raw system call through perl, which every kernel build needs.
 fn call(number: libc::c_long, arguments: &str) -> String {
-    let script = format!("my @a = ({arguments}); print syscall({number}, @a) < 0 ? $! + 0 : \"done\"");
+    let script =
+        format!("my @a = ({arguments}); print syscall({number}, @a) < 0 ? $! + 0 : \"done\"");
     format!("perl -e {}", shell_words::quote(&script))
 }
 

@@ -75,7 +75,12 @@ struct Fit {
 }
 
 /// Checks that a guest can use the files of one target. The inner error is the target's fault.
-fn fit(files: &[String], out: &Path, arch: Arch, left: u64) -> Result<Result<Fit, String>, BuildError> {
+fn fit(
+    files: &[String],
+    out: &Path,
+    arch: Arch,
+    left: u64,
+) -> Result<Result<Fit, String>, BuildError> {
     let mut fit = Fit { bytes: 0, libraries: BTreeSet::new() };
     for name in files {
         let path = out.join(name);

@@ -152,7 +152,8 @@ impl<'a> Job<'a> {
         // If the tree has none of the tests, there is nothing to build.
         while let Some(clang) = self.clang.filter(|_| !selection.tests.is_empty()) {
             let (tests, programs) = (selection.tests.len(), selection.programs.len());
-            let stage = format!("building the tree's test_progs ({tests} tests, {programs} BPF programs)");
+            let stage =
+                format!("building the tree's test_progs ({tests} tests, {programs} BPF programs)");
             self.order.stage(events, &stage)?;
             let error = match modules.take() {
                 Some(error) => Some(error),
@@ -190,7 +191,11 @@ impl<'a> Job<'a> {
     }
 
     /// Builds programs of other folders. `headers` is the error of the kernel's headers.
-    fn build_programs(&mut self, headers: Option<Broken>, events: &mut Events) -> Result<(), BuildError> {
+    fn build_programs(
+        &mut self,
+        headers: Option<Broken>,
+        events: &mut Events,
+    ) -> Result<(), BuildError> {
         for program in &self.wanted.programs {
             if !has_program(&self.make.source.join(ROOT), program)? {
                 continue;
@@ -234,7 +239,11 @@ impl<'a> Job<'a> {
 
     /// Like `run`, but returns an error of the sources as a value: it is reported in the target's
     /// cells. Other errors end the build.
-    fn try_run(&mut self, words: &[OsString], events: &mut Events) -> Result<Option<BuildError>, BuildError> {
+    fn try_run(
+        &mut self,
+        words: &[OsString],
+        events: &mut Events,
+    ) -> Result<Option<BuildError>, BuildError> {
         match self.run(words, events) {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_sources() => Ok(Some(error)),
@@ -249,8 +258,9 @@ impl<'a> Job<'a> {
         targets: &[&str],
         events: &mut Events,
     ) -> Result<(), BuildError> {
-        let list =
-            |names: &BTreeSet<String>| names.iter().map(|name| format!("{name}\n")).collect::<String>();
+        let list = |names: &BTreeSet<String>| {
+            names.iter().map(|name| format!("{name}\n")).collect::<String>()
+        };
         // The tree's rules need at least one test file, even if no test is built.
         let any = || self.sources.tests.keys().take(1).cloned().collect();
         let files = if selection.files.is_empty() { any() } else { selection.files.clone() };

@@ -110,7 +110,11 @@ impl Builder<'_> {
     ) -> Result<Selftests, BuildError> {
         let count = count.min(self.order.patches.len());
         let clang = match wanted.bpf() {
-            true => Some(toolchain::find_bpf(&self.order.toolchain, self.order.arch, wanted.test_progs())?),
+            true => Some(toolchain::find_bpf(
+                &self.order.toolchain,
+                self.order.arch,
+                wanted.test_progs(),
+            )?),
             false => None,
         };
         let key = {

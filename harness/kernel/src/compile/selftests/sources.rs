@@ -48,7 +48,8 @@ pub fn read_sources(folder: &Path) -> Result<selection::Sources, BuildError> {
         }
         Ok(files)
     };
-    let mut sources = selection::Sources { makefile: read(&folder.join("Makefile"))?, ..Default::default() };
+    let mut sources =
+        selection::Sources { makefile: read(&folder.join("Makefile"))?, ..Default::default() };
     for (name, path) in files(folder)? {
         if name.ends_with(".c") || name.ends_with(".h") {
             sources.shared.insert(name, read(&path)?);

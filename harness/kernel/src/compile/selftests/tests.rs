@@ -67,8 +67,9 @@ fn tree(folder: &Path) -> Result<(), Reason> {
     fs::create_dir_all(own.join("progs"))?;
     let other = folder.join(ROOT).join("other");
     fs::create_dir_all(&other)?;
-    let test =
-        |name: &str, body: &str| format!("// \"{name}.skel.h\"\nvoid test_{name}(void)\n{{ {body} }}\n");
+    let test = |name: &str, body: &str| {
+        format!("// \"{name}.skel.h\"\nvoid test_{name}(void)\n{{ {body} }}\n")
+    };
     for (file, text) in [
         (folder.join("Makefile"), KERNEL.to_owned()),
         (folder.join("one.c"), "one\n".to_owned()),
@@ -262,7 +263,8 @@ fn rejects_programs_that_guest_cannot_use() {
     let Some(mut builder) = place.builder() else { return };
     let wanted = wanted_programs(["says_ok", "odd", "huge", "nothing"]);
     let built = place.build(&mut builder, 0, &wanted).unwrap();
-    let why: Vec<&str> = built.record.broken.values().map(|broken| broken.reason.as_str()).collect();
+    let why: Vec<&str> =
+        built.record.broken.values().map(|broken| broken.reason.as_str()).collect();
     assert!(
         why.len() == 3
             && why[0].ends_with("exceed 512 MiB")

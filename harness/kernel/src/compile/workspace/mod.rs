@@ -80,7 +80,8 @@ pub struct BaseState {
 
 /// Makes a workspace's name. Workspaces that differ in `identity` cannot share a folder.
 pub fn name(lineage: &str, identity: &[&str]) -> String {
-    let short: String = lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
+    let short: String =
+        lineage.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
     let short: String = short.trim_start_matches(['.', '-']).chars().take(40).collect();
     let mut words = vec![lineage];
     words.extend(identity);
@@ -144,8 +145,10 @@ impl Workspace {
         // Absent until the sources are complete again.
         remove_file(&state_file)?;
         fs::create_dir_all(&source).map_err(io_error("make", &source))?;
-        checkout(&source)
-            .map_err(|error| WorkspaceError::Checkout { what: what.to_owned(), reason: error.to_string() })?;
+        checkout(&source).map_err(|error| WorkspaceError::Checkout {
+            what: what.to_owned(),
+            reason: error.to_string(),
+        })?;
         let listing = listing(&source).map_err(io_error("list", &source))?;
         write_state(&state_file, &SourceState { digest: digest.to_owned(), listing })
     }
@@ -200,7 +203,10 @@ impl Workspace {
     /// blocks if the file system can.
     fn copy(&self, from: &Path, to: &Path) -> Result<(), WorkspaceError> {
         let mut command = Command::new("cp");
-        command.args(["--archive", "--reflink=auto", "--no-target-directory", "--"]).arg(from).arg(to);
+        command
+            .args(["--archive", "--reflink=auto", "--no-target-directory", "--"])
+            .arg(from)
+            .arg(to);
         child::run(&mut command, COPY_LIMIT)
             .map_err(|source| WorkspaceError::Copy { from: from.to_owned(), source })?;
         Ok(())
@@ -232,8 +238,10 @@ impl Workspace {
     /// wrote.
     pub fn affected(&self, touched: &BTreeSet<PathBuf>) -> u64 {
         let source = self.source();
-        let touched: HashSet<Vec<u8>> =
-            touched.iter().map(|path| source.join(path).into_os_string().into_encoded_bytes()).collect();
+        let touched: HashSet<Vec<u8>> = touched
+            .iter()
+            .map(|path| source.join(path).into_os_string().into_encoded_bytes())
+            .collect();
         let mut count = 0;
         // Only the progress bar needs the number, so unreadable files are ignored.
         let _ = walk(&self.build(), &mut |path, meta| {
@@ -322,7 +330,10 @@ fn prune(build: &Path) -> Result<(), WorkspaceError> {
 }
 
 /// Visits every file below a folder in order. Does not follow symbolic links.
-fn walk(folder: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<()>) -> io::Result<()> {
+fn walk(
+    folder: &Path,
+    each: &mut dyn FnMut(&Path, &fs::Metadata) -> io::Result<()>,
+) -> io::Result<()> {
     for entry in WalkDir::new(folder).sort_by_file_name() {
         let entry = entry?;
         if !entry.file_type().is_dir() {

@@ -175,8 +175,10 @@ fn counts_files_that_depend_on_source() {
     workspace.begin_base().unwrap();
     let source = workspace.source();
     for (object, depends) in [("a", "one.c dir/two.h"), ("b", "dir/two.h"), ("c", "dir/two.hpp")] {
-        let lines: String =
-            depends.split(' ').map(|path| format!("  {} \\\n", source.join(path).display())).collect();
+        let lines: String = depends
+            .split(' ')
+            .map(|path| format!("  {} \\\n", source.join(path).display()))
+            .collect();
         fs::write(workspace.build().join(format!(".{object}.o.cmd")), lines).unwrap();
     }
     for (touched, expected) in [("one.c", 1), ("dir/two.h", 2), ("two.h", 0)] {

@@ -103,12 +103,17 @@ impl Range {
                 && !name.contains(|c: char| c.is_control() || c.is_whitespace() || c == ':')
         };
         let other = Path::new(spec).exists() || load::is_shipped(spec, shipped);
-        (fits(base) && fits(head) && !other).then(|| Range { base: base.to_owned(), head: head.to_owned() })
+        (fits(base) && fits(head) && !other)
+            .then(|| Range { base: base.to_owned(), head: head.to_owned() })
     }
 
     /// Reads the commits of a local repository. `kernel` is the kernel's name and the reference
     /// that it is built from, if it has one.
-    pub fn read(&self, repository: &Path, kernel: Option<(&str, &str)>) -> Result<Series, SeriesError> {
+    pub fn read(
+        &self,
+        repository: &Path,
+        kernel: Option<(&str, &str)>,
+    ) -> Result<Series, SeriesError> {
         let local = Local::open(repository).map_err(repository_error)?;
         let [base, head] = [&self.base, &self.head].map(|reference| commit(&local, reference));
         let (base, head) = (base?, head?);
@@ -128,7 +133,10 @@ impl Range {
         for Listed { id, tree, subject } in listed {
             let before = &trees.last().expect("the base's is there").id;
             if tree == *before {
-                notes.push(format!("left out commit {id} ({}): it changes no file", printable(&subject)));
+                notes.push(format!(
+                    "left out commit {id} ({}): it changes no file",
+                    printable(&subject)
+                ));
                 continue;
             }
             let diff = borrowed.diff(before, &tree)?;
@@ -185,8 +193,9 @@ impl Commits {
         for file in &patch.touched {
             let entry = borrowed.entry(&sources.join(file))?;
             let (mode, id) = entry.unwrap_or_else(|| ("0", "0".repeat(self.trees[0].id.len())));
-            entries
-                .extend([format!("{mode} {id}\t").as_bytes(), file.as_os_str().as_bytes(), b"\0"].concat());
+            entries.extend(
+                [format!("{mode} {id}\t").as_bytes(), file.as_os_str().as_bytes(), b"\0"].concat(),
+            );
         }
         // Removals go first: a file can replace a folder.
         let mut input = tempfile::tempfile()?;
@@ -204,8 +213,9 @@ impl Commits {
         for patch in patches {
             let diff = diff::to_file(&patch.diff)?;
             let mut command = borrowed.git();
-            borrowed
-                .run(command.args(["apply", "--cached", "--whitespace=nowarn", "-p1"]).arg(diff.path()))?;
+            borrowed.run(
+                command.args(["apply", "--cached", "--whitespace=nowarn", "-p1"]).arg(diff.path()),
+            )?;
             self.require(borrowed, patch)?;
         }
         Ok(())
@@ -239,7 +249,8 @@ impl<'a> Borrowed<'a> {
         let folder = tempfile::Builder::new().prefix("tramplab-git-").tempdir()?;
         let borrowed = Borrowed { range, folder };
         let ask = |words: &[&str]| local.ask(words.iter().copied()).map_err(repository_error);
-        let format = format!("--object-format={}", ask(&["rev-parse", "--show-object-format"])?.trim());
+        let format =
+            format!("--object-format={}", ask(&["rev-parse", "--show-object-format"])?.trim());
         borrowed.run(borrowed.git().args(["init", "--bare", "--quiet", "--template=", &format]))?;
         let place = |name| ask(&["rev-parse", "--path-format=absolute", "--git-path", name]);
         let info = borrowed.folder.path().join("objects/info");
@@ -294,7 +305,8 @@ impl<'a> Borrowed<'a> {
     }
 
     fn odd(&self, said: &str) -> RangeError {
-        let said = format!("it printed `{}`", printable(&said.chars().take(200).collect::<String>()));
+        let said =
+            format!("it printed `{}`", printable(&said.chars().take(200).collect::<String>()));
         RangeError::Git { range: self.range.clone(), said }
     }
 
@@ -315,8 +327,14 @@ impl<'a> Borrowed<'a> {
             }
             _ => {}
         }
-        let format =
-            ["log", "-z", "--reverse", "--topo-order", "--encoding=UTF-8", "--format=%H%n%T%n%P%n%s"];
+        let format = [
+            "log",
+            "-z",
+            "--reverse",
+            "--topo-order",
+            "--encoding=UTF-8",
+            "--format=%H%n%T%n%P%n%s",
+        ];
         let said = self.run(self.git().args(format).args(between))?;
         let mut parent = base.to_owned();
         let mut listed = Vec::new();
@@ -324,7 +342,9 @@ impl<'a> Borrowed<'a> {
             let record = String::from_utf8_lossy(record);
             // Each commit must be the child of the one before, so no text can forge a record.
             let (id, tree, subject) = match &record.splitn(4, '\n').collect::<Vec<_>>()[..] {
-                [id, tree, of, subject] if is_commit_id(id) && is_commit_id(tree) && *of == parent => {
+                [id, tree, of, subject]
+                    if is_commit_id(id) && is_commit_id(tree) && *of == parent =>
+                {
                     (id.to_string(), tree.to_string(), printable(subject))
                 }
                 _ => return Err(self.odd(&record)),
@@ -337,8 +357,21 @@ impl<'a> Borrowed<'a> {
 
     fn diff(&self, before: &str, after: &str) -> Result<Vec<u8>, RangeError> {
         let mut command = self.git();
-        command.args(["diff-tree", "-p", "--binary", "--full-index", "--no-ext-diff", "--no-textconv"]);
-        command.args(["--no-renames", "--no-color", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/"]);
+        command.args([
+            "diff-tree",
+            "-p",
+            "--binary",
+            "--full-index",
+            "--no-ext-diff",
+            "--no-textconv",
+        ]);
+        command.args([
+            "--no-renames",
+            "--no-color",
+            "--unified=3",
+            "--src-prefix=a/",
+            "--dst-prefix=b/",
+        ]);
         command.args(["--ignore-submodules=none", "--submodule=short", before, after]);
         self.run(&mut command)
     }
@@ -362,7 +395,12 @@ impl<'a> Borrowed<'a> {
             }
             // A folder replaced the file.
             Ok(_) => Ok(None),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
                 Ok(None)
             }
             Err(error) => Err(error.into()),
@@ -372,9 +410,10 @@ impl<'a> Borrowed<'a> {
 
 fn commit(local: &Local, reference: &str) -> Result<String, RangeError> {
     local.commit(reference).map_err(|error| match error {
-        KernelError::Source(SourceError::NoReference { .. }) => {
-            RangeError::UnknownCommit { repository: local.folder.clone(), reference: reference.to_owned() }
-        }
+        KernelError::Source(SourceError::NoReference { .. }) => RangeError::UnknownCommit {
+            repository: local.folder.clone(),
+            reference: reference.to_owned(),
+        },
         error => repository_error(error),
     })
 }

@@ -26,7 +26,12 @@ impl Repository {
 
     fn git(&self, words: &[&str]) -> String {
         let mut command = git::alone();
-        command.arg("-C").arg(self.path()).args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
+        command.arg("-C").arg(self.path()).args([
+            "-c",
+            "user.name=t",
+            "-c",
+            "user.email=t@example.org",
+        ]);
         let output = command.args(words).output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
@@ -35,7 +40,14 @@ impl Repository {
     /// Commits all changes. Returns the id.
     fn commit(&self, message: &str) -> String {
         self.git(&["add", "--all", "--force"]);
-        self.git(&["commit", "--quiet", "--allow-empty", "--cleanup=verbatim", "--message", message]);
+        self.git(&[
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "--cleanup=verbatim",
+            "--message",
+            message,
+        ]);
         self.git(&["rev-parse", "HEAD"])
     }
 
@@ -139,7 +151,8 @@ fn ignores_users_configuration_and_attributes() {
     repository.write("new.bin", b"\0\x01\r\n\xff");
     repository.write("caf\u{e9} \"quoted\"\t.c", "$Id$\r\nno end");
     fs::rename(repository.path().join("run.sh"), repository.path().join("moved.sh")).unwrap();
-    fs::set_permissions(repository.path().join("moved.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(repository.path().join("moved.sh"), fs::Permissions::from_mode(0o755))
+        .unwrap();
     fs::remove_dir_all(repository.path().join("folder")).unwrap();
     symlink("a.c", repository.path().join("link")).unwrap();
     // Plumbing, so that no filter changes the commit.
@@ -154,7 +167,10 @@ fn ignores_users_configuration_and_attributes() {
 
     let series = repository.read(&base, &head).unwrap();
     let diff = String::from_utf8_lossy(&series.patches[0].diff).into_owned();
-    assert!(diff.contains("--- a/a.c\n+++ b/a.c\n") && diff.contains(" int b;\n-int c;\n"), "{diff}");
+    assert!(
+        diff.contains("--- a/a.c\n+++ b/a.c\n") && diff.contains(" int b;\n-int c;\n"),
+        "{diff}"
+    );
     assert!(!diff.contains("rename from") && !diff.contains('\u{1b}'), "{diff}");
     assert!(!marker.exists(), "a program of the configuration has run");
     // The base's files, unchanged by attributes.
@@ -228,7 +244,8 @@ fn rejects_sources_that_differ_from_commits_tree() {
     }
     // A diff that differs from the commit's is rejected before anything is checked out.
     let mut patches = series.patches.clone();
-    patches[1].diff = String::from_utf8_lossy(&patches[1].diff).replace("+int c;", "+int d;").into_bytes();
+    patches[1].diff =
+        String::from_utf8_lossy(&patches[1].diff).replace("+int c;", "+int d;").into_bytes();
     let range = repository.range(&base, &head);
     let borrowed = Borrowed::new(&range, &Local::open(repository.path()).unwrap()).unwrap();
     commits.check_diffs(&borrowed, &series.patches).unwrap();
@@ -266,7 +283,8 @@ fn rejects_empty_unknown_and_nonlinear_ranges() {
     let error = repository.refused(&base, "side");
     assert!(matches!(error, RangeError::Merges { count: 1, .. }), "{error}");
 
-    let read = |kernel| repository.range("main~2", "main").read(repository.path(), Some(("tree", kernel)));
+    let read =
+        |kernel| repository.range("main~2", "main").read(repository.path(), Some(("tree", kernel)));
     assert_eq!(read(&base).unwrap().patches.len(), 1);
     match read("main") {
         Err(SeriesError::Range(RangeError::OtherBase { base: of, kernel, commit, .. })) => {
@@ -314,11 +332,14 @@ fn rejects_submodule_on_apply() {
 #[test]
 fn distinguishes_ranges_from_paths_and_names() {
     let folder = tempfile::tempdir().unwrap();
-    let range = |spec: &str| Range::parse(spec, folder.path()).map(|range| (range.base, range.head));
+    let range =
+        |spec: &str| Range::parse(spec, folder.path()).map(|range| (range.base, range.head));
     let pair = |base: &str, head: &str| Some((base.to_owned(), head.to_owned()));
     assert_eq!(range("v6.12..HEAD"), pair("v6.12", "HEAD"));
     assert_eq!(range("origin/main..topic/x~1"), pair("origin/main", "topic/x~1"));
-    for other in ["../a.mbx", "a/../b.mbx", "a...b", "a..", "..b", "-a..b", "a..-b", "a..b c", "a..b..c"] {
+    for other in
+        ["../a.mbx", "a/../b.mbx", "a...b", "a..", "..b", "-a..b", "a..-b", "a..b c", "a..b..c"]
+    {
         assert_eq!(range(other), None, "{other}");
     }
     fs::create_dir(folder.path().join("a..b")).unwrap();

@@ -31,7 +31,11 @@ fn patches_tree_inside_unrelated_repository() {
     assert_eq!(snapshot(&inner), before);
     // The settings of the tree's own repository are ignored too.
     fs::rename(outer.path().join(".git"), inner.join(".git")).unwrap();
-    fs::write(inner.join(".git/config"), "[core]\n\tautocrlf = true\n[apply]\n\twhitespace = fix\n").unwrap();
+    fs::write(
+        inner.join(".git/config"),
+        "[core]\n\tautocrlf = true\n[apply]\n\twhitespace = fix\n",
+    )
+    .unwrap();
     apply(&series.patches[0], &inner, false).unwrap();
     assert!(!fs::read(inner.join("kernel/bpf/trampoline.c")).unwrap().contains(&b'\r'));
 }
@@ -41,7 +45,8 @@ fn conflict_shows_hunk_and_tree_and_changes_nothing() {
     let series = loaded("format-patch");
     let tree = tree();
     let file = tree.path().join("kernel/bpf/trampoline.c");
-    let text = fs::read_to_string(&file).unwrap().replace("int line_30;", "int\u{1b}[31m line_XXX;");
+    let text =
+        fs::read_to_string(&file).unwrap().replace("int line_30;", "int\u{1b}[31m line_XXX;");
     fs::write(&file, text).unwrap();
     let before = snapshot(tree.path());
     let error = apply(&series.patches[0], tree.path(), false).unwrap_err();
@@ -65,7 +70,8 @@ fn conflict_shows_hunk_and_tree_and_changes_nothing() {
     // The error shows where the code moved to. (A hunk at the first line of a file has a fixed
     // place.)
     let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, "// more\n\n".repeat(50) + &text.replace("int line_3;", "int LINE_3;")).unwrap();
+    fs::write(&file, "// more\n\n".repeat(50) + &text.replace("int line_3;", "int LINE_3;"))
+        .unwrap();
     let error = apply(&series.patches[0], tree.path(), false).unwrap_err().to_string();
     let shown = "differs):\n   101  // trampoline\n   102  int line_1;\n   103  int line_2;\n\
                  \u{20}  104! int LINE_3;\n";
@@ -75,7 +81,10 @@ fn conflict_shows_hunk_and_tree_and_changes_nothing() {
     // Reverting an absent patch, a missing file, an existing file.
     let error = apply(&series.patches[0], tree.path(), true).unwrap_err().to_string();
     assert!(error.starts_with("failed to revert patch 1 ("), "{error}");
-    assert!(error.contains("kernel/bpf/trampoline.c:1: this hunk does not fit:\n@@ -1,7 +1,7 @@"), "{error}");
+    assert!(
+        error.contains("kernel/bpf/trampoline.c:1: this hunk does not fit:\n@@ -1,7 +1,7 @@"),
+        "{error}"
+    );
     fs::remove_file(tree.path().join("kernel/bpf/old.c")).unwrap();
     let error = apply(&series.patches[1], tree.path(), false).unwrap_err().to_string();
     assert!(error.contains("kernel/bpf/old.c: No such file or directory"), "{error}");
@@ -124,8 +133,16 @@ fn rejects_hostile_patches_and_changes_nothing() {
     for (what, diff, words) in [
         ("up", file("../victim2"), "`../victim2`, which leads out of the tree"),
         ("up inside", file("kernel/../../victim2"), "which leads out of the tree"),
-        ("absolute", change(&format!("/{absolute}/victim")).replace(" a//", " /").replace(" b//", " /"), ""),
-        ("absolute after stripping", change(&format!("/{absolute}/victim")), "which leads out of the tree"),
+        (
+            "absolute",
+            change(&format!("/{absolute}/victim")).replace(" a//", " /").replace(" b//", " /"),
+            "",
+        ),
+        (
+            "absolute after stripping",
+            change(&format!("/{absolute}/victim")),
+            "which leads out of the tree",
+        ),
         ("git", file(".git/hooks/post-checkout"), "which belongs to git itself"),
         ("git below", file("tools/.GIT/config"), "which belongs to git itself"),
         (
@@ -135,8 +152,16 @@ fn rejects_hostile_patches_and_changes_nothing() {
         ),
         ("link to the root", through("link", "/etc/passwd"), "a link to /etc/passwd; expected"),
         ("link up", through("kernel/link", "../../victim"), "a link to ../../victim; expected"),
-        ("link by a detour", through("link", "kernel/../../victim"), "a link to kernel/../../victim"),
-        ("through a new link", through("link", &absolute) + &file("link/new"), "beyond a symbolic link"),
+        (
+            "link by a detour",
+            through("link", "kernel/../../victim"),
+            "a link to kernel/../../victim",
+        ),
+        (
+            "through a new link",
+            through("link", &absolute) + &file("link/new"),
+            "beyond a symbolic link",
+        ),
         ("through an old link", file("old-link/new"), "beyond a symbolic link"),
         ("through an old link, change", change("old-link/victim"), "beyond a symbolic link"),
         (
@@ -175,7 +200,10 @@ fn rejects_hostile_patches_and_changes_nothing() {
         symlink(outside.path(), tree.path().join("old-link")).unwrap();
         let before = snapshot(tree.path());
         let error = apply(&patch(&diff), tree.path(), false).expect_err(what);
-        assert!(error.to_string().starts_with("failed to apply patch 2 (bpf: Harm)"), "{what}: {error}");
+        assert!(
+            error.to_string().starts_with("failed to apply patch 2 (bpf: Harm)"),
+            "{what}: {error}"
+        );
         assert!(error.to_string().contains(words), "{what}: {error}");
         assert_eq!(snapshot(tree.path()), before, "{what}");
         let names: Vec<_> =

@@ -64,7 +64,11 @@ fn snapshot(tree: &Path) -> BTreeMap<PathBuf, String> {
                 folders.push(path);
                 "folder".to_owned()
             } else {
-                format!("{:o} {}", data.permissions().mode() & 0o100, fs::read(&path).unwrap().escape_ascii())
+                format!(
+                    "{:o} {}",
+                    data.permissions().mode() & 0o100,
+                    fs::read(&path).unwrap().escape_ascii()
+                )
             };
             all.insert(name, what);
         }
@@ -152,7 +156,10 @@ fn reads_same_series_from_every_form() {
     let notes = loaded("lore.mbox").notes;
     assert!(notes[0].starts_with("left out 2 replies"), "{notes:?}");
     let notes = loaded("versions.mbox").notes;
-    assert!(notes[1].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is there too"), "{notes:?}");
+    assert!(
+        notes[1].ends_with("message 1 (bpf: Tidy the trampoline): version 2 is there too"),
+        "{notes:?}"
+    );
 
     // The files that b4 saves for a message-id.
     let thread = thread::collect(saved_by_b4(&data("b4")).unwrap()).unwrap();
@@ -202,7 +209,8 @@ fn accepts_single_patch_of_a_series() {
     let shipped = shipped(&MANIFEST.replace("sub/all.mbox", name));
     fs::copy(data("format-patch").join(name), shipped.path().join("tidy").join(name)).unwrap();
     let subjects = load("tidy", shipped.path()).unwrap().patches;
-    let subjects: Vec<_> = subjects.into_iter().map(|patch| (patch.number, patch.subject)).collect();
+    let subjects: Vec<_> =
+        subjects.into_iter().map(|patch| (patch.number, patch.subject)).collect();
     assert_eq!(subjects, [(1, TITLES[0].to_owned()), (2, TITLES[1].to_owned())]);
 }
 
@@ -241,7 +249,8 @@ fn reads_quilt_order_strip_and_direction() {
         let series = loaded(spec);
         assert_eq!(series.name, "quilt");
         let patches = series.patches.iter();
-        let patches: Vec<_> = patches.map(|patch| (&*patch.subject, patch.strip, patch.reversed)).collect();
+        let patches: Vec<_> =
+            patches.map(|patch| (&*patch.subject, patch.strip, patch.reversed)).collect();
         let expected = [("trampoline", 1, false), ("makefile", 0, false), ("Take A down", 1, true)];
         assert_eq!(patches, expected);
         let tree = tree();
@@ -307,9 +316,17 @@ fn names_errors_in_manifest() {
         ("reverse: true", "reversed: true", ":4:1: unknown field `reversed`"),
         ("kernel: '6.12'\n", "", "missing field `kernel`"),
         ("Names", "|\n  Names\n ", "`claim` has several lines"),
-        ("patches:\n- v2-0001.patch\n- sub/all.mbox\n", "patches: []\n", ":5:10: `patches` names no file"),
+        (
+            "patches:\n- v2-0001.patch\n- sub/all.mbox\n",
+            "patches: []\n",
+            ":5:10: `patches` names no file",
+        ),
         ("sub/all.mbox", "../secret.patch", "which {list} names: it is not inside"),
-        ("sub/all.mbox", "link.patch", "failed to read `link.patch`, which {list} names: it is not inside"),
+        (
+            "sub/all.mbox",
+            "link.patch",
+            "failed to read `link.patch`, which {list} names: it is not inside",
+        ),
         ("sub/all.mbox", "/etc/passwd", "failed to read `/etc/passwd`"),
         ("sub/all.mbox", "none.patch", "/tidy/none.patch: No such file"),
         ("sub/all.mbox", "sub", "/tidy/sub: it is not an ordinary file"),
@@ -328,7 +345,9 @@ fn names_errors_in_manifest() {
 /// An mbox of messages (subject, body).
 fn mbox(messages: &[(&str, &str)]) -> String {
     let message = |(subject, body): &(&str, &str)| {
-        format!("From git@z Thu Jan  1 00:00:00 1970\nFrom: A <a@b.c>\nSubject: {subject}\n\n{body}\n")
+        format!(
+            "From git@z Thu Jan  1 00:00:00 1970\nFrom: A <a@b.c>\nSubject: {subject}\n\n{body}\n"
+        )
     };
     messages.iter().map(message).collect()
 }
@@ -340,8 +359,10 @@ const OTHER: &str = "log\n---\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-b\n+c\n";
 fn names_errors_in_mbox() {
     let cut = DIFF.replace("+b\n", "");
     let half = OTHER.trim_end();
-    let binary = "diff --git a/x.bin b/x.bin\nindex 1..2 100644\nBinary files a/x.bin and b/x.bin differ\n";
-    let attached = "Content-Type: multipart/mixed; boundary=x\n\n--x\n\nD--x\n\nD--x--\n".replace('D', DIFF);
+    let binary =
+        "diff --git a/x.bin b/x.bin\nindex 1..2 100644\nBinary files a/x.bin and b/x.bin differ\n";
+    let attached =
+        "Content-Type: multipart/mixed; boundary=x\n\n--x\n\nD--x\n\nD--x--\n".replace('D', DIFF);
     for (messages, words) in [
         (
             &[("[PATCH 2/3] b", DIFF), ("[PATCH 0/3] c", "cover"), ("Re: [PATCH 1/3] a", DIFF)][..],
@@ -358,7 +379,10 @@ fn names_errors_in_mbox() {
         ),
         (&[("[PATCH 1/1] a", DIFF), ("[PATCH 1/2] b", OTHER)], "two series in one"),
         (&[("[PATCH 3/2] a", DIFF)], "is numbered patch 3 of 2"),
-        (&[("Re: [PATCH] a", DIFF), ("hello", "world")], "none of its 2 messages is a patch (replies: 1)"),
+        (
+            &[("Re: [PATCH] a", DIFF), ("hello", "world")],
+            "none of its 2 messages is a patch (replies: 1)",
+        ),
         (&[("[PATCH 0/0] a", "cover")], "none of its 1 messages is a patch"),
         (&[("[PATCH] a", &cut)], "patch 1 (a) of "),
         (&[("[PATCH] a", &cut)], "git cannot read it: "),
@@ -400,7 +424,8 @@ fn skips_duplicates_and_unrelated_messages() {
     let file = folder.path().join("x.mbox");
     fs::write(&file, mbox(&messages)).unwrap();
     let series = try_load(&file).unwrap();
-    let subjects: Vec<_> = series.patches.iter().map(|patch| (patch.number, &*patch.subject)).collect();
+    let subjects: Vec<_> =
+        series.patches.iter().map(|patch| (patch.number, &*patch.subject)).collect();
     assert_eq!(subjects, [(1, "a"), (2, "b")]);
     let notes = series.notes.join("\n");
     assert!(notes.contains("message 5 (hello): its subject has no [PATCH]"), "{notes}");
@@ -421,7 +446,8 @@ fn rejects_files_and_folders_that_are_no_series() {
     fs::write(path("quilted/series"), "# none\n").unwrap();
     fs::create_dir(path("two")).unwrap();
     fs::write(path("two/series"), "two.patch\n").unwrap();
-    fs::write(path("two/two.patch"), mbox(&[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", OTHER)])).unwrap();
+    fs::write(path("two/two.patch"), mbox(&[("[PATCH 1/2] a", DIFF), ("[PATCH 2/2] b", OTHER)]))
+        .unwrap();
     fs::create_dir(path("out")).unwrap();
     fs::write(path("out/series"), "../empty.mbox\n").unwrap();
     fs::create_dir(path("odd")).unwrap();

@@ -192,7 +192,8 @@ fn agrees_with_binutils() {
     let words = words();
     let dir = tempfile::tempdir().unwrap();
     let code = dir.path().join("code");
-    fs::write(&code, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    fs::write(&code, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+        .unwrap();
     let output = Command::new("aarch64-linux-gnu-objdump")
         .args(["-D", "-z", "-b", "binary", "-m", "aarch64"])
         .arg(format!("--adjust-vma={BASE:#x}"))

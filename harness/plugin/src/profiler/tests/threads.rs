@@ -5,7 +5,12 @@ use super::*;
 
 /// Steps of a thread switch: called from 0x100, it returns there in the next thread.
 fn switching(from: u64, previous: u32, next: u32, back: u64) -> [Step; 4] {
-    [Whole(at(from, call(SWITCH))), Whole(at(SWITCH, RET)), Switch(previous, next), Whole(at(back, NEXT))]
+    [
+        Whole(at(from, call(SWITCH))),
+        Whole(at(SWITCH, RET)),
+        Switch(previous, next),
+        Whole(at(back, NEXT)),
+    ]
 }
 
 #[test]
@@ -31,7 +36,8 @@ fn follows_threads() {
         "t1/5000 *1",
     ];
     assert_eq!(shown(&counts), expected);
-    let threads: Vec<_> = counts.threads.iter().map(|t| (t.command.as_str(), t.pid, t.measured)).collect();
+    let threads: Vec<_> =
+        counts.threads.iter().map(|t| (t.command.as_str(), t.pid, t.measured)).collect();
     assert_eq!(threads, [("t1", 1, true), ("t2", 2, false)]);
 
     // A new thread in the memory of an ended one has none of its calls.
@@ -64,11 +70,20 @@ fn moves_a_thread_with_its_calls_to_another_cpu() {
     feed(&mut second, &mut second_begun, &back, &mut parked);
     let first = first.finish(0, first_begun);
     let second = second.finish(1, second_begun);
-    assert_eq!(shown(&first), ["t1 *0 100=3", "t1/200 *1 200=3", "t1/200/5000 *1", "t2 *0 90c=3 5000=3"]);
+    assert_eq!(
+        shown(&first),
+        ["t1 *0 100=3", "t1/200 *1 200=3", "t1/200/5000 *1", "t2 *0 90c=3 5000=3"]
+    );
     // Calls are counted where they were made.
     assert_eq!(
         shown(&second),
-        ["t3 *0 600=3", "t3/5000 *1", "t1 *0 10c=3", "t1/200 *0 20c=3 218=3", "t1/200/5000 *0 5000=3"]
+        [
+            "t3 *0 600=3",
+            "t3/5000 *1",
+            "t1 *0 10c=3",
+            "t1/200 *0 20c=3 218=3",
+            "t1/200/5000 *0 5000=3"
+        ]
     );
 }
 

@@ -100,8 +100,10 @@ proptest! {
             }
         }
         let counts = profiler.finish(0, last);
-        prop_assert_eq!(counts.blocks.iter().map(|block| block.instructions).sum::<u64>(), expected);
-        let counts = Counts { discontinuities: false, setup: true, lost_switches: 0, vcpus: vec![counts] };
+        let counted: u64 = counts.blocks.iter().map(|block| block.instructions).sum();
+        prop_assert_eq!(counted, expected);
+        let vcpus = vec![counts];
+        let counts = Counts { discontinuities: false, setup: true, lost_switches: 0, vcpus };
         prop_assert_eq!(Counts::decode(&counts.encode().unwrap()).unwrap(), counts);
     }
 }

@@ -107,8 +107,10 @@ fn reads_interrupts() {
     };
     for (lines, expected) in [
         (
-            "Taking exception 4 [Data Abort] on CPU 0\n...from EL1 to EL1\n...with ESR 0x25/0x96000005\n\
-             ...with FAR 0x4000000000\n...with SPSR 0x3c5\n...with ELR 0x40200cd0\n...to EL1 PC 0x40210200 PSTATE 0x23c5",
+            "Taking exception 4 [Data Abort] on CPU 0\n...from EL1 to EL1\n...with ESR \
+             0x25/0x96000005\n\
+             ...with FAR 0x4000000000\n...with SPSR 0x3c5\n...with ELR 0x40200cd0\n...to EL1 PC \
+             0x40210200 PSTATE 0x23c5",
             Some((Cause::Fault, 0x40200cd0)),
         ),
         (
@@ -117,16 +119,23 @@ fn reads_interrupts() {
             Some((Cause::Device, 0x40200f50)),
         ),
         (
-            "Taking exception 1 [Undefined Instruction] on CPU 0\n...with ESR 0x33/0xcf000022\n...with ELR 0x40200e1c",
+            "Taking exception 1 [Undefined Instruction] on CPU 0\n...with ESR \
+             0x33/0xcf000022\n...with ELR 0x40200e1c",
             Some((Cause::Trap, 0x40200e1c)),
         ),
         (
-            "Taking exception 7 [Breakpoint Instruction] on CPU 0\n...with ESR 0x3c/0xf2000007\n...with ELR 0x40200d10",
+            "Taking exception 7 [Breakpoint Instruction] on CPU 0\n...with ESR \
+             0x3c/0xf2000007\n...with ELR 0x40200d10",
             Some((Cause::Instruction, 0x40200d10)),
         ),
-        ("Taking exception 2 [SVC] on CPU 0\n...with ESR 0x15/0x56000001\n...with ELR 0x40200ef8", None),
         (
-            "Taking exception 11 [Hypervisor Call] on CPU 0\n...from EL1 to EL2\n...with ESR 0x16/0x5a000000\n\
+            "Taking exception 2 [SVC] on CPU 0\n...with ESR 0x15/0x56000001\n...with ELR \
+             0x40200ef8",
+            None,
+        ),
+        (
+            "Taking exception 11 [Hypervisor Call] on CPU 0\n...from EL1 to EL2\n...with ESR \
+             0x16/0x5a000000\n\
              ...handled as PSCI call",
             None,
         ),
