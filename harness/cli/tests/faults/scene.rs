@@ -269,7 +269,7 @@ fn killed(place: &Place) -> Observed {
         fs::rename(second.path(), &kept_aside).unwrap();
         stopped(place, code, taken, started.said())
     };
-    let cleaned = told.contains(&format!("the run {id} was killed"))
+    let cleaned = told.contains(&format!("run {id} was killed"))
         && next_code.is_ok_and(|code| code == Some(0));
     let verdict = match cleaned {
         true => observed.verdict,
