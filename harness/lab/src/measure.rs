@@ -279,8 +279,7 @@ fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
         [] => Ok(prepared),
         [test, ..] => Err(Error::Usage(format!(
             "{}: no kernel's tree has {}: expected the NAME of a `void test_NAME(void)` in \
-             prog_tests/, or \
-             FOLDER/PROGRAM of tools/testing/selftests",
+             prog_tests/, or FOLDER/PROGRAM of tools/testing/selftests",
             asked.reference.file,
             test.name()
         ))),
@@ -355,8 +354,7 @@ pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
     match (backend, foreign) {
         (Backend::VirtmeNg, Some(arch)) => Err(Error::Usage(format!(
             "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; \
-             remove --vm for \
-             {arch} guests"
+             remove --vm for {arch} guests"
         ))),
         _ => Ok(()),
     }

@@ -56,8 +56,7 @@ const MEASURING_CPU: usize = 0;
 enum AgentError {
     #[error(
         "the agent takes over the whole machine: it runs only as process 1, or with {PROGRAM_WORD} \
-         on \
-         the kernel's command line"
+         on the kernel's command line"
     )]
     NotInit,
     #[error(transparent)]

@@ -195,8 +195,7 @@ fn with_profiles(run: &Run) -> Result<Vec<&Cell>> {
     if cells.is_empty() {
         let message = format!(
             "run {} has no profiles: measure attach tests with `vm-test --explain exact` (or \
-             sampled), or \
-             with `explain: [exact]` in the suite",
+             sampled), or with `explain: [exact]` in the suite",
             run.id
         );
         return Err(Error::Usage(message));

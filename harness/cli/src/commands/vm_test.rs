@@ -294,8 +294,7 @@ mod tests {
                 40,
                 2,
                 "40 cells: 20 tests, each on every kernel of the series; and 2 builds, which the \
-                 report counts \
-                 as cells",
+                 report counts as cells",
             ),
         ] {
             let listed = Listed { jobs: vec![String::new(); jobs], cells, builds };

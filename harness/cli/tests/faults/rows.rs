@@ -262,8 +262,7 @@ const PLAIN: &str = "case \"$*\" in -help) \"$REAL\" -help | grep -v -e -plugin;
 
 /// Replaces the folder of the runs on the command line.
 const ODD_RUNS: &str = "for word; do\n  shift\n  [ \"$word\" = \"$RUNS\" ] && word=$(printf \
-                        '/tmp/\\377')\n  \
-                        set -- \"$@\" \"$word\"\ndone\nexec \"$@\"";
+                        '/tmp/\\377')\n  set -- \"$@\" \"$word\"\ndone\nexec \"$@\"";
 /// Limits only the harness, not the process that copies its output; keeps its exit code.
 const NO_FILE_GROWS: &str = "exec 3>&1\ncode=$({ { (ulimit -f 0; exec \"$@\" 2>&1 3>&-); echo $? \
                              >&4; } | cat >&3; } 4>&1)\nexit $code";

@@ -304,8 +304,7 @@ fn reports_lost_options_but_not_unavailable_ones() {
              HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS is selected by ARM64 [=y] \
              only with DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; DYNAMIC_FTRACE_WITH_CALL_OPS depends on \
              HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected \
-             by ARM64 [=y] only with \
-             (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
+             by ARM64 [=y] only with (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
                 .to_owned(),
         ),
         // The compiler cannot pad functions.
@@ -467,8 +466,7 @@ fn reports_unreadable_tree() {
         let found = explained(tree.path(), "CONFIG_FPROBE=y\n", "CONFIG_X86=y\n");
         assert_eq!(found.len(), 1);
         let start = "my.config:1: CONFIG_FPROBE=y did not survive (it is n): its dependencies are \
-                     not known, \
-                     failed to read this tree's Kconfig files: ";
+                     not known, failed to read this tree's Kconfig files: ";
         assert!(found[0].starts_with(start) && found[0].contains(words), "{name}: {}", found[0]);
     }
     let empty = tempfile::tempdir().unwrap();

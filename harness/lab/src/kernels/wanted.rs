@@ -60,8 +60,7 @@ impl Wanted {
         if !manifests.iter().all(is_built) {
             let message = format!(
                 "kernel {name} is prebuilt, and a series needs one that is built from sources: \
-                 give --kernel \
-                 6.12-source, a folder of sources, or git:REPOSITORY#REF"
+                 give --kernel 6.12-source, a folder of sources, or git:REPOSITORY#REF"
             );
             return Err(Error::Usage(message));
         }
@@ -134,8 +133,7 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
             _ => {
                 let message = format!(
                     "{range} are commits, and kernel {name} comes from no git repository on this \
-                     machine: expected \
-                     --kernel git:REPOSITORY#BASE"
+                     machine: expected --kernel git:REPOSITORY#BASE"
                 );
                 return Err(Error::Usage(message));
             }

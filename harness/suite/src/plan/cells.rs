@@ -142,8 +142,7 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
         ));
     }
     let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \
-                      the \
-                      host's; use --vm qemu";
+                      the host's; use --vm qemu";
     let is_own = work.test().is_of_the_tree();
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }

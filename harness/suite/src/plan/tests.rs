@@ -308,8 +308,7 @@ fn the_exact_clock_is_one_guest_more_or_the_only_one() {
 fn what_a_suite_says_of_attaching_reaches_every_cell() {
     let suite = suite(
         "tests:\n  - attach: { mechanisms: [fentry, kprobe.multi], functions: [10, all], rounds: \
-         3, seed: 7, \
-         seconds: 20, clock: exact, explain: [sampled, exact] }\n  \
+         3, seed: 7, seconds: 20, clock: exact, explain: [sampled, exact] }\n  \
          - attach: { mechanisms: [fexit], functions: [all], rounds: 1 }\n",
     );
     let planned = cells(&suite, &[image("a", None)], Accel::Tcg);
