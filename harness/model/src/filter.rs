@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which branches are asked for, in perf's words.
+//! Branch filters: the branches that a reader asks for, in perf's words.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use strum::{EnumString, IntoStaticStr};
 
-/// One bit of perf's `branch_sample_type` that selects branches. What it selects depends on the
-/// CPU: `analysis::branch::Model` knows it.
+/// One bit of perf's `branch_sample_type` that selects branches. The branches it selects depend on
+/// the CPU: see `analysis::branch::Model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Branch {
@@ -34,7 +34,7 @@ impl Branch {
         self.into()
     }
 
-    /// Of the kernel's `enum perf_branch_sample_type`.
+    /// The bit in the kernel's `enum perf_branch_sample_type`.
     pub fn perf_bit(self) -> u64 {
         1 << match self {
             Branch::Any => 3,
@@ -48,7 +48,7 @@ impl Branch {
     }
 }
 
-/// One or more [`Branch`]es: `any_call|cond` asks for what either selects.
+/// One or more [`Branch`]es. `any_call|cond` selects the branches that either of them selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Filter(u8);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_union_is_written_one_way() {
+    fn prints_unions_in_one_order() {
         let table = [
             ("any_call|cond", "any_call|cond"),
             ("cond|any_call", "any_call|cond"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_by_name() {
+    fn rejects_unknown_filters() {
         for text in
             ["", "|", "any|", "|any", "Any", "any call", "any,cond", "any_call|conds", "abort_tx"]
         {

@@ -10,11 +10,11 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kconfig(BTreeMap<String, String>);
 
-/// An option that is needed and not built in.
+/// A required option that is not built in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub option: &'static str,
-    /// It is there as a module, which nothing loads in the guest.
+    /// It is built as a module. Nothing loads modules in the guest.
     pub module: bool,
 }
 
@@ -48,7 +48,7 @@ impl Kconfig {
             };
             options.insert(name.to_owned(), value.trim_matches('"').to_owned());
         }
-        // An empty file is not a kernel without options.
+        // Reject an empty file: every kernel has options.
         if options.is_empty() {
             return Err(NotKconfig { line: 1, text: String::new() });
         }
@@ -60,7 +60,7 @@ impl Kconfig {
         self.0.get(option).map(String::as_str)
     }
 
-    /// Options whose values differ, with both.
+    /// Options whose values differ, with both values.
     pub fn differences<'a>(
         &'a self,
         other: &'a Kconfig,
@@ -71,7 +71,7 @@ impl Kconfig {
         names.into_iter().map(both).filter(|(_, a, b)| a != b).collect()
     }
 
-    /// Those of the options that are not built in.
+    /// The options that are not built in.
     pub fn missing(&self, options: &[&'static str]) -> Vec<Missing> {
         let missing = |option: &&'static str| match self.get(option) {
             Some("y") => None,

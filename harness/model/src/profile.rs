@@ -27,7 +27,7 @@ pub enum Phase {
     Detach,
 }
 
-/// What is counted.
+/// The unit of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -46,56 +46,56 @@ pub struct Function {
     pub space: Space,
 }
 
-/// Whose code it is: perf's "shared object".
+/// The owner of the code: perf's "shared object".
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Space {
     Kernel,
-    /// As kallsyms names it: `bpf` for JITed programs and trampolines.
+    /// A module, as kallsyms names it. `bpf` for JITed programs and trampolines.
     Module(String),
     User,
 }
 
-/// What `run.json` keeps of a phase.
+/// The summary of one phase's profile in `run.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
     pub phase: Phase,
     pub how: Explain,
     pub clock: Clock,
-    /// Rounds that were explained as one: all that follows is their sum.
+    /// Number of rounds that were profiled together. All values below are their sum.
     pub rounds: u32,
-    /// Functions attached to in each.
+    /// Functions attached to in each round.
     pub attached: u32,
     pub wall_ns: u64,
-    /// By the scheduler's accounts of the attaching thread.
+    /// CPU time of the attaching thread, by the scheduler's accounting.
     pub cpu_ns: u64,
     pub unit: Unit,
     pub totals: Totals,
-    /// The functions that cost the attaching thread most, its interrupts left out; by `own`, most
-    /// first.
+    /// The attaching thread's most expensive functions, without its interrupts. Sorted by `own`,
+    /// highest first.
     pub functions: Vec<Cost>,
-    /// Times off the CPU by stack, longest first; the longest ones. Only sampling sees them.
+    /// The longest times off the CPU by stack, longest first. Only sampling sees them.
     pub waits: Vec<Waited>,
-    /// All times off the CPU.
+    /// Sum of all times off the CPU.
     pub waited_ns: u64,
-    /// What `perf stat` would count of the attaching thread, where it was sampled: cycles and their
-    /// like take a guest with a PMU.
+    /// Counters of the attaching thread, as `perf stat` would count them, if it was sampled. Cycles
+    /// and similar events need a guest with a PMU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<Counter>,
-    /// The whole profile, in the cell's folder.
+    /// Name of the full profile's file in the cell's folder.
     pub file: String,
 }
 
-/// A profile's sum, by whose work it was.
+/// A profile's sum, split by the thread that did the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
     /// The attaching thread's.
     pub task: u64,
-    /// Interrupts, whomever they came over.
+    /// Interrupts, whichever thread they interrupted.
     pub interrupts: u64,
-    /// Other threads', idle ones included.
+    /// Other threads', including idle ones.
     pub others: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct Totals {
 pub struct Cost {
     pub function: Function,
     pub own: u64,
-    /// With all it called; a function that calls itself is counted once.
+    /// Including callees. A recursive function is counted once.
     pub total: u64,
 }
 
@@ -127,7 +127,7 @@ impl Phase {
 }
 
 impl Unit {
-    /// As headings say it, in the plural.
+    /// The plural, as in headings.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Instructions => "instructions",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table before it is laid out for a terminal, Markdown or a mail.
+//! A table, before it is formatted for a terminal, Markdown or a mail.
 
 /// The first column names the row.
 #[derive(Clone, Debug)]

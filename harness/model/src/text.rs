@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Text that others chose, made fit to show and to keep.
+//! Cleans untrusted text before it is shown or kept.
 //!
-//! A guest chooses names of functions, threads and tests, a series its subjects and files, a
-//! stranger all of a stored run. None of it may move a cursor, hide, or read otherwise than it is.
-//! So every writer cleans what it writes ([`line`], [`plain`], [`clean`]), wherever a run is from;
-//! and what comes from a guest or goes to a run's files is cleaned as a whole ([`json`]).
+//! A guest chooses names of functions, threads and tests. A series chooses its subjects and files.
+//! A stranger chooses all text of a stored run. No such text may move a cursor, hide, or read
+//! differently than it is. So every writer cleans its output ([`line`], [`plain`], [`clean`]),
+//! wherever the run is from. Data from a guest, and data for a run's files, is cleaned as a whole
+//! ([`json`]).
 //!
-//! Sequences for terminals and control characters are removed: consoles are full of them, and they
-//! stand for nothing that is read. All else that is not seen becomes a mark, U+FFFD: a name that
-//! holds such a character does not turn into another name without it.
+//! Terminal sequences and control characters are removed: consoles are full of them, and they mean
+//! nothing to a reader. Every other invisible character becomes a mark, U+FFFD. Removing it could
+//! turn one name into another.
 
 use std::{borrow::Cow, path::Path};
 
-/// Nothing is removed: all but tabs, ends of lines and what is seen is a mark. For diffs, where
-/// each character counts.
+/// Removes nothing, for diffs, where each character counts. Keeps tabs, line ends and visible
+/// characters, turns other whitespace into spaces, and all else into marks.
 pub fn marked(text: &str) -> String {
     let shown = |c: char| match c {
         _ if is_kept(c) => c,
@@ -23,14 +24,14 @@ pub fn marked(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Without sequences for terminals and control characters other than tabs and ends of lines; what
-/// else is not seen is a mark.
+/// Removes terminal sequences, and control characters other than tabs and line ends. Turns other
+/// invisible characters into marks, and other whitespace into spaces.
 pub fn clean(text: &str) -> String {
     if text.chars().all(is_kept) {
         return text.to_owned();
     }
-    // Piece by piece: of a sequence that does not end, the library takes all that follows for its
-    // rest. It also takes out tabs.
+    // Clean piece by piece: the library removes all text after an unterminated sequence. It also
+    // removes tabs.
     let piece = |piece: &str| {
         let words = piece.trim_end_matches(['\n', '\t']);
         let mut stripped = strip_ansi_escapes::strip_str(words);
@@ -44,30 +45,31 @@ fn is_kept(c: char) -> bool {
     matches!(c, '\n' | '\t') || is_seen(c)
 }
 
-/// The same without tabs: each is a space.
+/// Like [`clean`], but turns each tab into a space.
 pub fn plain(text: &str) -> String {
     clean(text).replace('\t', " ")
 }
 
-/// One line, which nothing in it can end: for names, cells of tables, headings.
+/// Makes one line, for names, table cells and headings.
 pub fn line(text: &str) -> String {
     plain(text).split('\n').map(str::trim_end).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a path is UTF-8 without control characters, as make, apt and command lines take it.
+/// Returns true if a path is UTF-8 without control characters, as make, apt and command lines need
+/// it.
 pub fn is_plain_path(path: &Path) -> bool {
     path.to_str().is_some_and(|text| !text.contains(char::is_control))
 }
 
-/// For the inside of a CDATA section: its end mark is split over two.
+/// Makes text for a CDATA section. Splits its end mark over two sections.
 pub fn cdata(text: &str) -> String {
     plain(text).replace("]]>", "]]]]><![CDATA[>")
 }
 
-/// A text in JSON with every string in it clean, but for tabs, which are kept; nothing else of it
-/// changes. What is no JSON stays none.
+/// Cleans every string in a JSON text, and keeps tabs. Nothing else changes. Invalid JSON stays
+/// invalid.
 pub fn json(text: &[u8]) -> Cow<'_, [u8]> {
-    // What is honest is this nearly always, and is looked at once.
+    // Fast path for most texts: one look finds nothing to clean.
     let plain = text.is_ascii() && !text.contains(&0x7f) && !text.windows(2).any(is_rare_escape);
     if plain {
         return Cow::Borrowed(text);
@@ -96,7 +98,7 @@ fn is_rare_escape(pair: &[u8]) -> bool {
     pair[0] == b'\\' && matches!(pair[1], b'u' | b'b' | b'f' | b'r')
 }
 
-/// Behind the closing quotation mark, if there is one.
+/// The index after the closing quotation mark, or the end if there is none.
 fn end_of_literal(literal: &[u8]) -> usize {
     let mut at = 1;
     while let Some(&byte) = literal.get(at) {
@@ -109,9 +111,9 @@ fn end_of_literal(literal: &[u8]) -> usize {
     literal.len()
 }
 
-/// Whether a character has a shape of its own, and only that. By its Unicode category: of control
-/// and format characters (which turn the direction of text round, join or tag), unassigned and
-/// private ones, and spaces other than the usual one, none has.
+/// Returns true if a character has a visible shape of its own. Judges by Unicode category: control,
+/// format, unassigned and private characters have none, and neither have spaces other than the
+/// usual one. Format characters reverse the direction of text, join or tag it.
 pub fn is_seen(c: char) -> bool {
     match c {
         ' '..='~' => true,
@@ -121,9 +123,9 @@ pub fn is_seen(c: char) -> bool {
         }
         '\u{2800}' | '\u{3164}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}' => false,
         _ => {
-            // The standard library's table of categories can be asked only this way: what cannot be
-            // printed is escaped. A mark that belongs to the letter before it would be as well if
-            // none were there.
+            // The standard library shows its table of categories only in this way: it escapes
+            // unprintable characters. Put a letter first, as a combining mark alone would be
+            // escaped as well.
             let mut letter_and = [b'a'; 5];
             let length = c.encode_utf8(&mut letter_and[1..]).len();
             let text = str::from_utf8(&letter_and[..=length]).expect("a letter and a character");
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_text_becomes_plain() {
+    fn cleans_hostile_text() {
         let table = [
             ("[    1.0] ok\n\ttab", "[    1.0] ok\n tab"),
             ("\u{1b}[1;31mred\u{1b}[0m", "red"),
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_what_has_a_shape() {
+    fn recognises_visible_characters() {
         let hidden = "\0\u{1b}\u{7f}\u{9b}\u{ad}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\
                        \u{2029}\
                        \u{202a}\u{202e}\
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_functions_stay_as_they_are() {
+    fn keeps_function_names() {
         for name in [
             "vfs_read.constprop.0",
             "__pfx_$d.12",
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn cleans_strings_of_json_and_nothing_else() {
+    fn cleans_only_strings_of_json() {
         let honest =
             r#"{"a": 18446744073709551615, "a": 1.50, "t": "x\ty\n\"\\u\\", "é": "→ é \u00e9"}"#;
         assert_eq!(json(honest.as_bytes()), honest.as_bytes());

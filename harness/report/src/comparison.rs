@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The content of a comparison, before it is laid out.
+//! The content of a comparison before it is formatted.
 
 use super::{content::Listing, kinds};
 use std::collections::BTreeMap;
@@ -154,12 +154,12 @@ fn change(compared: &Compared) -> String {
     }
 }
 
-/// One number where both sides have it.
+/// Prints one number if both sides have the same.
 pub(super) fn sides(Compared { base, head, .. }: &Compared) -> String {
     if base == head { base.to_string() } else { format!("{base} -> {head}") }
 }
 
-/// The modelled CPU, or that it was none.
+/// The modelled CPU, or `hardware`.
 pub(super) fn whose(comparison: &Comparison) -> &'static str {
     match comparison.records {
         BranchSource::Hardware => BranchSource::Hardware.name(),
@@ -167,7 +167,7 @@ pub(super) fn whose(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// A metric with its verdict, whatever that is.
+/// A table row: a metric with its verdict, better or worse or not.
 pub(super) fn judged(compared: &Compared) -> Vec<String> {
     let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
     vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a report says, before it is laid out: headings, tables of text, listings, outcomes. Text is
-//! as the run has it: what lays it out cleans it.
+//! The content of a report before it is formatted: headings, tables of text, listings, outcomes. It
+//! has text as the run has it. The formatters clean it.
 
 use super::{
     comparison::{self, OfSeries},
@@ -15,10 +15,10 @@ use tramplab_model::{
     text,
 };
 
-/// What of a run is shown.
+/// The parts of a run to show.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The modelled CPU; where it does not fit the kernel's architecture, that one's first.
+    /// The modelled CPU. If it does not fit a kernel's architecture, the architecture's first.
     pub model: Option<Model>,
     /// Listings are shown for these filters.
     pub listings: Vec<Filter>,
@@ -31,7 +31,7 @@ pub struct Document {
     pub outcomes: Outcomes,
     /// Base against head, and patch by patch.
     pub series: Vec<OfSeries>,
-    /// Kernels side by side, when there are several.
+    /// Kernels side by side, if there are several.
     pub comparison: Vec<Table>,
     pub sections: Vec<Section>,
 }
@@ -55,21 +55,21 @@ pub struct Listing {
 pub struct Outcomes {
     /// `12 cells: 9 pass, 1 fail, 1 error, 1 skip`.
     pub summary: String,
-    /// What a run lacks that was interrupted, or put together from too few.
+    /// Missing parts of a run that was interrupted, or joined from too few runs.
     pub lacks: Vec<String>,
     pub failures: Vec<(String, Vec<String>)>,
     pub errors: Vec<Failed>,
-    /// By reason.
+    /// Names of cells, by reason.
     pub skips: Vec<(String, Vec<String>)>,
 }
 
 /// Cells that ended in the same error.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// One at least.
+    /// At least one.
     pub cells: Vec<String>,
     pub message: String,
-    /// Of the first of them.
+    /// The console of the first of them.
     pub console: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Failed {
     }
 }
 
-/// The first name, and how many more there are.
+/// The first name, and the number of further names.
 pub fn and_more(names: &[String]) -> String {
     match names {
         [] => String::new(),
@@ -92,7 +92,7 @@ pub fn and_more(names: &[String]) -> String {
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 
-/// The heading of where they come from, where it is not the plugin.
+/// The heading of the source of branch records, if it is not the plugin.
 pub const BRANCH_RECORDS: &str = "branches";
 
 impl Document {
@@ -112,7 +112,7 @@ impl Document {
                 "hardware: the CPU's own LBR, passed through by KVM".to_owned(),
             ));
         }
-        // The same on every architecture.
+        // The series is the same on every architecture.
         if let Some(series) = run.series.first() {
             about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
             about.extend(series.claim.clone().map(|claim| ("claim", claim)));
@@ -139,7 +139,7 @@ impl Document {
     }
 }
 
-/// Which one ran the guests; mostly the same version for every architecture.
+/// The programs that ran the guests, mostly the same for every architecture.
 fn qemu(run: &Run) -> String {
     match &run.machines[..] {
         [first, others @ ..] if others.iter().all(|other| other.programs() == first.programs()) => {
@@ -152,7 +152,7 @@ fn qemu(run: &Run) -> String {
     }
 }
 
-/// In the run's order of kernels.
+/// The cells in the run's order of kernels.
 fn in_order(run: &Run) -> Vec<&Cell> {
     let order =
         |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
@@ -161,7 +161,8 @@ fn in_order(run: &Run) -> Vec<&Cell> {
     cells
 }
 
-/// Kernel by kernel, without placebos: of these only how far they are from the tree counts.
+/// Groups the cells by kernel, without placebos: reports show only how far placebos are from the
+/// tree.
 fn groups(run: &Run) -> Vec<Group<'_>> {
     let is_placebo =
         |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
@@ -195,7 +196,7 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
         about.extend(kernel.build.as_ref().map(|build| ("built", build.toolchain.clone())));
     }
     if let Some(guest) = group.cells.iter().find_map(|cell| cell.guest.as_ref()) {
-        // The same in all guests of a kernel with the host's clock, if all is well.
+        // All guests of a kernel with the host's clock should have the same one.
         let clocks: BTreeSet<&str> = group
             .cells
             .iter()
@@ -212,7 +213,7 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
             "guest",
             format!("{}, {} CPUs, {memory} MiB, clock {clocks}", guest.release, guest.cpus),
         ));
-        // What a CPU is not affected by adds no branches.
+        // A vulnerability that does not affect the CPU adds no branches.
         let mitigated = |m: &&String| m.contains("Mitigation");
         let mitigations: Vec<&str> =
             guest.mitigations.iter().filter(mitigated).map(String::as_str).collect();
@@ -223,13 +224,13 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
     about
 }
 
-/// A column for each kernel; nothing of one kernel.
+/// Tables with a column for each kernel. None if there is one kernel.
 fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
     let all = kinds::all().filter(|_| groups.len() > 1);
     all.flat_map(|kind| kind.by_kernel(groups, view)).collect()
 }
 
-/// Why a run is no pass, in a line.
+/// The reason why a run does not pass, in a line.
 pub fn why(run: &Run) -> String {
     let Outcomes { summary, lacks, failures, errors, .. } = outcomes(run);
     let failed = failures.first().map(|(cell, reasons)| format!("{cell}: {}", reasons.join("; ")));
@@ -253,8 +254,7 @@ fn outcomes(run: &Run) -> Outcomes {
             Outcome::Pass => {}
             Outcome::Fail { reasons } => failures.push((name, reasons.clone())),
             Outcome::Error { kind, message } => {
-                // A compiler says more than a line: the rest stands where otherwise the console
-                // does.
+                // A compiler prints several lines. Show the rest in place of the console.
                 let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
                 let console = rest.lines().chain(cell.console_tail.iter().map(String::as_str));
                 let console: Vec<String> = console.map(str::to_owned).collect();

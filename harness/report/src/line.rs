@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One line per cell, printed as it ends.
+//! Formats one line per cell, printed as the cell ends.
 
 use super::kinds;
 use tramplab_model::{
@@ -17,8 +17,7 @@ pub fn cell_line(cell: &Cell) -> String {
         Outcome::Fail { reasons } => reasons.join("; "),
         Outcome::Pass => kinds::of(cell.id.test.kind()).line(cell),
     };
-    // Of several lines only the first begins where cells do: a guest's words cannot pass for
-    // another cell.
+    // Indent further lines, so that a guest's text cannot pass for another cell.
     let rest = plain(&rest).replace('\n', "\n      ");
     format!("{head}  {rest}").trim_end().to_owned()
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How something grows with the number of functions: the exponent of a power law, with its fit.
+//! Fits a power law to growth with the number of functions: its exponent, and the quality of the
+//! fit.
 
 use statrs::statistics::Statistics;
 
@@ -7,18 +8,18 @@ use statrs::statistics::Statistics;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
     pub exponent: f64,
-    /// Its standard error.
+    /// The exponent's standard error.
     pub error: f64,
     pub r_squared: f64,
 }
 
-/// With fewer sizes a line fits whatever there is.
+/// Fewer sizes always fit a line.
 const FEWEST: usize = 3;
 
-/// Below so many functions what is done once, whatever their number, is most of it.
+/// With fewer functions, one-time work is most of the cost.
 const FROM: f64 = 100.0;
 
-/// The points that a fit is made of: where there are enough sizes, those from a hundred on.
+/// The points to fit: those from a hundred functions on, if they have enough sizes.
 pub fn large(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let large: Vec<(f64, f64)> = points.iter().copied().filter(|(n, _)| *n >= FROM).collect();
     if sizes(&large) >= FEWEST { large } else { points.to_vec() }
@@ -31,8 +32,8 @@ fn sizes(points: &[(f64, f64)]) -> usize {
     sizes.len()
 }
 
-/// By least squares of the logarithms. None of fewer than three different sizes, or where something
-/// is not above 0.
+/// Fits by least squares of the logarithms. None if there are fewer than three different sizes, or
+/// if a value is not above 0.
 pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
     if sizes(points) < FEWEST || points.iter().any(|(n, y)| !(*n > 0.0 && *y > 0.0)) {
         return None;
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exponent_is_the_textbooks() {
+    fn matches_a_textbook_fit() {
         // y = 3 n², exactly.
         let square = fit(&[(1.0, 3.0), (10.0, 300.0), (100.0, 30_000.0), (1000.0, 3e6)]).unwrap();
         assert!((square.exponent - 2.0).abs() < 1e-9 && square.r_squared > 0.999_999, "{square:?}");
@@ -73,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_once_is_left_out_where_it_can_be() {
+    fn leaves_out_small_sizes_if_enough_remain() {
         let points = [1.0, 10.0, 100.0, 1000.0, 10_000.0].map(|n| (n, 500.0 + n));
         assert_eq!(large(&points), points[2..]);
         assert_eq!(large(&points[..4]), points[..4]);
     }
 
-    /// The numbers are those of the package `linregress`, 0.5.4.
+    /// Expected values are from the package `linregress`, 0.5.4.
     #[test]
     fn fits_scattered_points_as_a_statistics_package_does() {
         let points =
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_exponent_gets_none() {
+    fn returns_none_without_an_exponent() {
         for points in [
             &[][..],
             &[(1.0, 1.0), (2.0, 2.0)],

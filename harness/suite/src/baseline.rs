@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run measured, written into its suite as budgets.
+//! Writes a run's numbers into its suite as budgets.
 //!
-//! Only numbers are changed and only entries are added: every other byte of the file stays. What
-//! comes of it is read again, and judged, before anybody gets to see it.
+//! Changes only numbers and adds only entries: every other byte of the file stays. The new text is
+//! parsed and judged before it is returned.
 
 use super::{
     Budget, Suite,
@@ -56,7 +56,8 @@ pub enum BaselineError {
 }
 
 impl BaselineError {
-    /// There is no measurement to write; all else is mended by asking for something else.
+    /// True if there is no measurement to write. The user can avoid every other error by asking for
+    /// something else.
     pub fn is_without_measurement(&self) -> bool {
         matches!(
             self,
@@ -65,7 +66,7 @@ impl BaselineError {
     }
 }
 
-/// The suite's file with the run's numbers as budgets.
+/// Returns the suite's text with the run's numbers as budgets.
 pub fn updated(text: &str, path: &Path, run: &Run) -> Result<String, BaselineError> {
     let suite: Suite = config::parse(text, path)?;
     check(run, &suite, path)?;
@@ -79,7 +80,7 @@ pub fn updated(text: &str, path: &Path, run: &Run) -> Result<String, BaselineErr
     Ok(text)
 }
 
-/// The two as `diff -u` shows them; nothing if they are the same.
+/// The difference as `diff -u` shows it. Empty if the texts are equal.
 pub fn diff(before: &str, after: &str, path: &Path) -> String {
     if before == after {
         return String::new();
@@ -118,12 +119,12 @@ fn check(run: &Run, suite: &Suite, path: &Path) -> Result<(), BaselineError> {
     Ok(())
 }
 
-/// Instructions and branches that are the same in the next run.
+/// Instructions and branches that repeat in the next run.
 fn counted(cell: &Cell, run: &Run) -> BTreeMap<Bounded, u64> {
     let model = Model::choose(None, cell.id.arch);
     let number = |metric: Metric, value: Value| match value {
         Value::Count(count) if trigger::repeats(cell, run) => Some(u64::from(count)),
-        // Of fewer functions than were asked for it is another number.
+        // With fewer functions than the test asks for, the number means something else.
         Value::Instructions { count, functions, repeats: true } => {
             metric.asked_for().is_none_or(|asked| asked == functions).then_some(count)
         }
@@ -135,7 +136,7 @@ fn counted(cell: &Cell, run: &Run) -> BTreeMap<Bounded, u64> {
         .collect()
 }
 
-/// A number that is written anew.
+/// A number to replace.
 struct Edit {
     line: u64,
     column: u64,
@@ -144,8 +145,8 @@ struct Edit {
 }
 
 impl Placed {
-    /// What the numbers that are there become: the highest that the run measured. One that also
-    /// holds for what the run did not measure is never lowered.
+    /// Sets each number to the highest that the run measured. Never lowers a number that also holds
+    /// for kernels or architectures that the run did not measure.
     fn edits(&self, run: &Run, path: &Path) -> Result<Vec<Edit>, BaselineError> {
         let mut edits = Vec::new();
         for Spanned { value: budget, .. } in &self.budgets {
@@ -180,7 +181,7 @@ impl Placed {
     }
 }
 
-/// The kernel that a cell is of.
+/// A cell's architecture and kernel.
 fn of(cell: &Cell) -> (Arch, &str) {
     (cell.id.arch, &cell.id.kernel)
 }
@@ -213,7 +214,7 @@ impl PlacedBudget {
 
 fn apply(text: &str, mut edits: Vec<Edit>, path: &Path) -> Result<String, BaselineError> {
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
-    // From the right, so that what is left of it stays where it is.
+    // Replace from the right, so that earlier columns stay valid.
     edits.sort_by_key(|edit| (edit.line, std::cmp::Reverse(edit.column)));
     for Edit { line, column, from, to } in edits {
         let error = || BaselineError::Place {
@@ -235,7 +236,7 @@ fn apply(text: &str, mut edits: Vec<Edit>, path: &Path) -> Result<String, Baseli
     Ok(lines.concat())
 }
 
-/// What no budget holds to the number that was measured, a budget for each kernel and architecture.
+/// New budgets for numbers without an exact budget: one budget for each kernel and architecture.
 fn additions(run: &Run, suite: &Suite) -> Vec<Budget> {
     let mut kernels: Vec<(Arch, &str)> = Vec::new();
     for cell in &run.cells {
@@ -275,7 +276,7 @@ fn additions(run: &Run, suite: &Suite) -> Vec<Budget> {
     budgets.filter(|budget| !budget.wasted.is_empty() || !budget.most.is_empty()).collect()
 }
 
-/// Puts budgets behind those that are there.
+/// Inserts budgets after the existing ones.
 fn insert(text: &str, added: &[Budget], path: &Path) -> Result<String, BaselineError> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let Some(key) = lines.iter().position(|line| line.starts_with("budgets:")) else {
@@ -294,7 +295,7 @@ fn insert(text: &str, added: &[Budget], path: &Path) -> Result<String, BaselineE
     }
     let is_inside = |line: &&&str| line.trim().is_empty() || line.starts_with([' ', '-', '#']);
     let section = lines[key + 1..].iter().take_while(is_inside).count();
-    // What stands at the margin behind the last entry belongs to the next key.
+    // Unindented comments after the last entry belong to the next key.
     let is_entry = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
     let length = lines[key + 1..][..section].iter().rposition(is_entry).map_or(0, |last| last + 1);
     let entries = &lines[key + 1..][..length];
@@ -307,7 +308,7 @@ fn insert(text: &str, added: &[Budget], path: &Path) -> Result<String, BaselineE
     Ok(format!("{before}{end}{}{}", written(added, dash.unwrap_or(2)), after.concat()))
 }
 
-/// As YAML, a line for each row and metric.
+/// Formats budgets as YAML, with a line for each row and metric.
 fn written(budgets: &[Budget], indent: usize) -> String {
     let quoted = |name: &String| serde_json::to_string(name).expect("a string");
     let mut out = String::new();
@@ -335,12 +336,12 @@ fn written(budgets: &[Budget], indent: usize) -> String {
     out
 }
 
-/// That the run passes by the new text, and nothing but budgets has changed.
+/// Checks that the run passes with the new text, and that only budgets have changed.
 fn verify(text: &str, path: &Path, run: &Run, before: &Suite) -> Result<(), BaselineError> {
     let unfit = |why: String| BaselineError::Unfit { path: path.display().to_string(), why };
     let mut now: Suite = config::parse(text, path)?;
     for cell in &run.cells {
-        // A suite's bound of what this run did not count says nothing of the run.
+        // Ignore bounds of numbers that this run did not count.
         let known = counted(cell, run);
         let holds =
             now.budgets.iter().filter(|budget| budget.holds_for(cell.id.arch, &cell.id.kernel));

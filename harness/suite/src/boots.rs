@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel's first guest, which shows once in a run whether the kernel boots. Cells are
-//! processes, so the answer is a file.
+//! A kernel's first guest shows, once in a run, if the kernel boots. Cells are separate processes,
+//! so a file keeps the answer.
 //!
 //! ```text
-//! RUN/kernels/ARCH/KERNEL.ACCEL.boots  locked while the first guest boots; not empty once one did
-//! RUN/cells/ARCH/KERNEL/ACCEL/boot/    the kernel's cell `boot`, an error, if the first did not
+//! RUN/kernels/ARCH/KERNEL.ACCEL.boots  locked while the first guest boots; empty until one did
+//! RUN/cells/ARCH/KERNEL/ACCEL/boot/    cell `boot` of the kernel, an error if the first did not
 //! ```
 
 use nix::fcntl::{Flock, FlockArg};
@@ -13,11 +13,12 @@ use tramplab_host::runs::RunDir;
 use tramplab_model::run::{Cell, CellId, Clock, ErrorKind, Outcome, Test};
 use tramplab_vm::VmError;
 
-/// What a cell may do with a kernel.
+/// A cell's permission to boot a kernel.
 pub(super) enum Turn {
-    /// Boot it: one guest has booted, or this is the first. Others wait until the lock is dropped.
+    /// Boot it. Either a guest has booted before, or this guest is the first, and others wait until
+    /// the lock is dropped.
     Boot(#[allow(dead_code, reason = "held for its drop")] Option<Flock<fs::File>>),
-    /// No guest of it boots: its cell `boot`.
+    /// The kernel does not boot: its cell `boot`.
     Dead(Box<Cell>),
 }
 
@@ -33,8 +34,8 @@ impl<'a> Kernel<'a> {
         Kernel { run_dir, id: CellId { test: Test::Boot, ..cell.clone() } }
     }
 
-    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock is up
-    /// only when it has measured, so it waits and makes nobody wait.
+    /// Waits while another cell boots the kernel's first guest. A guest with the exact clock
+    /// reports only after it has measured, so it waits but makes no other guest wait.
     pub fn turn(&self, clock: Clock) -> io::Result<Turn> {
         if self.boots() {
             return Ok(Turn::Boot(None));
@@ -42,20 +43,21 @@ impl<'a> Kernel<'a> {
         let lock = Some(self.lock()?).filter(|_| clock == Clock::Free);
         Ok(match self.dead() {
             Some(cell) => Turn::Dead(Box::new(cell)),
-            // While it was waited for, one may have booted.
+            // A guest may have booted during the wait.
             None => Turn::Boot(lock.filter(|_| !self.boots())),
         })
     }
 
-    /// One guest has booted. A cell that does not learn it boots its own.
+    /// Records that a guest has booted. An error is ignored: then other cells boot their own first
+    /// guest.
     pub fn has_booted(&self) {
         if !self.boots() {
             let _ = self.folder().and_then(|()| fs::write(self.marker(), "boots\n"));
         }
     }
 
-    /// Keeps the verdict of the kernel's first guest, with its console; none where the guest's end
-    /// says nothing of the kernel's boot.
+    /// Saves the failure of the kernel's first guest, with its console. Returns none if the failure
+    /// does not show that the kernel cannot boot.
     pub fn failed(&self, error: &VmError, guest: &Path, duration_ms: u64) -> Option<Cell> {
         if error.booted || !is_verdict(error.kind) || self.boots() {
             return None;
@@ -65,8 +67,8 @@ impl<'a> Kernel<'a> {
         cell.console_tail.clone_from(&error.console_tail);
         cell.duration_ms = duration_ms;
         self.run_dir.save_cell(&cell).ok()?;
-        // For whoever looks into the cell's folder; where that cell's own guest was the first, it
-        // is there.
+        // Copy the console to the folder of the cell `boot`, unless that cell's own guest was the
+        // first.
         let own = self.run_dir.cell(&self.id);
         if guest != own {
             let _ = fs::copy(guest.join(CONSOLE_LOG), own.join(CONSOLE_LOG));
@@ -99,15 +101,15 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// Whether such an end of a first guest says that no guest boots. Others may be this machine's, or
-/// of this moment.
+/// Returns true if this error of a first guest means that no guest boots. Other errors may come
+/// from this machine, or from the moment.
 fn is_verdict(kind: ErrorKind) -> bool {
     kind.is_kernel_death() || kind == ErrorKind::BootTimeout
 }
 
 const CONSOLE_LOG: &str = "console.log";
 
-/// How a cell ends whose kernel's cell `boot` is this.
+/// The error of a cell whose kernel's cell `boot` is this one.
 pub(super) fn outcome(boot: &Cell, cell: &CellId) -> (ErrorKind, String) {
     match &boot.outcome {
         Outcome::Error { kind, message } if cell.test == Test::Boot => (*kind, message.clone()),
@@ -137,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_a_first_boot_is_a_verdict() {
+    fn condemns_a_kernel_only_by_its_first_boot() {
         for (kind, booted, before, is_dead) in [
             (ErrorKind::Panic, false, false, true),
             (ErrorKind::BootTimeout, false, false, true),
-            // The measurement's, QEMU's, the host's.
+            // Errors of the measurement, of QEMU and of the host.
             (ErrorKind::Panic, true, false, false),
             (ErrorKind::QemuExit, false, false, false),
             (ErrorKind::Harness, false, false, false),
-            // Another guest of the kernel booted.
+            // Another guest of the kernel has booted.
             (ErrorKind::Panic, false, true, false),
         ] {
             let folder = tempfile::tempdir().unwrap();
@@ -178,15 +180,15 @@ mod tests {
                     Turn::Boot(_) => assert!(!is_dead, "{what}"),
                 }
             }
-            // Another kernel of the run is not meant.
+            // Another kernel of the run is not affected.
             let other = Kernel::of(&run_dir, &id("other"));
             assert!(matches!(other.turn(Clock::Free).unwrap(), Turn::Boot(Some(_))), "{what}");
         }
     }
 
-    /// The suite has a cell `boot`, and its guest is the first.
+    /// The suite has a cell `boot`, and its guest is the first one.
     #[test]
-    fn the_console_of_the_cell_boot_stays_and_only_a_verdict_counts() {
+    fn keeps_the_console_and_counts_only_boot_failures() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let kernel = Kernel::of(&run_dir, &id("k"));
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn others_wait_while_the_first_guest_boots() {
+    fn waits_while_the_first_guest_boots() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let kernel = Kernel::of(&run_dir, &id("k"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a measurement to pass or fail.
+//! Judges a measurement: pass or fail.
 
 use super::{Budget, kinds};
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,8 @@ use tramplab_model::{
     run::{Cell, Outcome, Tolerance},
 };
 
-/// A metric that a budget's `most` can bound: what repeats from run to run, waste excepted, which
-/// has a place of its own.
+/// A metric that a budget's `most` can bound. It must repeat from run to run. Waste has a place of
+/// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Bounded(Metric);
@@ -79,9 +79,8 @@ impl fmt::Display for Bounded {
     }
 }
 
-/// Judges what a cell measured by the budgets that hold for its kernel. Those of waste are stated
-/// for the architecture's first modelled CPU; of attaching's instructions a share more is
-/// tolerated.
+/// Judges a cell by the budgets for its kernel. Budgets of waste hold for the architecture's first
+/// modelled CPU. `tolerance` allows some per cent more for instructions of attaching.
 pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     let model = Model::choose(None, cell.id.arch);
     let values = compare::values(cell, model);
@@ -120,7 +119,7 @@ fn over(
         Some(Value::Instructions { repeats: false, .. }) => Some(format!(
             "{bounded} was counted under the host's clock, where it does not repeat, budget {most}"
         )),
-        // What was to be measured and was not is no pass.
+        // A missing measurement is not a pass.
         _ => Some(format!("{bounded} was not measured, budget {most}")),
     }
 }
@@ -150,10 +149,10 @@ mod tests {
             .unwrap_or_else(|| panic!("no {kernel} {test}"))
     }
 
-    /// Of measurements that are stored: what is within passes, what is one worse fails and says by
-    /// what.
+    /// Stored measurements pass within their budget. One more fails, and the reason names the
+    /// budget.
     #[test]
-    fn a_measurement_is_within_its_budget_or_the_reason_is_told() {
+    fn judges_stored_measurements_and_gives_reasons() {
         let table = [
             ("lbr_waste/fexit", "wasted: { fexit: { any: 9 } }", None),
             (
@@ -176,7 +175,7 @@ mod tests {
             ),
             ("trigger/fexit", "most: { trigger.fexit+kprobe.instructions: 1 }", None),
             ("attach/fentry/10", "most: { attach.fentry.10.attach.instructions: 79122256 }", None),
-            // One per cent more is tolerated, and no more than that.
+            // The budget may be exceeded by the tolerance, and by no more.
             ("attach/fentry/10", "most: { attach.fentry.10.attach.instructions: 78800000 }", None),
             (
                 "attach/fentry/10",
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_as_it_should_be_is_no_pass() {
+    fn fails_if_not_measured_as_required() {
         let bound = budget("most: { attach.fentry.10.attach.instructions: 99999999999 }");
         let judge = |change: fn(&mut Cell)| {
             let mut cell = cell("6.12", "attach/fentry/10");
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_repeat_has_no_budget() {
+    fn rejects_budgets_for_numbers_that_do_not_repeat() {
         for (name, words) in [
             ("lbr_waste.fexit.any", "wasted"),
             ("attach.fentry.10.attach", "need not repeat"),

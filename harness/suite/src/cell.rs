@@ -18,8 +18,8 @@ use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
 use tramplab_vm::{Deadlines, Spec, Vm};
 
-/// Runs the job's cells and writes their `cell.json`, whatever happens. Cells with several guests
-/// take turns, and the order reverses each time: drift of the host then affects all cells alike.
+/// Runs the job's cells and writes their `cell.json`, even after errors. Cells with several guests
+/// take turns, and the order reverses each time, so that drift of the host affects all cells alike.
 pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreError> {
     let run_dir = RunDir::new(&plan.run_dir);
     let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
@@ -60,7 +60,7 @@ impl<'a> Running<'a> {
         Running { planned, cell, measured: None, done: 0, stopped: None }
     }
 
-    /// No boot is left after so many.
+    /// True if no boot is left after `boots` boots.
     fn is_over(&self, boots: u32) -> bool {
         self.stopped.is_some() || boots >= self.planned.boots()
     }
@@ -128,7 +128,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Where things are written.
+/// Output folders.
 #[derive(Clone, Copy)]
 struct Folders<'a> {
     /// This guest's folder: console, traces.
@@ -144,7 +144,7 @@ struct Task {
     is_last: bool,
     /// Commands in the guest's root under the exact clock: nothing reaches it while it measures.
     orders: Option<Vec<Command>>,
-    /// Limit of the orders: the guest says nothing before it has done all of them.
+    /// Time limit of the orders. The guest sends nothing before it has done all of them.
     silence: Duration,
 }
 
@@ -176,7 +176,7 @@ fn run(
     let task = Task::new(planned, boot);
     let spec = spec(plan, planned, &task, folders)?;
     let (mut vm, facts) = start(&RunDir::new(&plan.run_dir), &spec, folders, cell)?;
-    // A guest with orders answers when it has done them: its boot time is unknown.
+    // A guest with orders answers only after it has done them, so its boot time is unknown.
     if task.clock == Clock::Free {
         cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
         cell.restored = vm.restored();
@@ -191,8 +191,8 @@ fn run(
         vm.give_up_failed_clock(&spec);
     }
     match vm.power_off(Duration::from_secs(5)) {
-        // The kernel died while it measured, and the console said so after the answer. That is the
-        // better reason, whatever the answer was.
+        // The kernel died while it measured, and the console reported it after the answer. That
+        // reason is better than any answer.
         Err(error) if error.kind.is_kernel_death() => {
             cell.console_tail.clone_from(&error.console_tail);
             Err(error.into())
@@ -202,7 +202,7 @@ fn run(
     }
 }
 
-/// The guest to start. If it has orders, writes a root with them.
+/// Describes the guest to start. If the guest has orders, writes a root with them.
 fn spec(
     plan: &Plan<String>,
     planned: &PlannedCell,
@@ -223,7 +223,7 @@ fn spec(
         })?;
         deadlines.boot += task.silence;
     }
-    // The plugin slows all code down. Of the tree's own tests one asks for records.
+    // The plugin slows all code down. Only one of the tree's own tests needs it, to get records.
     let records = !planned.work.test().is_of_the_tree() || planned.deliver;
     Ok(Spec {
         qemu: emulator.qemu.clone(),
@@ -244,7 +244,7 @@ fn spec(
     })
 }
 
-/// Starts a guest, unless another guest of the kernel did not boot.
+/// Starts a guest, unless the kernel is known not to boot.
 fn start(
     run_dir: &RunDir,
     spec: &Spec,
@@ -268,7 +268,7 @@ fn start(
     let started = Instant::now();
     let vm = Vm::start(spec);
     if spec.clock == Clock::Exact {
-        // All of it is kept elsewhere. An error only leaves the file.
+        // The root's parts are kept elsewhere. If this fails, the file just stays.
         let _ = fs::remove_file(&spec.initrd);
     }
     match vm {

@@ -42,11 +42,11 @@ pub struct Suite {
     pub experiments: BTreeSet<Experiment>,
 }
 
-/// What is only done when it is asked for by name.
+/// A feature that a suite must ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Experiment {
-    /// The plugin hands programs the branch records they ask for.
+    /// The plugin hands branch records to programs that ask for them.
     DeliverRecords,
 }
 
@@ -62,8 +62,7 @@ pub struct Machine {
 
 impl Default for Machine {
     fn default() -> Machine {
-        // One CPU: nothing else can run between the traced function and the capture but an
-        // interrupt.
+        // One CPU: only an interrupt can run between the traced function and the capture.
         Machine { cpus: NonZeroU32::MIN, memory_mib: nonzero(1024), append: Vec::new() }
     }
 }
@@ -72,14 +71,14 @@ impl Default for Machine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// The kernels it holds for; all of the run when left out.
+    /// The kernels that it holds for. All of the run if left out.
     #[serde(default)]
     pub kernels: Option<Vec<String>>,
-    /// The architectures it holds for; all of the run when left out.
+    /// The architectures that it holds for. All of the run if left out.
     #[serde(default)]
     pub arch: Option<Vec<Arch>>,
-    /// Most records that may be wasted, on the architecture's first modelled CPU: `intel-lbr`,
-    /// `brbe`.
+    /// Most records that may be wasted, by row and filter, on the architecture's first modelled CPU
+    /// (`intel-lbr`, `brbe`).
     #[serde(default)]
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
     /// Most instructions or branches, by the metric's name.
@@ -88,27 +87,27 @@ pub struct Budget {
 }
 
 impl Suite {
-    /// All cells' work on one kernel, group by group.
+    /// The work of all cells on one kernel, group by group.
     pub fn work(&self, compared: bool) -> impl Iterator<Item = Work> {
         self.tests.iter().flat_map(move |group| group.group().work(compared))
     }
 
-    /// Whether branch records are counted.
+    /// Returns true if the suite counts branch records.
     pub fn counts_records(&self) -> bool {
         self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste(_)))
     }
 
-    /// Whether programs ask for them.
+    /// Returns true if programs ask for branch records.
     pub fn asks_for_records(&self) -> bool {
         self.work(false).any(|work| work.kind().asks_for_records())
     }
 
-    /// Whether programs are handed them.
+    /// Returns true if programs get branch records from the plugin.
     pub fn delivers_records(&self) -> bool {
         self.experiments.contains(&Experiment::DeliverRecords)
     }
 
-    /// The same with other clocks, and other explanations, for all attach tests.
+    /// Replaces the clocks and explanations of all attach tests.
     pub fn with(
         mut self,
         clocks: Option<Clocks>,
@@ -122,20 +121,21 @@ impl Suite {
         self
     }
 
-    /// What of the kernel tree's own tests is run. `files` in `prog_tests/` are a series'.
+    /// The kernel tree's own tests that are run; none if there are none. A series brings `files` in
+    /// `prog_tests/`.
     pub fn selftests(&self, files: &BTreeSet<String>) -> Option<Wanted> {
         let mut wanted = Wanted::default();
         let add = |any, group: &TestGroup| group.group().add_selftests(&mut wanted, files) | any;
         self.tests.iter().fold(false, add).then_some(wanted)
     }
 
-    /// The same with more tests of `test_progs`, where it has any.
+    /// Adds tests of `test_progs`, if the suite has any.
     pub fn with_tests(mut self, more: &BTreeSet<Name>) -> Suite {
         test_progs::add(&mut self.tests, more);
         self
     }
 
-    /// The tests of `test_progs` that it names.
+    /// The tests of `test_progs` that the suite names.
     pub fn test_progs(&self) -> impl Iterator<Item = Name> {
         self.work(false).filter_map(|work| match work.test() {
             Test::TestProgs(test) => Some(test.test),
@@ -143,7 +143,7 @@ impl Suite {
         })
     }
 
-    /// Those that some test measures: what a kernel that is built for the suite must be able to do.
+    /// Mechanisms that the tests measure. A kernel built for the suite must support them.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         let all: BTreeSet<Mechanism> =
             self.work(false).flat_map(|work| work.kind().mechanisms()).collect();
@@ -158,7 +158,7 @@ impl Budget {
     }
 }
 
-/// Reads a suite. A budget that no test of the suite could ever be judged by is an error.
+/// Reads a suite. Rejects a budget if no test of the suite can be judged by it.
 pub fn load(path: &Path) -> Result<Suite, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
     let text = fs::read_to_string(path).map_err(read)?;
@@ -168,8 +168,8 @@ pub fn load(path: &Path) -> Result<Suite, ConfigError> {
     Ok(suite)
 }
 
-/// A suite's budgets, each number with its place. The rest of the file is not read by this: that it
-/// is a suite was seen before.
+/// A suite's budgets, each number with its place in the file. Ignores all other keys: [`load`] has
+/// checked that the file is a suite.
 #[derive(Deserialize)]
 pub(super) struct Placed {
     #[serde(default)]
@@ -227,7 +227,7 @@ impl Placed {
     }
 }
 
-/// In less a distribution's kernel finds no room: on x86-64 QEMU ends without a word.
+/// A distribution's kernel does not fit into less: on x86-64 QEMU exits without a message.
 const LEAST_MIB: u32 = 128;
 
 fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
@@ -245,9 +245,9 @@ mod tests {
     use std::path::Path;
     use tramplab_host::config;
 
-    /// Whoever writes a suite begins with it.
+    /// Users start their own suites from this example.
     #[test]
-    fn the_suite_in_the_docs_is_one_and_has_every_key() {
+    fn parses_the_suite_in_the_docs() {
         let page = include_str!("../../../docs/suites.md");
         let example = page.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
         let suite: Suite = config::parse(example, Path::new("docs/suites.md")).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_series_brings_is_denied_by_every_group_and_may_take_what_they_say() {
+    fn applies_deny_lists_and_limits_to_tests_of_a_series() {
         let brings = |groups: &str| {
             let text = format!("name: t\ndescription: d\nkernels: [a]\ntests:\n{groups}");
             let suite: Suite = config::parse(&text, Path::new("t.yaml")).unwrap();
@@ -313,7 +313,7 @@ mod tests {
         let later =
             format!("{named}  - test_progs: {{ tests: [c], deny: [\"b/*\"], seconds: 700 }}\n");
         assert_eq!(brings(&later), told("b", "x b/*", 700));
-        // A group without tests is for them.
+        // A group without tests sets the limit of added tests.
         assert_eq!(
             brings(&format!("{later}  - test_progs: {{ seconds: 30 }}\n")),
             told("b", "x b/*", 30)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest that has booted: the kinds of test measure in it.
+//! A guest that has booted. The kinds of test measure in it.
 
 use super::PlannedCell;
 use std::{fs, io, path::Path, time::Duration};
@@ -15,7 +15,7 @@ use tramplab_vm::{Vm, VmError};
 
 /// Triggers before the recorded ones.
 pub const WARMUP: u32 = 3;
-/// Limit of an answer that the guest need not wait for.
+/// Time limit of an answer that needs no wait in the guest.
 pub const QUICK: Duration = Duration::from_secs(60);
 
 pub struct Booted<'a> {
@@ -30,12 +30,12 @@ pub struct Booted<'a> {
     pub cell: &'a Path,
 }
 
-/// Addresses per request: an answer has a name for each, and a message has a limit.
+/// Addresses in one request. The answer has a name for each, and a message has a size limit.
 const RESOLVED_AT_ONCE: usize = 1 << 14;
 
 impl Booted<'_> {
-    /// The branches that the plugin recorded, and names of all addresses. Call it before anything
-    /// is detached: the names go with the programs.
+    /// Returns the branches that the plugin recorded, and names of all addresses. Call it before
+    /// anything is detached: the kernel drops the names with the programs.
     pub fn trace(&mut self) -> Result<(Trace, Symbols), Stop> {
         let path = trace::file_name(self.folder, 0);
         let trace = Trace::decode(&self.of_plugin(&path, "trace")?).map_err(|error| {
@@ -45,7 +45,7 @@ impl Booted<'_> {
         Ok((trace, symbols))
     }
 
-    /// Reads a file that the plugin has written.
+    /// Reads a file that the plugin wrote.
     pub fn of_plugin(&self, path: &Path, what: &str) -> Result<Vec<u8>, Stop> {
         fs::read(path).map_err(|error| {
             let message = match error.kind() {
@@ -102,8 +102,8 @@ impl From<GuestError> for Stop {
     }
 }
 
-/// Rejects replies that do not match the request. A trace takes as long to read as the reply has
-/// hits.
+/// Rejects replies that do not match the request. More hits than requested would take too long to
+/// read.
 pub fn require_asked(
     asked: (Mechanism, u32),
     told: (Mechanism, u32),

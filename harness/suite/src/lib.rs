@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What runs: a suite (YAML) becomes a plan of cells; each cell is run by a process of its own.
+//! Suites of tests: a suite (YAML) becomes a plan of cells. Each cell runs in its own process.
 
 pub mod baseline;
 mod boots;

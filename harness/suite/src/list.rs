@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cells of a plan as libtest-mimic trials: what nextest lists and runs.
+//! The cells of a plan as libtest-mimic trials, which nextest lists and runs.
 
 use super::{
     Plan, cell,
@@ -11,12 +11,12 @@ use tramplab_model::run::Outcome;
 
 /// The `main` of the cells' test binary.
 pub fn main() -> ExitCode {
-    // A harness that is killed takes its cells along, and they their guests. Failing only loses
-    // that.
+    // If the harness is killed, kill this cell, which kills its guests. Without this call they only
+    // live longer.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let arguments = Arguments::from_args();
     let trials = match std::env::var_os(PLAN_ENV).map(PathBuf::from) {
-        // A plain `cargo test` of the workspace: there is no plan, and so no cell.
+        // `cargo test` of the workspace has no plan, and so no cells.
         None => Vec::new(),
         Some(path) => match Plan::names(&path) {
             Ok(plan) => trials(plan),
@@ -38,7 +38,7 @@ fn trials(plan: Plan<String>) -> Vec<Trial> {
     plan.jobs.iter().enumerate().map(trial).collect()
 }
 
-/// Only pass or fail crosses the process boundary; the results themselves are the cells' files.
+/// Only pass or fail crosses the process boundary. The results are in the cells' files.
 fn run(plan: &Plan<String>, job: &Job) -> Result<(), Failed> {
     let bad: Vec<String> = cell::run_and_save(plan, job)?
         .into_iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lists and numbers of a suite's file.
+//! Lists and numbers in suite files.
 
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ pub(crate) const fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("a constant above 0")
 }
 
-/// `all`, or a list of at least one.
+/// `all`, or a list of at least one mechanism.
 #[derive(Clone, Debug)]
 pub struct Mechanisms(pub Vec<Mechanism>);
 
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for Mechanisms {
     }
 }
 
-/// Rejects an empty list: it would run nothing and pass.
+/// Rejects an empty list, as it would run nothing and pass.
 pub(crate) fn filled<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::GuestError;
 
-/// What one link attaches to: a function or a tracepoint.
+/// The target of one link: a function or a tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub name: String,

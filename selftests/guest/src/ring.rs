@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 const HEADER: usize = 8;
-/// Values from here on are no addresses. They tell whose addresses follow.
+/// Values from here on are not addresses. They mark whose addresses follow.
 const FIRST_CONTEXT: u64 = libbpf_sys::PERF_CONTEXT_MAX;
 
 /// One record.
@@ -16,7 +16,7 @@ pub enum Record {
     Command { thread: u32, name: String },
     /// Number of records that the kernel dropped for lack of room.
     Lost(u64),
-    /// Of no interest.
+    /// Any other record.
     Other,
 }
 
@@ -40,7 +40,7 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// `length` bytes from a position on. They may wrap to the buffer's start.
+    /// Returns `length` bytes from a position. They may wrap to the buffer's start.
     fn bytes(&self, position: u64, length: usize) -> Cow<'a, [u8]> {
         let start = (position % self.data.len() as u64) as usize;
         match self.data.get(start..start + length) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Judges numbers that repeat. Any difference is a real one: what is asked is whether it is a cost.
+//! Judges numbers that repeat. Every difference is real, so the only question is if it is a cost.
 
 use super::{Difference, Verdict};
 
-/// Of numbers so large that a share of them is tolerated. `layout` is how far the number moves with
-/// the layout of the code alone.
+/// Judges large numbers, with a tolerance in per cent. `layout` is how far the layout of the code
+/// alone moves the number.
 pub fn share(base: u64, head: u64, tolerated_percent: f64, layout: u64) -> Verdict {
     let tolerated = base as f64 * tolerated_percent / 100.0;
     judge(base, head, |apart| apart as f64 <= tolerated, layout)
 }
 
-/// Of records, instructions and branches. None is a trace in which no record touches the traced
-/// function: to lose it is worse than any number.
+/// Judges records, instructions and branches. None is a trace in which no record touches the traced
+/// function: losing it is worse than any number.
 pub fn count(base: Option<u32>, head: Option<u32>, tolerated: u32, layout: u64) -> Verdict {
     match (base, head) {
         (Some(a), Some(b)) => judge(a.into(), b.into(), |apart| apart <= tolerated.into(), layout),
@@ -32,7 +32,7 @@ fn judge(base: u64, head: u64, is_tolerated: impl Fn(u64) -> bool, layout: u64) 
 }
 
 impl Verdict {
-    /// Says no better and no worse of a number in which there is more than the cost.
+    /// Does not judge better or worse if the number includes more than the cost.
     pub(super) fn unless(self, has_more: bool, reason: &'static str) -> Verdict {
         match self {
             Verdict::Better | Verdict::Worse if has_more => Verdict::NotJudged(reason),
@@ -52,7 +52,7 @@ mod tests {
             (100_500, 100_500, 0, Verdict::Same(None)),
             (100_500, 101_505, 0, Verdict::Same(Tolerated)),
             (100_500, 99_495, 0, Verdict::Same(Tolerated)),
-            // A never-called function, as it was measured.
+            // Measured on a kernel with a function that is never called.
             (100_500, 103_195, 0, Verdict::Worse),
             (100_500, 103_195, 2_694, Verdict::Worse),
             (100_500, 103_195, 2_695, Verdict::Same(Layout)),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_counts_unless_the_suite_tolerates_it() {
+    fn counts_every_difference_beyond_tolerance() {
         for (base, head, tolerated, expected) in [
             (Some(9), Some(10), 0, Verdict::Worse),
             (Some(9), Some(10), 1, Verdict::Same(Difference::Tolerated)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moves of exact metrics by the layout of the code alone. Exact metrics repeat bit for bit on one
-//! kernel. A function that nobody calls still moves addresses, hash chains and names in kallsyms,
-//! and so the cost of attaching.
+//! How far the layout of the code alone moves exact metrics. On one kernel they repeat bit for bit.
+//! But even a function that nobody calls moves addresses, hash chains and names in kallsyms, and so
+//! the cost of attaching.
 
 use super::{Metric, Value, kinds, pair, pair_up, sides};
 use crate::branch::Model;
@@ -13,12 +13,12 @@ use tramplab_model::run::{Run, Series};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
     bands: BTreeMap<Metric, u64>,
-    /// True: every difference counts.
+    /// If true, every difference counts.
     is_ignored: bool,
 }
 
 impl Layout {
-    /// The bands by the placebos of a series; empty if the run has none.
+    /// Measures the bands with the placebos of a series. Empty if the run has none.
     pub fn measured(run: &Run, series: &Series, model: Model) -> Layout {
         let mut bands: BTreeMap<Metric, u64> = BTreeMap::new();
         // Placebos are made of the tree, which is the head of a reversed series.
@@ -37,7 +37,7 @@ impl Layout {
         Layout { bands, is_ignored: false }
     }
 
-    /// For callers that ask for differences, not for costs.
+    /// For callers that look for differences, not for costs.
     pub fn ignored() -> Layout {
         Layout { is_ignored: true, ..Layout::default() }
     }
@@ -48,7 +48,7 @@ impl Layout {
             return 0;
         }
         // A few placebos do not find the largest move: a harmless head exceeds the largest of N
-        // with a chance of 1 / (N + 1). Twice the largest of six was never exceeded.
+        // with a chance of 1 / (N + 1). No head exceeded twice the largest of six.
         kinds::layout_floor(metric).max(2 * self.bands.get(metric).copied().unwrap_or_default())
     }
 }

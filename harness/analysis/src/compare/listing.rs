@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two branch listings side by side, with the records that came and went.
+//! Lays two branch listings side by side, with added and removed records.
 
 use crate::branch::{listing::Line, stable_name};
 use similar::{Algorithm, DiffTag, capture_diff_slices};
@@ -7,12 +7,12 @@ use std::fmt;
 use tramplab_model::{kinds::trigger, run::Row as WasteRow};
 use tramplab_protocol::Point;
 
-/// What two listings are of.
+/// The subject of two listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A waste row, in `any`: there every record of every other filter is.
+    /// A waste row, with the filter `any`, which has the records of all filters.
     Waste(WasteRow),
-    /// What a hit runs at one side of the function.
+    /// The code that a hit runs at one side of the function.
     Trigger(trigger::Test, Point),
 }
 
@@ -39,16 +39,16 @@ pub struct Row {
     pub head: Option<Line>,
 }
 
-/// Which side a record is on.
+/// The side that has a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Both,
-    /// Both, but one end is another function: what it was in has been inlined, split or renamed. Or
-    /// the code that leads to it is longer or shorter.
+    /// Both, but one end is in another function, as the old one was inlined, split or renamed. Or
+    /// the code before the record is longer or shorter.
     Moved,
-    /// It went.
+    /// Removed: only the base has it.
     Base,
-    /// It came.
+    /// Added: only the head has it.
     Head,
 }
 
@@ -73,9 +73,9 @@ impl Listings {
     }
 }
 
-/// What makes two records the same, although the code around them was built anew: offsets move, BTF
-/// ids are given anew. First both ends; of what is left over between two such records, those that
-/// still share one end belong together.
+/// Keys that match records of two builds. They ignore offsets and BTF ids, which change with every
+/// build. The first key compares both ends. The others match leftover records between two such
+/// matches by one end.
 const KEYS: [fn(&Line) -> Key; 3] = [
     key,
     |line| Key { from: String::new(), ..key(line) },

@@ -2,8 +2,8 @@
 //! Base against head: pure functions of stored cells. `docs/comparing.md` defines better and worse.
 //!
 //! [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
-//! finds the two cells to compare. [`layout`] knows how far numbers move with the layout of the
-//! code alone, [`listing`] aligns two branch listings, [`runs`] tells why two stored runs cannot be
+//! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
+//! numbers. [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be
 //! compared.
 
 pub mod exact;
@@ -38,18 +38,18 @@ pub struct Comparison {
     /// Both kernels are one image, byte for byte.
     pub same_image: bool,
     pub model: Model,
-    /// Whose records were counted.
+    /// The source of the counted records.
     pub records: BranchSource,
     pub metrics: Vec<Compared>,
-    /// Cells of which one side has no measurement.
+    /// Tests that were measured on one side at most.
     pub unmatched: Vec<Unmatched>,
-    /// Tests of which the base has no cell. They judge nothing.
+    /// Tests without a cell on the base. They judge nothing.
     pub head_only: Vec<HeadOnly>,
     /// Attach tests whose sides did not attach to the same functions.
     pub other_functions: Vec<Test>,
     /// Timed tests whose times are not judged, with the clock sources of base and head.
     pub other_clocks: Vec<(Test, [String; 2])>,
-    /// Of every row measured on both sides, in `any`.
+    /// Listings of every row measured on both sides, with the filter `any`.
     pub listings: Vec<Listings>,
 }
 
@@ -59,29 +59,29 @@ pub struct Compared {
     pub base: Value,
     pub head: Value,
     pub verdict: Verdict,
-    /// Of a time that was judged.
+    /// Set for a time that was judged.
     pub ratio: Option<Ratio>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// By more than is tolerated, and than layout explains.
+    /// Better by more than the tolerance, and by more than layout explains.
     Better,
-    /// The same the other way round: it fails the head's cell.
+    /// Worse in the same way. It fails the head's cell.
     Worse,
     Same(Difference),
-    /// A time: its interval does not lie beyond what is tolerated.
+    /// For a time: its interval is not beyond the tolerance.
     NoDifferenceSeen,
     NotJudged(&'static str),
 }
 
-/// How two numbers may differ and be the same.
+/// The reason why two numbers count as the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     None,
-    /// No more than the suite tolerates.
+    /// Not more than the suite tolerates.
     Tolerated,
-    /// No more than code that is never called, or [`layout::floor`], moves it.
+    /// Not more than never-called code moves it, or than [`kinds::layout_floor`].
     Layout,
 }
 
@@ -105,17 +105,17 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// How the two sides' times were taken.
+/// How the times of the two sides were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timing {
     /// Boot by boot, in one run.
     Interleaved,
-    /// In runs of their own: whatever the host did meanwhile is in them.
+    /// In separate runs: the times include whatever the host did meanwhile.
     Apart,
 }
 
-/// Of one comparison all are alike: of other pairs it does not come to one, or it is said that they
-/// are not.
+/// The source of records, which is the same for all pairs. Other pairs are not compared, or the
+/// report names the difference.
 fn records(pairs: &[Pair]) -> BranchSource {
     let cells = pairs.iter().flat_map(|pair| std::iter::once(pair.base).chain(pair.head));
     let is_hardware = |cell: &Cell| cell.branch_source() == Some(BranchSource::Hardware);
@@ -184,10 +184,10 @@ pub fn compare(
     }
 }
 
-/// By what a pair is judged.
+/// The parameters to judge a pair.
 #[derive(Clone, Copy)]
 struct Judging {
-    /// How many times are judged together.
+    /// Number of times that are judged together.
     times: usize,
     tolerance: Tolerance,
     timing: Timing,
@@ -196,7 +196,7 @@ struct Judging {
 }
 
 impl Comparison {
-    /// Whether there is any number that both sides have.
+    /// Returns true if both sides have no number in common.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
@@ -211,7 +211,7 @@ fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>
     [base, head].map(|kernel| run.cells_of(arch, kernel).collect())
 }
 
-/// Of a series that the run measured: base against head. `asked` is the CPU whose counts are
+/// Compares the base of a measured series with its head. `asked` is the CPU whose counts are
 /// compared, if it fits.
 pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
     let model = Model::choose(asked, series.arch);
@@ -224,7 +224,7 @@ pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
     )
 }
 
-/// Of a series that the run measured: each patch against what it is on.
+/// Compares each step of a measured series with the step before.
 pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison> {
     let model = Model::choose(asked, series.arch);
     let layout = Layout::measured(run, series, model);
@@ -262,7 +262,7 @@ fn image<'a>(run: &'a Run, arch: Arch, name: &str) -> Option<&'a str> {
     kernel.image_sha256.as_deref()
 }
 
-/// Turns what is worse, or lost, into failures of the cells that show it.
+/// Fails the cells of the head that got worse or lost their measurement.
 pub fn judge(run: &mut Run) {
     for series in run.series.clone() {
         judge_series(run, &series);
@@ -298,7 +298,7 @@ fn fail(run: &mut Run, arch: Arch, kernel: &str, test: &Test, reason: String) {
     let Some(cell) = run.cells.iter_mut().find(is_this) else { return };
     match &mut cell.outcome {
         Outcome::Fail { reasons } => reasons.push(reason),
-        // Not measured at all: more than a failure.
+        // An error is more than a failure: keep it.
         Outcome::Error { .. } => {}
         Outcome::Pass | Outcome::Skip { .. } => {
             cell.outcome = Outcome::Fail { reasons: vec![reason] }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same test on both sides: what both measured, or why one did not.
+//! Pairs the cells of a test on both sides, and finds the numbers that both measured, or the reason
+//! why one did not.
 
 use super::{Value, kinds};
 use crate::branch::Model;
@@ -13,7 +14,7 @@ use tramplab_model::{
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub base: &'a Cell,
-    /// None if the head's run has no such cell: it was not selected, or the run ended before it.
+    /// None if the head's run has no such cell: it was not selected, or the run ended first.
     pub head: Option<&'a Cell>,
 }
 
@@ -30,20 +31,20 @@ pub struct Unmatched {
     pub test: Test,
     pub base: String,
     pub head: String,
-    /// The head lost what the base has.
+    /// True if only the base has a measurement.
     pub lost: bool,
-    /// A test that only the head's tree has, and that passed there.
+    /// True if only the head's tree has the test, and it passed there.
     pub is_new: bool,
 }
 
-/// A test that the base's run did not select, or was interrupted before.
+/// A test that the base's run did not select, or did not reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadOnly {
     pub test: Test,
     pub head: String,
 }
 
-/// Cells of the same test, architecture and accelerator.
+/// Pairs the cells of the same test, architecture and accelerator.
 pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
     let same = |a: &Cell, b: &Cell| {
         (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test)
@@ -52,7 +53,7 @@ pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
     base.iter().map(|&a| partner(a)).collect()
 }
 
-/// The cells of the head whose test the base has no cell of.
+/// The head's cells whose test has no cell on the base.
 pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
     let paired: Vec<&CellId> =
         pair_up(base, head).iter().filter_map(|pair| Some(&pair.head?.id)).collect();
@@ -61,8 +62,8 @@ pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
     alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: ending(cell) }).collect()
 }
 
-/// All numbers that both cells measured. If one measured nothing, the error is how they ended; none
-/// if there is nothing to tell.
+/// All numbers that both cells measured. If one measured nothing, the error says how they ended. It
+/// is none if there is nothing to report.
 pub(super) fn values(
     pair: &Pair,
     model: Model,
@@ -80,8 +81,8 @@ pub(super) fn values(
     Ok(kinds::values(pair.base, model).into_iter().filter_map(beside).collect())
 }
 
-/// The clock sources of base and head, if times by them cannot be compared: they differ, or one
-/// side's guests had several.
+/// The clock sources of base and head, if their times cannot be compared: the sources differ, or
+/// one side's guests had several.
 pub(super) fn other_clocks(pair: &Pair) -> Option<[String; 2]> {
     let clocks = [pair.base.clock_source()?, pair.head?.clock_source()?];
     let is_one = clocks[0] == clocks[1] && !clocks[0].contains(CLOCKS_APART);
@@ -101,7 +102,7 @@ fn unmatched(pair: &Pair) -> Option<Unmatched> {
             is_new: false,
         });
     };
-    // Both built, or both skip: there is nothing to tell.
+    // Both were built, or both skip: there is nothing to report.
     if matches!(
         (&base.outcome, &head.outcome),
         (Outcome::Pass, Outcome::Pass) | (Outcome::Skip { .. }, Outcome::Skip { .. })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether the numbers of two stored runs can be laid beside each other.
+//! Decides if the numbers of two stored runs can be compared.
 
 use super::values;
 use crate::branch::Model;
@@ -14,7 +14,7 @@ pub struct Measured<'a> {
     pub config: Option<Kconfig>,
 }
 
-/// What makes the two incomparable, each a sentence; nothing if they are comparable.
+/// Reasons why the two are not comparable, one sentence each. Empty if they are.
 pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     let mut found = differences(base, head);
     found.extend(clock_sources(base, head));
@@ -26,8 +26,8 @@ pub fn obstacles(base: &Measured, head: &Measured) -> Vec<String> {
     found
 }
 
-/// How they were measured differently, each a sentence: what may make numbers differ and is not the
-/// kernels' code.
+/// Differences in how the two were measured, one sentence each. They may change numbers, although
+/// the kernels' code is the same.
 pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     let (a, b) = (base.run, head.run);
     if base.kernel.arch != head.kernel.arch {
@@ -45,14 +45,14 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         }
     };
     differ("they ran under different accelerators", &accels(base), &accels(head));
-    // Neither the driver's own branches nor the ring's end are in virtual ones.
+    // Virtual records have neither the driver's own branches nor the end of the ring.
     if let [Some(a), Some(b)] = [sources(base), sources(head)] {
         differ("they counted branch records of different sources", &a, &b);
     }
     differ("their guests had different CPU models", &on_a.cpu, &on_b.cpu);
-    // Another init has other threads and mounts, which time sees.
+    // Another init has other threads and mounts, and that changes times.
     differ("different programs started their guests", on_a.vm.name(), on_b.vm.name());
-    // What `-cpu max` is, and so which code the kernel patches in, differs from QEMU to QEMU.
+    // The meaning of `-cpu max`, and so the code that the kernel patches in, differs between QEMUs.
     differ("they ran in different QEMUs", &on_a.qemu, &on_b.qemu);
     if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm))
     {
@@ -86,7 +86,7 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
 }
 
 impl<'a> Measured<'a> {
-    /// The kernel's that have a guest.
+    /// The kernel's cells that have a guest.
     fn cells(&self) -> impl Iterator<Item = &'a Cell> {
         let cells = self.run.cells_of(self.kernel.arch, &self.kernel.name);
         cells.filter(|cell| cell.id.test != Test::Build)
@@ -100,7 +100,7 @@ fn accels(measured: &Measured) -> String {
     names.join(", ")
 }
 
-/// None where no waste was measured.
+/// None if no waste was measured.
 fn sources(measured: &Measured) -> Option<String> {
     let mut names: Vec<&str> =
         measured.cells().filter_map(Cell::branch_source).map(BranchSource::name).collect();
@@ -109,7 +109,7 @@ fn sources(measured: &Measured) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// Of what was timed: what a clock source takes to read is in every time.
+/// Compares the clock sources of timed cells: the time to read the clock is part of every time.
 fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
     let clocks = |measured: &Measured| {
         let model = Model::choose(None, measured.kernel.arch);
@@ -125,12 +125,12 @@ fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
     differ.then(|| format!("their guests had different clock sources: {first} and {second}"))
 }
 
-/// Enough of a hash to tell two apart.
+/// A prefix of a hash, long enough to tell two apart.
 fn short(sha256: &str) -> &str {
     sha256.get(..12).unwrap_or(sha256)
 }
 
-/// How many of the options that differ are named.
+/// Most options that are named.
 const NAMED: usize = 6;
 
 fn configs(base: &Measured, head: &Measured) -> Option<String> {
@@ -150,7 +150,7 @@ fn configs(base: &Measured, head: &Measured) -> Option<String> {
         format!("their kernels have different configurations: {} and {}", short(a), short(b));
     if let (Some(a), Some(b)) = (&base.config, &head.config) {
         let differences = a.differences(b);
-        // The two files may differ in comments and order alone.
+        // The two files may differ only in comments and order.
         if differences.is_empty() {
             return None;
         }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether two interleaved series of times differ: a confidence interval of their ratio.
+//! Decides if two interleaved series of times differ, by a confidence interval of their ratio.
 
 use super::{Difference, Verdict};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::fmt;
 
-/// Chance of calling any time of a comparison different when none is. It is divided among them
-/// (Bonferroni): a comparison of many must not find something each time.
+/// Chance of calling any time of a comparison different when none is. It is divided among all times
+/// (Bonferroni), so that large comparisons raise no more false alarms.
 const ALPHA: f64 = 0.05;
 
 /// With fewer pairs an interval says nothing.
 const FEWEST: usize = 4;
 
-/// Head over base: geometric mean, with its confidence interval.
+/// Ratio of head to base: the geometric mean with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub mean: f64,
@@ -30,7 +30,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// Why times of two runs are not judged.
+/// The reason why times of two runs are not judged.
 pub const APART: &str = "the two runs were not interleaved";
 
 pub struct Judged {
@@ -50,8 +50,8 @@ impl Judged {
     }
 }
 
-/// Boot by boot, as they alternated: what slowed the host down for a while slowed both of a pair.
-/// `among` is the number of times that are judged together.
+/// Judges pairs of boots, as they alternated: if the host was slow for a while, both of a pair were
+/// slow. `among` is the number of times that are judged together.
 pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -> Judged {
     if base.len() != head.len() {
         return Judged::not("the sides have not as many boots");
@@ -69,7 +69,7 @@ pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -
         () if ratio.low > most => Verdict::Worse,
         () if ratio.high < 1.0 / most => Verdict::Better,
         () if ratio.low <= 1.0 && ratio.high >= 1.0 => Verdict::NoDifferenceSeen,
-        // There is one, and all of the interval is tolerated.
+        // There is a difference, and its whole interval is tolerated.
         () if ratio.low >= 1.0 / most && ratio.high <= most => Verdict::Same(Difference::Tolerated),
         () => Verdict::NoDifferenceSeen,
     };
@@ -77,7 +77,7 @@ pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -
 }
 
 impl Ratio {
-    /// Of the logarithms of pairs; none of fewer than say anything.
+    /// Makes a ratio from logarithms of pairs. None if there are too few pairs.
     pub fn of_logs(logs: &[f64], alpha: f64) -> Option<Ratio> {
         (logs.len() >= FEWEST).then(|| Ratio::new(logs, alpha))
     }
@@ -96,16 +96,15 @@ impl Ratio {
     }
 }
 
-/// Two levels of times that were not taken in turn, and how far apart they are against their
-/// scatter.
+/// Two levels of times that were not interleaved, and their distance relative to their scatter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Levels {
-    /// After over before; `n` counts both.
+    /// Ratio of after to before. `n` counts both.
     pub ratio: Ratio,
     pub t: f64,
 }
 
-/// Welch's t interval of the difference of two means, of logarithms; none where it has no sense.
+/// Welch's t interval of the difference of two means of logarithms. None if it is not defined.
 pub fn levels(before: &[f64], after: &[f64], alpha: f64) -> Option<Levels> {
     let of = |logs: &[f64]| {
         let n = logs.len() as f64;
@@ -117,7 +116,7 @@ pub fn levels(before: &[f64], after: &[f64], alpha: f64) -> Option<Levels> {
     let ((a, of_a, free_a), (b, of_b, free_b)) = (of(before)?, of(after)?);
     let (difference, variance) = (b - a, of_a + of_b);
     let freedom = variance.powi(2) / (of_a.powi(2) / free_a + of_b.powi(2) / free_b);
-    // Times that do not scatter at all: what differs does.
+    // The times do not scatter at all, so every difference is one.
     let freedom = if freedom.is_finite() { freedom } else { free_a + free_b };
     let half =
         StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - alpha / 2.0) * variance.sqrt();
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_the_textbooks() {
+    fn matches_a_textbook_interval() {
         // log ratios 0, 0.1, 0.2, 0.3: mean 0.15, s = 0.129099, t(3, 97.5 %) = 3.182446.
         let ratio = Ratio::new(&[0.0, 0.1, 0.2, 0.3], 0.05);
         let half = 3.182_446 * 0.129_099_4 / 2.0;
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_two_levels_is_the_textbooks() {
+    fn matches_a_textbook_interval_of_two_levels() {
         // Means 0.15 and 0.5, variances of the means 0.0166667 / 4 and 0.04 / 5: t = 3.1725, 6.79
         // degrees of freedom, t(97.5 %) = 2.380.
         let levels = levels(&[0.0, 0.1, 0.2, 0.3], &[0.3, 0.3, 0.5, 0.7, 0.7], 0.05).unwrap();
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts() {
+    fn judges_by_interval_and_tolerance() {
         let base = [10.0, 11.0, 9.5, 10.2, 10.4, 9.9];
         let times =
             |factors: [f64; 6]| base.iter().zip(factors).map(|(b, f)| b * f).collect::<Vec<_>>();
@@ -166,7 +165,7 @@ mod tests {
             ("noise", times(noise), 1, Verdict::NoDifferenceSeen),
             ("3 % dearer", quiet(1.03), 1, tolerated.clone()),
             ("3 % cheaper", quiet(0.97), 1, tolerated),
-            // Between 4.6 and 5.4 %: not proved to be beyond the tolerance, nor within.
+            // Between 4.6 and 5.4 %: neither proved to be beyond the tolerance, nor within it.
             ("5 % dearer", quiet(1.05), 1, Verdict::NoDifferenceSeen),
             ("7 % dearer", quiet(1.07), 1, Verdict::Worse),
             ("30 % dearer", times(noise.map(|n| n * 1.3)), 1, Verdict::Worse),
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_proves_nothing_is_not_judged() {
+    fn does_not_judge_too_few_or_invalid_times() {
         let table: [(&[f64], &[f64]); 4] = [
             (&[1.0, 1.0, 1.0], &[9.0, 9.0, 9.0]),
             (&[1.0; 4], &[9.0; 5]),
@@ -199,10 +198,10 @@ mod tests {
         }
     }
 
-    /// Two sides drawn from one distribution: seldom called different, however many are looked at
-    /// together.
+    /// Both sides have the same distribution: they are rarely called different, however many are
+    /// judged together.
     #[test]
-    fn an_unchanged_kernel_is_seldom_called_worse() {
+    fn rarely_calls_an_unchanged_kernel_different() {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut uniform = || {
             state ^= state << 13;

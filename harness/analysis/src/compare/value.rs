@@ -12,7 +12,7 @@ use tramplab_protocol::message::Stopped;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// None: no record touches the traced function.
+    /// None if no record touches the traced function.
     Records(Option<u32>),
     /// Milliseconds: the median of each boot's rounds, in the order of the boots.
     Times(Vec<f64>),
@@ -20,13 +20,13 @@ pub enum Value {
     Count(u32),
     /// Nanoseconds of the exact clock: the median of the rounds.
     ExactTime(u64),
-    /// Instructions of a phase with so many functions. They repeat under the exact clock.
+    /// Instructions of a phase with this number of functions. They repeat under the exact clock.
     Instructions {
         count: u64,
         functions: u32,
         repeats: bool,
     },
-    /// A time budget ended it: fewer functions than were asked for.
+    /// A time budget ended it before all functions were attached.
     Stopped(Stopped),
     /// Nanoseconds: the median of one boot's rounds.
     PerHit(f64),
@@ -41,7 +41,7 @@ pub struct Ended {
     pub end: End,
     /// Its subtests that are ok.
     pub ok: BTreeSet<String>,
-    /// More that are ok, which the run does not name.
+    /// Number of further ok subtests, which the run does not name.
     pub more: u32,
 }
 
@@ -56,7 +56,7 @@ impl Ended {
         self.ok.len() + self.more as usize
     }
 
-    /// A test may end as ok with fewer subtests: losing one that was ok is worse.
+    /// A test may end as ok with fewer subtests. Losing one that was ok is worse.
     pub fn is_worse_than(&self, before: &Ended) -> bool {
         let has_lost = match (before.more, self.more) {
             (0, 0) => !before.ok.is_subset(&self.ok),
@@ -97,7 +97,7 @@ impl Value {
         }
     }
 
-    /// In the metric's unit; none if it is not a number.
+    /// The number in the metric's unit. None if the value is not a number.
     pub fn number(&self) -> Option<f64> {
         match *self {
             Value::Records(records) => records.map(f64::from),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `attach`: how long attaching to so many functions takes, and what it executes.
+//! `attach`: how long it takes to attach to many functions, and the instructions that it executes.
 
 use super::{mechanism, plain};
 use crate::profile::{self, Summary};
@@ -84,10 +84,10 @@ impl Phase {
 /// Whose instructions are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
 pub enum Whose {
-    /// The attaching thread's, its interrupts left out.
+    /// Those of the attaching thread, without its interrupts.
     #[strum(serialize = "instructions")]
     Thread,
-    /// Those of all threads: of workers too, and of the idle loop.
+    /// Those of all threads, including workers and the idle loop.
     #[strum(serialize = "instructions_of_all")]
     All,
 }
@@ -97,8 +97,8 @@ impl Whose {
 }
 
 impl Metric {
-    /// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`.
-    /// Instructions without a phase are those of attaching.
+    /// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`. A name
+    /// without a phase means the instructions of attaching.
     pub fn parse(name: &str) -> Option<Metric> {
         let words: Vec<&str> = name.split('.').collect();
         // A mechanism's own dots come before the number of functions.
@@ -123,7 +123,7 @@ impl Metric {
         Some(Metric { test, number })
     }
 
-    /// The number of functions that the test asks for; none if it asks for all.
+    /// The number of functions that the test asks for. None if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
         match self.test.functions {
             Functions::Count(count) => Some(count.get()),
@@ -142,7 +142,8 @@ impl Metric {
         matches!(self.number, Number::Time(_))
     }
 
-    /// Other threads run while detaching waits for grace periods.
+    /// True if two runs on one kernel measure the same number. Instructions of all threads do not
+    /// repeat: other threads run while detaching waits for grace periods.
     pub fn repeats(&self) -> bool {
         matches!(self.number, Number::Instructions { whose: Whose::Thread, .. })
     }
@@ -161,15 +162,16 @@ impl fmt::Display for Metric {
     }
 }
 
-/// The measurement, in one guest after the other.
+/// The measurement. Guests run one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
     /// Guests with the free clock.
     pub boots: Vec<AttachBoot>,
-    /// The guest with the exact clock, if the suite asks for one. A second would measure the same.
+    /// The guest with the exact clock, if the suite asks for one. A second guest would measure the
+    /// same.
     pub exact: Option<AttachBoot>,
-    /// Profiles of one more round, by phase and way of measuring.
+    /// Profiles of one more round, one for each phase and method.
     pub explained: Vec<Summary>,
     /// Why a profile that was asked for is missing.
     pub unexplained: Vec<String>,
@@ -179,16 +181,16 @@ pub struct Attach {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBoot {
-    /// How many functions were attached to. `functions.txt` beside the console log names them.
+    /// The number of functions attached to. `functions.txt` beside the console log names them.
     pub functions: u32,
-    /// The hash of `functions.txt`.
+    /// The SHA-256 of `functions.txt`.
     pub list_sha256: String,
     /// Functions that the kernel refused. Others replace them, unless all functions were asked for.
     pub refused: Vec<message::Refusal>,
     pub programs: u32,
     pub links: u32,
     pub rounds: Vec<message::AttachRound>,
-    /// Set if the time budget ended it.
+    /// Set if the time budget ended the rounds.
     pub stopped: Option<message::Stopped>,
 }
 
@@ -206,10 +208,11 @@ impl Attach {
         self.boots.iter().flat_map(|boot| &boot.rounds)
     }
 
-    /// How far the time budget let the rounds of [`Attach::rounds_of_a_clock`] come.
+    /// The progress of [`Attach::rounds_of_a_clock`] when the time budget ended them. None if it
+    /// did not.
     pub fn stopped(&self) -> Option<message::Stopped> {
         let exact = self.exact.iter().filter(|_| self.boots.is_empty());
-        // The boot that came least far.
+        // Take the boot that attached the fewest functions.
         self.boots
             .iter()
             .chain(exact)
@@ -217,7 +220,7 @@ impl Attach {
             .min_by_key(|stopped| stopped.attached)
     }
 
-    /// Rounds of the free clock; if there are none, of the exact clock.
+    /// Rounds of the free clock. If there are none, rounds of the exact clock.
     pub fn rounds_of_a_clock(&self) -> impl Iterator<Item = &message::AttachRound> {
         let exact = self.exact.iter().filter(|_| self.boots.is_empty());
         self.boots.iter().chain(exact).flat_map(|boot| &boot.rounds)

@@ -8,7 +8,7 @@ use std::fmt;
 pub const TEST_SYNTAX: &str = "bench/BENCHMARK";
 pub const METRIC_SYNTAX: &str = "bench.BENCHMARK.rate";
 
-/// Its only metric has the same parameters.
+/// Its only metric takes the same parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
@@ -27,7 +27,7 @@ impl fmt::Display for Test {
     }
 }
 
-/// The measurement, in one guest after the other.
+/// The measurement. Guests run one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bench {
@@ -38,6 +38,7 @@ pub struct Bench {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BenchBoot {
-    /// Million hits per second, of each second after the warm-up; all producers together.
+    /// Million hits per second, one value for each second after the warm-up. All producers
+    /// together.
     pub hits: Vec<f64>,
 }

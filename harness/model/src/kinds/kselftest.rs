@@ -8,7 +8,7 @@ use std::fmt;
 pub const TEST_SYNTAX: &str = "kselftest/FOLDER/PROGRAM";
 pub const METRIC_SYNTAX: &str = "kselftest.FOLDER/PROGRAM.result";
 
-/// Its only metric has the same parameters.
+/// Its only metric takes the same parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {

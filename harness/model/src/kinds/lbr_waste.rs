@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `lbr_waste`: the branch records that are newer than the traced function's own.
+//! `lbr_waste`: counts the branch records that are newer than those of the traced function.
 
 use super::{Place, mechanism, plain};
 use crate::filter::Branch;
@@ -58,7 +58,7 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A row of the waste table: a mechanism, and the point if it runs at two. `fexit`,
+/// A row of the waste table: a mechanism, with the point if the mechanism runs at two. `fexit`,
 /// `kprobe.session/exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -120,31 +120,31 @@ pub struct LbrWaste {
     pub source: BranchSource,
     pub mechanism: Mechanism,
     pub function: message::Symbol,
-    /// Return value of the in-guest helper: bytes or a negative errno.
+    /// Return value of the in-guest helper: bytes, or a negative errno.
     pub snapshot_result: i64,
-    /// The records that the program got at its last run, if the suite asks for that experiment.
-    /// They equal the trace, else the cell is an error.
+    /// The records that the program got at its last run, if the suite asks for that experiment. The
+    /// cell is an error if they differ from the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered: Option<Delivered>,
-    /// Hits recorded; those with an interrupt, which are left out; those that agree with the first
-    /// clean one.
+    /// Number of recorded hits; of hits with an interrupt, which are left out; and of hits that
+    /// agree with the first clean one.
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,
-    /// Records that the CPU keeps; none of virtual records.
+    /// Number of records that the CPU keeps. None for virtual records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
     pub points: Vec<CapturePoint>,
 }
 
-/// Branch records handed to a program in the guest, as such a CPU and its driver would.
+/// Branch records that a program in the guest got, as if from this CPU and its driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
     pub model: String,
     pub filter: String,
     pub depth: u32,
-    /// Entries that are records, of `depth` entries.
+    /// Number of entries that are records. There are `depth` entries.
     pub records: u32,
 }
 
@@ -153,21 +153,21 @@ pub struct Delivered {
 #[serde(deny_unknown_fields)]
 pub struct CapturePoint {
     pub point: Point,
-    /// Newest first; `[0]` is the transfer into the snapshot. Virtual ones are unfiltered: every
-    /// filter, model and depth is computed from them. The CPU's own are those of `any`, as its
-    /// driver returned them.
+    /// Newest first; `[0]` is the transfer into the snapshot. Virtual records are unfiltered: every
+    /// filter, model and depth is computed from them. The CPU's own records are those of the filter
+    /// `any`, as its driver returned them.
     pub records: Vec<NamedRecord>,
-    /// The CPU's own records under each other filter, from hits of their own; empty of virtual
-    /// ones.
+    /// The CPU's own records under each other filter. Each filter has its own hits. Empty for
+    /// virtual records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_filter: BTreeMap<String, Vec<NamedRecord>>,
-    /// SHA-256 over the records in symbolic form, which KASLR does not change.
+    /// SHA-256 of the records in symbolic form, which KASLR does not change.
     pub digest: String,
-    /// Wasted records by modelled CPU and filter, by perf's names.
+    /// Wasted records by modelled CPU and by filter, in perf's names.
     pub wasted: BTreeMap<String, BTreeMap<String, WasteCount>>,
 }
 
-/// `None`: no record of this filter touches the traced function within what was recorded.
+/// `None` means that no recorded record of this filter touches the traced function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WasteCount {
@@ -182,7 +182,7 @@ pub struct NamedRecord {
     pub from: Place,
     pub to: Place,
     pub kind: trace::Kind,
-    /// Added by rule, not observed: a kernel without a PMU driver patches this static call out.
+    /// Added by rule, not observed. A kernel without a PMU driver patches this static call out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub modelled: bool,
 }
@@ -194,9 +194,9 @@ pub struct NamedRecord {
 pub enum BranchSource {
     /// The TCG plugin.
     Virtual,
-    /// The CPU's LBR, passed through: the guest's own `bpf_get_branch_snapshot` returned them. Not
-    /// comparable with virtual ones: they have the driver's own branches, and no more records than
-    /// the ring.
+    /// The CPU's LBR, passed through: the guest's own `bpf_get_branch_snapshot` returned the
+    /// records. They are not comparable with virtual records: they include the driver's own
+    /// branches, and they end with the ring.
     Hardware,
 }
 

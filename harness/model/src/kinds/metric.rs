@@ -42,7 +42,7 @@ impl Metric {
         }
     }
 
-    /// A time or a rate of several boots, which statistics judge.
+    /// True for a time or a rate of several boots. Statistics judge it.
     pub fn is_time(&self) -> bool {
         match self {
             Metric::Attach(metric) => metric.is_time(),
@@ -54,7 +54,7 @@ impl Metric {
         }
     }
 
-    /// The host's speed is in it.
+    /// True if the number depends on the host's speed.
     pub fn is_by_hosts_clock(&self) -> bool {
         match self {
             Metric::Trigger(metric) => metric.cost == trigger::Cost::Time,
@@ -62,7 +62,7 @@ impl Metric {
         }
     }
 
-    /// Two runs on one kernel measure the same number.
+    /// True if two runs on one kernel measure the same number.
     pub fn repeats(&self) -> bool {
         match self {
             Metric::LbrWaste(_) => true,
@@ -72,7 +72,7 @@ impl Metric {
         }
     }
 
-    /// The number of functions that the test asks for; none if it asks for all.
+    /// The number of functions that the test asks for. None if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
         match self {
             Metric::Attach(metric) => metric.asked_for(),
@@ -80,7 +80,7 @@ impl Metric {
         }
     }
 
-    /// How much more an exact number may be. Of instructions of attaching a share is tolerated
+    /// How much an exact number may grow. Instructions of attaching have a tolerance in per cent
     /// instead.
     pub fn tolerated(&self, tolerance: Tolerance) -> u32 {
         match self {
@@ -93,7 +93,7 @@ impl Metric {
         }
     }
 
-    /// `rest` follows the kind and a dot.
+    /// Parses the rest of a name, after the kind and a dot.
     fn parse(kind: Kind, rest: &str) -> Option<Metric> {
         Some(match kind {
             Kind::LbrWaste => Metric::LbrWaste(lbr_waste::Metric::parse(rest)?),
@@ -112,7 +112,7 @@ impl Metric {
 }
 
 impl Kind {
-    /// The syntax of its metrics' names; none if it has no number.
+    /// The syntax of its metrics' names. None if it measures no number.
     fn metric_syntax(self) -> Option<&'static str> {
         match self {
             Kind::LbrWaste => Some(lbr_waste::METRIC_SYNTAX),
@@ -142,7 +142,7 @@ impl fmt::Display for Metric {
     }
 }
 
-/// By the names in a comparison's tables. The names in suites are accepted as well (`kprobe.multi`,
+/// Parses the names that comparisons print. Also accepts the names in suites (`kprobe.multi`,
 /// `kprobe.session/exit`).
 impl FromStr for Metric {
     type Err = UnknownMetric;
@@ -172,21 +172,21 @@ fn metric_syntax() -> String {
     all.join(", ")
 }
 
-/// The most similar name of the metrics of waste and hits.
+/// The most similar name of a waste or trigger metric.
 fn nearest(name: &str) -> Option<String> {
     let wasted = lbr_waste::Metric::all().map(Metric::LbrWaste);
     let costs = trigger::Metric::all_alone().map(Metric::Trigger);
     let name = plain(name);
     let distance = |known: &str| strsim::damerau_levenshtein(&name, &plain(known));
     let known = wasted.chain(costs).map(|metric| metric.to_string());
-    // A mechanism that has two rows may have been named as if it had one.
+    // The user may name a mechanism with two rows as if it had one.
     let near = known
         .map(|known| (distance(&known).min(distance(&known.replace("_entry", ""))), known))
         .min()?;
     (near.0 <= SLIP).then_some(near.1)
 }
 
-/// Letters that a slip changes.
+/// Most letters that a typo changes.
 const SLIP: usize = 2;
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_metrics_by_the_names_they_are_shown_under() {
+    fn parses_printed_names() {
         let mut metrics: Vec<Metric> = lbr_waste::Metric::all().map(Metric::LbrWaste).collect();
         for functions in [count(1000), Functions::All] {
             metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::Time(phase))));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kinds of test: how their cells and metrics are named, and what `run.json` keeps of them.
+//! The kinds of test: names of their cells and metrics, and their measurements in `run.json`.
 //!
-//! Each kind has a file of its name here, in `suite::kinds`, `analysis::compare::kinds` and
-//! `report::kinds`. One enum per layer knows all kinds. Names are parsed here and nowhere else.
+//! Each kind has a file of its name here, in `suite::kinds`, in `analysis::compare::kinds` and in
+//! `report::kinds`. One enum in each layer lists all kinds. Names are parsed only here.
 
 pub mod attach;
 pub mod bench;
@@ -21,7 +21,7 @@ use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
 use tramplab_protocol::Mechanism;
 
-/// A test: its kind with the parameters that are in its name.
+/// A test: its kind, and the parameters in its name.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumDiscriminants,
 )]
@@ -38,18 +38,18 @@ pub enum Test {
     Kselftest(kselftest::Test),
     /// Building the kernel: no guest is booted.
     Build,
-    /// The kernel boots to an agent that says what it runs on.
+    /// The kernel boots until the agent reports the guest's facts.
     Boot,
     Fault(fault::Test),
 }
 
 impl Kind {
-    /// The first word of its cells' and metrics' names.
+    /// The first word of the names of its cells and metrics.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// The syntax of its cells' names; none if no user names one.
+    /// The syntax of its cells' names. None if users do not name its cells.
     fn test_syntax(self) -> Option<&'static str> {
         match self {
             Kind::LbrWaste => Some(lbr_waste::TEST_SYNTAX),
@@ -69,7 +69,7 @@ impl Test {
         self.into()
     }
 
-    /// The kernel's own tree brings the test.
+    /// True if the kernel tree brings the test.
     pub fn is_of_the_tree(&self) -> bool {
         match self.kind() {
             Kind::Bench | Kind::TestProgs | Kind::Kselftest => true,
@@ -97,7 +97,7 @@ impl Test {
         }
     }
 
-    /// `rest` follows the kind and a slash.
+    /// Parses a name. `rest` is the part after the kind and a slash.
     fn parse(kind: Kind, rest: Option<&str>) -> Option<Test> {
         Some(match kind {
             Kind::LbrWaste => Test::LbrWaste(lbr_waste::Test::parse(rest?)?),
@@ -122,7 +122,7 @@ fn test_syntax() -> String {
     all.join(", ")
 }
 
-/// By [`Test::name`].
+/// Parses the output of [`Test::name`].
 impl FromStr for Test {
     type Err = UnknownTest;
 
@@ -140,7 +140,7 @@ impl FromStr for Test {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measurement {
-    /// The kernel booted: there is no number.
+    /// The kernel booted. There is no number.
     Boot,
     LbrWaste(lbr_waste::LbrWaste),
     Attach(attach::Attach),
@@ -156,7 +156,7 @@ impl Measurement {
         match (self, next) {
             (Measurement::Attach(all), Measurement::Attach(next)) => all.add(next),
             (Measurement::Bench(all), Measurement::Bench(next)) => all.boots.extend(next.boots),
-            // The other kinds take one guest.
+            // The other kinds have one guest.
             _ => {}
         }
     }
@@ -170,16 +170,16 @@ pub struct Place {
     pub symbol: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// From the symbol's start.
+    /// Bytes from the symbol's start.
     pub offset: u64,
 }
 
-/// A name as part of a metric's name: dots separate the parts.
+/// Makes a name fit into a metric's name, where dots separate the parts.
 fn plain(name: &str) -> String {
     name.replace(['.', '/'], "_")
 }
 
-/// By the name in cells or in metrics: `kprobe.multi`, `kprobe_multi`.
+/// Finds a mechanism by its name in cells or in metrics: `kprobe.multi`, `kprobe_multi`.
 fn mechanism(name: &str) -> Option<Mechanism> {
     Mechanism::ALL.into_iter().find(|known| plain(known.name()) == plain(name))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: what a hit of the empty program costs.
+//! `trigger`: the cost of a hit of an empty program.
 
 use super::{Place, mechanism, plain};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[+BESIDE].COST";
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub mechanism: Mechanism,
-    /// Attached to the same function as well.
+    /// Other programs or tracers on the same function.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
 }
@@ -48,7 +48,7 @@ pub struct Metric {
 pub enum Cost {
     Instructions,
     Branches,
-    /// Time with the program less time without.
+    /// Time with the program minus time without it.
     Time,
 }
 
@@ -61,7 +61,7 @@ impl Cost {
 }
 
 impl Metric {
-    /// All metrics of tests with nothing attached beside.
+    /// All metrics of tests without anything beside.
     pub fn all_alone() -> impl Iterator<Item = Metric> {
         let alone = |mechanism| Test { mechanism, beside: BesideSet::default() };
         Mechanism::ALL.into_iter().flat_map(move |mechanism| {
@@ -104,24 +104,24 @@ pub struct Trigger {
     pub function: message::Symbol,
     /// None under KVM: the plugin needs TCG.
     pub cost: Option<TriggerCost>,
-    /// Triggers per timed round. Guest nanoseconds of each round, with the program attached and
-    /// without.
+    /// Number of triggers in a timed round. Then the guest nanoseconds of each round, with the
+    /// program attached and without it.
     pub timed: u32,
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
 }
 
-/// Counts of the hits without an interrupt.
+/// Counts of hits without an interrupt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerCost {
-    /// As of [`LbrWaste`].
+    /// The same counts as in [`super::lbr_waste::LbrWaste`].
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,
-    /// SHA-256 over the records of all parts in symbolic form, with their instructions.
+    /// SHA-256 of the records of all parts, in symbolic form and with their instructions.
     pub digest: String,
-    /// In the order in which they run.
+    /// In execution order.
     pub parts: Vec<TriggerPart>,
 }
 
@@ -146,9 +146,9 @@ impl TriggerCost {
 pub struct TriggerPart {
     pub point: Point,
     pub instructions: u32,
-    /// Taken branches, without the function's own `ret`, with which an exit part begins.
+    /// Taken branches. The function's own `ret`, with which an exit part begins, is not counted.
     pub branches: u32,
-    /// Oldest first: the first leaves the function, the last returns to it or to its caller.
+    /// Oldest first. The first record leaves the function; the last returns to it or to its caller.
     pub records: Vec<TriggerRecord>,
 }
 
@@ -158,7 +158,7 @@ pub struct TriggerRecord {
     pub from: Place,
     pub to: Place,
     pub kind: trace::Kind,
-    /// Executed since the record before, with this branch; 0 for a part's first record, which the
-    /// function itself executes.
+    /// Instructions since the record before, this branch included. 0 for a part's first record,
+    /// which the function itself executes.
     pub instructions: u32,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several runs as one: the shards of a CI pipeline, or runs of one suite on different kernels.
+//! Joins several runs into one: shards of a CI pipeline, or runs of one suite on different kernels.
 
 use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run, Test};
 use std::collections::HashSet;
 
-/// Why two runs are not parts of one.
+/// The reason why two runs cannot be joined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{first} and {second} do not go together: {why}")]
 pub struct Apart {
@@ -13,17 +13,18 @@ pub struct Apart {
     why: String,
 }
 
-/// All as one; the first says where and since when. A cell that a shard says is measured, and that
-/// none has, is an error. None of no runs. What a rest measured again is to be [`superseded`] in
-/// the others.
+/// Joins runs into one; returns none for no runs. The first run gives the id, the host and the
+/// command. `expected` is the number of runs that there should be. A cell that a shard plans and
+/// that no run has becomes an error. First remove cells that a rest measured again: see
+/// [`superseded`].
 pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
-    // Of one that was put together itself, what it lacks is lacking still.
+    // A joined run may lack some of its own parts: add them.
     let lacks = |run: &Run| {
         run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()))
     };
     let expected = expected + runs.iter().map(lacks).sum::<usize>();
     let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
-    // Of these nobody knows what they lack.
+    // Nobody knows which cells such an interrupted run lacks.
     let unknown = runs.iter().any(|run| run.interrupted && run.missing.is_empty());
     let last = runs.iter().filter_map(|run| run.finished.clone()).max();
     let mut runs = runs.into_iter();
@@ -39,30 +40,30 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
         plan(&mut planned, &mut run);
         add(&mut all, run);
     }
-    // One that a run did not come to may be another's.
+    // Another run may have a cell that this one misses.
     let mut seen: HashSet<String> = all.cells.iter().map(|cell| cell.id.name()).collect();
     all.missing.retain(|id| seen.insert(id.name()));
     if !unknown && all.missing.is_empty() && last.is_some() {
-        // What one did not come to, others have.
+        // The other runs have all missing cells.
         (all.interrupted, all.finished) = (false, last);
     }
     let lost: Vec<Cell> =
         planned.iter().filter(|id| !seen.contains(&id.name())).map(missing).collect();
     all.cells.extend(lost);
-    // As one run would have them; builds, which no plan has, come first.
+    // Sort as a single run would. Builds, which are in no plan, come first.
     all.cells.sort_by_key(|cell| planned.iter().position(|id| *id == cell.id));
     all.joined = Some(joined);
     Ok(Some(all))
 }
 
-/// Takes from interrupted runs the cells that their rest, or the rest of that, measured again: of
-/// kernels that are compared all are measured in one run, also where one of them had ended.
+/// Removes from interrupted runs the cells that their rest, or the rest of that rest, measured
+/// again. Compared kernels are measured in one run, so a rest may repeat cells that had ended.
 pub fn superseded(runs: &mut [Run]) {
     let again: Vec<Vec<CellId>> =
         runs.iter().map(|run| run.cells.iter().map(|cell| cell.id.clone()).collect()).collect();
     for (rest, again) in again.iter().enumerate() {
         let mut place = rest;
-        // No further than there are runs: who edits them may have them go round.
+        // Limit the steps: edited files may form a cycle.
         for _step in 0..runs.len() {
             let of = runs[place].rest_of.clone();
             let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else {
@@ -78,12 +79,12 @@ pub fn superseded(runs: &mut [Run]) {
     }
 }
 
-/// The run, and those that it was put together from.
+/// The run's id, and the ids of the runs that it was joined from.
 fn parts_of(run: &Run) -> impl Iterator<Item = &String> {
     [&run.id].into_iter().chain(run.joined.iter().flat_map(|joined| &joined.runs))
 }
 
-/// Adds what a run knows of all parts.
+/// Adds the planned cells of all parts, if the run is a shard.
 fn plan(planned: &mut Vec<CellId>, run: &mut Run) {
     let cells = run.shard.take().map_or_else(Vec::new, |shard| shard.cells);
     for id in cells {
@@ -93,18 +94,18 @@ fn plan(planned: &mut Vec<CellId>, run: &mut Run) {
     }
 }
 
-/// What keeps two runs apart, if something does.
+/// The reason why two runs cannot be joined, if there is one.
 fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
-    // Twice the same would count for one that is missing.
+    // A run given twice would hide a missing one.
     if let Some(id) = parts_of(run).find(|id| parts.contains(id)) {
         return Some(format!("the run {id} is in both"));
     }
     if let Some(why) = unlike(all, run) {
         return Some(why);
     }
-    // What is exact is the same each time, and so is a skip, and a kernel that was built. Each
-    // shard finds out by itself that a kernel does not boot; an address or a second in what it says
-    // is another each time.
+    // Both runs may have a cell if it ended the same: exact numbers, skips and builds repeat. Each
+    // shard finds out by itself that a kernel does not boot. Ignore that message: its addresses and
+    // times vary.
     let is_dead =
         |cell: &Cell| cell.id.test == Test::Boot && matches!(cell.outcome, Outcome::Error { .. });
     let same = |a: &Cell, b: &Cell| {
@@ -118,7 +119,7 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
     ))
 }
 
-/// What two runs differ in that no cell names, if in something.
+/// A difference between two runs outside of their cells, if there is one.
 pub fn unlike(all: &Run, run: &Run) -> Option<String> {
     if run.suite.sha256 != all.suite.sha256 {
         return Some("they are of different suites".to_owned());
@@ -183,9 +184,9 @@ fn add(all: &mut Run, run: Run) {
     }
     all.interrupted |= interrupted;
     all.missing.extend(missing);
-    // RFC 3339 in UTC: the order of the texts is that of the times.
+    // RFC 3339 times in UTC sort as text.
     all.started = started.min(std::mem::take(&mut all.started));
-    // One that was killed never finished, and so neither did the whole.
+    // A killed run has no end, so the joined run has none either.
     all.finished = all.finished.take().zip(finished).map(|(a, b)| a.max(b));
 }
 
@@ -203,7 +204,7 @@ mod tests {
         serde_json::from_str(include_str!("../../../testdata/two-architectures.json")).unwrap()
     }
 
-    /// Every `of`-th cell of the recorded run, as a shard would leave it.
+    /// Every `of`-th cell of the recorded run, as in a shard's result.
     fn shard(number: usize, of: usize) -> Run {
         let mut run = whole();
         run.id = format!("shard-{number}");
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn all_shards_in_any_order_are_the_whole_run() {
+    fn joins_shards_in_any_order() {
         let all = join(vec![shard(2, 3), shard(0, 3), shard(1, 3)], 3).unwrap().unwrap();
         let whole = whole();
         assert_eq!(all.cells, whole.cells);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_has_each_note_of_a_part_once() {
+    fn keeps_each_note_once() {
         let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
         first.notes = vec!["a".to_owned(), "b".to_owned()];
         second.notes = vec!["b".to_owned(), "c".to_owned()];
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_shard_reported_is_an_error() {
+    fn turns_unreported_cells_into_errors() {
         let whole = whole();
         let all = join(vec![shard(0, 3), shard(2, 3)], 3).unwrap().unwrap();
         assert_eq!(all.cells.len(), whole.cells.len());
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_part_lacks_the_whole_lacks() {
+    fn counts_runs_that_a_joined_part_lacks() {
         let all = join(vec![shard(0, 3), shard(1, 3)], 3).unwrap().unwrap();
         let again = join(vec![all], 1).unwrap().unwrap();
         let joined = again.joined.unwrap();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_did_not_end_is_not_made_whole() {
+    fn stays_interrupted_if_a_part_did_not_end() {
         let [mut first, second] = [shard(0, 2), shard(1, 2)];
         first.finished = None;
         first.interrupted = true;
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_run_did_not_come_to_another_may_have() {
+    fn takes_missing_cells_from_another_run() {
         let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
         (first.shard, second.shard) = (None, None);
         first.interrupted = true;
@@ -298,9 +299,9 @@ mod tests {
         assert!(all.missing.is_empty() && !all.interrupted && all.finished.is_some());
     }
 
-    /// It did report: what it lacks is no error of a shard that was lost.
+    /// The shard did report, so its cells are missing and not errors.
     #[test]
-    fn what_an_interrupted_shard_lacks_is_missing() {
+    fn lists_cells_of_an_interrupted_shard_as_missing() {
         let [first, mut second] = [shard(0, 2), shard(1, 2)];
         let lost = second.cells.remove(0).id;
         (second.interrupted, second.missing) = (true, vec![lost.clone()]);
@@ -308,15 +309,15 @@ mod tests {
         assert_eq!((all.missing, all.cells.len()), (vec![lost], whole().cells.len() - 1));
     }
 
-    /// Else it would count for one that is missing.
+    /// A run given twice would hide a missing one.
     #[test]
-    fn a_run_that_is_there_twice_is_refused() {
+    fn rejects_a_run_given_twice() {
         let error = join(vec![shard(0, 2), shard(1, 2), shard(0, 2)], 3).unwrap_err().to_string();
         assert!(
             error.contains("shard-0 and shard-0 do not go together: the run shard-0 is in both"),
             "{error}"
         );
-        // Also as a part of another.
+        // Also reject a run that is part of another one.
         let both = Run {
             id: "both".to_owned(),
             ..join(vec![shard(0, 2), shard(1, 2)], 2).unwrap().unwrap()
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_told() {
+    fn rejects_runs_that_do_not_match() {
         type Case = (&'static str, fn(&mut Run));
         let cases: [Case; 4] = [
             ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
@@ -356,9 +357,9 @@ mod tests {
         }
     }
 
-    /// Each says it with an address of its own.
+    /// Each shard's message has another address.
     #[test]
-    fn shards_of_a_kernel_that_does_not_boot_are_joined() {
+    fn joins_shards_of_a_kernel_that_does_not_boot() {
         let mut shards = [shard(0, 2), shard(1, 2)];
         let id = CellId { test: Test::Boot, ..shards[0].cells[0].id.clone() };
         for (shard, address) in shards.iter_mut().zip(["ffff1", "ffff2"]) {
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rest_of_a_rest_measured_is_taken_from_it() {
+    fn removes_cells_that_the_rest_of_a_rest_measured() {
         let all = whole();
         let again = all.cells[1].id.clone();
         let part = |id: &str, of: Option<&str>| {
@@ -384,13 +385,13 @@ mod tests {
         };
         let mut runs =
             [part("first", None), part("second", Some("first")), part("third", Some("second"))];
-        // Interrupted before it came to it.
+        // The second run was interrupted before this cell.
         runs[1].cells.clear();
         superseded(&mut runs);
         let has = |run: &Run| run.cells.iter().any(|cell| cell.id == again);
         assert_eq!(runs.each_ref().map(has), [false, false, true]);
         assert_eq!(runs[0].cells.len(), all.cells.len() - 1);
-        // Edited ones that are each the rest of the other end as well.
+        // Edited runs may each be the rest of the other.
         superseded(&mut [part("a", Some("b")), part("b", Some("a"))]);
     }
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Older schemas of `run.json` and `cell.json`, brought to the present one in memory. Pure.
+//! Converts older schemas of `run.json` and `cell.json` to the present one, in memory.
 //!
-//! A step renames and moves what was recorded. It never makes up what was not: that stays absent,
-//! and the type says so (`Option`, an empty list). `docs/run-json.md` has the rule for a new
-//! schema.
+//! A step renames and moves recorded data. It never invents data: a value that was not recorded
+//! stays absent, and the type allows that (`Option`, an empty list). `docs/run-json.md` says how to
+//! add a schema.
 
 use super::SCHEMA;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-/// The first schema that there was.
+/// The oldest schema.
 pub const OLDEST: u32 = 1;
 
 type Object = Map<String, Value>;
 
-/// From one schema to the next.
+/// Converts one schema to the next.
 struct Step {
     run: fn(&mut Object),
     cell: fn(&mut Object),
@@ -28,17 +28,17 @@ const STEPS: [Step; (SCHEMA - OLDEST) as usize] = [
     Step { run: by_architecture, cell: without_unsized_profiles },
 ];
 
-/// The steps from a schema to the present one; none of a schema that there never was.
+/// The steps from a schema to the present one. None for an unknown schema.
 fn steps(from: u64) -> Option<&'static [Step]> {
     STEPS.get(from.checked_sub(OLDEST.into())?.try_into().ok()?..)
 }
 
-/// Whether this program reads a schema.
+/// Returns true if this program can read the schema.
 pub fn reads(schema: u64) -> bool {
     steps(schema).is_some()
 }
 
-/// A run of this schema, as one of the present schema.
+/// Converts a run to the present schema.
 pub fn run(mut run: Value, from: u64) -> Value {
     for step in steps(from).unwrap_or_default() {
         let Some(run) = run.as_object_mut() else { break };
@@ -50,7 +50,7 @@ pub fn run(mut run: Value, from: u64) -> Value {
     run
 }
 
-/// A cell of a run of this schema, as one of the present schema.
+/// Converts a cell to the present schema.
 pub fn cell(mut cell: Value, from: u64) -> Value {
     for step in steps(from).unwrap_or_default() {
         cell.as_object_mut().into_iter().for_each(step.cell);
@@ -60,7 +60,7 @@ pub fn cell(mut cell: Value, from: u64) -> Value {
 
 fn nothing(_: &mut Object) {}
 
-/// 1 to 2. Runs compared nothing before, so no tolerance decided anything: it is the default one.
+/// 1 to 2. Runs compared nothing before, so the default tolerance fits.
 fn with_tolerance(run: &mut Object) {
     run.insert("tolerance".to_owned(), json!({}));
 }
@@ -73,7 +73,7 @@ fn with_boots(cell: &mut Object) {
     }
 }
 
-/// 2 to 3. The names of the functions were in the file, and not beside it.
+/// 2 to 3. The function names were in the file itself, not beside it.
 fn with_digest_of_functions(cell: &mut Object) {
     let Some(attach) = attach(cell) else { return };
     let boots = attach.get_mut("boots").and_then(Value::as_array_mut).into_iter().flatten();
@@ -88,8 +88,8 @@ fn with_digest_of_functions(cell: &mut Object) {
             boot.insert("functions".to_owned(), count.into());
             boot.insert("list_sha256".to_owned(), digest.into());
         }
-        // The last files of schema 2 have another memory: what less was available, not what was
-        // allocated more.
+        // Late files of schema 2 define `memory_kib` differently: the drop in available memory, not
+        // the growth in allocated memory.
         let rounds = boot.get_mut("rounds").and_then(Value::as_array_mut).into_iter().flatten();
         rounds.filter_map(Value::as_object_mut).for_each(|round| {
             round.remove("memory_kib");
@@ -99,7 +99,7 @@ fn with_digest_of_functions(cell: &mut Object) {
     attach.insert("unexplained".to_owned(), json!([]));
 }
 
-/// 3 to 4. There was one architecture, and what measured was told in three places.
+/// 3 to 4. There was one architecture, and three places described the machine.
 fn by_architecture(run: &mut Object) {
     let kernels = run.get("kernels").and_then(Value::as_array).into_iter().flatten();
     let arches: BTreeSet<String> =
@@ -117,7 +117,7 @@ fn by_architecture(run: &mut Object) {
             machine.extend(qemu.map(|qemu| ("qemu".to_owned(), qemu)));
             arches.iter().map(|arch| with_arch(machine.clone(), arch)).collect()
         }
-        // Schema 1: no report has another place for it.
+        // Schema 1 has no machine. Reports show QEMU's version nowhere else.
         _ => {
             if let Some(qemu) = qemu.as_ref().and_then(Value::as_str) {
                 run.insert("notes".to_owned(), json!([format!("{NO_MACHINE}: {qemu}")]));
@@ -137,7 +137,7 @@ fn by_architecture(run: &mut Object) {
 
 const NO_MACHINE: &str = "This file has schema 1, which records of the guests' machine only QEMU";
 
-/// 3 to 4. The first files of schema 3 do not say of how many functions a profile is, and so it
+/// 3 to 4. Early files of schema 3 do not say how many functions a profile covers, so the profile
 /// cannot be compared.
 fn without_unsized_profiles(cell: &mut Object) {
     let Some(attach) = attach(cell) else { return };
@@ -154,7 +154,7 @@ fn without_unsized_profiles(cell: &mut Object) {
     }
 }
 
-/// What an attach cell measured.
+/// The measurement of an attach cell.
 fn attach(cell: &mut Object) -> Option<&mut Object> {
     cell.get_mut("measurement")?.get_mut("attach")?.as_object_mut()
 }

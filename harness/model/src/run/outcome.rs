@@ -9,7 +9,7 @@ use strum::{Display, IntoStaticStr};
 #[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     Pass,
-    /// Measured, and worse than its budget or base.
+    /// Measured, and worse than its budget or its base.
     Fail {
         reasons: Vec<String>,
     },
@@ -18,13 +18,13 @@ pub enum Outcome {
         kind: ErrorKind,
         message: String,
     },
-    /// This kernel or host cannot.
+    /// This kernel or this host does not support it.
     Skip {
         reason: String,
     },
 }
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Display, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -36,13 +36,13 @@ pub enum ErrorKind {
     #[strum(serialize = "hung task")]
     HungTask,
     Lockup,
-    /// The kernel found a bug of its own while it measured, and went on.
+    /// The kernel warned about a bug of its own while it measured, and went on.
     Warning,
-    /// The guest's agent stopped beating.
+    /// The guest's agent stopped sending heartbeats.
     Silence,
     /// The kernel could not be built.
     Build,
-    /// The agent was never heard of.
+    /// The agent never sent a message.
     #[strum(serialize = "boot time-out")]
     BootTimeout,
     /// The measurement took longer than its deadline.
@@ -54,18 +54,18 @@ pub enum ErrorKind {
     /// QEMU could not be started, or refused its command line or plugin.
     #[strum(serialize = "QEMU start")]
     QemuStart,
-    /// The guest sent what is no message.
+    /// The guest sent an invalid message.
     Protocol,
-    /// The guest's agent said that it failed, or gave up.
+    /// The guest's agent reported a failure, or gave up.
     Guest,
-    /// The trace does not hold what it must.
+    /// The trace lacks required records.
     Trace,
-    /// The harness itself: a file, a child, the disk.
+    /// The harness itself failed: a file, a child process, the disk.
     Harness,
 }
 
 impl ErrorKind {
-    /// Said by the guest's kernel on its console.
+    /// True if the guest's kernel reported it on its console.
     pub fn is_kernel_death(self) -> bool {
         use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall, Warning};
         matches!(self, Panic | Oops | RcuStall | HungTask | Lockup | Warning)
@@ -81,7 +81,7 @@ impl Outcome {
         self.into()
     }
 
-    /// Why it did not pass, in as many lines as there are.
+    /// The reason why it did not pass, which may have several lines.
     pub fn reason(&self) -> Option<String> {
         match self {
             Outcome::Pass => None,

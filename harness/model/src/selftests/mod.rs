@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel tree's own tests: what their programs print, and which of them are not to run. Pure.
-//! How they are built is `kernel::compile::selftests`; how they are run, `suite::selftests`.
+//! The kernel tree's own tests: the names and the ends of tests. `kernel::compile::selftests`
+//! builds them, `suite::selftests` runs them.
 
 mod name;
 mod ran;
@@ -10,20 +10,20 @@ use std::collections::BTreeSet;
 pub use name::{Name, NotAName, Program};
 pub use ran::{End, LeftOut, Subtest, TreeTest};
 
-/// What of them a run takes.
+/// The tests that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub bench: bool,
-    /// Of `test_progs`.
+    /// Tests of `test_progs`.
     pub tests: BTreeSet<Name>,
-    /// Files in `prog_tests/` of which every test is wanted: what a series adds or changes.
+    /// Files in `prog_tests/` that a series adds or changes. Every test in them is wanted.
     pub files: BTreeSet<String>,
-    /// Of other folders of `tools/testing/selftests`.
+    /// Programs of other folders of `tools/testing/selftests`.
     pub programs: BTreeSet<Program>,
 }
 
 impl Wanted {
-    /// Whether BPF programs are compiled for it.
+    /// Returns true if BPF programs must be compiled.
     pub fn bpf(&self) -> bool {
         self.bench || self.test_progs()
     }
@@ -33,22 +33,22 @@ impl Wanted {
     }
 }
 
-/// Of `test_progs`, the test of branch records. Without them it skips itself.
+/// The test of `test_progs` that reads branch records. It skips itself if there are none.
 pub const SNAPSHOT_TEST: &str = "get_branch_snapshot";
 
 const ABSENT: &str = "this kernel's tree has no ";
 
-/// Why a kernel skips a test that its tree has not.
+/// The reason to skip a test that the kernel's tree lacks.
 pub fn absent(what: &str, name: impl std::fmt::Display) -> String {
     format!("{ABSENT}{what} `{name}`")
 }
 
-/// Whether that is why it was skipped: a run has no other word on it.
+/// Returns true if this is the reason. A run records only the reason's text.
 pub fn is_absent(reason: &str) -> bool {
     reason.starts_with(ABSENT)
 }
 
-/// Where the kernel's tree has all of them.
+/// Folder of all selftests in the kernel tree.
 pub const ROOT: &str = "tools/testing/selftests";
-/// And those of BPF.
+/// Folder of the BPF selftests.
 pub const FOLDER: &str = "tools/testing/selftests/bpf";

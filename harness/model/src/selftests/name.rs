@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names of benchmarks and tests, as the tree gives them.
+//! Names of benchmarks and tests, as in the kernel tree.
 
 use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// `trig-kprobe-multi`, `fentry_test`: letters, digits, `_` and `-`, so that it can be a file's
-/// name, a word of a command line and a part of a metric's name.
+/// `trig-kprobe-multi`, `fentry_test`. A name has only letters, digits, `_` and `-`, so it can be a
+/// file name, a word of a command line and a part of a metric's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(ArrayString<48>);
@@ -64,8 +64,8 @@ impl fmt::Debug for Name {
     }
 }
 
-/// `perf_events/remove_on_exec`: a program of a folder of `tools/testing/selftests`, which may lie
-/// deeper.
+/// `perf_events/remove_on_exec`: a program in a folder of `tools/testing/selftests`. The folder may
+/// be nested.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Program(ArrayString<60>);
@@ -95,7 +95,7 @@ impl FromStr for Program {
     type Err = NotAProgram;
 
     fn from_str(text: &str) -> Result<Program, NotAProgram> {
-        // Those of BPF have a Makefile, and groups of a suite, of their own.
+        // The BPF selftests have their own Makefile and their own groups in a suite.
         let known = text.contains('/') && text.split('/').all(|part| part.parse::<Name>().is_ok());
         match ArrayString::from(text) {
             Ok(program) if known && !text.starts_with("bpf/") => Ok(Program(program)),
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_leave_a_folder_or_split_a_command_line_is_no_name() {
+    fn rejects_names_that_leave_a_folder_or_split_a_command_line() {
         for good in ["fentry_test", "trig-kprobe-multi", "d_path", "8021q"] {
             assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
         }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_named_with_its_folder() {
+    fn parses_programs_with_their_folder() {
         for (text, folder, name) in [
             ("perf_events/remove_on_exec", "perf_events", "remove_on_exec"),
             ("net/af_unix/scm_rights", "net/af_unix", "scm_rights"),

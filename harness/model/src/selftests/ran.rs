@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How one of the tree's own tests ended, whichever way it said so.
+//! The result of one of the tree's own tests.
 
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-/// By its own word, the better first.
+/// The test's own verdict, best first.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr,
 )]
@@ -29,7 +29,7 @@ pub struct Subtest {
     pub end: End,
 }
 
-/// Subtests beyond those that are kept by name.
+/// Number of subtests that are not kept by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
@@ -61,13 +61,13 @@ impl LeftOut {
 #[serde(deny_unknown_fields)]
 pub struct TreeTest {
     pub end: End,
-    /// In the order in which they ran: the first of them.
+    /// The first subtests, in execution order.
     pub subtests: Vec<Subtest>,
-    /// How many others there are.
+    /// Number of the other subtests.
     #[serde(default, skip_serializing_if = "LeftOut::is_none")]
     pub left_out: LeftOut,
-    /// Patterns of subtests that were not run, by a deny list.
+    /// Patterns of subtests that a deny list excluded.
     pub denied: Vec<String>,
-    /// What the test said of its failures.
+    /// The test's messages about its failures.
     pub failures: Vec<String>,
 }

@@ -342,7 +342,7 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
 /// Events that need a PMU.
 const COUNTED: [&str; 4] = ["cycles", "instructions", "branches", "branch-misses"];
 
-/// As in `perf stat`, if the guest has a PMU.
+/// Counters as in `perf stat`, if the guest has a PMU.
 fn counted(cells: &[&Cell]) -> Option<Table> {
     let mut rows = Vec::new();
     let mut estimated = false;
@@ -416,7 +416,7 @@ fn waits(cells: &[&Cell]) -> Option<Table> {
     })
 }
 
-/// Functions of the scheduler, which all waits have in common.
+/// Functions of the scheduler, which all waits share.
 const WAITING: [&str; 14] = [
     "__schedule",
     "schedule",
@@ -565,7 +565,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_named_by_who_has_a_reason() {
+    fn names_a_wait_by_its_function_outside_the_scheduler() {
         let stack =
             |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (names, place) in [

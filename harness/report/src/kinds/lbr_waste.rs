@@ -122,7 +122,7 @@ impl Report for Waste {
         listings
     }
 
-    /// Under the filter `any`.
+    /// Waste with the filter `any`.
     fn by_kernel(&self, groups: &[Group], view: &View) -> Vec<Table> {
         let mut wasted = ByKernel::new(groups);
         let mut models: Vec<&str> = Vec::new();

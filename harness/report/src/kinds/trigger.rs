@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: what a hit of the empty program costs, and what it runs.
+//! `trigger`: the cost of a hit of the empty program, and the branches that it runs.
 
 use super::Report;
 use crate::{
@@ -167,7 +167,7 @@ fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
     (agree < clean).then(|| format!("{name}: only {agree} of {clean} undisturbed hits agree."))
 }
 
-/// Nanoseconds of a hit with the program less those without, round by round.
+/// Nanoseconds of a hit with the program minus those without it, round by round.
 fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
     let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
     Spread::of(
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_taken_in_pairs() {
+    fn subtracts_rounds_in_pairs() {
         let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
         assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
         assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
     }
 
     #[test]
-    fn no_rounds_are_no_numbers() {
+    fn returns_none_without_rounds() {
         for trigger in [trigger(100, &[], &[]), trigger(100, &[0], &[0])] {
             assert_eq!(hits_per_second(&trigger), None);
         }

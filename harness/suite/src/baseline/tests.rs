@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! On the run that is stored, less the guest that was made to fail.
+//! Tests on the stored run, without the guest that was made to fail.
 
 use super::*;
 use tramplab_model::run::{BranchSource, CapturePoint, CellId, Clock, Measurement, Trigger};
@@ -14,7 +14,7 @@ fn run() -> Run {
     run
 }
 
-/// Comments, odd spacing and quoting as people write them; a number that is right, one too high,
+/// Comments, odd spacing and quoting, as people write them. One number is right, one too high and
 /// one too low.
 const SUITE: &str = "\
 # SPDX-License-Identifier: MIT OR Apache-2.0
@@ -46,10 +46,10 @@ fn update(text: &str, run: &Run) -> Result<String, String> {
 }
 
 #[test]
-fn numbers_are_written_anew_and_what_lacks_is_added_and_nothing_else_changes() {
+fn updates_numbers_and_adds_missing_budgets_only() {
     let now = update(SUITE, &run()).unwrap();
     insta::assert_snapshot!(diff(SUITE, &now, Path::new("s.yaml")));
-    // A second time there is nothing to do, and a file without budgets gets them at its end.
+    // A second update changes nothing. A file without budgets gets them at its end.
     assert_eq!(update(&now, &run()).unwrap(), now);
     let (bare, _) = SUITE.split_once("# The old").unwrap();
     let with = update(bare.trim_end(), &run()).unwrap();
@@ -58,7 +58,7 @@ fn numbers_are_written_anew_and_what_lacks_is_added_and_nothing_else_changes() {
         "{with}"
     );
     assert_eq!(diff(&with, &update(&with, &run()).unwrap(), Path::new("s.yaml")), "");
-    // Entries at the margin are a list as well.
+    // Unindented entries are a list as well.
     let margin = format!(
         "{bare}budgets:\n- wasted: {{ fexit: {{ any: 1 }} }}\ntolerance: {{ trigger: 1 }}\n"
     );
@@ -67,14 +67,14 @@ fn numbers_are_written_anew_and_what_lacks_is_added_and_nothing_else_changes() {
     assert!(with.ends_with("\ntolerance: { trigger: 1 }\n"), "{with}");
 }
 
-/// What every metric of every cell is held to: one more of anything fails, and only that cell.
+/// Adds one to every metric of every cell: only the changed cell fails.
 #[test]
-fn after_it_the_run_passes_and_anything_worse_fails() {
+fn passes_the_run_and_fails_anything_worse() {
     let suite: Suite = config::parse(&update(SUITE, &run()).unwrap(), Path::new("s.yaml")).unwrap();
     let judge = |cell: &Cell| {
         let holds = |budget: &&Budget| budget.holds_for(cell.id.arch, &cell.id.kernel);
         let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
-        // As a plan does: of attaching by the host's clock nothing is asked.
+        // As in a plan: do not judge attaching by the host's clock.
         budgets.iter_mut().for_each(|budget| budget.most.retain(|bounded, _| *bounded != wide()));
         budget::judge(cell, &budgets, suite.tolerance)
     };
@@ -98,7 +98,7 @@ fn wide() -> Bounded {
     "attach.fentry.1000.attach.instructions".parse().unwrap()
 }
 
-/// The newest record twice.
+/// Repeats the newest record.
 fn one_more_record(cell: &mut Cell) -> bool {
     let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { return false };
     let twice = |point: &mut CapturePoint| point.records.insert(0, point.records[0].clone());
@@ -121,7 +121,7 @@ fn two_per_cent_more(cell: &mut Cell) -> bool {
 }
 
 #[test]
-fn a_run_that_is_no_baseline_is_refused_with_the_reason() {
+fn rejects_runs_that_are_no_baseline() {
     type Change = fn(&mut Run);
     let table: [(&str, Change, &str); 7] = [
         ("interrupted", |run| run.interrupted = true, "was interrupted"),
@@ -162,7 +162,7 @@ fn a_run_that_is_no_baseline_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_anew_says_where() {
+fn names_the_line_that_cannot_be_rewritten() {
     let (head, _) = SUITE.split_once("budgets:").unwrap();
     for (budgets, words) in [
         ("budgets: []\n", "s.yaml:9: expected the budgets as a list"),
@@ -185,9 +185,9 @@ fn a_file_that_cannot_be_written_anew_says_where() {
     }
 }
 
-/// On arm64 a hit counted by the host's clock may have another instruction at the next boot.
+/// On arm64 a hit without the exact clock may have other instructions at the next boot.
 #[test]
-fn what_does_not_repeat_is_no_budget() {
+fn sets_no_budget_for_numbers_that_do_not_repeat() {
     let mut run = run();
     for cell in &mut run.cells {
         cell.id.arch = Arch::Arm64;
@@ -211,7 +211,7 @@ fn what_does_not_repeat_is_no_budget() {
 }
 
 #[test]
-fn the_cpus_own_records_become_no_budgets() {
+fn sets_no_budget_for_hardware_records() {
     let mut run = run();
     let is_waste = |cell: &Cell| matches!(cell.measurement, Some(Measurement::LbrWaste(_)));
     run.cells.retain(is_waste);

@@ -28,12 +28,12 @@ use tramplab_protocol::{
 };
 use tramplab_vm::brief;
 
-/// Functions and waits that a summary keeps; the whole profile is in its file.
+/// Number of functions and waits in a summary. The whole profile is in its file.
 const COSTS: usize = 40;
 const WAITS: usize = 20;
-/// The functions that were attached to, a name per line, in the guest's folder.
+/// Name of the file in the guest's folder that lists the attached functions, one per line.
 const LIST: &str = "functions.txt";
-/// Each single link waits for an RCU tasks grace period when it is detached: a thousand take
+/// Each single link waits for an RCU tasks grace period when it is detached: a thousand links take
 /// minutes.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
@@ -44,13 +44,13 @@ pub struct Group {
     #[serde(deserialize_with = "filled")]
     pub functions: Vec<Functions>,
     pub rounds: NonZeroU32,
-    /// Guests, one after the other, each with all rounds. Those of base and head alternate.
+    /// Number of guests, each with all rounds. Guests of base and head alternate.
     pub boots: Option<NonZeroU32>,
-    /// Chooses the functions.
+    /// Seed that chooses the functions.
     #[serde(default)]
     pub seed: u64,
-    /// Guest time for each of loading, attaching and detaching, where each function has its own
-    /// link.
+    /// Limit in seconds of guest time for each of loading, attaching and detaching, if each
+    /// function has its own link.
     pub seconds: Option<NonZeroU32>,
     #[serde(default)]
     pub clock: Clocks,
@@ -59,7 +59,7 @@ pub struct Group {
     pub explain: BTreeSet<Explain>,
 }
 
-/// Rounds of each timed guest, where a bisection asks for one number.
+/// Rounds of each timed guest, if a bisection asks for one number.
 const ROUNDS: NonZeroU32 = nonzero(3);
 
 impl Group {
@@ -154,8 +154,8 @@ impl Kind for Work {
         Test::Attach(self.test)
     }
 
-    /// Guests restored from one snapshot share their random addresses; several boots are to differ
-    /// in them.
+    /// Guests restored from one snapshot share their random addresses. Several boots should have
+    /// different addresses.
     fn may_restore(&self) -> bool {
         self.boots == 1
     }
@@ -247,9 +247,9 @@ impl Work {
     /// A guest with this clock profiles a round in this way.
     fn explains(&self, how: Explain, clock: Clock) -> bool {
         match how {
-            // Under the exact clock, if there is one, interrupts come at the same places too.
+            // Prefer the exact clock: there interrupts come at the same places, too.
             Explain::Exact => self.clock.exact() == (clock == Clock::Exact),
-            // Under the free clock, if there is one: as any user of perf samples.
+            // Prefer the free clock: it is the clock of all users of perf.
             Explain::Sampled => self.clock.free() == (clock == Clock::Free),
         }
     }
@@ -423,7 +423,7 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     let symbols = made.booted.resolve(count::addresses(&counts))?;
     let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
     let file = made.save(&profile, How::Exact)?;
-    // The profile has all of it. An error only leaves the file.
+    // The profile has all counts. If this fails, the file just stays.
     let _ = fs::remove_file(&path);
     Ok(made.summary(Explain::Exact, reply, &profile, file))
 }
@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_emulated_cpu_has_no_cycles() {
+    fn drops_pmu_counters_under_tcg() {
         let counter = |event: &str| Counter { event: event.to_owned(), count: 1, estimated: false };
         let all = ["cycles", "task-clock", "context-switches"].map(counter);
         let names =

@@ -28,7 +28,7 @@ const SETUP: u32 = 120;
 pub struct Group {
     #[serde(deserialize_with = "filled")]
     pub triggers: Vec<Name>,
-    /// Measured in each guest, after the warm-up.
+    /// Measured seconds in each guest, after the warm-up.
     #[serde(default = "default_seconds")]
     pub seconds: NonZeroU32,
     /// Threads that trigger.
@@ -37,7 +37,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// One second: a bisection only asks how it ends.
+    /// Measures one second: a bisection only asks how the benchmark ends.
     pub fn only(test: bench::Test) -> Group {
         Group { triggers: vec![test.benchmark], seconds: one(), producers: one() }
     }
@@ -77,7 +77,7 @@ pub struct Work {
     pub test: bench::Test,
     pub seconds: u32,
     pub producers: u32,
-    /// Guests, one after the other.
+    /// Number of guests.
     pub boots: u32,
 }
 

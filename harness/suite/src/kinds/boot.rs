@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `boot`: the kernel boots to an agent that says what it runs on.
+//! `boot`: boots the kernel until the agent reports the guest's facts.
 
 use super::Kind;
 use crate::guest::{Booted, Stop};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `fault`: a guest made to fail on purpose.
+//! `fault`: makes a guest fail on purpose.
 
 use super::Kind;
 use crate::{

@@ -158,7 +158,7 @@ fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
     }
 }
 
-/// Counts by row and filter, where a record touches the function.
+/// Wasted records by row and filter, if a record touches the function.
 pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
     let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
     let rows = measured
@@ -173,7 +173,7 @@ pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
     .collect()
 }
 
-/// None where the cell does not measure the row; `Some(None)` where no record touches the function.
+/// None if the cell does not measure the row. `Some(None)` if no record touches the function.
 pub fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
     let measured = virtual_waste(cell)?;
     let is_it = |mechanism, point| Row { mechanism, point } == row;

@@ -48,13 +48,13 @@ pub trait Group {
     /// as statistics need.
     fn work(&self, compared: bool) -> Vec<Work>;
 
-    /// Adds the tree's own tests that it runs; false if it runs none. A series brings `files` in
-    /// `prog_tests/`.
+    /// Adds the tree's own tests that the group runs. Returns false if it runs none. A series
+    /// brings `files` in `prog_tests/`.
     fn add_selftests(&self, _wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
         false
     }
 
-    /// Why it cannot be measured anywhere.
+    /// The reason why it cannot be measured anywhere.
     fn misfit(&self) -> Option<String> {
         None
     }
@@ -114,19 +114,19 @@ pub enum Work {
 pub trait Kind {
     fn test(&self) -> Test;
 
-    /// The host's clock is read, so nothing else may run at the same time.
+    /// True if it reads the host's clock: nothing else may run at the same time.
     fn is_timed(&self) -> bool;
 
     /// Measures in a guest that has booted.
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop>;
 
-    /// Its guests may be restored from a snapshot. All guests of one snapshot have the same random
-    /// addresses, and a root without the tree's tests.
+    /// True if its guests may be restored from a snapshot. All guests of one snapshot have the same
+    /// random addresses, and a root without the tree's tests.
     fn may_restore(&self) -> bool {
         false
     }
 
-    /// Keeps the numbers that repeat at every boot; false if there are none.
+    /// Keeps only the numbers that repeat at every boot. Returns false if there are none.
     fn reduce_to_exact(&mut self) -> bool {
         false
     }
@@ -136,17 +136,17 @@ pub trait Kind {
         vec![Clock::Free]
     }
 
-    /// Why it needs TCG: for the plugin's counts, or for the exact clock.
+    /// The reason why it needs TCG: the plugin's counts, or the exact clock.
     fn only_tcg(&self) -> Option<&'static str> {
         None
     }
 
-    /// Why it cannot run in a guest with so many CPUs.
+    /// The reason why it cannot run in a guest with so many CPUs.
     fn too_many_cpus(&self, _cpus: u32) -> Option<String> {
         None
     }
 
-    /// Why it cannot run in a guest that virtme-ng starts.
+    /// The reason why it cannot run in a guest that virtme-ng starts.
     fn no_virtme(&self) -> Option<&'static str> {
         None
     }
@@ -156,23 +156,23 @@ pub trait Kind {
         Vec::new()
     }
 
-    /// Programs in its guest ask for branch records.
+    /// True if programs in its guest ask for branch records.
     fn asks_for_records(&self) -> bool {
         false
     }
 
-    /// It measures this metric of its test under an accelerator.
+    /// True if it measures this metric of its test under the accelerator.
     fn measures(&self, _metric: &Metric, _accel: Accel) -> bool {
         true
     }
 
-    /// The tree has the test. Other tests than the tree's are in any.
+    /// True if the tree has the test. Tests that are not the tree's own always return true.
     fn is_in(&self, _tree: &Selftests) -> bool {
         true
     }
 
-    /// Why a tree's own test is not run on the tree's kernel. If it is, takes over which subtests
-    /// the tree denies.
+    /// The reason why a tree's own test is not run on the tree's kernel. If it is run, takes over
+    /// the subtests that the tree denies.
     fn refuse(&mut self, _tree: &Selftests) -> Option<String> {
         None
     }
@@ -215,7 +215,7 @@ impl Work {
     }
 }
 
-/// Why a cell fails by its kind's own rules. Bounds of metrics are judged by `budget`.
+/// The reasons why a cell fails by the rules of its kind. `budget` judges bounds of metrics.
 pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
     match &cell.id.test {
         Test::LbrWaste(_) => lbr_waste::over_budget(cell, budgets),
@@ -230,17 +230,17 @@ pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
     }
 }
 
-/// Most seconds that one of the tree's own tests may take. nextest ends a cell later than that,
+/// Most seconds that one of the tree's own tests may take. Nextest kills a cell later than that,
 /// boot included (`.config/nextest.toml`).
 const LONGEST: u32 = 3000;
 
-/// Why a test may not take so many seconds.
+/// The reason why a test may not take so many seconds.
 fn too_long(seconds: u32) -> Option<String> {
     (seconds > LONGEST)
         .then(|| format!("`seconds: {seconds}` is more than a cell may take: {LONGEST} at most"))
 }
 
-/// Boots of timed cells that are compared, if the suite does not say.
+/// Boots of a compared timed cell, if the suite does not say.
 pub(crate) const COMPARED_BOOTS: u32 = 6;
-/// Fewer boots are not judged, which would look like a pass.
+/// Fewer boots are not judged, and that would look like a pass.
 const FEWEST_BOOTS: u32 = 4;

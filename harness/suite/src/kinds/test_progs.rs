@@ -25,10 +25,11 @@ use tramplab_protocol::trace;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// May be empty if a series brings its own.
+    /// May be empty if a series brings its own tests.
     #[serde(default)]
     pub tests: Vec<Name>,
-    /// Not run, as the tests on the tree's own lists: `test`, `test/subtest`, `*` for anything.
+    /// Tests that are not run, in addition to the tree's own deny lists: `test`, `test/subtest`,
+    /// `*` for any text.
     #[serde(default)]
     pub deny: Vec<String>,
     /// Limit of each test.
@@ -71,8 +72,8 @@ impl super::Group for Group {
     }
 }
 
-/// Adds more tests, if the suite has any. The deny lists of all groups apply to them. Their limit
-/// is that of a group without tests, else the longest.
+/// Adds tests, if the suite has any of `test_progs`. The deny lists of all groups apply to them.
+/// Their time limit is that of a group without tests, or else the longest.
 pub fn add(groups: &mut Vec<TestGroup>, more: &BTreeSet<Name>) {
     let of = |group: &'_ TestGroup| match group {
         TestGroup::TestProgs(group) => Some(group.clone()),
@@ -92,7 +93,7 @@ pub fn add(groups: &mut Vec<TestGroup>, more: &BTreeSet<Name>) {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub test: test_progs::Test,
-    /// Subtests that are not run; once the kernel is known also those that its tree denies.
+    /// Subtests that are not run. Once the kernel is known, includes those that its tree denies.
     pub deny: Vec<String>,
     /// Limit of the test.
     pub seconds: u32,
@@ -144,7 +145,7 @@ impl Work {
         words.extend(deny.iter().flat_map(|pattern| ["-d".to_owned(), pattern.clone()]));
         let said = exec::run(booted, "test_progs", words, deliver, *seconds)?;
         if deliver.is_some() {
-            // Nobody reads the plugin's trace of the whole run. If there is none, the plugin
+            // Nobody reads the plugin's trace of the whole run. If there is no trace, the plugin
             // stopped recording before the test's end.
             fs::remove_file(trace::file_name(booted.folder, 0)).map_err(|error| Stop::Error {
                 kind: ErrorKind::Trace,
@@ -153,7 +154,7 @@ impl Work {
                 ),
             })?;
         }
-        // 0 and 1 are verdicts. Any other code says that it could not run.
+        // 0 and 1 are verdicts. With any other code test_progs could not run.
         let code = said.require_exit("test_progs", |code| code == 0 || code == 1)?;
         let ran = output::read(&said.output, test.as_str(), code)
             .map_err(|error| failed(error.to_string()))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: what a hit of the empty program costs, counted by the plugin and timed.
+//! `trigger`: counts and times the cost of a hit of the empty program.
 
 use super::{Kind, lbr_waste::default_hits};
 use crate::{
@@ -18,8 +18,8 @@ use tramplab_protocol::{
     message::{Command, Response, TriggerRequest},
 };
 
-/// Triggers of a timed round, and rounds, each with the program attached and without. All take a
-/// second under TCG.
+/// Triggers in a timed round, and number of rounds. Each round runs with the program attached and
+/// without it. All rounds together take a second under TCG.
 const TIMED: u32 = 2000;
 const TIMED_ROUNDS: u32 = 7;
 /// Attaching and detaching in each round waits for RCU.
@@ -29,7 +29,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub mechanisms: Mechanisms,
-    /// Attached to the same function as well.
+    /// Other programs or tracers on the same function.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
     /// Triggers recorded per cell.
@@ -41,7 +41,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Counts hits, and does not time them.
+    /// Counts hits without timing them.
     pub fn only(test: trigger::Test) -> Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
@@ -106,9 +106,9 @@ impl Kind for Work {
     }
 
     fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {
-        // arm64's JIT needs more or fewer instructions to load a program's address; the exact clock
-        // keeps addresses the same at every boot. It needs one CPU and QEMU alone. x86-64's JIT
-        // repeats without.
+        // The JIT of arm64 needs more or fewer instructions to load a program's address. The exact
+        // clock keeps addresses the same at every boot. It needs one CPU, and QEMU without
+        // virtme-ng. The JIT of x86-64 repeats without it.
         let exact = !self.throughput && cpus == 1 && backend == Backend::Qemu;
         vec![if exact { Clock::Exact } else { Clock::Free }]
     }
@@ -174,8 +174,8 @@ impl Work {
     }
 }
 
-/// The next run counts the same. Without the exact clock arm64's JIT writes other code at every
-/// boot.
+/// True if the next run counts the same. Without the exact clock the JIT of arm64 generates
+/// different code at every boot.
 pub fn repeats(cell: &Cell, run: &Run) -> bool {
     let one_cpu = run.machine(cell.id.arch).is_some_and(|machine| machine.cpus == 1);
     match &cell.measurement {

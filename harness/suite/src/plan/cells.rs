@@ -14,17 +14,17 @@ pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
-    /// The tests of its tree and a root with them; none if the kernel was not built here.
+    /// The tests of its tree, and a root with them. None if the kernel was not built here.
     pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
-    /// The user named the accelerator: no cell runs under another.
+    /// True if the user named the accelerator: no cell runs under another.
     pub accel_named: bool,
     /// The source of branch records.
     pub branches: Source,
-    /// Why its emulator cannot hand branch records to programs; none if it can.
+    /// The reason why its emulator cannot hand branch records to programs. None if it can.
     pub undeliverable: Option<String>,
     pub backend: Backend,
-    /// The kernel whose budgets hold: for a patched kernel its base; none for a placebo.
+    /// The kernel whose budgets hold. For a patched kernel it is the base. None for a placebo.
     pub budgets_of: Option<&'a str>,
 }
 
@@ -32,7 +32,7 @@ pub struct Guest<'a> {
 /// statistics need.
 pub fn cells(suite: &Suite, kernels: &[Guest], compared: bool) -> Vec<PlannedCell> {
     let on = |guest| suite.work(compared).filter_map(move |work| planned(suite, guest, work));
-    // Two groups may name the same cell: measure it once.
+    // Two groups may name the same cell. Measure it once.
     let mut seen = BTreeSet::new();
     kernels.iter().flat_map(on).filter(|cell| seen.insert(cell.id())).collect()
 }
@@ -82,7 +82,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     Some(cell)
 }
 
-/// The suite's budgets for the kernel, with only the bounds of what the cell measures.
+/// The suite's budgets for the kernel, with bounds only of metrics that the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
     let holds =
         |budget: &&Budget| guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name));
@@ -97,7 +97,7 @@ fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
     budgets
 }
 
-/// Why a test of the tree's own is not run.
+/// The reason why one of the tree's own tests is not run.
 fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
     match &guest.selftests {
         Some((selftests, _)) => work.kind_mut().refuse(selftests),
@@ -108,7 +108,7 @@ fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
     }
 }
 
-/// Why the work cannot run on the kernel, or on its machine.
+/// The reason why the work cannot run on the kernel or on its machine.
 fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> {
     let kind = work.kind();
     if accel == Accel::Kvm
@@ -130,7 +130,7 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
     kind.too_many_cpus(cpus).or_else(lacks).or_else(recordless)
 }
 
-/// Why a cell cannot be run under virtme-ng.
+/// The reason why a cell cannot run under virtme-ng.
 fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     if guest.backend == Backend::Qemu {
         return None;
@@ -147,7 +147,7 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 
-/// One job per cell; if kernels are compared, one per test.
+/// Makes one job per cell, or one per test if kernels are compared.
 pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for cell in cells {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mistakes in a suite, and in its budgets for the kernels of a run.
+//! Finds mistakes in a suite, and in its budgets for the kernels of a run.
 
 use super::PlannedCell;
 use crate::{Suite, kinds::Work};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tramplab_kernel::compile::Selftests;
 use tramplab_model::{kinds::Metric, run::Test};
 
-/// Tests that none of the `trees` of a run's kernels has: their names are wrong.
+/// Tests that none of the `trees` has: their names must be wrong.
 pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
     if trees.is_empty() {
         return Vec::new();
@@ -16,7 +16,7 @@ pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
     suite.work(false).filter(|work| !is_known(work)).map(|work| work.test()).collect()
 }
 
-/// Why a group of the suite cannot be measured on any kernel.
+/// The reason why a group of the suite cannot be measured on any kernel.
 pub fn misfit(suite: &Suite) -> Option<String> {
     suite.tests.iter().find_map(|group| group.group().misfit())
 }
@@ -41,8 +41,8 @@ pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'
         .collect()
 }
 
-/// Budgets of kernels that the run does not have, or of numbers that it does not measure, as under
-/// KVM. [`load`](crate::load) rejects budgets of tests that the suite does not have.
+/// Budgets of kernels that the run does not have, or of numbers that it does not measure, for
+/// instance under KVM. [`load`](crate::load) rejects budgets of tests that the suite lacks.
 pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
     let known = |name: &String| {
         cells.iter().any(|cell| &cell.kernel == name) || suite.kernels.contains(name)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plan of a run: every cell with all that its process needs, as files. Cell processes read
-//! nothing else, so that a cell can be looked at, and run again, afterwards:
+//! The plan of a run, in files: every cell with all data that its process needs. A cell process
+//! reads nothing else, so that a cell can be inspected and run again later.
 //!
 //! ```text
 //! RUN/plan.json     emulators, and the jobs' names in order
-//! RUN/jobs/N.json   the job at that place, counted from 0: its process reads no other
+//! RUN/jobs/N.json   the job at index N, from 0: its process reads no other job
 //! ```
 
 mod cells;
@@ -29,10 +29,10 @@ use tramplab_model::{
 };
 use tramplab_vm::{Snapshots, Virtme};
 
-/// Names the plan's file in a cell process' environment.
+/// Environment variable of a cell process that holds the plan's path.
 pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
 
-/// Jobs are whole, or only their names.
+/// A plan with whole jobs, or only with their names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan<J = Job> {
     pub run_dir: PathBuf,
@@ -53,11 +53,11 @@ pub struct Emulator {
     pub virtme: Option<Virtme>,
 }
 
-/// The cells of one process: one, or those of one test on several kernels that are compared. No
-/// filter and no shard may part them, and timed ones take turns.
+/// The cells of one process: one cell, or the cells of one test on several compared kernels.
+/// Filters and shards must not separate compared cells, and timed ones take turns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The test's name for nextest.
+    /// Nextest's name of the test.
     pub name: String,
     pub cells: Vec<PlannedCell>,
 }
@@ -71,21 +71,21 @@ pub struct PlannedCell {
     pub backend: Backend,
     pub kernel_image: PathBuf,
     pub initrd: PathBuf,
-    /// Guests may be restored from these, and are saved to them.
+    /// Snapshots that guests may be restored from and are saved to.
     #[serde(default)]
     pub snapshots: Option<Snapshots>,
     pub cpus: u32,
     pub memory_mib: u32,
     pub append: Vec<String>,
-    /// Programs are handed the branch records they ask for.
+    /// True if programs get the branch records that they ask for.
     #[serde(default)]
     pub deliver: bool,
-    /// Bounds of other metrics than the cell's are left out.
+    /// Without bounds of metrics that the cell does not measure.
     pub budgets: Vec<Budget>,
     pub tolerance: Tolerance,
-    /// Why the cell is not run, known before anything boots.
+    /// The reason why the cell is not run, if that is known before anything boots.
     pub skip: Option<String>,
-    /// The error of the test's own build: the cell is an error.
+    /// The build error of the cell's own test. It makes the cell an error.
     #[serde(default)]
     pub unbuilt: Option<String>,
 }
@@ -96,17 +96,17 @@ impl PlannedCell {
         CellId { kernel: self.kernel.clone(), arch, accel, test: self.work.test() }
     }
 
-    /// It counts the CPU's own branch records: under KVM there are no others.
+    /// True if it counts the CPU's own branch records. Under KVM there are no others.
     pub fn is_hardware(&self) -> bool {
         matches!(self.work, Work::LbrWaste(_)) && self.accel == Accel::Kvm
     }
 
-    /// It measures this number under its accelerator.
+    /// True if it measures this metric under its accelerator.
     fn measures(&self, metric: &Metric) -> bool {
         metric.test() == self.work.test() && self.work.kind().measures(metric, self.accel)
     }
 
-    /// Another cell of the same name does the same on the same machine.
+    /// True if another cell of the same name does the same on the same machine.
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
             && self.append == other.append
@@ -114,9 +114,9 @@ impl PlannedCell {
                 == (other.deliver, other.backend, other.cpus, other.memory_mib)
     }
 
-    /// Guests that the cell takes, one after the other.
+    /// Number of the cell's guests.
     pub fn boots(&self) -> u32 {
-        // A cell that is not run still takes one turn, in which it ends.
+        // A cell that is not run still needs one turn to end in.
         if self.skip.is_some() || self.unbuilt.is_some() { 1 } else { self.clocks().len() as u32 }
     }
 
@@ -127,7 +127,7 @@ impl PlannedCell {
 }
 
 impl Plan {
-    /// A cell reads the host's clock, so nothing else may run at the same time.
+    /// True if a cell reads the host's clock: nothing else may run at the same time.
     pub fn is_timed(&self) -> bool {
         self.cells().any(|cell| cell.work.kind().is_timed())
     }
@@ -170,11 +170,11 @@ fn job_path(run_dir: &Path, number: usize) -> PathBuf {
 impl Plan<String> {
     pub fn names(path: &Path) -> io::Result<Plan<String>> {
         let plan: Plan<String> = serde_json::from_slice(&fs::read(path)?)?;
-        // The folder may have been moved.
+        // The folder may have been moved since.
         Ok(Plan { run_dir: path.parent().unwrap_or(Path::new("")).to_owned(), ..plan })
     }
 
-    /// The job at this place.
+    /// The job at this index.
     pub fn job(&self, number: usize) -> io::Result<Job> {
         let path = job_path(&self.run_dir, number);
         let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));

@@ -61,7 +61,7 @@ fn names(cells: &[PlannedCell]) -> Vec<String> {
 }
 
 #[test]
-fn a_cell_per_kernel_test_and_size_and_each_once() {
+fn plans_each_cell_once() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fexit, fexit] }\n  \
          - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n",
@@ -76,7 +76,7 @@ fn a_cell_per_kernel_test_and_size_and_each_once() {
 }
 
 #[test]
-fn records_are_delivered_when_asked_and_where_the_emulator_can() {
+fn delivers_records_if_asked_and_supported() {
     const TESTS: &str =
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  - trigger: { mechanisms: [fexit] }\n";
     let images = [image("a", None)];
@@ -91,7 +91,7 @@ fn records_are_delivered_when_asked_and_where_the_emulator_can() {
         let found: Vec<_> = cells.iter().map(|cell| (cell.deliver, cell.skip.as_deref())).collect();
         assert_eq!(found, expected, "{experiments:?} {too_old}");
     }
-    // One of the tree's own tests asks for them, and so needs the plugin and TCG.
+    // One of the tree's own tests asks for records, so it needs the plugin and TCG.
     const OWN: &str = "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: \
                        [get_branch_snapshot, fentry_test] }\n";
     let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
@@ -110,7 +110,7 @@ fn records_are_delivered_when_asked_and_where_the_emulator_can() {
 }
 
 #[test]
-fn a_test_is_not_asked_for_in_two_ways() {
+fn finds_tests_with_two_sets_of_parameters() {
     let attach = |more: &str| {
         let group = format!("  - attach: {{ mechanisms: [fentry], functions: [1], {more} }}\n");
         suite(&format!(
@@ -124,7 +124,7 @@ fn a_test_is_not_asked_for_in_two_ways() {
 }
 
 #[test]
-fn what_cannot_be_attached_beside_is_named() {
+fn names_mechanisms_that_cannot_be_attached_beside() {
     let beside = |name: &str| {
         misfit(&suite(&format!(
             "tests:\n  - trigger: {{ mechanisms: [kprobe.multi, fentry], beside: [{name}] }}\n"
@@ -136,14 +136,14 @@ fn what_cannot_be_attached_beside_is_named() {
             .unwrap()
             .starts_with("tp_btf cannot be attached to what kprobe.multi is measured on")
     );
-    // All mechanisms of a group have the same beside.
+    // The programs beside must fit all mechanisms of a group.
     assert!(
         misfit(&suite("tests:\n  - trigger: { mechanisms: all, beside: [fentry] }\n")).is_some()
     );
 }
 
 #[test]
-fn cells_that_are_compared_share_a_process() {
+fn runs_compared_cells_in_one_process() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  \
          - attach: { mechanisms: [kprobe.multi], functions: [1, 10], rounds: 2 }\n  \
@@ -168,16 +168,15 @@ fn cells_that_are_compared_share_a_process() {
         jobs.iter().map(shape).collect::<Vec<_>>(),
         expected.map(|(name, boots)| (name.to_owned(), boots))
     );
-    // Nothing is compared: each cell is a job of its own name.
+    // Nothing is compared, so each cell is a job of the same name.
     let cells = cells(&suite, &images, Accel::Tcg);
     let alone = super::jobs(cells.clone(), false);
     assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
 }
 
-/// One kernel on two architectures: neither its budgets nor its accelerator nor its jobs are the
-/// other's.
+/// One kernel on two architectures, with separate budgets, accelerators and jobs.
 #[test]
-fn architectures_share_nothing_but_the_suite() {
+fn keeps_architectures_apart() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
          budgets:\n  - { arch: [arm64], wasted: { fexit: { any: 5 } } }\n  \
@@ -203,7 +202,7 @@ fn architectures_share_nothing_but_the_suite() {
 }
 
 #[test]
-fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
+fn skips_unsupported_cells_with_the_reason() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [kprobe.multi, raw_tp] }\n  \
          - attach: { mechanisms: [kprobe.multi], functions: [1], rounds: 1 }\n  \
@@ -219,12 +218,12 @@ fn what_a_kernel_or_host_cannot_is_skipped_with_the_reason() {
     assert_eq!(waste, &fprobe);
     assert!(raw_tp.as_ref().is_some_and(|reason| reason.contains("LBR")));
     assert_eq!((attach, trigger), (&fprobe, &fprobe));
-    // Under KVM there is still the clock.
+    // Under KVM hits can still be timed.
     assert_eq!(*timed, None);
 }
 
 #[test]
-fn waste_runs_where_its_records_come_from() {
+fn runs_waste_under_the_accelerator_of_its_records() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fentry] }\n  - attach: { mechanisms: [fentry], \
          functions: [1], rounds: 1 }\n\
@@ -240,16 +239,16 @@ fn waste_runs_where_its_records_come_from() {
         (waste.accel, waste.is_hardware(), judged, waste.skip)
     };
     let format = serde_json::from_str("5").unwrap();
-    // The plugin's take TCG, whatever the rest runs under.
+    // Virtual records need TCG, whatever accelerator the rest uses.
     assert_eq!(with(Source::Virtual), (Accel::Tcg, false, true, None));
-    // The CPU's are not judged by budgets, which are of virtual ones.
+    // Budgets are of virtual records, so they do not judge hardware records.
     assert_eq!(with(Source::Hardware(format)), (Accel::Kvm, true, false, None));
     let (accel, _, _, skip) = with(Source::None("no LBR".to_owned()));
     assert_eq!((accel, skip.as_deref()), (Accel::Kvm, Some("no LBR")));
 }
 
 #[test]
-fn what_is_attached_beside_is_part_of_the_name_and_of_what_it_takes() {
+fn puts_mechanisms_beside_into_name_and_requirements() {
     let suite = suite(
         "tests:\n  - trigger: { mechanisms: [raw_tp] }\n  \
          - trigger: { mechanisms: [raw_tp], beside: [function_tracer] }\n  \
@@ -278,7 +277,7 @@ fn attach_of(cell: &PlannedCell) -> &attach::Work {
 }
 
 #[test]
-fn the_exact_clock_is_one_guest_more_or_the_only_one() {
+fn adds_one_guest_for_the_exact_clock() {
     use Clock::{Exact, Free};
     let images = [image("a", None), image("a+s", None)];
     for (clock, alone, compared) in [
@@ -305,7 +304,7 @@ fn the_exact_clock_is_one_guest_more_or_the_only_one() {
 }
 
 #[test]
-fn what_a_suite_says_of_attaching_reaches_every_cell() {
+fn passes_attach_parameters_to_every_cell() {
     let suite = suite(
         "tests:\n  - attach: { mechanisms: [fentry, kprobe.multi], functions: [10, all], rounds: \
          3, seed: 7, seconds: 20, clock: exact, explain: [sampled, exact] }\n  \
@@ -324,8 +323,7 @@ fn what_a_suite_says_of_attaching_reaches_every_cell() {
     }
     assert_eq!(shape(&planned[4]), (1, 0, None, Clocks::Free, vec![]));
 
-    // The command line's word counts instead of the suite's, for every group; what it does not say
-    // stays.
+    // The command line overrides the suite for every group. Unset options change nothing.
     let sampled = BTreeSet::from([Explain::Sampled]);
     let told = cells(
         &suite.clone().with(Some(Clocks::Both), Some(&sampled)),
@@ -343,7 +341,7 @@ fn what_a_suite_says_of_attaching_reaches_every_cell() {
 }
 
 #[test]
-fn hits_that_are_only_counted_are_counted_under_the_exact_clock() {
+fn counts_untimed_hits_under_the_exact_clock() {
     for (more, cpus, clock) in [
         (", throughput: false", 1, Clock::Exact),
         (", throughput: false", 2, Clock::Free),
@@ -358,10 +356,10 @@ fn hits_that_are_only_counted_are_counted_under_the_exact_clock() {
 }
 
 #[test]
-fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
+fn requires_tcg_to_count_and_one_cpu_for_the_exact_clock() {
     use Accel::{Kvm, Tcg};
-    // Under TCG, under KVM because it was there, under KVM by name: what the cell runs under, or
-    // why it does not.
+    // Three cases: TCG, KVM by default, KVM by name. Each is the cell's accelerator, or the reason
+    // to skip it.
     const COUNTED: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Tcg), Err("only TCG")];
     const ANYWHERE: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Kvm), Ok(Kvm)];
     const NOWHERE: [Result<Accel, &str>; 3] =
@@ -403,7 +401,7 @@ fn what_counts_instructions_needs_tcg_and_the_exact_clock_one_cpu() {
 }
 
 #[test]
-fn the_suite_of_ci_is_exact_and_judges_only_the_kernels_that_its_budgets_name() {
+fn runs_the_ci_suite_exactly_and_judges_only_named_kernels() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/suites/ci.yaml");
     let suite = crate::load(&path).unwrap();
     let shipped: Vec<kernel::Image> = suite.kernels.iter().map(|name| image(name, None)).collect();
@@ -451,7 +449,7 @@ fn the_suite_of_ci_is_exact_and_judges_only_the_kernels_that_its_budgets_name() 
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_where_they_stand() {
+fn rejects_invalid_values_with_their_line() {
     let whole = |key: &str, value: &str| {
         let mut keys = vec![("mechanisms", "[fentry]"), ("functions", "[1]"), ("rounds", "1")];
         keys.retain(|(known, _)| *known != key);
@@ -505,7 +503,7 @@ fn with_tests(tests: &[&str]) -> Selftests {
 }
 
 #[test]
-fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
+fn runs_tree_tests_that_exist_and_are_not_denied() {
     let suite = suite(
         "tests:\n  - bench: { triggers: [trig-fentry], seconds: 3 }\n  - test_progs: { tests: \
          [fentry_test, module_attach, d_path], \
@@ -559,7 +557,7 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
     let Work::TestProgs(work) = &cells[1].work else { panic!("{:?}", cells[1].work) };
     assert_eq!(work.deny, ["fentry_test/many", "fentry_test/few"]);
     assert_eq!((&cells[1].initrd, cells[1].boots()), (&PathBuf::from("with-old"), 1));
-    // A test that does not build says so in its own cell, if the tree has it.
+    // A test that does not build fails only its own cell, if the tree has it.
     let unbuilt: Vec<_> = cells
         .iter()
         .filter_map(|cell| Some((cell.id().name(), cell.unbuilt.as_deref()?)))
@@ -574,7 +572,7 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
         assert!(cell.skip.as_ref().unwrap().contains("virtme-ng"), "{:?}", cell.skip)
     });
     guests[1].backend = Backend::Qemu;
-    // Compared, benchmarks take turns; a test's word does not change with repetition.
+    // Compared benchmarks take turns. Repeating a test does not change its verdict.
     let compared = super::cells(&suite, &guests, true);
     assert_eq!((compared[0].boots(), compared[1].boots()), (COMPARED_BOOTS, 1));
     assert_eq!(unknown_tests(&suite, &[&old, &new]), ["kselftest/other/none".parse().unwrap()]);
@@ -584,7 +582,7 @@ fn the_trees_own_tests_run_where_the_tree_has_them_and_does_not_deny_them() {
 }
 
 #[test]
-fn a_budget_that_can_never_fail_is_reported() {
+fn reports_budgets_that_can_never_fail() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n\
          budgets:\n  - wasted: { fexit: { any: 9 } }\n  - kernels: [c]\n    wasted: { fexit: { \

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tree's `bench` prints: a line for every second, and a summary of those after the
-//! warm-up.
+//! Parses the output of the tree's `bench`: a line for every second, and a summary of the seconds
+//! after the warm-up.
 //!
 //! ```text
 //! Iter   1 ( 87.532us): hits    0.412M/s (  0.412M/prod), drops    0.000M/s, …
 //! Summary: hits    0.409 ± 0.004M/s (  0.409M/prod), drops    0.000 ± 0.000M/s, …
 //! ```
 
-/// Of a run that ended well.
+/// The rates of a run that ended well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Million hits per second, of each second after the warm-up.
+    /// Million hits per second, one value for each second after the warm-up.
     pub hits: Vec<f64>,
 }
 
@@ -26,12 +26,12 @@ pub enum Unreadable {
     NoHit,
 }
 
-/// The benchmark is not one of this tree's.
+/// Returns true if this tree does not have the benchmark.
 pub fn is_unknown(output: &str) -> bool {
     output.lines().any(|line| line.starts_with("benchmark '") && line.ends_with("' not found"))
 }
 
-/// `warmup` and `seconds` are what bench was told.
+/// Reads the output of a run with these `warmup` and `seconds`.
 pub fn read(output: &str, warmup: u32, seconds: u32) -> Result<Measured, Unreadable> {
     let short = |line: &str| line.chars().take(120).collect::<String>();
     let mut iterations = Vec::new();
@@ -68,21 +68,21 @@ fn hits(line: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Of guests under TCG on a busy host, with a second of warm-up and three that count; bench
-    /// does one more.
+    /// Recorded under TCG on a busy host, with one second of warm-up and three that count. Bench
+    /// adds one second.
     const FENTRY: &str = include_str!("testdata/6.12-bench-trig-fentry.txt");
     const KPROBE_MULTI: &str = include_str!("testdata/6.12-bench-trig-kprobe-multi.txt");
     const UNKNOWN: &str = include_str!("testdata/6.12-bench-unknown.txt");
 
     #[test]
-    fn recorded_runs() {
+    fn reads_recorded_runs() {
         assert_eq!(read(FENTRY, 1, 3).unwrap().hits, [0.413, 0.159, 0.544, 0.093]);
         assert_eq!(read(KPROBE_MULTI, 1, 3).unwrap().hits, [0.164, 0.178, 0.119, 0.155]);
         assert!(is_unknown(UNKNOWN) && !is_unknown(FENTRY));
     }
 
     #[test]
-    fn half_a_run_is_no_measurement() {
+    fn rejects_incomplete_runs() {
         let before = |end: &str| &FENTRY[..FENTRY.find(end).unwrap()];
         assert_eq!(
             read(before("Summary"), 1, 3).unwrap_err().to_string(),
@@ -96,7 +96,7 @@ mod tests {
         let changed = |from: &str, to: &str| read(&FENTRY.replace(from, to), 1, 3);
         assert!(matches!(changed("hits    0.413M/s", "hits    nanM/s"), Err(Unreadable::Line(_))));
         assert!(matches!(changed("): hits ", "): ops "), Err(Unreadable::Line(_))));
-        // The program was attached and never ran.
+        // The program was attached but never ran.
         let idle: String = FENTRY
             .lines()
             .map(|line| match line.split_once("hits ") {

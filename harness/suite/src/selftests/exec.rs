@@ -15,16 +15,16 @@ use tramplab_protocol::{
 };
 use tramplab_vm::brief;
 
-/// Added to the guest's own limit on the host's clock: a guest under TCG lags behind.
+/// Added to the guest's own limit, on the host's clock: a guest under TCG lags behind.
 const GRACE: Duration = Duration::from_secs(120);
-/// Bytes that are kept of a program's output.
+/// Bytes to keep of a program's output.
 const OUTPUT: u64 = 4 << 20;
 
 pub fn failed(message: String) -> Stop {
     Stop::Error { kind: ErrorKind::Guest, message }
 }
 
-/// A program's output and end.
+/// A program's output, and how it ended.
 pub struct Said {
     pub output: String,
     end: ExecEnd,
@@ -60,7 +60,7 @@ impl Said {
     }
 }
 
-/// Tests find their files beside themselves.
+/// Runs tests in their own folder, where they find their files.
 fn cwd(program: &str) -> String {
     match program.rsplit_once('/') {
         Some((folder, _)) => format!("/{IN_GUEST}/{folder}"),
@@ -125,11 +125,11 @@ struct Output {
 }
 
 impl Output {
-    /// The guest has its limit in bytes, and may lie. What is no UTF-8 has grown since: each byte
-    /// to three.
+    /// The guest limits its output in bytes, but may lie. Decoding turns each byte of invalid UTF-8
+    /// into three.
     const LIMIT: usize = 3 * OUTPUT as usize;
 
-    /// True if it was kept.
+    /// Returns true if the text was kept.
     fn add(&mut self, text: &str) -> bool {
         self.flooded |= self.text.len() + text.len() > Output::LIMIT;
         if !self.flooded {
@@ -143,9 +143,9 @@ impl Output {
 mod tests {
     use super::*;
 
-    /// The guest's limit is of the program's own bytes, and these are no text.
+    /// The guest limits raw bytes; here none of them is valid UTF-8.
     #[test]
-    fn what_grew_on_the_way_is_no_flood() {
+    fn allows_for_growth_of_invalid_utf8() {
         let mut output = Output::default();
         let line = String::from_utf8_lossy(&[0xff; 4096]).into_owned();
         for _ in 0..OUTPUT / 4096 {

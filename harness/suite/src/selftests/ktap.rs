@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs of `tools/testing/selftests` print: KTAP, version 1, and the TAP 13 that most of
-//! them say they print.
+//! Parses the output of programs of `tools/testing/selftests`: KTAP version 1, or TAP 13, which
+//! most of them announce.
 //!
 //! ```text
 //! TAP version 13
@@ -10,8 +10,8 @@
 //! not ok 2 remove_on_exec.fork_exec_then_enable # SKIP no such event
 //! ```
 //!
-//! Other lines are the program's own and say nothing. Neither do indented ones, tests within a
-//! test: the line of the outer one is their sum.
+//! Other lines are the program's own and mean nothing. Neither do indented lines: the line of the
+//! outer test sums them up.
 
 use super::ran::{FAILURES, Kept, Ran};
 use tramplab_model::selftests::{End, Subtest};
@@ -33,8 +33,8 @@ pub enum Unreadable {
     Contradiction { failed: usize, code: i32 },
 }
 
-/// What a program may end with that has a verdict: 0 to 4 are pass, fail, expected failure,
-/// unexpected pass, skip.
+/// Returns true for exit codes with a verdict: 0 to 4 are pass, fail, expected failure, unexpected
+/// pass and skip.
 pub fn is_verdict(code: i32) -> bool {
     (0..=4).contains(&code)
 }
@@ -107,7 +107,7 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
     }
 }
 
-/// Why a program skips all of its tests, where it says that.
+/// The program's reason to skip all of its tests, if it prints one.
 pub fn skipped(output: &str) -> Option<&str> {
     let reason =
         output.lines().find_map(|line| line.split_once("# SKIP")).map(|(_, reason)| reason.trim());
@@ -143,12 +143,12 @@ fn result(text: &str) -> Option<(Option<u32>, Subtest)> {
     };
     let (word, why) = directive.split_once(' ').unwrap_or((directive, ""));
     let end = match (word, passed) {
-        // What is expected to fail says nothing for the kernel, and nothing against it.
+        // An expected failure says nothing about the kernel.
         ("SKIP" | "XFAIL" | "TODO", _) => End::Skip,
         ("XPASS" | "TIMEOUT" | "ERROR" | "error", _) | (_, false) => End::Fail,
         (_, true) => End::Ok,
     };
-    // kselftest.h puts the name behind the word.
+    // Some helpers of kselftest.h print the name after the directive.
     let name = if name.is_empty() { why } else { name };
     let name = if name.is_empty() {
         number.map_or("?".to_owned(), |number: u32| number.to_string())
@@ -158,7 +158,8 @@ fn result(text: &str) -> Option<(Option<u32>, Subtest)> {
     Some((number, Subtest { name, end }))
 }
 
-/// Not the harness' own steps: `RUN   a.b ...`, `OK  a.b`, `Starting 4 tests`.
+/// Returns false for the steps of the tests' own harness: `RUN   a.b ...`, `OK  a.b`, `Starting 4
+/// tests`.
 fn is_of_a_failure(remark: &str) -> bool {
     !["RUN ", "OK ", "FAIL ", "SKIP ", "Starting "].iter().any(|step| remark.starts_with(step))
 }
@@ -167,7 +168,7 @@ fn is_of_a_failure(remark: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Of 6.12's perf_events, run on a host that allows no hardware events.
+    /// Output of perf_events of 6.12, on a host that allows no hardware events.
     const PASS: &str = include_str!("testdata/6.12-ktap-watermark_signal.txt");
     const SKIPS: &str = include_str!("testdata/6.12-ktap-mmap.txt");
     const FAIL: &str = include_str!("testdata/6.12-ktap-remove_on_exec.txt");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_of_the_tree_print_is_read() {
+    fn reads_recorded_output() {
         let ran = read(PASS, 0).unwrap();
         assert_eq!((ran.end, ran.failures), (End::Ok, vec![]));
         assert_eq!(ends(PASS, 0), [("global.watermark_signal".to_owned(), End::Ok)]);
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_results_in_any_of_their_forms() {
+    fn parses_every_form_of_result_line() {
         for (line, name, end) in [
             ("ok 1 a b", "a b", End::Ok),
             ("ok 1 - a", "a", End::Ok),
@@ -225,9 +226,9 @@ mod tests {
         }
     }
 
-    /// Whatever is cut off, repeated or said otherwise by the exit code is no result.
+    /// Rejects output that is cut off, repeated, or contradicted by the exit code.
     #[test]
-    fn what_is_not_whole_is_no_result() {
+    fn rejects_incomplete_output() {
         let lines: Vec<&str> = SKIPS.lines().collect();
         let results = lines.iter().rposition(|line| line.starts_with("ok ")).unwrap();
         for kept in 0..results {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_subtests_than_are_named_all_are_counted() {
+    fn counts_subtests_beyond_the_named_ones() {
         let lines: String = (1..=10_005).map(|n| format!("# r{n}\nnot ok {n} a\n")).collect();
         let ran = read(&format!("TAP version 13\n1..10005\n{lines}"), 1).unwrap();
         assert_eq!((ran.end, ran.subtests.len(), ran.left_out.fail), (End::Fail, 10_000, 5));
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_skips_itself_says_why() {
+    fn reads_why_a_program_skips_itself() {
         let output = "TAP version 13\n1..0 # SKIP no tracefs\n";
         assert_eq!(read(output, SKIPPED).unwrap().end, End::Skip);
         assert_eq!(skipped(output), Some("no tracefs"));
@@ -270,7 +271,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_fall(output in "(TAP version 13\n|1\\.\\.[0-9]{1,10}\n|(not )?ok \
+        fn never_panics(output in "(TAP version 13\n|1\\.\\.[0-9]{1,10}\n|(not )?ok \
                                             [0-9]{0,10} ?-? ?[a#S ]{0,6}\n|[#±ok \
                                             ]{0,5}\n){0,8}", code in 0..5) {
             let _ = read(&output, code);

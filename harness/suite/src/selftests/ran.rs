@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One of the tree's own tests after it ran, and how much of its output is kept.
+//! One of the tree's own tests after it ran, with the kept part of its output.
 
 use sha2::{Digest, Sha256};
 use tramplab_model::{
@@ -12,29 +12,28 @@ use tramplab_model::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     pub end: End,
-    /// In the order in which they ended: the first of them.
+    /// The first subtests, in the order in which they ended.
     pub subtests: Vec<Subtest>,
     pub left_out: LeftOut,
-    /// What it said of its failures, from the first on.
+    /// The test's first messages about its failures.
     pub failures: Vec<String>,
 }
 
-/// Subtests that are kept of one test: a few thousand are the most that the tree's own have.
+/// Most subtests to keep of one test. The tree's own tests have a few thousand at most.
 const SUBTESTS: usize = 10_000;
-/// Failures that are kept of one test.
+/// Most failure messages to keep of one test.
 pub(super) const FAILURES: usize = 20;
-/// Of a subtest's name.
+/// Most characters of a subtest's name.
 const WIDTH: usize = 200;
 
-/// What is kept of a test's subtests while they are read: 4 MiB of output can name hundreds of
-/// thousands.
+/// The kept subtests, while the output is read: 4 MiB of output can name hundreds of thousands.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub subtests: Vec<Subtest>,
     pub left_out: LeftOut,
 }
 
-/// No longer than is kept, and still not another's: what is cut off is told by its hash.
+/// Shortens a name to the limit. A hash replaces the rest, so that different names stay different.
 fn shortened(name: &str) -> String {
     if name.chars().count() <= WIDTH {
         return name.to_owned();
@@ -67,10 +66,10 @@ impl Kept {
     }
 }
 
-/// Subtests that a reason names.
+/// Most subtests that a reason names.
 const NAMED: usize = 20;
 
-/// Why a test of the tree's fails: it is its own judge.
+/// The reasons why one of the tree's own tests fails: it judges itself.
 pub fn failures(who: &str, cell: &Cell) -> Vec<String> {
     let Some(Measurement::TestProgs(test) | Measurement::Kselftest(test)) = &cell.measurement
     else {

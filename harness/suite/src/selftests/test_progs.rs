@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tree's `test_progs` prints of the tests that it ran: a line for each subtest and test,
-//! and a summary.
+//! Parses the output of the tree's `test_progs`: a line for each subtest and test, and a summary.
 //!
 //! ```text
 //! #103/1   fentry_test/fentry:OK
@@ -23,7 +22,7 @@ pub enum Unreadable {
     Contradiction { test: String, end: End, summary: String, code: i32 },
 }
 
-/// Reads the output of a run of `test` alone that ended with the exit code `code`.
+/// Reads the output of a run of `test` alone. `code` is the exit code.
 pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
     let mut ended = None;
     let mut kept = Kept::default();
@@ -38,7 +37,7 @@ pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
         match result(line) {
             Some((name, end)) if name == test => ended = Some(end),
             Some((name, end)) => {
-                // Failed ones are printed again with all logs at the end.
+                // Failed subtests are printed again at the end, with all logs.
                 if let Some(name) = name.strip_prefix(test).and_then(|rest| rest.strip_prefix('/'))
                     && seen.insert(name)
                 {
@@ -59,7 +58,7 @@ pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
         return Err(Unreadable::NoSummary(last.chars().take(120).collect()));
     };
     let end = ended.ok_or_else(|| Unreadable::NotRun(test.to_owned()))?;
-    // Three words for one thing: a pass takes all of them.
+    // A pass needs all three to agree: result line, summary and exit code.
     let none_failed = summary.ends_with(" 0 FAILED");
     let subtests_fail = kept.count(End::Fail) > 0;
     let agrees = match end {
@@ -70,7 +69,7 @@ pub fn read(output: &str, test: &str, code: i32) -> Result<Ran, Unreadable> {
         let (test, summary) = (test.to_owned(), summary.chars().take(120).collect());
         return Err(Unreadable::Contradiction { test, end, summary, code });
     }
-    // The program counts what a deny list takes out among what ran.
+    // The program counts denied subtests as if they had run.
     let nothing_ran = kept.len() > 0 && kept.count(End::Skip) == kept.len();
     let end = if end == End::Ok && nothing_ran { End::Skip } else { end };
     let Kept { subtests, left_out } = kept;
@@ -86,9 +85,9 @@ fn result(line: &str) -> Option<(&str, End)> {
     {
         return None;
     }
-    // A subtest's name may have blanks and colons in it.
+    // A subtest's name may contain spaces and colons.
     let (name, word) = rest.trim_start().rsplit_once(':').map(|(name, word)| {
-        // `OK (SKIP: 1/4)` has a colon of its own.
+        // `OK (SKIP: 1/4)` contains a colon.
         match name.rsplit_once(":OK (SKIP") {
             Some((name, "")) => (name, "OK"),
             _ => (name, word),
@@ -103,8 +102,8 @@ fn result(line: &str) -> Option<(&str, End)> {
     Some((name, end))
 }
 
-/// `test_x:FAIL:what unexpected error: -22 (errno 22)`: what the tests' assertions print; and
-/// libbpf's and the runner's own.
+/// `test_x:FAIL:what unexpected error: -22 (errno 22)`: failures that the tests' assertions, libbpf
+/// or the runner print.
 fn is_failure(line: &str) -> bool {
     line.contains(":FAIL:") || line.contains("libbpf: ") && line.contains("failed")
 }
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_6_12_printed_is_read() {
+    fn reads_output_of_6_12() {
         let ran = read(PASSES, "fentry_test", 0).unwrap();
         assert_eq!(ran.end, End::Ok);
         assert_eq!(ends(&ran), [("fentry", End::Ok), ("fentry_many_args", End::Ok)]);
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_says_two_things_is_no_result() {
+    fn rejects_truncated_or_contradictory_output() {
         for lines in 0..PASSES.lines().count() {
             let cut: Vec<&str> = PASSES.lines().take(lines).collect();
             assert!(
@@ -157,10 +156,10 @@ mod tests {
         }
     }
 
-    /// As many as fit into what is kept of an output. Each is looked at once: a test that looked
-    /// through all others would not end.
+    /// As many subtests as the kept output can name. Each is looked at once: comparing each with
+    /// all others would take forever.
     #[test]
-    fn of_hundreds_of_thousands_of_subtests_some_are_named_and_all_are_counted() {
+    fn counts_all_subtests_and_names_some() {
         let count = 300_000;
         let lines: String = (1..=count)
             .map(|n| format!("#1/{n} t/{n}:{}\n", if n % 100_000 == 0 { "FAIL" } else { "OK" }))
@@ -170,14 +169,14 @@ mod tests {
         let ran = read(&output, "t", 1).unwrap();
         assert_eq!(ran.subtests.len(), 10_000);
         assert_eq!(ran.left_out, LeftOut { ok: count - 10_003, skip: 0, fail: 3 });
-        // A failure is one, wherever it is.
+        // A failed subtest counts, even if it is not named.
         let code =
             read(&output.replace("#1 t:FAIL", "#1 t:OK").replace("1 FAILED", "0 FAILED"), "t", 0);
         assert!(matches!(code, Err(Unreadable::Contradiction { .. })));
         let long =
             PASSES.replace("fentry_test/fentry:", &format!("fentry_test/{}:", "x".repeat(9999)));
         assert_eq!(read(&long, "fentry_test", 0).unwrap().subtests[0].name.len(), 200);
-        // Two that differ behind that are two.
+        // Names that differ only after the limit stay different.
         let alike = long
             .replace("fentry_test/fentry_many_args", &format!("fentry_test/{}y", "x".repeat(9998)));
         let [first, second] = &read(&alike, "fentry_test", 0).unwrap().subtests[..] else {
@@ -186,9 +185,9 @@ mod tests {
         assert_ne!(first.name, second.name);
     }
 
-    /// As 6.12 counts: a subtest that is not run is none that is skipped.
+    /// As 6.12 counts: a denied subtest is not a skipped one.
     #[test]
-    fn where_every_subtest_is_skipped_nothing_ran() {
+    fn skips_if_all_subtests_are_skipped() {
         let skipped = PASSES
             .replace("fentry_test/fentry:OK", "fentry_test/fentry:SKIP")
             .replace("fentry_test/fentry_many_args:OK\n", "fentry_test/fentry_many_args:SKIP\n")

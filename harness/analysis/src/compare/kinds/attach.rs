@@ -63,8 +63,8 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
     }
 }
 
-/// The sides attached to different functions: one kernel lacks some, refuses some, or ran out of
-/// time.
+/// True if the sides attached to different functions: one kernel lacks some, refuses some, or ran
+/// out of time.
 pub fn has_other_functions(pair: &Pair) -> bool {
     let (Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) = pair.measurements()
     else {
@@ -77,19 +77,19 @@ pub fn has_other_functions(pair: &Pair) -> bool {
     lists(base) != lists(head)
 }
 
-/// The floor of loading a program that is checked against a function's type, in nanoseconds of the
+/// The band for loading a program that is checked against a function's type, in nanoseconds of the
 /// exact clock. The kernel looks the function up by name, and its search through kallsyms
-/// (`get_symbol_offset` in kernel/kallsyms.c) walks up to 255 names at each step; each added symbol
+/// (`get_symbol_offset` in kernel/kallsyms.c) walks up to 255 names at each step. Each added symbol
 /// shifts those walks. On 6.12, fifteen to twenty kinds of uncalled code moved one load by -2,515
 /// to +4,585.
 const LOAD: u64 = 10_000;
-/// The floor of attaching a kprobe or kretprobe, which looks its function up about three times, in
-/// nanoseconds and in instructions. The same kinds of code moved it by up to 16,768.
+/// The band for attaching a kprobe or kretprobe, in nanoseconds and in instructions. It looks its
+/// function up about three times. The same kinds of code moved it by up to 16,768.
 const KPROBE: u64 = 20_000;
 
-/// A band that needs no placebo: a smaller difference of this metric is never called a cost. Layout
-/// moves other attach metrics by a third of a per cent, which is within the tolerance, and waste
-/// and the cost of a hit not at all.
+/// The smallest band, even without a placebo: a smaller difference of this metric is never called a
+/// cost. Layout moves other attach metrics by a third of a per cent, which is within the tolerance.
+/// It does not move waste or the cost of a hit.
 pub fn layout_floor(metric: &Metric) -> u64 {
     let Metric::Attach(attach::Metric { test, number }) = metric else { return 0 };
     let is_kprobe = matches!(test.mechanism, Mechanism::Kprobe | Mechanism::Kretprobe);
@@ -105,13 +105,12 @@ pub fn layout_floor(metric: &Metric) -> u64 {
     };
     match test.functions {
         Functions::Count(count) => each * u64::from(count.get()),
-        // A program or probe for each of forty thousand functions does not fit into any time
-        // budget.
+        // No time budget fits a program or probe for each of forty thousand functions.
         Functions::All => each,
     }
 }
 
-/// The middle round; of two the lower, so that the number is one that was measured.
+/// The median round. Of two middle rounds the lower one, so that the number was really measured.
 fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
     let exact = attach.exact.as_ref()?;
     if let Some(stopped) = exact.stopped {

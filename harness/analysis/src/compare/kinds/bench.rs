@@ -28,7 +28,8 @@ pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
     match how.timing {
         Timing::Interleaved if [a, b].iter().any(|rates| rates.contains(&0.0)) => {
             let idle = |rates: &[f64]| rates.iter().filter(|rate| **rate == 0.0).count();
-            // There is no ratio to 0: programs that run in fewer guests than before run worse.
+            // There is no ratio to 0, so compare the number of idle guests: more idle guests are
+            // worse.
             match idle(b).cmp(&idle(a)) {
                 Ordering::Greater => Verdict::Worse.into(),
                 Ordering::Less => Verdict::Better.into(),

@@ -27,7 +27,7 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     values
 }
 
-/// One for each capture point that both sides have.
+/// One listing for each capture point that both sides have.
 pub fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
         pair.measurements()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The numbers of each kind of test, and their verdicts. Each kind has a file.
+//! Reads and judges the numbers of each kind of test. Each kind has a file.
 
 mod attach;
 mod bench;
@@ -16,7 +16,7 @@ use tramplab_model::{
     run::{Cell, Test},
 };
 
-/// All numbers that a cell measured. Waste is that of the `model`.
+/// All numbers that a cell measured. `model` is the CPU whose waste is counted.
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     match &cell.id.test {
         Test::LbrWaste(_) => lbr_waste::values(cell, model),

@@ -46,7 +46,7 @@ pub fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged
     }
 }
 
-/// One for each part of a hit that both sides have.
+/// One listing for each part of a hit that both sides have.
 pub fn listings(test: trigger::Test, pair: &Pair) -> Vec<Listings> {
     let (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) = pair.measurements()
     else {

@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// The recorded attach cells of base and head, with whatever `change` does to the head's: the
-/// base's own, so that nothing else differs.
+/// The recorded attach cells of base and head. The head's measurement is the base's with `change`
+/// applied, so that nothing else differs.
 fn with_a_changed_attach(change: impl Fn(&mut Attach)) -> Run {
     let mut run = recorded();
     let series = &mut run.series[0];
@@ -21,7 +21,7 @@ fn with_a_changed_attach(change: impl Fn(&mut Attach)) -> Run {
     run
 }
 
-/// All that takes part in the exact metrics, as `changed` has it.
+/// Changes all values behind the exact metrics by `changed`.
 fn scale(attach: &mut Attach, changed: impl Fn(u64) -> u64) {
     for round in &mut attach.exact.as_mut().expect("the exact clock").rounds {
         for ns in [&mut round.load_ns, &mut round.attach_ns, &mut round.detach_ns] {
@@ -42,7 +42,7 @@ const EXACT: [&str; 5] = [
 ];
 
 #[test]
-fn an_exact_difference_counts_beyond_tolerance_and_layout() {
+fn judges_exact_differences_beyond_tolerance_and_layout() {
     let per_mille = |n: u64| move |value: u64| value * n / 1000;
     type Change = Box<dyn Fn(u64) -> u64>;
     let waits = || Verdict::NotJudged("a grace period that is just missed costs another one");
@@ -69,7 +69,7 @@ fn an_exact_difference_counts_beyond_tolerance_and_layout() {
         for (name, expected) in EXACT.iter().zip(&expected) {
             assert_eq!(verdict(&comparison, name).verdict, *expected, "{name}: {what}");
         }
-        // The suite's word counts.
+        // The suite's tolerance decides.
         run.tolerance.exact_percent = 200.0;
         let comparison = of_series(&run, whole);
         for name in EXACT {
@@ -79,9 +79,9 @@ fn an_exact_difference_counts_beyond_tolerance_and_layout() {
     }
 }
 
-/// A difference of twice the placebo's move is no cost; one more is.
+/// A difference of twice the placebo's move is not a cost. One more is.
 #[test]
-fn a_difference_within_the_placebos_band_is_layout() {
+fn treats_differences_within_the_placebo_band_as_layout() {
     let name = EXACT[1];
     for (more, expected) in [(0, LAYOUT), (1, Verdict::Worse)] {
         let moved = |value: u64| value * 11 / 10;
@@ -103,9 +103,9 @@ fn a_difference_within_the_placebos_band_is_layout() {
     }
 }
 
-/// Both sides' times are those of the budget: the number of functions is what differs.
+/// Both sides' times are those of the budget, so the numbers of functions differ.
 #[test]
-fn what_a_budget_ended_or_is_of_other_numbers_is_not_judged() {
+fn does_not_judge_stopped_or_differently_sized_attaching() {
     let stopped = Stopped { wanted: 10, attached: 7, detached: 7, seconds: 1 };
     let run = with_a_changed_attach(|attach| {
         scale(attach, |value| value * 2);
@@ -123,7 +123,7 @@ fn what_a_budget_ended_or_is_of_other_numbers_is_not_judged() {
 }
 
 #[test]
-fn attaching_that_got_dearer_by_two_per_cent_fails_its_cell() {
+fn fails_the_cell_if_attaching_costs_two_per_cent_more() {
     let mut run = with_a_changed_attach(|attach| scale(attach, |value| value * 102 / 100));
     judge(&mut run);
     let Outcome::Fail { reasons } = &run.cells[1].outcome else {
@@ -131,15 +131,15 @@ fn attaching_that_got_dearer_by_two_per_cent_fails_its_cell() {
     };
     let metrics: Vec<&str> =
         reasons.iter().map(|reason| reason.split(' ').next().unwrap()).collect();
-    // How long detaching waits may hang on an instruction.
+    // The wait of detaching may depend on one instruction.
     assert_eq!(metrics, [EXACT[0], EXACT[1], EXACT[3], EXACT[4]]);
     assert_eq!(run.cells[0].outcome, Outcome::Pass);
 }
 
-/// Interrupts come where the host's clock sends them, and leave the thread more or less to do. What
-/// is equal is so.
+/// The host's clock sends interrupts at any time, which change the thread's work. Equal numbers are
+/// still the same.
 #[test]
-fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
+fn does_not_judge_instructions_counted_under_the_hosts_clock() {
     let free =
         |summary: &mut crate::profile::Summary| summary.clock = tramplab_model::run::Clock::Free;
     for (more, expected) in
@@ -165,7 +165,7 @@ fn instructions_counted_under_the_hosts_clock_prove_no_difference() {
 }
 
 #[test]
-fn what_one_side_did_not_measure_exactly_is_not_compared() {
+fn compares_exact_numbers_only_if_both_sides_have_them() {
     let exact = |change: fn(&mut Attach)| -> Vec<String> {
         let comparison = of_series(&with_a_changed_attach(change), whole);
         let names = comparison.metrics.iter().map(|compared| compared.metric.to_string());
@@ -175,7 +175,7 @@ fn what_one_side_did_not_measure_exactly_is_not_compared() {
     assert_eq!(exact(|attach| attach.exact = None), EXACT[3..]);
     assert_eq!(exact(|attach| attach.explained.clear()), EXACT[..3]);
     assert_eq!(exact(|attach| attach.exact.as_mut().unwrap().rounds.clear()), EXACT[3..]);
-    // Samples are no instructions.
+    // Samples are not instructions.
     let sampled = |attach: &mut Attach| {
         attach
             .explained
@@ -183,17 +183,17 @@ fn what_one_side_did_not_measure_exactly_is_not_compared() {
             .for_each(|one| one.how = tramplab_protocol::message::Explain::Sampled);
     };
     assert_eq!(exact(sampled), EXACT[..3]);
-    // Without the host's clock there is nothing but them.
+    // The exact numbers do not need the host's clock.
     assert_eq!(exact(|attach| attach.boots.clear()), EXACT);
 }
 
 #[test]
-fn of_several_rounds_the_middle_one_is_compared() {
+fn compares_the_median_round() {
     let run = with_a_changed_attach(|attach| {
         let rounds = &mut attach.exact.as_mut().unwrap().rounds;
         assert_eq!(rounds.len(), 3);
         let (first, last) = (rounds[0], rounds[2]);
-        // In another order, and the longest longer still.
+        // Reorder the rounds, and make the longest even longer.
         rounds[0] = last;
         rounds[2] = first;
         rounds.iter_mut().max_by_key(|round| round.attach_ns).unwrap().attach_ns *= 10;
@@ -203,7 +203,7 @@ fn of_several_rounds_the_middle_one_is_compared() {
 }
 
 #[test]
-fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
+fn reports_other_functions_and_still_judges() {
     let every: fn(&mut Attach) = |attach| {
         let Attach { boots, exact, .. } = attach;
         boots.iter_mut().chain(exact).for_each(|boot| boot.list_sha256 = "0".repeat(64));
@@ -220,7 +220,7 @@ fn sides_that_attached_to_other_functions_are_told_and_judged_all_the_same() {
     assert_eq!(of_series(&with_a_changed_attach(|_| {}), whole).other_functions, []);
 }
 
-/// The head of the recorded run, its guests with another clock source.
+/// The recorded run, with another clock source in the head's guests.
 fn with_other_clock(change: fn(&mut tramplab_model::run::Cell)) -> Run {
     let mut run = recorded();
     let head = run.series[0].head().kernel.clone();
@@ -229,7 +229,7 @@ fn with_other_clock(change: fn(&mut tramplab_model::run::Cell)) -> Run {
 }
 
 #[test]
-fn times_by_different_clock_sources_are_not_judged() {
+fn does_not_judge_times_by_different_clock_sources() {
     let hpet: fn(&mut tramplab_model::run::Cell) = |cell| {
         if let Some(guest) = &mut cell.guest {
             guest.clocksource = "hpet".to_owned();
@@ -243,19 +243,19 @@ fn times_by_different_clock_sources_are_not_judged() {
             let refused = Verdict::NotJudged("the guests had different clock sources");
             assert_eq!(*verdict == refused, metric.is_by_hosts_clock(), "{metric}");
         }
-        // Of a test without a time there is nothing to say.
+        // A test without a time needs no report.
         let [(test, [base, head])] = &comparison.other_clocks[..] else { panic!("{comparison:?}") };
         assert_eq!(
             (test.name().as_str(), base.as_str(), head.as_str()),
             ("attach/kprobe.multi/10", "tsc", clocks)
         );
     }
-    // The same counter, before and after it was measured a second time.
+    // It is the same counter, before and after its second calibration.
     assert_eq!(of_series(&recorded(), whole).other_clocks, []);
 }
 
 #[test]
-fn runs_timed_by_different_clock_sources_are_incomparable() {
+fn rejects_runs_timed_by_different_clock_sources() {
     let (base, head) = (
         recorded(),
         with_other_clock(|cell| {
@@ -276,7 +276,7 @@ fn runs_timed_by_different_clock_sources_are_incomparable() {
         obstacles(&this, &other),
         ["their guests had different clock sources: tsc and hpet, tsc"]
     );
-    // Nothing was timed: the clock is in no number.
+    // Nothing was timed, so no number depends on the clock.
     let mut untimed = with_other_clock(|cell| cell.add_clock_source("hpet"));
     untimed.cells.retain(|cell| !matches!(cell.id.test, Test::Attach(_)));
     assert_eq!(obstacles(&this, &side(&untimed, &of(&untimed))), Vec::<String>::new());

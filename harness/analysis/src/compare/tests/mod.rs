@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! On a run that was recorded: the shipped series `lbr-helpers` on 6.12, patch by patch.
+//! Tests on a recorded run: the shipped series `lbr-helpers` on 6.12, patch by patch.
 
 mod attach;
 mod of_the_tree;
@@ -18,7 +18,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{Beside, message::Stopped};
 
-/// Recorded with `testdata/fixture.yaml`, as that says, and shortened by
+/// Recorded with `testdata/fixture.yaml`, as that file says, and shortened by
 /// `report/testdata/store.py`.
 pub fn recorded() -> Run {
     serde_json::from_str(include_str!("../../../../testdata/lbr-helpers.json"))
@@ -31,7 +31,7 @@ const SAME: Verdict = Verdict::Same(Difference::None);
 const TOLERATED: Verdict = Verdict::Same(Difference::Tolerated);
 const LAYOUT: Verdict = Verdict::Same(Difference::Layout);
 
-/// Of the run's only series.
+/// Compares the run's only series.
 fn of_series<T>(run: &Run, compared: fn(&Run, &Series, Option<Model>) -> T) -> T {
     let [series] = &run.series[..] else { panic!("{} series", run.series.len()) };
     compared(run, series, None)
@@ -42,7 +42,7 @@ fn verdict<'a>(comparison: &'a Comparison, name: &str) -> &'a Compared {
     found.unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Base and head, turned around: what was gained is lost.
+/// Swaps base and head: each gain becomes a loss.
 fn turned(mut run: Run) -> Run {
     let series = &mut run.series[0];
     series.steps.reverse();
@@ -58,7 +58,7 @@ fn waste_of<'a>(run: &'a mut Run, kernel: &str, test: &str) -> &'a mut LbrWaste 
 }
 
 #[test]
-fn what_the_series_brought_is_better_and_nothing_else_differs() {
+fn finds_only_the_improvements_of_the_series() {
     let comparison = of_series(&recorded(), whole);
     assert_eq!(
         (comparison.base.as_str(), comparison.head.as_str()),
@@ -81,7 +81,7 @@ fn what_the_series_brought_is_better_and_nothing_else_differs() {
     let times = comparison.metrics.iter().filter(|compared| compared.metric.is_time());
     let verdicts: Vec<_> = times.map(|compared| compared.verdict.clone()).collect();
     assert_eq!(verdicts, vec![Verdict::NoDifferenceSeen; 3]);
-    // Code that moved costs attaching some thousand instructions of millions.
+    // Moved code costs attaching some thousand instructions of millions.
     for (name, base, head, expected) in [
         ("attach.kprobe_multi.10.load.exact", "0.071522 ms", "0.071522 ms", SAME),
         ("attach.kprobe_multi.10.attach.exact", "3.550764 ms", "3.553504 ms", TOLERATED),
@@ -94,13 +94,13 @@ fn what_the_series_brought_is_better_and_nothing_else_differs() {
         assert_eq!(values, [base, head], "{name}");
         assert_eq!(compared.verdict, expected, "{name}");
     }
-    // Both sides skip fsession: there is nothing to say.
+    // Both sides skip fsession: there is nothing to report.
     assert_eq!(comparison.unmatched, []);
     assert_eq!(comparison.other_functions, []);
 }
 
 #[test]
-fn a_step_is_compared_with_the_one_before() {
+fn compares_each_step_with_the_one_before() {
     let steps = of_series(&recorded(), walk);
     let fexit: Vec<_> = steps
         .iter()
@@ -111,7 +111,7 @@ fn a_step_is_compared_with_the_one_before() {
 }
 
 #[test]
-fn what_is_worse_fails_the_cell_that_shows_it_unless_it_is_tolerated() {
+fn fails_cells_that_got_worse_beyond_tolerance() {
     let failed = |run: &Run| -> Vec<String> {
         let is_fail = |cell: &&Cell| matches!(cell.outcome, Outcome::Fail { .. });
         run.cells.iter().filter(is_fail).map(|cell| cell.id.name()).collect()
@@ -122,7 +122,7 @@ fn what_is_worse_fails_the_cell_that_shows_it_unless_it_is_tolerated() {
 
     let mut worse = turned(recorded());
     judge(&mut worse);
-    // Of each step, the cells that got worse; fsession, which both skip, is none of them.
+    // The cells that got worse at each step. Both sides skip fsession, so it is not one of them.
     let cell = |kernel: &str, mechanism: &str| format!("x86_64/{kernel}/tcg/lbr_waste/{mechanism}");
     let mut expected = ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1"]
         .map(|kernel| ["fexit", "kretprobe.multi"].map(|mechanism| cell(kernel, mechanism)))
@@ -136,7 +136,7 @@ fn what_is_worse_fails_the_cell_that_shows_it_unless_it_is_tolerated() {
     tolerated.tolerance.wasted = 3;
     judge(&mut tolerated);
     assert_eq!(failed(&tolerated), Vec::<String>::new());
-    // Two steps of two and one: each is tolerated, both together are not.
+    // Steps of two and one more: each is tolerated, their sum is not.
     let mut sum = turned(recorded());
     sum.tolerance.wasted = 2;
     judge(&mut sum);
@@ -146,7 +146,7 @@ fn what_is_worse_fails_the_cell_that_shows_it_unless_it_is_tolerated() {
 }
 
 #[test]
-fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error() {
+fn fails_lost_measurements_and_keeps_errors() {
     let mut run = recorded();
     let head = |run: &mut Run, test: &str, outcome: Outcome| {
         let cell = run
@@ -173,12 +173,12 @@ fn what_the_head_lost_is_a_failure_and_what_it_could_not_measure_stays_an_error(
     assert_eq!(outcome("lbr_waste/kretprobe.multi"), panic);
 }
 
-/// The same series on two architectures: what is worse on one of them fails there and nowhere else.
+/// The same series on two architectures. A cell that got worse on one of them fails only there.
 #[test]
-fn each_architecture_is_judged_by_itself() {
+fn judges_each_architecture_by_itself() {
     let mut run = recorded();
     let other = Series { arch: Arch::Arm64, ..run.series[0].clone() };
-    // Turned around on the other one: what the series brought is lost there.
+    // Reverse the steps on the other one: the gains become losses there.
     run.series.push(Series { steps: other.steps.iter().rev().cloned().collect(), ..other });
     let mut cells = run.cells.clone();
     cells.iter_mut().for_each(|cell| cell.id.arch = Arch::Arm64);
@@ -206,7 +206,7 @@ fn each_architecture_is_judged_by_itself() {
 }
 
 #[test]
-fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
+fn lists_tests_without_a_cell_on_the_head() {
     let mut run = recorded();
     run.cells
         .retain(|cell| cell.id.kernel != "6.12-source" || cell.id.test.name() != "lbr_waste/fexit");
@@ -221,7 +221,7 @@ fn what_the_head_has_no_cell_for_is_told_and_is_no_number() {
 
 /// The base was interrupted, or did not select the test.
 #[test]
-fn lists_tests_of_the_head_alone_and_judges_nothing_by_them() {
+fn lists_tests_only_on_the_head_without_judging_them() {
     let mut run = recorded();
     assert_eq!(of_series(&run, whole).head_only, []);
     let base = run.series[0].base().kernel.clone();
@@ -237,7 +237,7 @@ fn lists_tests_of_the_head_alone_and_judges_nothing_by_them() {
 }
 
 #[test]
-fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
+fn judges_a_lost_function_worse_than_any_number() {
     let mut run = recorded();
     let waste = waste_of(&mut run, "6.12-source", "lbr_waste/fexit");
     for counts in waste.points[0].wasted.values_mut() {
@@ -247,13 +247,13 @@ fn a_function_that_no_record_touches_any_more_is_worse_than_any_number() {
     let comparison = of_series(&run, whole);
     let compared = verdict(&comparison, "lbr_waste.fexit.any");
     assert_eq!(compared.verdict, Verdict::Worse);
-    // The other way round something was gained.
+    // The other way round it is a gain.
     let comparison = of_series(&turned(run), whole);
     assert_eq!(verdict(&comparison, "lbr_waste.fexit.any").verdict, Verdict::Better);
 }
 
 #[test]
-fn times_of_two_runs_are_shown_and_not_judged() {
+fn shows_times_of_separate_runs_without_judging_them() {
     let run = recorded();
     let series = &run.series[0];
     let [base, head] = sides(&run, series.arch, &series.base().kernel, &series.head().kernel);
@@ -265,9 +265,9 @@ fn times_of_two_runs_are_shown_and_not_judged() {
     assert!(compared.base.to_string().contains(" ms ("), "{}", compared.base);
 }
 
-/// The records that went are those of the two helpers, and no other.
+/// Only the records of the two helpers are removed.
 #[test]
-fn the_listings_show_what_went() {
+fn lists_removed_records() {
     let comparison = of_series(&recorded(), whole);
     let fexit = comparison.listings.iter().find(|l| l.subject.to_string() == "fexit").unwrap();
     let ends = |side: Side| -> Vec<String> {
@@ -285,10 +285,10 @@ fn the_listings_show_what_went() {
     ];
     assert_eq!(ends(Side::Base), went);
     assert_eq!(ends(Side::Both).len() + ends(Side::Moved).len(), 10);
-    // The snapshot itself came instead of the modelled one.
+    // The real snapshot replaces the modelled one.
     let last = fexit.rows.last().unwrap();
     assert!(last.head.as_ref().is_some_and(|line| line.index == 0));
-    // Nothing is lost: each side is its whole listing.
+    // No record is lost: each side is its whole listing.
     for (side, wasted) in [(0, 12), (1, 9)] {
         let lines = fexit.rows.iter().filter_map(|row| [&row.base, &row.head][side].as_ref());
         let indices: Vec<usize> = lines.map(|line| line.index).collect();
@@ -296,9 +296,9 @@ fn the_listings_show_what_went() {
     }
 }
 
-/// The recorded counts are those of the recorded records.
+/// The recorded counts match the recorded records.
 #[test]
-fn the_recorded_run_is_consistent() {
+fn recorded_counts_match_recorded_records() {
     for cell in recorded().cells {
         let Some(Measurement::LbrWaste(measured)) = cell.measurement else { continue };
         for point in measured.points {
@@ -313,7 +313,7 @@ fn the_recorded_run_is_consistent() {
 }
 
 #[test]
-fn incomparable_runs_are_told_by_what_makes_them_so() {
+fn names_each_obstacle_to_a_comparison() {
     let base = recorded();
     let side = |run: &Run| -> Vec<String> {
         let measured = |run, kernel| Measured { run, kernel, config: None };
@@ -353,17 +353,17 @@ fn incomparable_runs_are_told_by_what_makes_them_so() {
         assert!(found.contains(words), "{words}: {found}");
         assert_eq!(found.lines().count(), 1, "{found}");
     }
-    // Another host is no other CPU under TCG, and is under KVM.
+    // Another host means another CPU under KVM, but not under TCG.
     let mut run = recorded();
     run.host.cpu = "another".to_owned();
     assert_eq!(side(&run), Vec::<String>::new());
-    // Building a kernel takes no guest.
+    // Building a kernel needs no guest.
     let is_built = |cell: &Cell| cell.id.test == Test::Build;
     run.cells.iter_mut().filter(|cell| is_built(cell)).for_each(|cell| cell.id.accel = Accel::Kvm);
     assert_eq!(side(&run), Vec::<String>::new());
     run.cells.iter_mut().for_each(|cell| cell.id.accel = Accel::Kvm);
     assert!(side(&run).iter().any(|found| found.contains("the host's CPU is the guest's")));
-    // Configurations: told by their options where the files are there, by their hashes where not.
+    // Configurations are compared by their options if the files are there, else by their hashes.
     let mut run = recorded();
     run.kernels[0].config_sha256 = Some("0".repeat(64));
     let measured = |run, kernel, text: Option<&str>| Measured {

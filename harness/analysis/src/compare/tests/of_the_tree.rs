@@ -23,7 +23,7 @@ fn own_test(
     };
     match measured {
         Ok(measurement) => {
-            // As the cell judges itself.
+            // As the cell would judge itself.
             let failed =
                 matches!(&measurement, Measurement::TestProgs(test) if test.end == End::Fail);
             cell.outcome = if failed {
@@ -58,7 +58,7 @@ fn with_each_pair_of_ends() -> (Run, [String; 2]) {
     let error =
         || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });
     let (ok, fail) = (End::Ok, End::Fail);
-    // The test is ok, and a subtest no longer runs.
+    // The test is ok, but a subtest no longer runs.
     let fewer = || {
         let subtests = vec![Subtest { name: "sub".to_owned(), end: End::Skip }];
         Ok(Measurement::TestProgs(TreeTest {
@@ -154,9 +154,9 @@ fn fails_tests_of_the_tree_that_got_worse_and_names_new_ones() {
     );
 }
 
-/// Slower by a half, six boots each: seen under KVM, never a verdict under TCG.
+/// Half the rate in six boots each: a verdict under KVM, never one under TCG.
 #[test]
-fn throughput_is_judged_only_where_it_is_the_machines() {
+fn judges_throughput_only_under_kvm() {
     let test = || Test::Bench(bench::Test { benchmark: "trig-fentry".parse().unwrap() });
     let bench = |factor: f64| {
         let boots = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
@@ -190,9 +190,9 @@ fn throughput_is_judged_only_where_it_is_the_machines() {
     }
 }
 
-/// A second in three has a hit, so it was measured; the median has none.
+/// One second in three has a hit, so it counts as measured, but the median is 0.
 #[test]
-fn a_guest_in_which_next_to_nothing_ran_is_no_noise() {
+fn judges_guests_in_which_almost_nothing_ran() {
     let test = || Test::Bench(bench::Test { benchmark: "trig-fentry".parse().unwrap() });
     let bench = |idle: usize| {
         let hits = |boot: usize| if boot < idle { vec![0.0, 0.0, 0.001] } else { vec![1.0; 3] };
@@ -227,9 +227,9 @@ fn a_guest_in_which_next_to_nothing_ran_is_no_noise() {
     }
 }
 
-/// Which are named depends on how many there are.
+/// A run names only the first subtests, so the names may differ.
 #[test]
-fn of_more_subtests_than_are_named_their_number_is_compared() {
+fn compares_numbers_of_subtests_if_some_are_unnamed() {
     let test = |ok: &[&str], more: u32| {
         let subtests =
             ok.iter().map(|&name| Subtest { name: name.to_owned(), end: End::Ok }).collect();

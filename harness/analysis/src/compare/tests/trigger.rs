@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hits that cost more, in the recorded run.
+//! Tests on hits of the recorded run that cost more or less.
 
 use super::*;
 use tramplab_model::kinds::trigger;
 
-/// A run in which a hit of fexit on `head` was changed by `change`.
+/// Two runs with one fexit hit, the head's changed by `change`.
 fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
     let stored: Run = serde_json::from_str(include_str!("../../../../testdata/run.json"))
         .expect("the stored run");
@@ -26,7 +26,7 @@ fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
 }
 
 #[test]
-fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
+fn judges_hits_and_lists_changed_records() {
     let dearer: fn(&mut TriggerCost) = |cost| {
         cost.parts[1].instructions += 2;
         cost.parts[1].records[3].instructions += 2;
@@ -38,7 +38,7 @@ fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
     };
     let same: fn(&mut TriggerCost) = |_| {};
     type Case = (fn(&mut TriggerCost), [Verdict; 2], [usize; 3]);
-    // Verdicts on instructions and branches; records that went, came, and differ.
+    // Verdicts on instructions and branches. Numbers of removed, added and moved records.
     let table: [Case; 3] = [
         (same, [SAME, SAME], [0, 0, 0]),
         (dearer, [Verdict::Worse, SAME], [0, 0, 1]),
@@ -75,9 +75,9 @@ fn a_hit_that_costs_more_is_worse_and_its_listing_shows_where() {
     }
 }
 
-/// The same mechanism alone and beside another tracer: two tests, each compared with its own.
+/// The same mechanism alone and beside another tracer: two tests, each compared with itself.
 #[test]
-fn what_is_attached_beside_makes_another_test() {
+fn compares_tests_with_others_beside_separately() {
     let (mut base, mut head) = with_a_changed_hit(|_| {});
     for run in [&mut base, &mut head] {
         let mut beside = run.cells[0].clone();
@@ -125,7 +125,7 @@ fn what_is_attached_beside_makes_another_test() {
 }
 
 #[test]
-fn a_side_that_was_timed_only_has_no_exact_cost_to_compare() {
+fn compares_only_times_if_one_side_was_not_counted() {
     let (base, mut head) = with_a_changed_hit(|_| {});
     let Some(Measurement::Trigger(trigger)) = &mut head.cells[0].measurement else {
         panic!("no trigger")
