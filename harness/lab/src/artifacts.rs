@@ -84,10 +84,9 @@ pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<
         (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     let lines = thread::scope(|scope| {
         scope.spawn(|| {
-            BufReader::new(stderr)
-                .lines()
-                .map_while(io::Result::ok)
-                .for_each(|line| tell(Event::Cargo(&line)));
+            // Compilers quote sources, which need not be UTF-8.
+            let lines = BufReader::new(stderr).split(b'\n').map_while(io::Result::ok);
+            lines.for_each(|line| tell(Event::Cargo(&String::from_utf8_lossy(&line))));
         });
         BufReader::new(stdout).lines().try_for_each(|text| line(&text?))
     });

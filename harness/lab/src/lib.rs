@@ -17,7 +17,7 @@ pub mod interrupt;
 pub mod kernels;
 pub mod lab;
 pub mod measure;
-pub mod planning;
+mod planning;
 pub mod profiles;
 pub mod recorder;
 pub mod repository;

@@ -263,7 +263,7 @@ fn keep_configs(kernels: &[Ready], run_dir: &RunDir) -> Result<()> {
     Ok(())
 }
 
-pub fn host_facts() -> run::Host {
+fn host_facts() -> run::Host {
     let field = |file: &str, key: &str| -> Option<String> {
         let text = fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(key))?;

@@ -13,7 +13,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 use tramplab_analysis::compare;
-use tramplab_host::runs::{RunDir, Running, StoreError, running};
+use tramplab_host::runs::{RunDir, Running, running};
 use tramplab_model::run::{Cell, CellId, ErrorKind, Outcome, Run, Shard, Test};
 use tramplab_suite::{Plan, PlannedCell};
 
@@ -29,8 +29,8 @@ pub fn run_cells(
     clean_up_killed(run_dir, tell);
     let _running = Running::mark(run_dir)
         .with_context(|| format!("failed to write into {}", run_dir.path().display()))?;
-    let mut recorder = Recorder { run_dir, run, failed: None };
-    recorder.save();
+    run_dir.save(&run)?;
+    let mut recorder = Recorder { run_dir, run };
     let mut end = End::Done;
     if plan.jobs.is_empty() {
         point_latest_at(run_dir);
@@ -66,8 +66,6 @@ fn clean_up_killed(run_dir: &RunDir, tell: Tell) {
 struct Recorder<'a> {
     run_dir: &'a RunDir,
     run: Run,
-    /// The first failure to write it.
-    failed: Option<StoreError>,
 }
 
 impl Recorder<'_> {
@@ -76,7 +74,8 @@ impl Recorder<'_> {
             Event::Selected { cells, shard } => {
                 self.run.missing = cells.to_vec();
                 self.run.shard = shard.cloned().or(self.run.shard.take());
-                self.save();
+                // Ignore an error: the end of the run saves again, and reports it.
+                let _ = self.run_dir.save(&self.run);
                 point_latest_at(self.run_dir);
             }
             Event::CellEnded(cell) => {
@@ -87,16 +86,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn save(&mut self) {
-        if let Err(error) = self.run_dir.save(&self.run) {
-            self.failed.get_or_insert(error);
-        }
-    }
-
     fn end(mut self, interrupted: bool, plan: &Plan) -> Result<Run> {
-        if let Some(error) = self.failed {
-            return Err(error.into());
-        }
         let run = &mut self.run;
         // A run that lacks a cell has not passed, whatever nextest says.
         run.interrupted = interrupted || !run.missing.is_empty();
@@ -177,8 +167,12 @@ impl<'a> Results<'a> {
                     true => format!("{how}; its first boots are in partial.json"),
                     false => how.to_owned(),
                 };
-                self.without_result(planned, &how, timed_out, duration_ms)
+                let cell = self.without_result(planned, &how, timed_out, duration_ms);
+                // Ignore an error: the end of the run records the cell as well.
+                let _ = self.run_dir.save_cell(&cell);
+                cell
             }
+            // The unreadable file stays as it is: it may hold the measurement.
             Err(error) => self.without_result(planned, &error.to_string(), false, duration_ms),
         };
         if matches!(cell.outcome, Outcome::Error { .. }) {
@@ -201,7 +195,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// The result of a cell whose process left none. It is kept as its `cell.json`, like any other.
+    /// The result of a cell whose process left none.
     fn without_result(
         &self,
         planned: &PlannedCell,
@@ -212,9 +206,6 @@ impl<'a> Results<'a> {
         let kind = if timed_out { ErrorKind::Timeout } else { ErrorKind::Harness };
         let message = format!("the cell's process left no result: {how}");
         let outcome = Outcome::Error { kind, message };
-        let cell = Cell { duration_ms, ..Cell::without_result(planned.id(), outcome) };
-        // The end of the run saves it once more, and reports why it cannot.
-        let _ = self.run_dir.save_cell(&cell);
-        cell
+        Cell { duration_ms, ..Cell::without_result(planned.id(), outcome) }
     }
 }

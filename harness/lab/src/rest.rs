@@ -27,6 +27,9 @@ impl Interrupted {
         let (run, folder) = (RunDir::load(path)?, RunDir::new(resolved(&RunDir::at(path))));
         let why = match () {
             () if running::is_going_on(&folder) => "is still running".to_owned(),
+            () if run.command.get(1).is_none_or(|command| command != "vm-test") => {
+                "was not made by vm-test".to_owned()
+            }
             () if run.joined.is_some() => {
                 "is a merged run; name the interrupted run itself".to_owned()
             }

@@ -35,6 +35,7 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
             if running.is_over(boot + 1) {
                 let cell = running.finished();
                 run_dir.save_cell(&cell)?;
+                run_dir.remove_partial(&cell.id);
                 ended.push(cell);
             } else {
                 run_dir.save_partial(&running.unfinished())?;

@@ -89,6 +89,8 @@ impl Progress {
             None => bar.unset_length(),
         }
         bar.set_position(0);
+        bar.set_message("");
+        bar.reset_elapsed();
         bar.set_style(style(template));
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands that complete an interrupted run, printed after it.
 
+use std::path::{Path, PathBuf};
 use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::rest::{Interrupted, REST_OF, resolved, words};
 use tramplab_model::run::Run;
@@ -12,12 +13,20 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
     if run.missing.is_empty() || !is_of_vm_test || running::is_going_on(run_dir) {
         return;
     }
-    // A rest has no rest of its own: what the first run lacks is measured again.
-    let folder = resolved(run_dir);
-    let first = run.rest_of.as_ref().map_or_else(|| folder.clone(), |id| folder.with_file_name(id));
-    let first = first.display().to_string();
+    let first = first(run, &resolved(run_dir));
     let words = ["cargo", "xtask", "vm-test", REST_OF, &first].into_iter().chain(words(run));
     eprintln!("to measure the missing cells: {}", shell_words::join(words));
+}
+
+/// The run to name with `--rest-of`. A rest has no rest of its own: the missing cells of its first
+/// run are measured again.
+fn first(run: &Run, folder: &Path) -> String {
+    let Some(id) = &run.rest_of else { return folder.display().to_string() };
+    // As it was named, unless `latest` is another run by now; else beside the rest.
+    let named = run.command.iter().skip_while(|word| *word != REST_OF).nth(1).map(PathBuf::from);
+    let places = named.into_iter().chain([folder.with_file_name(id)]);
+    let is_it = |place: &PathBuf| RunDir::load(place).is_ok_and(|found| found.id == *id);
+    places.into_iter().find(is_it).map_or_else(|| id.clone(), |place| place.display().to_string())
 }
 
 /// Prints how to make one run of an interrupted one and its rest.

@@ -110,12 +110,15 @@ impl RunDir {
         write_json(&self.json(), run)
     }
 
-    /// Saves a cell's result, and removes its partial result.
+    /// Saves a cell's result. A partial result stays: an error may refer to it.
     pub fn save_cell(&self, cell: &Cell) -> Result<(), StoreError> {
-        write_json(&self.cell(&cell.id).join("cell.json"), cell)?;
+        write_json(&self.cell(&cell.id).join("cell.json"), cell)
+    }
+
+    /// Removes the boots so far of a cell that has its result.
+    pub fn remove_partial(&self, id: &CellId) {
         // Ignore an error: readers prefer the result.
-        let _ = fs::remove_file(self.partial(&cell.id));
-        Ok(())
+        let _ = fs::remove_file(self.partial(id));
     }
 
     /// Saves the boots so far of a cell that needs several. It is not a result.
@@ -246,7 +249,12 @@ mod tests {
         let dir = RunDir::new(folder.path());
         // A known cell counts once. Half a file is ignored.
         for cell in [&late, &known] {
+            dir.save_partial(cell).unwrap();
             dir.save_cell(cell).unwrap();
+            // An error of a lost cell refers to it.
+            assert!(dir.partial(&cell.id).exists());
+            dir.remove_partial(&cell.id);
+            assert!(!dir.partial(&cell.id).exists());
         }
         fs::create_dir_all(folder.path().join("cells/half")).unwrap();
         fs::write(folder.path().join("cells/half/cell.json"), "{\"id\"").unwrap();

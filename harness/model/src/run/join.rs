@@ -63,7 +63,7 @@ pub fn superseded(runs: &mut [Run]) {
         runs.iter().map(|run| run.cells.iter().map(|cell| cell.id.clone()).collect()).collect();
     for (rest, again) in again.iter().enumerate() {
         let mut place = rest;
-        // Limit the steps: edited files may form a cycle.
+        // Older versions made rests of rests. Limit the steps: edited files may form a cycle.
         for _step in 0..runs.len() {
             let of = runs[place].rest_of.clone();
             let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else {
