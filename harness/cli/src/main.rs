@@ -31,8 +31,9 @@ struct App {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a test failed, 2 usage or configuration, 3 no \
-                          measurement could be made, 130 interrupted.";
+const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or is worse than its \
+                          base, 2 usage or configuration, 3 something could not be built or \
+                          measured, 130 interrupted.";
 
 #[derive(Subcommand)]
 enum Command {

@@ -62,6 +62,28 @@ fn passes_on_output_and_exit_code_on_both_backends() {
     }
 }
 
+/// The guest's command would block on a full pipe, or go on unseen.
+#[test]
+fn ends_the_command_when_its_output_cannot_be_written() {
+    let temporary = folder();
+    let mut child = shell(&temporary)
+        .args(["--timeout", "120", "--", "echo a; while sleep 1; do echo b; done"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("a\n", Some(141)));
+
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = shell(&temporary).args(["--", "uname -n"]).stdout(full).output().unwrap();
+    let (_, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(err.contains("failed to write the command's output"), "{err}");
+    assert_eq!(left_in(&temporary), [""; 0].map(PathBuf::from));
+}
+
 #[test]
 fn dead_or_slow_guest_exits_3() {
     for (line, timeout, said) in [

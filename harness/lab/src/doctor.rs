@@ -215,7 +215,8 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
 
 fn kvm_check(probe: Result<i32, KvmError>) -> Check {
     const NAME: &str = "KVM";
-    let without = |error: &KvmError| format!("{error}; guests run under TCG, slower and as exact");
+    let without =
+        |error: &KvmError| format!("{error}; guests run under TCG, slower but just as exact");
     match probe {
         Ok(version) => Check::ok(NAME, format!("API version {version}, a guest ran")),
         Err(error) => {

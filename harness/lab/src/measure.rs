@@ -128,7 +128,7 @@ impl Options {
             // Callers that want repeatable numbers of any suite need not know which tests have a
             // clock.
             tell(Event::Line(&format!(
-                "--clock applies only to attach tests; the suite `{name}` has none"
+                "warning: --clock applies only to attach tests; the suite `{name}` has none"
             )));
         }
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))

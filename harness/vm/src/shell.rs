@@ -230,6 +230,9 @@ fn init(arch: Arch, line: Option<&str>) -> String {
     )
 }
 
+/// The exit code of a program that SIGPIPE ended, by convention.
+const BROKEN_PIPE: u8 = 141;
+
 /// A guest that runs a command.
 struct Running {
     qemu: Qemu,
@@ -240,8 +243,8 @@ struct Running {
 
 #[derive(Default)]
 struct Ports {
-    /// Threads that copy the command's output.
-    copies: Vec<JoinHandle<()>>,
+    /// Threads that copy the command's output. They end with the error of a failed write.
+    copies: Vec<JoinHandle<io::Result<()>>>,
     exit: Option<JoinHandle<Option<u8>>>,
 }
 
@@ -270,6 +273,9 @@ impl Running {
                 thread::sleep(LAST_WORDS);
                 return Err(self.dead(death.kind, death.title));
             }
+            if let Err(error) = self.ports.ended_copies() {
+                return self.unwritten(error);
+            }
             if self.ports.exit.as_ref().is_some_and(JoinHandle::is_finished) {
                 told.get_or_insert_with(Instant::now);
             }
@@ -295,8 +301,10 @@ impl Running {
         // This closes the ports.
         self.qemu.kill();
         let code = self.ports.exit.take().and_then(|exit| exit.join().ok().flatten());
-        for copy in self.ports.copies.drain(..) {
-            let _ = copy.join();
+        for copy in std::mem::take(&mut self.ports.copies) {
+            if let Ok(Err(error)) = copy.join() {
+                return self.unwritten(error);
+            }
         }
         // The kernel's last lines may still be in the pipe.
         if let Ok(FromGuest::Death(death)) = self.signals.recv_timeout(LAST_WORDS)
@@ -314,6 +322,16 @@ impl Running {
         }
     }
 
+    /// The command's output cannot be written. If its reader has gone, the command ends as by
+    /// SIGPIPE.
+    fn unwritten(&mut self, error: io::Error) -> Result<End, VmError> {
+        self.qemu.kill();
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Ok(End::Exited(BROKEN_PIPE));
+        }
+        Err(self.dead(ErrorKind::Harness, format!("failed to write the command's output: {error}")))
+    }
+
     fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
         self.qemu.kill();
         failure(kind, message, self.console.tail())
@@ -321,12 +339,29 @@ impl Running {
 }
 
 impl Ports {
+    /// The first failed write of the copies that have ended.
+    fn ended_copies(&mut self) -> io::Result<()> {
+        let (ended, running) =
+            std::mem::take(&mut self.copies).into_iter().partition(JoinHandle::is_finished);
+        self.copies = running;
+        let ended: Vec<JoinHandle<io::Result<()>>> = ended;
+        ended.into_iter().try_for_each(|copy| copy.join().unwrap_or(Ok(())))
+    }
+
     fn take(&mut self, mut stream: UnixStream, name: &str) {
         // The accepted socket may have inherited the non-blocking mode.
         let _ = stream.set_nonblocking(false);
         match name {
-            "out" => self.copies.push(thread::spawn(move || copy(stream, &mut io::stdout()))),
-            "err" => self.copies.push(thread::spawn(move || copy(stream, &mut io::stderr()))),
+            "out" => {
+                self.copies.push(thread::spawn(move || copy(&mut stream, &mut io::stdout())));
+            }
+            "err" => self.copies.push(thread::spawn(move || {
+                // Nobody can be told that standard error fails. Drain it: the command would block.
+                if copy(&mut stream, &mut io::stderr()).is_err() {
+                    let _ = io::copy(&mut stream, &mut io::sink());
+                }
+                Ok(())
+            })),
             _ => {
                 self.exit = Some(thread::spawn(move || {
                     let mut text = String::new();
@@ -344,10 +379,15 @@ impl Ports {
     }
 }
 
-fn copy(mut from: UnixStream, to: &mut dyn Write) {
-    // Ignore an error: the reader has closed the output.
-    let _ = io::copy(&mut from, to);
-    let _ = to.flush();
+/// Copies until the guest closes its end.
+fn copy(from: &mut UnixStream, to: &mut dyn Write) -> io::Result<()> {
+    let mut bytes = [0; 8192];
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) | Err(_) => return to.flush(),
+            Ok(count) => to.write_all(&bytes[..count]).and_then(|()| to.flush())?,
+        }
+    }
 }
 
 fn wait(qemu: &mut Qemu, stop: &dyn Fn() -> bool) -> End {

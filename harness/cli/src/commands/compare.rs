@@ -42,7 +42,7 @@ pub struct Args {
     /// The architecture, where a run has several
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// Compare anyway; list the incompatibilities
+    /// Compare despite incompatibilities, and list them
     #[arg(long)]
     anyway: bool,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]

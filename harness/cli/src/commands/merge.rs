@@ -23,7 +23,7 @@ pub struct Args {
     /// run.json
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Expect N runs; with fewer, the result is no pass [default: as many as are given]
+    /// Expect N runs; with fewer, the result is not a pass [default: as many as are given]
     #[arg(long, value_name = "N")]
     expect: Option<usize>,
     /// Write the merged run into this folder [default: a new one in runs/ of the repository]

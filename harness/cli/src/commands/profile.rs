@@ -36,7 +36,7 @@ pub struct Args {
     /// Show the work of the attaching thread (task), of interrupts, of other threads, or all
     #[arg(long, value_parser = one_of(WHOSE), default_value = "task")]
     of: Of,
-    /// Print in this format; text is as of `perf report`, or for two profiles a table of changes
+    /// Print in this format; text looks like `perf report`, or for two profiles a table of changes
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Compare with the same test of this kernel
@@ -45,7 +45,7 @@ pub struct Args {
     /// Compare with the same test in this run
     #[arg(long, value_name = "RUN")]
     against: Option<PathBuf>,
-    /// Compare anyway; list the incompatibilities
+    /// Compare despite incompatibilities, and list them
     #[arg(long)]
     anyway: bool,
     /// Leave functions and call chains below this percentage out of text

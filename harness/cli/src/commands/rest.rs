@@ -15,7 +15,11 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
     }
     let first = first(run, &resolved(run_dir));
     let words = ["cargo", "xtask", "vm-test", REST_OF, &first].into_iter().chain(words(run));
-    eprintln!("to measure the missing cells: {}", shell_words::join(words));
+    let what = match run.rest_of {
+        None => "to measure the missing cells",
+        Some(_) => "this rest is incomplete; to measure all missing cells again",
+    };
+    eprintln!("{what}: {}", shell_words::join(words));
 }
 
 /// The run to name with `--rest-of`. A rest has no rest of its own: the missing cells of its first

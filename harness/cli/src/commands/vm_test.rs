@@ -147,7 +147,8 @@ struct SelectionArgs {
     /// Run N cells at once; timed cells always run alone [default: two more than there are CPUs]
     #[arg(short = 'j', long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Run only cells with one of these in their name: whole parts between slashes, else any part
+    /// Run only cells with one of these in their name; a part between slashes selects only itself
+    /// (fexit does not select fexit.multi)
     #[arg(value_name = "CELL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     names: Vec<String>,
 }
