@@ -175,6 +175,13 @@ impl Cells {
         })
     }
 
+    fn filter(&self, plan: &Plan, selection: &Selection, profile: &str) -> Result<TestFilter> {
+        let filtersets = self.filtersets(selection, profile)?;
+        let patterns = patterns(plan, selection);
+        TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
+            .map_err(nextest)
+    }
+
     /// Runs the selected cells of a plan, or with `list` only names them.
     pub fn run(
         &self,
@@ -185,16 +192,11 @@ impl Cells {
     ) -> Result<End> {
         let root = Utf8PathBuf::try_from(repository()).map_err(nextest)?;
         let profile = if plan.is_timed() { TIMED } else { UNTIMED };
-        let patterns = patterns(plan, selection);
         let environment = environment(plan)?;
         let context = ParseContext::new(&self.graph);
-        let filtersets = self.filtersets(selection, profile)?;
+        let filter = self.filter(plan, selection, profile)?;
         let config = config(&context)?;
         let profile = config.profile(profile).map_err(nextest)?;
-        let filter =
-            TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
-                .map_err(nextest)?;
-
         let platforms = BuildPlatforms::new_with_no_target().map_err(nextest)?;
         let profile = profile.apply_build_platforms(&platforms);
         let mapper = PathMapper::noop();
@@ -233,9 +235,7 @@ impl Cells {
         )
         .map_err(nextest)?;
         if tests.run_count() == 0 {
-            let hint =
-                if list { "without a selection all are named" } else { "--list names them all" };
-            return Err(Error::Usage(format!("no cell is selected; {hint}")));
+            return Err(Error::usage("no cell is selected; --list without a selection names all"));
         }
         sink(selected(&tests, selection.partition.as_ref()));
         if list {
@@ -255,18 +255,13 @@ impl Cells {
             )
             .map_err(nextest)?;
         let outcome = runner.try_execute(|event| {
-            if let ReporterEvent::Test(event) = &event {
-                pass_on(&event.kind, &mut sink);
-            }
+            pass_on(&event, &mut sink);
             Ok::<_, std::convert::Infallible>(())
         });
-        let outcome =
-            outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))?;
-        Ok(if matches!(outcome, RunOutcome::Cancelled { .. }) {
-            End::Interrupted
-        } else {
-            End::Done
-        })
+        match outcome.map_err(|e| Error::failed(format!("failed to run the cells: {e}")))? {
+            RunOutcome::Cancelled { .. } => Ok(End::Interrupted),
+            _ => Ok(End::Done),
+        }
     }
 }
 
@@ -371,8 +366,9 @@ fn named(partition: &PartitionerBuilder) -> String {
     }
 }
 
-fn pass_on(event: &TestEventKind<'_>, sink: &mut impl FnMut(JobEvent<'_>)) {
-    match event {
+fn pass_on(event: &ReporterEvent<'_>, sink: &mut impl FnMut(JobEvent<'_>)) {
+    let ReporterEvent::Test(event) = event else { return };
+    match &event.kind {
         TestEventKind::TestStarted { test_instance, .. } => {
             sink(JobEvent::Started { job: test_instance.test_name.as_str() });
         }
