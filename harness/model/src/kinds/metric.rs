@@ -58,7 +58,11 @@ impl Metric {
     pub fn is_by_hosts_clock(&self) -> bool {
         match self {
             Metric::Trigger(metric) => metric.cost == trigger::Cost::Time,
-            _ => self.is_time(),
+            Metric::LbrWaste(_)
+            | Metric::Attach(_)
+            | Metric::Bench(_)
+            | Metric::TestProgs(_)
+            | Metric::Kselftest(_) => self.is_time(),
         }
     }
 
@@ -76,7 +80,11 @@ impl Metric {
     pub fn asked_for(&self) -> Option<u32> {
         match self {
             Metric::Attach(metric) => metric.asked_for(),
-            _ => None,
+            Metric::LbrWaste(_)
+            | Metric::Trigger(_)
+            | Metric::Bench(_)
+            | Metric::TestProgs(_)
+            | Metric::Kselftest(_) => None,
         }
     }
 
