@@ -6,8 +6,6 @@ use crate::{
     cells::{Cells, JobEvent, Selection},
     error::{Context, Fault, Result},
     event::{Event, Tell},
-    kernels::Prepared,
-    planning,
     recorder::run_cells,
     run_dir::discard,
     scratch::Scratch,
@@ -171,19 +169,6 @@ impl Lab {
             guests,
             command,
         })
-    }
-
-    /// Plans a run of these kernels. Boots no guest, except once to try KVM. With `compared` the
-    /// kernels are measured in turns.
-    pub fn plan(
-        &self,
-        asked: &Asked,
-        prepared: Prepared,
-        compared: bool,
-        run_dir: RunDir,
-        tell: Tell,
-    ) -> Result<Planned> {
-        planning::plan(self, asked, prepared, compared, run_dir, tell)
     }
 
     /// Rejects a selection that cannot be read.

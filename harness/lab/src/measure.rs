@@ -9,6 +9,7 @@ use crate::{
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
     lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
+    planning,
     repository::repository,
     rest,
     run_dir::{discard, new_run_dir, sha256},
@@ -250,7 +251,8 @@ fn plan_run(
     let plan = || {
         let series = wanted.of_series().map(|(_, series)| series);
         let notes = notes(&options.notes, series.map_or(&[][..], |series| &series.notes));
-        let planned = lab.plan(asked, prepared, series.is_some(), run_dir.clone(), tell)?;
+        let planned =
+            planning::plan(lab, asked, prepared, series.is_some(), run_dir.clone(), tell)?;
         let mut planned = planned.with_notes(notes);
         // nextest handles signals from here on.
         if interrupt.came() {

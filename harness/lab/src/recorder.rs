@@ -209,3 +209,93 @@ impl<'a> Results<'a> {
         Cell { duration_ms, ..Cell::without_result(planned.id(), outcome) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::{fs, time::Duration};
+    use tramplab_model::run::{Accel, Arch};
+
+    const KERNELS: [&str; 3] = ["ended", "lost", "damaged"];
+
+    fn id(kernel: &str) -> CellId {
+        CellId {
+            kernel: kernel.to_owned(),
+            arch: Arch::X86_64,
+            accel: Accel::Tcg,
+            test: Test::Boot,
+        }
+    }
+
+    /// One job with a `boot` cell on each kernel.
+    fn plan(run_dir: &RunDir) -> Plan {
+        let cell = |kernel: &str| -> Value {
+            json!({
+                "kernel": kernel, "arch": "x86_64", "accel": "tcg", "work": { "boot": {} },
+                "backend": "qemu", "kernel_image": "", "initrd": "", "cpus": 1, "memory_mib": 1024,
+                "append": [], "budgets": [], "tolerance": tramplab_model::run::Tolerance::default(),
+                "skip": null,
+            })
+        };
+        let cells = KERNELS.map(cell);
+        let plan = json!({
+            "run_dir": run_dir.path(),
+            "emulators": {},
+            "jobs": [{ "name": "job", "cells": cells }],
+        });
+        serde_json::from_value(plan).unwrap()
+    }
+
+    #[test]
+    fn keeps_partial_boots_and_damaged_files_of_cells_without_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        run_dir.save_cell(&Cell::without_result(id("ended"), Outcome::Pass)).unwrap();
+        run_dir.save_partial(&Cell::without_result(id("lost"), Outcome::Pass)).unwrap();
+        let damaged = run_dir.cell(&id("damaged")).join("cell.json");
+        fs::create_dir_all(damaged.parent().unwrap()).unwrap();
+        fs::write(&damaged, "{").unwrap();
+
+        let plan = plan(&run_dir);
+        let mut ended = Vec::new();
+        let finished = JobEvent::Finished {
+            job: "job",
+            how: "signal 9".to_owned(),
+            timed_out: false,
+            taken: Duration::from_secs(1),
+        };
+        Results::new(&plan, &run_dir).read(finished, &mut |event| {
+            if let Event::CellEnded(cell) = event {
+                ended.push((cell.id.kernel.clone(), cell.outcome.name()));
+            }
+        });
+        let expected = [("ended", "pass"), ("lost", "error"), ("damaged", "error")];
+        assert_eq!(ended, expected.map(|(kernel, outcome)| (kernel.to_owned(), outcome)));
+        assert!(run_dir.partial(&id("lost")).exists());
+        let lost = run_dir.load_cell(&id("lost")).unwrap().expect("a record of its own");
+        assert!(lost.outcome.reason().unwrap().contains("partial.json"), "{:?}", lost.outcome);
+        assert_eq!(fs::read_to_string(&damaged).unwrap(), "{");
+    }
+
+    #[test]
+    fn cells_stopped_by_an_interrupt_have_no_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let plan = plan(&run_dir);
+        let mut results = Results::new(&plan, &run_dir);
+        results.read(JobEvent::Cancelled, &mut |_| ());
+        let mut stopped = Vec::new();
+        let (how, taken) = ("signal 2".to_owned(), Duration::ZERO);
+        results.read(
+            JobEvent::Finished { job: "job", how, timed_out: false, taken },
+            &mut |event| {
+                if let Event::CellStopped(id) = event {
+                    stopped.push(id.kernel.clone());
+                }
+            },
+        );
+        assert_eq!(stopped, KERNELS);
+        assert!(KERNELS.iter().all(|kernel| run_dir.load_cell(&id(kernel)).unwrap().is_none()));
+    }
+}

@@ -74,3 +74,56 @@ pub fn words(run: &Run) -> impl Iterator<Item = &str> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored() -> Run {
+        serde_json::from_str(include_str!("../../testdata/run.json")).expect("the stored run")
+    }
+
+    #[test]
+    fn rejects_runs_without_a_rest_of_their_own() {
+        type Change = fn(&mut Run);
+        let table: [(Change, Option<&str>); 5] = [
+            (|_| (), None),
+            (|run| run.rest_of = Some("first".to_owned()), Some("name the first run, first")),
+            (|run| run.interrupted = false, Some("was not interrupted")),
+            (|run| run.missing.clear(), Some("before its cells were known")),
+            (|run| run.command[1] = "bisect".to_owned(), Some("was not made by vm-test")),
+        ];
+        for (change, expected) in table {
+            let folder = tempfile::tempdir().unwrap();
+            let run_dir = RunDir::new(folder.path());
+            let mut run = stored();
+            run.command = ["tramplab", "vm-test"].map(str::to_owned).to_vec();
+            run.interrupted = true;
+            run.missing = vec![run.cells.pop().expect("a cell").id];
+            change(&mut run);
+            if !run.interrupted {
+                run.missing.clear();
+            }
+            run_dir.save(&run).unwrap();
+            let error = Interrupted::load(folder.path()).err().map(|error| error.told());
+            match expected {
+                None => assert_eq!(error, None),
+                Some(words) => {
+                    assert!(error.as_ref().is_some_and(|e| e.contains(words)), "{error:?}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_an_earlier_rest_of_out_of_the_words() {
+        for typed in [
+            "tramplab vm-test --suite a --rest-of x -j 1",
+            "tramplab vm-test --suite a --rest-of=x -j 1",
+        ] {
+            let command = typed.split(' ').map(str::to_owned).collect();
+            let run = Run { command, ..stored() };
+            assert_eq!(words(&run).collect::<Vec<_>>(), ["--suite", "a", "-j", "1"], "{typed}");
+        }
+    }
+}

@@ -104,19 +104,13 @@ impl Wanted {
             Some(Missing { what: format!("{}: {why}", requirement.name), packages })
         });
         let toolchains = self.toolchains.iter().filter_map(|(toolchain, arch)| {
-            let missing = toolchain::missing(toolchain, *arch);
-            let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
-            let what = format!("{toolchain} for {arch} kernels: no {}", names.join(", "));
-            let packages = missing.iter().map(|need| need.package.clone()).collect();
-            (!missing.is_empty()).then_some(Missing { what, packages })
+            let what = format!("{toolchain} for {arch} kernels");
+            Missing::of(&what, &toolchain::missing(toolchain, *arch))
         });
         let of_tests = self.toolchains.iter().filter_map(|(toolchain, arch)| {
             let test_progs = self.selftests.as_ref().filter(|wanted| wanted.bpf())?.test_progs();
-            let missing = toolchain::missing_bpf(toolchain, *arch, test_progs);
-            let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
-            let what = format!("the tree's own tests for {arch} kernels: no {}", names.join(", "));
-            let packages = missing.iter().map(|need| need.package.clone()).collect();
-            (!missing.is_empty()).then_some(Missing { what, packages })
+            let what = format!("the tree's own tests for {arch} kernels");
+            Missing::of(&what, &toolchain::missing_bpf(toolchain, *arch, test_progs))
         });
         requirements.chain(toolchains).chain(of_tests).collect()
     }
@@ -126,6 +120,16 @@ impl Wanted {
 struct Missing {
     what: String,
     packages: Vec<String>,
+}
+
+impl Missing {
+    /// `None` if nothing is missing.
+    fn of(what: &str, needs: &[toolchain::Need]) -> Option<Missing> {
+        let names: Vec<_> = needs.iter().map(|need| need.name.as_str()).collect();
+        let packages = needs.iter().map(|need| need.package.clone()).collect();
+        let what = format!("{what}: no {}", names.join(", "));
+        (!needs.is_empty()).then_some(Missing { what, packages })
+    }
 }
 
 fn list(missing: &[Missing]) -> String {

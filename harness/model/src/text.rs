@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn recognises_visible_characters() {
-        let hidden = "\0\u{1b}\u{7f}\u{9b}\u{ad}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\
-                       \u{2029}\
-                       \u{202a}\u{202e}\
-                      \u{2060}\u{2066}\u{2069}\u{3164}\u{feff}\u{e000}\u{fff9}\u{e0001}\u{e0041}\u{e007f}\
+        let hidden = "\0\u{1b}\u{7f}\u{9b}\u{ad}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\
+                      \u{2028}\u{2029}\u{202a}\u{202e}\
+                      \u{2060}\u{2066}\u{2069}\u{3164}\u{feff}\u{e000}\u{fff9}\u{e0001}\u{e0041}\
+                      \u{e007f}\
                        \u{e0101}\
                        \u{f0000}\u{10ffff}";
         for c in hidden.chars() {

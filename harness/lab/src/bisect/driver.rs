@@ -122,9 +122,8 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
     let named: Vec<String> = kernel.map(str::to_owned).into_iter().collect();
     let series_options = SeriesOptions {
         series: Some(spec.to_owned()),
-        each_patch: false,
-        placebos: 0,
         unconfined: options.unconfined,
+        ..SeriesOptions::default()
     };
     // The question's suite names no kernel: the command line or the series does.
     let wanted = Wanted::new(&named, &arches, &series_options, &options.metric.suite(Vec::new()))?;

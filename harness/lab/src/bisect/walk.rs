@@ -13,6 +13,7 @@ use crate::{
     error::{Context, Error, Result},
     kernels::{Prepared, Ready},
     lab::Lab,
+    planning,
 };
 use std::{fs, path::PathBuf};
 use tramplab_analysis::branch::Model;
@@ -399,8 +400,14 @@ impl<'a> Bisection<'a> {
         }
         fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
         let prepared = Prepared { kernels, ..Prepared::default() };
-        let planned =
-            self.lab.plan(&self.place.suite, prepared, compared, RunDir::new(dir), *tell)?;
+        let planned = planning::plan(
+            self.lab,
+            &self.place.suite,
+            prepared,
+            compared,
+            RunDir::new(dir),
+            *tell,
+        )?;
         // Other bisections have steps of the same names.
         let planned = planned.with_id(format!("{}-{name}", self.place.folder.id()));
         let machine = planned.machine(self.place.state.asked.arch).cloned();
