@@ -78,10 +78,7 @@ pub fn words(run: &Run) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn stored() -> Run {
-        serde_json::from_str(include_str!("../../testdata/run.json")).expect("the stored run")
-    }
+    use tramplab_testdata::stored;
 
     #[test]
     fn rejects_runs_without_a_rest_of_their_own() {

@@ -25,22 +25,7 @@ mod xml;
 use hardware::hardware;
 use xml::parse;
 
-/// The shipped series `lbr-helpers` on 6.12, patch by patch. `testdata/fixture.yaml` tells how it
-/// was recorded; `testdata/store.py` shortened it.
-pub fn series() -> Run {
-    serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).expect("the recorded run")
-}
-
-/// A run of the suite `testdata/stored.yaml`, shortened by `testdata/store.py`.
-pub fn run() -> Run {
-    serde_json::from_str(include_str!("../../testdata/run.json")).expect("the stored run")
-}
-
-/// Kernel 7.2 on two architectures, with the waste of fexit, fexit.multi and kprobe.multi.
-pub fn two_architectures() -> Run {
-    let text = include_str!("../../testdata/two-architectures.json");
-    serde_json::from_str(text).expect("the stored run")
-}
+pub use tramplab_testdata::{series, stored as run, two_architectures};
 
 fn with_listings() -> View {
     View {

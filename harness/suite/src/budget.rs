@@ -130,10 +130,7 @@ mod tests {
     use std::path::Path;
     use tramplab_host::config;
     use tramplab_model::run::{Arch, CellId, Measurement};
-
-    fn stored() -> tramplab_model::run::Run {
-        serde_json::from_str(include_str!("../../testdata/run.json")).expect("the stored run")
-    }
+    use tramplab_testdata::stored;
 
     fn budget(text: &str) -> Budget {
         config::parse(text, Path::new("budget.yaml")).unwrap()

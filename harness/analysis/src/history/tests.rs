@@ -2,37 +2,9 @@
 //! Histories of a recorded series whose three kernels are taken for commits.
 
 use super::*;
-use crate::compare::tests::recorded;
 use tramplab_model::run::{AttachBoot, ErrorKind, Measurement as Measured};
 use tramplab_protocol::message::AttachRound;
-
-const KERNELS: [&str; 3] =
-    ["6.12-source+lbr-helpers.0", "6.12-source+lbr-helpers.1", "6.12-source"];
-
-fn commit_of(number: usize) -> String {
-    format!("{number:08x}{:032x}", 0xc0ffee)
-}
-
-/// The run of commit `number`, whose kernel is the recorded one `state`.
-fn run(number: usize, state: usize) -> Run {
-    let mut run = recorded();
-    run.series.clear();
-    run.id = format!("run-{number}");
-    run.started = format!("2026-11-{:02}T10:00:00Z", number + 1);
-    run.kernels.retain(|kernel| kernel.name == KERNELS[state]);
-    run.cells.retain(|cell| cell.id.kernel == KERNELS[state]);
-    let commit = commit_of(number);
-    let name = format!("linux-{}", &commit[..12]);
-    run.kernels[0].source = format!("git /src/linux {commit}");
-    run.kernels[0].commit = Some(commit);
-    run.kernels[0].name.clone_from(&name);
-    run.cells.iter_mut().for_each(|cell| cell.id.kernel.clone_from(&name));
-    run
-}
-
-fn runs(states: &[usize]) -> Vec<Run> {
-    states.iter().enumerate().map(|(number, &state)| run(number, state)).collect()
-}
+use tramplab_testdata::{commit as run, commits as runs};
 
 fn found(runs: &[Run], metric: &str) -> History {
     let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };

@@ -304,12 +304,8 @@ fn interval(a: &[f64], b: &[f64], log: fn(f64, f64) -> f64) -> Option<Ratio> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn recorded() -> Run {
-        serde_json::from_str(include_str!("../../../testdata/lbr-helpers.json"))
-            .expect("the recorded run")
-    }
     use tramplab_model::run::{Measurement, Run};
+    use tramplab_testdata::series as recorded;
 
     fn exact(number: impl Into<Option<u64>>) -> Reading {
         Reading::Exact { number: number.into(), functions: None }

@@ -3,10 +3,7 @@
 
 use super::*;
 use tramplab_model::run::{BranchSource, CapturePoint, CellId, Clock, Measurement, Trigger};
-
-fn stored() -> Run {
-    serde_json::from_str(include_str!("../../../testdata/run.json")).expect("the stored run")
-}
+use tramplab_testdata::stored;
 
 fn run() -> Run {
     let mut run = stored();
@@ -129,16 +126,7 @@ fn rejects_runs_that_are_no_baseline() {
         ("an error", |run| run.cells = stored().cells, "x86_64/6.1/tcg/fault/panic"),
         ("another suite", |run| run.suite.name = "waste".to_owned(), "is of the suite `waste`"),
         ("nothing", |run| run.cells.retain(|cell| cell.measurement.is_none()), "measured nothing"),
-        (
-            "a series",
-            |run| {
-                let series: Run =
-                    serde_json::from_str(include_str!("../../../testdata/lbr-helpers.json"))
-                        .unwrap();
-                run.series = series.series;
-            },
-            "is of a series",
-        ),
+        ("a series", |run| run.series = tramplab_testdata::series().series, "is of a series"),
         (
             "a lost function",
             |run| {

@@ -18,12 +18,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{Beside, message::Stopped};
 
-/// Recorded with `testdata/fixture.yaml`, as that file says, and shortened by
-/// `report/testdata/store.py`.
-pub fn recorded() -> Run {
-    serde_json::from_str(include_str!("../../../../testdata/lbr-helpers.json"))
-        .expect("the recorded run")
-}
+pub use tramplab_testdata::series as recorded;
 
 const MODEL: Model = Model::IntelLbr;
 

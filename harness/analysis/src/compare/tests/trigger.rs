@@ -6,8 +6,7 @@ use tramplab_model::kinds::trigger;
 
 /// Two runs with one fexit hit, the head's changed by `change`.
 fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
-    let stored: Run = serde_json::from_str(include_str!("../../../../testdata/run.json"))
-        .expect("the stored run");
+    let stored = tramplab_testdata::stored();
     let mut base = recorded();
     let kernel = base.series[0].base().kernel.clone();
     let mut cell = stored
