@@ -76,11 +76,24 @@ fn ends_the_command_when_its_output_cannot_be_written() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!((line.as_str(), child.wait().unwrap().code()), ("a\n", Some(141)));
 
+    // The same for standard error.
+    let mut child = shell(&temporary)
+        .args(["--timeout", "120", "--", "while sleep 1; do echo b >&2; done"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "b"));
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+
     let full = File::options().write(true).open("/dev/full").unwrap();
     let output = shell(&temporary).args(["--", "uname -n"]).stdout(full).output().unwrap();
     let (_, err) = texts(&output);
     assert_eq!(output.status.code(), Some(3), "{err}");
     assert!(err.contains("failed to write the command's output"), "{err}");
+    assert!(!err.contains("[    0."), "the console is not at fault: {err}");
     assert_eq!(left_in(&temporary), [""; 0].map(PathBuf::from));
 }
 

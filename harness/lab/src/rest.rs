@@ -27,11 +27,11 @@ impl Interrupted {
         let (run, folder) = (RunDir::load(path)?, RunDir::new(resolved(&RunDir::at(path))));
         let why = match () {
             () if running::is_going_on(&folder) => "is still running".to_owned(),
-            () if run.command.get(1).is_none_or(|command| command != "vm-test") => {
-                "was not made by vm-test".to_owned()
-            }
             () if run.joined.is_some() => {
                 "is a merged run; name the interrupted run itself".to_owned()
+            }
+            () if run.command.get(1).is_none_or(|command| command != "vm-test") => {
+                "was not made by vm-test".to_owned()
             }
             () if !run.interrupted => "was not interrupted; it has no missing cells".to_owned(),
             () if run.rest_of.is_some() => {
@@ -78,17 +78,25 @@ pub fn words(run: &Run) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_model::run::Joined;
     use tramplab_testdata::stored;
 
     #[test]
     fn rejects_runs_without_a_rest_of_their_own() {
         type Change = fn(&mut Run);
-        let table: [(Change, Option<&str>); 5] = [
+        let table: [(Change, Option<&str>); 6] = [
             (|_| (), None),
             (|run| run.rest_of = Some("first".to_owned()), Some("name the first run, first")),
             (|run| run.interrupted = false, Some("was not interrupted")),
             (|run| run.missing.clear(), Some("before its cells were known")),
             (|run| run.command[1] = "bisect".to_owned(), Some("was not made by vm-test")),
+            (
+                |run| {
+                    run.command[1] = "merge".to_owned();
+                    run.joined = Some(Joined { runs: Vec::new(), expected: 2 });
+                },
+                Some("is a merged run"),
+            ),
         ];
         for (change, expected) in table {
             let folder = tempfile::tempdir().unwrap();

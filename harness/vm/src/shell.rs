@@ -329,7 +329,9 @@ impl Running {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Ok(End::Exited(BROKEN_PIPE));
         }
-        Err(self.dead(ErrorKind::Harness, format!("failed to write the command's output: {error}")))
+        // The console would blame the guest.
+        let message = format!("failed to write the command's output: {error}");
+        Err(failure(ErrorKind::Harness, message, Vec::new()))
     }
 
     fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
@@ -356,11 +358,14 @@ impl Ports {
                 self.copies.push(thread::spawn(move || copy(&mut stream, &mut io::stdout())));
             }
             "err" => self.copies.push(thread::spawn(move || {
-                // Nobody can be told that standard error fails. Drain it: the command would block.
-                if copy(&mut stream, &mut io::stderr()).is_err() {
-                    let _ = io::copy(&mut stream, &mut io::sink());
+                match copy(&mut stream, &mut io::stderr()) {
+                    // Nobody can be told that standard error is full. Drain it: the command would
+                    // block.
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                        io::copy(&mut stream, &mut io::sink()).map(drop)
+                    }
+                    ended => ended,
                 }
-                Ok(())
             })),
             _ => {
                 self.exit = Some(thread::spawn(move || {

@@ -26,7 +26,7 @@ use tramplab_model::{
     run::{Arch, Cell, CellId, Outcome, Run, SCHEMA, Test, migrate},
     text,
 };
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -179,7 +179,10 @@ impl RunDir {
 /// Adds the cells that ended after `run.json` was last saved, in a run that goes on or was killed.
 fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
     let files = WalkDir::new(folder.join("cells")).sort_by_file_name().into_iter().flatten();
-    for file in files.filter(|entry| entry.file_name() == "cell.json") {
+    // A pipe in a stranger's artifact would never end.
+    let is_result =
+        |entry: &DirEntry| entry.file_name() == "cell.json" && entry.file_type().is_file();
+    for file in files.filter(is_result) {
         let read = fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         // Skip a damaged file.
         let cell = read.and_then(|cell| serde_json::from_value(migrate::cell(cell, schema)).ok());
@@ -258,6 +261,9 @@ mod tests {
         }
         fs::create_dir_all(folder.path().join("cells/half")).unwrap();
         fs::write(folder.path().join("cells/half/cell.json"), "{\"id\"").unwrap();
+        fs::create_dir_all(folder.path().join("cells/pipe")).unwrap();
+        let pipe = folder.path().join("cells/pipe/cell.json");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
         let before = stored["cells"].as_array().unwrap().len();
         stored["missing"] = json!([late.id]);
         for (finished, added) in [(Value::Null, 1), (stored["finished"].clone(), 0)] {
