@@ -8,7 +8,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{
     run::{Kernel, Machine, Outcome, Run, Test},
-    text::line,
+    text::{counted, line},
 };
 
 /// The page's text before the numbers.
@@ -37,7 +37,7 @@ pub fn gap(run: &Run) -> Option<String> {
     // An interrupt or a selection of cells may be the cause.
     let cells: BTreeSet<usize> = run.kernels.iter().map(per_kernel).collect();
     let gaps = [
-        (failed > 0).then(|| format!("{failed} cells could not be measured")),
+        (failed > 0).then(|| format!("{} could not be measured", counted(failed, "cell"))),
         (cells.len() > 1).then(|| "not every test ran on every kernel".to_owned()),
         (run.kernels.len() < 2).then(|| "the run has fewer than two kernels".to_owned()),
     ];
@@ -110,7 +110,12 @@ fn mechanism(test: &Test) -> Option<String> {
         Test::LbrWaste(test) => Some(test.mechanism.to_string()),
         Test::Attach(test) => Some(test.mechanism.to_string()),
         Test::Trigger(test) => Some(test.to_string()),
-        _ => None,
+        Test::Build
+        | Test::Boot
+        | Test::Bench(_)
+        | Test::TestProgs(_)
+        | Test::Kselftest(_)
+        | Test::Fault(_) => None,
     }
 }
 
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn tells_what_a_page_lacks() {
         let cases: [Case; 3] = [
-            ("1 cells could not be measured", |run| {
+            ("1 cell could not be measured", |run| {
                 let message = String::new();
                 run.cells[0].outcome = Outcome::Error { kind: ErrorKind::Panic, message };
             }),

@@ -2,7 +2,7 @@
 //! The question to each commit, and the suite of one cell that answers it.
 
 use std::{fmt, str::FromStr};
-use tramplab_model::kinds::{Metric, Test, UnknownMetric, UnknownTest, trigger};
+use tramplab_model::kinds::{Metric, Test, UnknownMetric, UnknownTest, trigger::Cost};
 use tramplab_suite::{Machine, Suite, TestGroup};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +14,33 @@ pub enum Question {
 }
 
 impl Question {
+    fn of_metric(metric: Metric, name: &str) -> Result<Question, UnknownQuestion> {
+        match &metric {
+            Metric::LbrWaste(_) | Metric::Attach(_) => Ok(Question::Number(metric)),
+            Metric::Trigger(asked) => match asked.cost {
+                Cost::Instructions | Cost::Branches => Ok(Question::Number(metric)),
+                Cost::Time => Err(UnknownQuestion::OneBoot(name.to_owned())),
+            },
+            Metric::Bench(_) => Err(UnknownQuestion::Rate(name.to_owned())),
+            // The only number is how the test ends.
+            Metric::TestProgs(_) | Metric::Kselftest(_) => Ok(Question::Ending(metric.test())),
+        }
+    }
+
+    fn of_test(test: Test, name: &str) -> Result<Question, UnknownQuestion> {
+        match &test {
+            Test::Build
+            | Test::Boot
+            | Test::LbrWaste(_)
+            | Test::Attach(_)
+            | Test::Trigger(_)
+            | Test::Bench(_)
+            | Test::TestProgs(_)
+            | Test::Kselftest(_) => Ok(Question::Ending(test)),
+            Test::Fault(_) => Err(UnknownQuestion::Fault(name.to_owned())),
+        }
+    }
+
     /// The test that answers it.
     pub fn test(&self) -> Test {
         match self {
@@ -64,14 +91,17 @@ impl fmt::Display for Question {
 pub enum UnknownQuestion {
     #[error("{metric}; to ask how a test ends: {test}")]
     Name { metric: UnknownMetric, test: UnknownTest },
-    #[error("`{0}` is of one boot, and so judged nowhere: ask for its instructions or branches")]
+    #[error(
+        "`{0}` is measured in a single boot, so it cannot be bisected: ask for its instructions or \
+         branches"
+    )]
     OneBoot(String),
     #[error(
-        "`{0}` is this host's speed: ask for trigger.fentry.instructions and the like, or how \
-         bench/trig-fentry ends"
+        "`{0}` depends on the host's speed, so it cannot be bisected: ask for \
+         trigger.fentry.instructions and the like, or how bench/trig-fentry ends"
     )]
     Rate(String),
-    #[error("`{0}` makes a guest fail on purpose: that says nothing of its kernel")]
+    #[error("`{0}` makes a guest fail on purpose, whatever its kernel: it cannot be bisected")]
     Fault(String),
 }
 
@@ -81,17 +111,8 @@ impl FromStr for Question {
 
     fn from_str(name: &str) -> Result<Question, UnknownQuestion> {
         match (name.parse(), name.parse()) {
-            (Ok(Metric::Trigger(trigger::Metric { cost: trigger::Cost::Time, .. })), _) => {
-                Err(UnknownQuestion::OneBoot(name.to_owned()))
-            }
-            (Ok(Metric::Bench(_)), _) => Err(UnknownQuestion::Rate(name.to_owned())),
-            // It has no number but how the test ends.
-            (Ok(metric @ (Metric::TestProgs(_) | Metric::Kselftest(_))), _) => {
-                Ok(Question::Ending(metric.test()))
-            }
-            (Ok(metric), _) => Ok(Question::Number(metric)),
-            (Err(_), Ok(Test::Fault(_))) => Err(UnknownQuestion::Fault(name.to_owned())),
-            (Err(_), Ok(test)) => Ok(Question::Ending(test)),
+            (Ok(metric), _) => Question::of_metric(metric, name),
+            (Err(_), Ok(test)) => Question::of_test(test, name),
             (Err(metric), Err(test)) => Err(UnknownQuestion::Name { metric, test }),
         }
     }
@@ -161,7 +182,7 @@ mod tests {
             ("lbr_waste/no", ["lbr_waste.ROW.FILTER", "build, boot"]),
             ("lbr_waste.fentry.all", ["lbr_waste.ROW.FILTER", "build, boot"]),
             ("fault/panic", ["fault/panic", "on purpose"]),
-            ("trigger.fexit.time", ["one boot", "branches"]),
+            ("trigger.fexit.time", ["single boot", "branches"]),
         ] {
             let error = name.parse::<Question>().unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
