@@ -184,9 +184,13 @@ fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
         |entry: &DirEntry| entry.file_name() == "cell.json" && entry.file_type().is_file();
     for file in files.filter(is_result) {
         let read = fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        // Skip a damaged file.
         let cell = read.and_then(|cell| serde_json::from_value(migrate::cell(cell, schema)).ok());
-        let Some(cell): Option<Cell> = cell else { continue };
+        let Some(cell): Option<Cell> = cell else {
+            let path = file.path().strip_prefix(folder).unwrap_or(file.path());
+            run.notes
+                .push(format!("ignored {}: it is damaged", text::line(&path.to_string_lossy())));
+            continue;
+        };
         if run.cells.iter().all(|known| known.id != cell.id) {
             run.missing.retain(|missing| *missing != cell.id);
             run.cells.push(cell);
@@ -273,6 +277,8 @@ mod tests {
             assert_eq!(run.cells.len(), before + added);
             assert_eq!(run.cells.iter().filter(|cell| cell.id == late.id).count(), added);
             assert_eq!(run.missing.len(), 1 - added);
+            let ignored = run.notes.iter().filter(|n| n.contains("cells/half/cell.json")).count();
+            assert_eq!(ignored, added, "{:?}", run.notes);
         }
     }
 
