@@ -242,8 +242,10 @@ fn plan_run(
     let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
     let prepared =
         prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
-            // make's output stays.
-            if !run_dir.kernels().exists() {
+            let kernels = run_dir.kernels();
+            if kernels.exists() {
+                tell(Event::Line(&format!("make's output is kept in {}", kernels.display())));
+            } else {
                 discard(&run_dir);
             }
         })?;
