@@ -43,7 +43,10 @@ enum Action {
 
 pub fn cache(args: &Args) -> Result<u8> {
     match &args.action {
-        Action::Ls { all } => report::print(ls(&Cache::located(true)?, *all).as_bytes())?,
+        Action::Ls { all } => {
+            let limit = cache_limit::limit()?;
+            report::print(ls(&Cache::located(true)?, *all, limit).as_bytes())?;
+        }
         Action::Prune { to, kind } => {
             let limit = to.map_or_else(cache_limit::limit, Ok)?;
             // Where there is none, none is made.
@@ -76,7 +79,7 @@ pub fn cache(args: &Args) -> Result<u8> {
     Ok(exit::PASS)
 }
 
-fn ls(cache: &Cache, all: bool) -> String {
+fn ls(cache: &Cache, all: bool, limit: ByteSize) -> String {
     let items = prune::inventory(cache);
     let mut text = format!("{}\n\n", cache.root().display());
     if all {
@@ -92,7 +95,7 @@ fn ls(cache: &Cache, all: bool) -> String {
             text += &format!("{:>12}  {:<16}{:>7}  {kind}\n", shown(bytes), ago(used), items.len());
         }
     }
-    text + &format!("{:>12}  all\n", shown(total(&items)))
+    text + &format!("{:>12}  all; limit {limit}\n", shown(total(&items)))
 }
 
 fn by_kind(items: &[Item]) -> BTreeMap<String, Vec<&Item>> {
