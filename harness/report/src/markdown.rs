@@ -139,10 +139,12 @@ fn pairs(pairs: &[(&'static str, String)]) -> String {
 pub fn table(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("### {}\n\n", text(&table.caption));
-    out += &row(table.header.iter().map(|cell| text(cell)).collect());
-    out += &row((0..table.header.len())
-        .map(|i| if i == 0 { "---" } else { "---:" }.to_owned())
-        .collect());
+    if !table.rows.is_empty() {
+        out += &row(table.header.iter().map(|cell| text(cell)).collect());
+        out += &row((0..table.header.len())
+            .map(|i| if i == 0 { "---" } else { "---:" }.to_owned())
+            .collect());
+    }
     out.extend(table.rows.iter().map(|cells| row(cells.iter().map(|cell| text(cell)).collect())));
     if !table.notes.is_empty() {
         out.push('\n');

@@ -94,6 +94,10 @@ pub fn table(table: &Table) -> String {
 }
 
 fn styled(table: &Table, style: Style) -> String {
+    let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
+    if table.rows.is_empty() {
+        return format!("{}\n{notes}", line(&table.caption));
+    }
     let mut grid = comfy_table::Table::new();
     // The caller describes the terminal, so that a report is the same text everywhere.
     grid.force_no_tty().load_style(GRID);
@@ -109,7 +113,6 @@ fn styled(table: &Table, style: Style) -> String {
         fit(&mut grid, table, width);
     }
     let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
-    let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
     format!("{}\n{rows}{notes}", line(&table.caption))
 }
 

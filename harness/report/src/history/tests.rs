@@ -26,6 +26,20 @@ fn tables_of_histories() {
 }
 
 #[test]
+fn overview_without_changes_has_no_empty_table() {
+    let found = of(&runs(&[0, 0]), None, &Query::default());
+    let text = terminal::table(&overview(&found.histories));
+    let all = found.histories.len();
+    assert_eq!(
+        text,
+        format!(
+            "What changed from run to run\n {all} of {all} did not change. --metric NAME shows one \
+             in full.\n"
+        )
+    );
+}
+
+#[test]
 fn tells_a_change_without_a_new_commit() {
     let all = [2, 2, 1].map(|state| run(7, state));
     let text = page(&all.map(|run| Run { id: format!("run-{}", run.cells.len()), ..run }));
