@@ -55,6 +55,11 @@ pub fn line(text: &str) -> String {
     plain(text).split('\n').map(str::trim_end).collect::<Vec<_>>().join(" ")
 }
 
+/// A number and its noun: `1 cell`, `2 cells`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Returns true if a path is UTF-8 without control characters, as make, apt and command lines need
 /// it.
 pub fn is_plain_path(path: &Path) -> bool {

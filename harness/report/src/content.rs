@@ -102,7 +102,7 @@ impl Document {
         let mut about = vec![
             ("suite", run.suite.name.clone()),
             ("started", run.started.clone()),
-            ("host", format!("{}, {}, {} CPUs", host.os, host.cpu, host.cpus)),
+            ("host", format!("{}, {}, {}", host.os, host.cpu, text::counted(host.cpus, "CPU"))),
             ("QEMU", qemu(run)),
             ("tramplab", run.tramplab.clone()),
         ];
@@ -121,7 +121,7 @@ impl Document {
         if let Some(shard) = &run.shard {
             about.push((
                 "shard",
-                format!("{}: {} cells in all", shard.partition, shard.cells.len()),
+                format!("{}: {} in all", shard.partition, text::counted(shard.cells.len(), "cell")),
             ));
         }
         if let Some(joined) = &run.joined {
@@ -209,10 +209,8 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
             false => Vec::from_iter(clocks).join(CLOCKS_APART),
         };
         let memory = guest.memory_kib / 1024;
-        about.push((
-            "guest",
-            format!("{}, {} CPUs, {memory} MiB, clock {clocks}", guest.release, guest.cpus),
-        ));
+        let cpus = text::counted(guest.cpus as usize, "CPU");
+        about.push(("guest", format!("{}, {cpus}, {memory} MiB, clock {clocks}", guest.release)));
         // A vulnerability that does not affect the CPU adds no branches.
         let mitigated = |m: &&String| m.contains("Mitigation");
         let mitigations: Vec<&str> =
@@ -280,7 +278,7 @@ fn outcomes(run: &Run) -> Outcomes {
         format!("{count} {outcome}")
     });
     Outcomes {
-        summary: format!("{} cells: {}", run.cells.len(), parts.join(", ")),
+        summary: format!("{}: {}", text::counted(run.cells.len(), "cell"), parts.join(", ")),
         lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
         failures,
         errors: errors.into_iter().map(|(_, failed)| failed).collect(),

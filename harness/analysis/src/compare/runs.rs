@@ -6,6 +6,7 @@ use crate::branch::Model;
 use std::collections::BTreeSet;
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test};
+use tramplab_model::text;
 
 /// One side: a run and one of its kernels, with the configuration kept beside the run.
 pub struct Measured<'a> {
@@ -62,7 +63,10 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
             &b.host.cpu,
         );
     }
-    let size = |machine: &Machine| format!("{} CPUs with {} MiB", machine.cpus, machine.memory_mib);
+    let size = |machine: &Machine| {
+        let cpus = text::counted(machine.cpus as usize, "CPU");
+        format!("{cpus} with {} MiB", machine.memory_mib)
+    };
     differ("their guests had different machines", &size(&on_a), &size(&on_b));
     let append = |machine: &Machine| format!("`{}`", machine.append.join(" "));
     differ("their guests had different command lines", &append(&on_a), &append(&on_b));

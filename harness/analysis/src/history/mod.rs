@@ -25,6 +25,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::name::{is_commit_id, is_name_char};
 use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test};
+use tramplab_model::text;
 
 /// A selection of histories.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +58,7 @@ pub struct Line {
     pub arch: Arch,
     pub accel: Accel,
     pub suite: String,
-    /// The guests' machine: `1 CPUs, 1024 MiB, -cpu max`, and additions to the command line.
+    /// The guests' machine: `1 CPU, 1024 MiB, -cpu max`, and additions to the command line.
     pub guest: String,
 }
 
@@ -370,7 +371,11 @@ fn commit(kernel: &Kernel) -> Option<&str> {
 
 fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
     let guest = |Machine { cpu, cpus, memory_mib, append, .. }: &Machine| {
-        let size = vec![format!("{cpus} CPUs"), format!("{memory_mib} MiB"), format!("-cpu {cpu}")];
+        let size = vec![
+            text::counted(*cpus as usize, "CPU"),
+            format!("{memory_mib} MiB"),
+            format!("-cpu {cpu}"),
+        ];
         [size, append.clone()].concat().join(", ")
     };
     Line {

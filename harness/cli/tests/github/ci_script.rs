@@ -112,7 +112,7 @@ fn build_that_works_on_retry_leaves_no_run() {
         ],
     );
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("1 cells: 1 pass"), "{said}");
+    assert!(said.contains("1 cell: 1 pass"), "{said}");
     assert!(
         said.lines().any(|line| line == "run=") && said.lines().any(|line| line == "code=0"),
         "{said}"

@@ -96,7 +96,7 @@ fn single_job_reports_itself() {
         "{error}"
     );
     assert!(
-        done.summary.contains("1 cells: 0 pass, 1 fail") && done.summary.contains("<details>"),
+        done.summary.contains("1 cell: 0 pass, 1 fail") && done.summary.contains("<details>"),
         "{}",
         done.summary
     );
