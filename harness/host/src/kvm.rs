@@ -28,8 +28,9 @@ pub struct Offer {
 pub enum KvmError {
     #[error("there is no /dev/kvm")]
     Absent,
+    /// `by_group` is true if membership in the device's group opens it.
     #[error("/dev/kvm is not open to this user")]
-    Denied,
+    Denied { by_group: bool },
     #[error("failed to {action}: {message}")]
     Failed { action: &'static str, message: String },
     /// The guest of four instructions exists only for x86-64.
@@ -41,6 +42,13 @@ pub enum KvmError {
     Hangs(u64),
 }
 
+/// Root's group opens more than this device.
+fn denied() -> KvmError {
+    use std::{fs, os::unix::fs::MetadataExt};
+    let by_group = |device: fs::Metadata| device.gid() != 0 && device.mode() & 0o060 == 0o060;
+    KvmError::Denied { by_group: fs::metadata("/dev/kvm").is_ok_and(by_group) }
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 pub fn probe() -> Result<i32, KvmError> {
     use std::{fs::File, io::ErrorKind};
@@ -48,7 +56,7 @@ pub fn probe() -> Result<i32, KvmError> {
     match File::options().read(true).write(true).open("/dev/kvm") {
         Ok(_) => Err(KvmError::Untried),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(KvmError::Absent),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(KvmError::Denied),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(denied()),
         Err(error) => Err(KvmError::Failed { action: "open /dev/kvm", message: error.to_string() }),
     }
 }
@@ -60,7 +68,7 @@ pub fn offer() -> Option<Offer> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{KvmError, Offer};
+    use super::{KvmError, Offer, denied};
     use kvm_bindings::{
         KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_segment, kvm_sregs,
         kvm_userspace_memory_region,
@@ -102,7 +110,7 @@ mod x86 {
         };
         let kvm = Kvm::new().map_err(|error| match io::Error::from(error).kind() {
             io::ErrorKind::NotFound => KvmError::Absent,
-            io::ErrorKind::PermissionDenied => KvmError::Denied,
+            io::ErrorKind::PermissionDenied => denied(),
             _ => KvmError::Failed { action: "open /dev/kvm", message: error.to_string() },
         })?;
         if !kvm.check_extension(Cap::UserMemory) {

@@ -3,7 +3,7 @@
 
 use super::setup::{Need, REQUIREMENTS, install_line};
 use serde::Serialize;
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fmt::Display, fs};
 use tramplab_host::{
     cache::Cache,
     kvm::{self, KvmError},
@@ -14,6 +14,7 @@ use tramplab_host::{
 };
 use tramplab_kernel::{Compiler, Toolchain, compile::toolchain};
 use tramplab_model::run::Arch;
+use tramplab_vm::accel::{self, Circumstances};
 
 const SETUP: &str = "cargo xtask vm-test --setup";
 
@@ -124,7 +125,11 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
     checks.push(selftests_check(&toolchain::missing_bpf(&gcc(), own, true)));
-    checks.push(kvm_check(probe));
+    let remembered = || {
+        let qemu = Qemu::find(cache, own, Purpose::Measuring).ok()?;
+        accel::remembered(&accel::memory(cache), &Circumstances::of(&qemu.program))?
+    };
+    checks.push(kvm_check(probe, remembered()));
     checks.push(lbr);
     checks.push(vng_check(VirtmeNg::find(cache)));
     checks.push(Check::ok("bpftool", "not used: the guest agent brings libbpf"));
@@ -213,13 +218,15 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
     checks.map(Check::required)
 }
 
-fn kvm_check(probe: Result<i32, KvmError>) -> Check {
+/// `failure` is what a guest found that `vm-test` booted, if it did not answer.
+fn kvm_check(probe: Result<i32, KvmError>, failure: Option<String>) -> Check {
     const NAME: &str = "KVM";
     let without =
-        |error: &KvmError| format!("{error}; guests run under TCG, slower but just as exact");
-    match probe {
-        Ok(version) => Check::ok(NAME, format!("API version {version}, a guest ran")),
-        Err(error) => {
+        |error: &dyn Display| format!("{error}; guests run under TCG, slower but just as exact");
+    match (probe, failure) {
+        (Ok(_), Some(failure)) => Check::not(NAME, State::Broken, without(&failure), None),
+        (Ok(version), None) => Check::ok(NAME, format!("API version {version}, a guest ran")),
+        (Err(error), _) => {
             let (state, mend) = match &error {
                 KvmError::Absent if cfg!(target_arch = "x86_64") => {
                     (State::Missing, Some("sudo modprobe -a kvm_intel kvm_amd"))
@@ -227,9 +234,17 @@ fn kvm_check(probe: Result<i32, KvmError>) -> Check {
                 // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is
                 // not there yet.
                 KvmError::Absent | KvmError::Untried => (State::Missing, None),
-                KvmError::Denied => {
+                KvmError::Denied { by_group: true } => {
                     (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
                 }
+                // A group of root's would open more than the device.
+                KvmError::Denied { by_group: false } => (
+                    State::Missing,
+                    Some(
+                        "sudo chown root:kvm /dev/kvm && sudo chmod 0660 /dev/kvm && \
+                          sudo usermod -aG kvm \"$USER\"  # then log in again",
+                    ),
+                ),
                 // Mostly a virtual machine whose own host offers no nesting.
                 KvmError::Failed { .. } | KvmError::Ended(_) | KvmError::Hangs(_) => {
                     (State::Broken, None)
@@ -414,11 +429,12 @@ mod tests {
         for (probe, state, mended) in [
             (Ok(12), State::Ok, false),
             (Err(KvmError::Absent), State::Missing, true),
-            (Err(KvmError::Denied), State::Missing, true),
+            (Err(KvmError::Denied { by_group: true }), State::Missing, true),
+            (Err(KvmError::Denied { by_group: false }), State::Missing, true),
             (Err(KvmError::Ended("InternalError".into())), State::Broken, false),
             (Err(KvmError::Hangs(2)), State::Broken, false),
         ] {
-            let check = kvm_check(probe);
+            let check = kvm_check(probe, None);
             assert_eq!(
                 (check.state, check.mend.is_some(), check.required),
                 (state, mended, false),
@@ -426,6 +442,13 @@ mod tests {
             );
             assert!(check.state == State::Ok || check.detail.contains("TCG"), "{check:?}");
         }
+    }
+
+    #[test]
+    fn kvm_is_broken_if_a_kernel_did_not_boot_under_it() {
+        let check = kvm_check(Ok(12), Some("QEMU exit: it reset".to_owned()));
+        assert_eq!(check.state, State::Broken);
+        assert!(check.detail.contains("it reset"), "{check:?}");
     }
 
     /// The probe returns on any host; of a broken KVM it says how it is broken.

@@ -262,17 +262,18 @@ impl Lab {
         let probe = || {
             if !is_built {
                 let why = "the kernel that would try it is not built";
-                return Err(NoAnswer::Untried(why.to_owned()));
+                return Err(NoAnswer::Undecided(why.to_owned()));
             }
+            accel::tried()?;
             tell(Event::Step("trying KVM with a guest"));
-            let dir = Scratch::new().map_err(|error| NoAnswer::Untried(error.told()))?;
+            let dir = Scratch::new().map_err(|error| NoAnswer::Undecided(error.told()))?;
             Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path()))
                 .map(drop)?)
         };
         if let (accel::Request::Only(accel), false) = (self.accel, is_built) {
             return Ok(accel::Choice { accel, fallback: None });
         }
-        let memory = self.cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+        let memory = accel::memory(&self.cache);
         let choice = accel::choose(
             self.accel,
             Arch::host() != Some(image.arch),
@@ -281,11 +282,11 @@ impl Lab {
             probe,
         )?;
         if let Some(reason) = &choice.fallback {
-            tell(Event::Line(&match is_built {
-                true => format!("KVM runs no guest here ({reason}); using TCG"),
-                false => {
-                    "cells are named as under TCG: KVM is tried once the kernel is built".to_owned()
-                }
+            let named_only = "cells are named as under TCG: KVM is tried once the kernel is built";
+            tell(Event::Line(&if is_built {
+                accel::fallback_line(reason)
+            } else {
+                named_only.to_owned()
             }));
         }
         Ok(choice)

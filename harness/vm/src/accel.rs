@@ -5,8 +5,14 @@
 use super::{Deadlines, Spec, VmError};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
-use std::{fs, path::Path, time::Duration};
-use tramplab_host::QemuProgram;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{
+    Cache, QemuProgram,
+    kvm::{self, KvmError},
+};
 use tramplab_model::run::{Accel, Arch, Clock, ErrorKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,27 +22,49 @@ pub enum Request {
 }
 
 /// The conditions under which a probe's result is valid. A reboot of the host (with other BIOS
-/// settings), another QEMU, or new access rights may change it.
+/// settings), a reload of KVM's modules with other parameters, another QEMU, or new access rights
+/// may change it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
     boot_id: String,
     /// This user may open `/dev/kvm`. Loading the module or joining a group needs no reboot.
     accessible: bool,
+    /// `kvm_amd.npt=1`, of the modules that are loaded or built in.
+    parameters: Vec<String>,
     qemu: QemuProgram,
 }
+
+const MODULES: [&str; 3] = ["kvm", "kvm_amd", "kvm_intel"];
 
 impl Circumstances {
     pub fn of(qemu: &QemuProgram) -> Circumstances {
         Circumstances {
             boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             accessible: access("/dev/kvm", AccessFlags::R_OK | AccessFlags::W_OK).is_ok(),
+            parameters: parameters(Path::new("/sys/module")),
             qemu: qemu.clone(),
         }
     }
 }
 
-/// A probe's result, stored in a file.
+/// The parameters of KVM's modules. Some are readable by root only, and left out for others.
+fn parameters(sys_module: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for module in MODULES {
+        let files = fs::read_dir(sys_module.join(module).join("parameters"));
+        for file in files.into_iter().flatten().flatten() {
+            if let Ok(value) = fs::read_to_string(file.path()) {
+                let name = file.file_name();
+                all.push(format!("{module}.{}={}", name.to_string_lossy(), value.trim()));
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+/// The result of a probe's guest, stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Memory {
@@ -52,6 +80,11 @@ pub struct Choice {
     pub fallback: Option<String>,
 }
 
+/// Says that TCG takes KVM's place.
+pub fn fallback_line(reason: &str) -> String {
+    format!("KVM runs no guest here ({reason}); using TCG")
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("no guest runs under KVM here: {0}")]
 pub struct KvmRefused(pub String);
@@ -59,31 +92,40 @@ pub struct KvmRefused(pub String);
 /// Why a probe's guest did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
+    /// Stored: the next guest would fail as well.
     #[error("{0}")]
     Failed(String),
-    /// The probe failed for another reason than KVM. The result is not stored.
-    #[error("unknown: {0}")]
-    Untried(String),
+    /// Not stored: KVM is not the reason, or it was slow today, or asking again is cheap.
+    #[error("{0}")]
+    Undecided(String),
 }
 
 impl From<VmError> for NoAnswer {
     fn from(error: VmError) -> NoAnswer {
-        // A kernel that reported its death did run, as did an agent that gave up. The next may
-        // live.
-        let ran = error.kind.is_kernel_death() || error.kind == ErrorKind::Guest;
-        let is_of_kvm = !ran && error.kind != ErrorKind::Harness;
-        if is_of_kvm {
-            NoAnswer::Failed(error.to_string())
-        } else {
-            NoAnswer::Untried(error.to_string())
+        use ErrorKind::*;
+        let message = error.to_string();
+        match error.kind {
+            QemuStart | QemuExit | Protocol => NoAnswer::Failed(message),
+            // It may have been slow.
+            Silence | BootTimeout | Timeout => NoAnswer::Undecided(message),
+            // A kernel that reported its death did run, as did an agent that gave up. The next may
+            // live.
+            Panic | Oops | RcuStall | HungTask | Lockup | Warning | Guest => {
+                NoAnswer::Undecided(message)
+            }
+            Build | Trace | Harness => NoAnswer::Undecided(message),
         }
     }
 }
 
-/// A guest under KVM answers within two seconds. A guest that hangs takes this long, once.
-pub const PROBE: Duration = Duration::from_secs(10);
+impl From<KvmError> for NoAnswer {
+    fn from(error: KvmError) -> NoAnswer {
+        NoAnswer::Undecided(error.to_string())
+    }
+}
 
-/// The guest of a probe. It does not depend on the user's guests: the result is valid for all.
+/// The guest of a probe. It does not depend on the user's guests: the result is valid for all. It
+/// has as much time as theirs, since nested KVM may be as slow as TCG.
 pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: &Path) -> Spec {
     Spec {
         qemu: qemu.clone(),
@@ -95,12 +137,22 @@ pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: 
         virtme: None,
         cpus: 1,
         memory_mib: 1024,
-        append: Vec::new(),
+        // Each byte of the console is an exit from the guest.
+        append: vec!["quiet".to_owned()],
         plugin: None,
         snapshots: None,
         lbr: None,
         dir: dir.to_owned(),
-        deadlines: Deadlines { boot: PROBE, silence: PROBE },
+        deadlines: Deadlines::default(),
+    }
+}
+
+/// Asks the host's KVM to run four instructions. Most hosts without a working KVM fail here, in
+/// milliseconds, and need no guest. Where only a guest can tell, it is no obstacle.
+pub fn tried() -> Result<(), NoAnswer> {
+    match kvm::probe() {
+        Ok(_) | Err(KvmError::Untried) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -124,15 +176,15 @@ pub fn choose(
             }
         };
     }
-    let known = remembered(memory).filter(|known| known.circumstances == *circumstances);
-    let failure = match known {
-        Some(known) => known.failure,
+    let failure = match remembered(memory, circumstances) {
+        Some(failure) => failure,
         None => {
             let no_answer = probe().err();
             let failure = no_answer.as_ref().map(ToString::to_string);
             let now = Memory { circumstances: circumstances.clone(), failure: failure.clone() };
-            if !matches!(no_answer, Some(NoAnswer::Untried(_))) {
-                // Ignore an error: the next run then probes again.
+            if !matches!(no_answer, Some(NoAnswer::Undecided(_))) {
+                // Ignore errors: the next run then probes again.
+                let _ = memory.parent().map(fs::create_dir_all);
                 let _ = fs::write(memory, serde_json::to_vec(&now).expect("plain data"));
             }
             failure
@@ -145,8 +197,19 @@ pub fn choose(
     }
 }
 
-fn remembered(memory: &Path) -> Option<Memory> {
-    serde_json::from_slice(&fs::read(memory).ok()?).ok()
+/// The file that keeps what a probe's guest found.
+pub fn memory(cache: &Cache) -> PathBuf {
+    cache.root().join("accel/kvm.json")
+}
+
+/// What a probe's guest found before. `Some(None)` if it answered under KVM; else why not, and how
+/// to have it tried again.
+pub fn remembered(memory: &Path, circumstances: &Circumstances) -> Option<Option<String>> {
+    let known: Memory = serde_json::from_slice(&fs::read(memory).ok()?).ok()?;
+    let again = |failure| {
+        format!("{failure}; so it was at an earlier run, remove {} to try again", memory.display())
+    };
+    (known.circumstances == *circumstances).then(|| known.failure.map(again))
 }
 
 #[cfg(test)]
@@ -155,14 +218,15 @@ mod tests {
 
     fn circumstances(boot_id: &str, accessible: bool, qemu: &str) -> Circumstances {
         let qemu = QemuProgram { program: qemu.into(), arguments: vec![], environment: vec![] };
-        Circumstances { boot_id: boot_id.to_owned(), accessible, qemu }
+        let parameters = vec!["kvm_amd.npt=1".to_owned()];
+        Circumstances { boot_id: boot_id.to_owned(), accessible, parameters, qemu }
     }
 
     #[test]
     fn probes_once_and_trusts_only_a_guest_that_answered() {
         let dir = tempfile::tempdir().unwrap();
         let memory = dir.path().join("kvm.json");
-        let fails = || Err(NoAnswer::Failed("it hung".to_owned()));
+        let fails = || Err(NoAnswer::Failed("it reset".to_owned()));
         let never = || -> Result<(), NoAnswer> { panic!("probed again") };
         let tcg = |fallback: Option<&str>| Choice {
             accel: Accel::Tcg,
@@ -170,7 +234,7 @@ mod tests {
         };
         let now = circumstances("a", true, "qemu");
 
-        // A guest that was interrupted, or whose kernel died, proves nothing.
+        // A guest that was interrupted, slow, or whose kernel died, proves nothing.
         let ran = |kind, message: &str| VmError {
             kind,
             message: message.to_owned(),
@@ -179,7 +243,10 @@ mod tests {
         };
         let died = ran(ErrorKind::Panic, "no init");
         let gave_up = ran(ErrorKind::Guest, "the agent gave up");
-        for why in [NoAnswer::Untried("stopped".to_owned()), died.into(), gave_up.into()] {
+        let slow = ran(ErrorKind::BootTimeout, "no word within 90 s");
+        let quick: NoAnswer = KvmError::Hangs(2).into();
+        let stopped = NoAnswer::Undecided("stopped".to_owned());
+        for why in [stopped, died.into(), gave_up.into(), slow.into(), quick] {
             let untried = || Err(why.clone());
             assert!(
                 choose(Request::Auto, false, &memory, &now, untried).unwrap().fallback.is_some()
@@ -199,14 +266,13 @@ mod tests {
         // A failure is a fallback with a reason, or an error with --accel kvm. It is stored.
         assert_eq!(
             choose(Request::Auto, false, &memory, &now, fails).unwrap(),
-            tcg(Some("it hung"))
+            tcg(Some("it reset"))
         );
-        assert_eq!(
-            choose(Request::Auto, false, &memory, &now, never).unwrap(),
-            tcg(Some("it hung"))
-        );
+        let again = choose(Request::Auto, false, &memory, &now, never).unwrap();
+        let told = again.fallback.unwrap();
+        assert!(told.starts_with("it reset; ") && told.contains("kvm.json to try again"), "{told}");
         let refused = choose(Request::Only(Accel::Kvm), false, &memory, &now, never).unwrap_err();
-        assert!(refused.to_string().contains("it hung"));
+        assert!(refused.to_string().contains("it reset"));
         // Success is stored as well.
         let kvm = Choice { accel: Accel::Kvm, fallback: None };
         let later = circumstances("b", true, "qemu");
@@ -226,6 +292,7 @@ mod tests {
             circumstances("b", false, "qemu"),
             circumstances("a", true, "qemu"),
             circumstances("a", false, "another-qemu"),
+            Circumstances { parameters: vec!["kvm_amd.npt=0".to_owned()], ..before.clone() },
         ] {
             choose(Request::Auto, false, &memory, &before, || {
                 Err(NoAnswer::Failed("no".to_owned()))
@@ -234,5 +301,22 @@ mod tests {
             let choice = choose(Request::Auto, false, &memory, &now, || Ok(())).unwrap();
             assert_eq!(choice.accel, Accel::Kvm, "{now:?}");
         }
+    }
+
+    #[test]
+    fn reads_the_parameters_of_the_modules_that_are_loaded() {
+        let sys = tempfile::tempdir().unwrap();
+        assert!(parameters(sys.path()).is_empty());
+        for (file, value) in [
+            ("kvm_amd/parameters/npt", "Y\n"),
+            ("kvm/parameters/halt_poll_ns", "200000\n"),
+            ("kvm_amd/refcnt", "1\n"),
+            ("loop/parameters/max_loop", "8\n"),
+        ] {
+            let path = sys.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value).unwrap();
+        }
+        assert_eq!(parameters(sys.path()), ["kvm.halt_poll_ns=200000", "kvm_amd.npt=Y"]);
     }
 }

@@ -76,8 +76,14 @@ impl Vm {
         let kernel_ran = tail.iter().any(|line| self.qemu.has_log() || line.starts_with('['));
         let never_ran = self.boot_time.is_zero() && !kernel_ran && !status.success();
         let kind = if never_ran { ErrorKind::QemuStart } else { ErrorKind::QemuExit };
-        let said = if said.is_empty() { "it said nothing".to_owned() } else { said };
-        self.dead(kind, format!("{} ended with {status}: {said}", self.qemu.name()))
+        let said = match &*said {
+            // -no-reboot turns a reset into QEMU's end.
+            "" if status.success() => "the guest reset or powered off without a word",
+            "" => "it said nothing",
+            said => said,
+        };
+        let message = format!("{} ended with {status}: {said}", self.qemu.name());
+        self.dead(kind, message)
     }
 
     /// Waits for the kernel's last lines, then ends the guest.

@@ -316,7 +316,10 @@ impl Running {
             (Some(code), _) => Ok(End::Exited(code)),
             (None, status) => {
                 let how = status.map_or_else(String::new, |status| format!(" with {status}"));
-                let message = format!("the guest ended{how} before the command did");
+                // QEMU's own words are on the console, too.
+                let said = self.console.tail().pop().map(|line| format!(": {line}"));
+                let said = said.unwrap_or_default();
+                let message = format!("the guest ended{how} before the command did{said}");
                 Err(self.dead(ErrorKind::QemuExit, message))
             }
         }

@@ -119,27 +119,32 @@ pub fn shell(args: &Args) -> Result<u8> {
     let mut spec = spec(args, &image, &qemu);
     let nowhere = Path::new("none");
     let probe = || {
+        accel::tried()?;
         progress.step("trying KVM with a guest");
         let spec = accel::probe(&qemu.program, image.arch, &image.image, nowhere, nowhere);
         // QEMU alone, whatever starts the guest that was asked for.
-        let root = with_busybox().map_err(|error| NoAnswer::Untried(error.told()))?;
+        let root = with_busybox().map_err(|error| NoAnswer::Undecided(error.told()))?;
         let shell = Shell { spec: &spec, root, gdb: false };
-        let session = Session::Command { line: "true", within: accel::PROBE };
+        let session = Session::Command { line: "true", within: spec.deadlines.boot };
         match shell.run(&session, &mut |_| (), &|| interrupt.came()) {
             Ok(End::Exited(0)) => Ok(()),
             Ok(End::Exited(code)) => Err(NoAnswer::Failed(format!("`true` ended with {code}"))),
-            Ok(End::Stopped) => Err(NoAnswer::Untried("it was interrupted".to_owned())),
+            Ok(End::Stopped) => Err(NoAnswer::Undecided("it was interrupted".to_owned())),
             Err(error) => Err(error.into()),
         }
     };
     let foreign = Arch::host() != Some(image.arch);
-    let memory = cache.folder("accel").map(|folder| folder.join("kvm.json"))?;
+    let memory = accel::memory(&cache);
     let circumstances = accel::Circumstances::of(&qemu.program);
     let choice = accel::choose(args.accel, foreign, &memory, &circumstances, probe);
     if interrupt.came() {
         return Err(Error::Interrupted);
     }
-    spec.accel = choice?.accel;
+    let choice = choice?;
+    if let Some(reason) = &choice.fallback {
+        progress.show(Event::Line(&accel::fallback_line(reason)));
+    }
+    spec.accel = choice.accel;
     if spec.accel == Accel::Kvm {
         spec.lbr = lbr::decide(&lbr::Facts::gather(None), spec.arch).ok();
     }

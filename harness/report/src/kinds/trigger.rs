@@ -29,7 +29,10 @@ impl Report for Hit {
         let counts = cost.map(|cost| {
             format!("{} instructions, {} branches", cost.instructions(), cost.branches())
         });
-        let time = overhead_ns(trigger).map(|ns| format!("{ns:.0} ns"));
+        let time = overhead_ns(trigger).map(|ns| {
+            let doubt = if is_seen(ns) { "" } else { " (not distinguishable from 0)" };
+            format!("{ns:.0} ns{doubt}")
+        });
         format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 
@@ -52,8 +55,11 @@ impl Report for Hit {
                     row.extend([at(Point::Entry), at(Point::Exit)]);
                     row.push(exact(&|cost| Some(cost.instructions())));
                     row.push(exact(&|cost| Some(cost.branches())));
-                    row.push(
-                        overhead_ns(trigger).map_or_else(String::new, |ns| format!("{ns:.0}")),
+                    let time = overhead_ns(trigger);
+                    row.push(time.map_or_else(String::new, |ns| format!("{ns:.0}")));
+                    notes.extend(
+                        time.filter(|&ns| !is_seen(ns))
+                            .map(|_| format!("{name}: its time is not distinguishable from 0.")),
                     );
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
@@ -175,6 +181,11 @@ fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
     )
 }
 
+/// False if some round was no slower with the program than without.
+fn is_seen(ns: Spread) -> bool {
+    ns.min > 0.0
+}
+
 /// Triggers per second with the program attached. Each takes a system call.
 fn hits_per_second(trigger: &Trigger) -> Option<f64> {
     let ns = Spread::of(trigger.attached_ns.iter().map(|&ns| ns as f64))?.median;
@@ -202,6 +213,14 @@ mod tests {
         let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
         assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
         assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
+    }
+
+    #[test]
+    fn doubts_a_cost_whose_interval_touches_zero() {
+        for (with, seen) in [([5000, 4100], true), ([5000, 4000], false), ([5000, 3900], false)] {
+            let trigger = trigger(100, &with, &[4000, 4000]);
+            assert_eq!(is_seen(overhead_ns(&trigger).unwrap()), seen, "{with:?}");
+        }
     }
 
     #[test]
