@@ -362,78 +362,45 @@ fn writes_kcidb_with_the_given_origin() {
     assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
 }
 
-/// The killed run has no verdict and half of one cell; its rest has that cell whole.
+/// A rerun took over what the killed run had measured, and measured the rest.
 #[test]
-fn merges_a_killed_run_with_its_rest() {
+fn merge_leaves_out_a_run_that_another_went_on_with() {
     let dir = tempfile::tempdir().unwrap();
     let recorded: Value =
         serde_json::from_str(include_str!("../../testdata/lbr-helpers.json")).unwrap();
-    let is = |cell: &Value, test: &str, kernel: &str| {
-        !cell["id"]["test"][test].is_null() && cell["id"]["kernel"] == kernel
+    let cells = recorded["cells"].as_array().unwrap();
+    let (attach, others): (Vec<Value>, Vec<Value>) =
+        cells.iter().cloned().partition(|cell| !cell["id"]["test"]["attach"].is_null());
+    let console = |run: &str| {
+        let id = &attach[0]["id"];
+        let kernel = id["kernel"].as_str().unwrap();
+        format!("{run}/cells/x86_64/{kernel}/tcg/attach/kprobe.multi/10/console.log")
     };
-    let (base, head) = ("6.12-source+lbr-helpers.0", "6.12-source");
-    let cells = |of: &Value| of["cells"].as_array().unwrap().clone();
-    let place = |of: &Value, test: &str, kernel: &str| {
-        cells(of).iter().position(|cell| is(cell, test, kernel)).unwrap()
+    let write = |run: &Value| {
+        let id = run["id"].as_str().unwrap();
+        let console = dir.path().join(console(id));
+        fs::create_dir_all(console.parent().unwrap()).unwrap();
+        fs::write(console, id).unwrap();
+        fs::write(dir.path().join(id).join("run.json"), run.to_string()).unwrap();
+        dir.path().join(id).display().to_string()
     };
-    let folder = |run: &str, cell: &Value| {
-        let test = "attach/kprobe.multi/10";
-        dir.path()
-            .join(run)
-            .join(format!("cells/x86_64/{}/tcg/{test}", cell["id"]["kernel"].as_str().unwrap()))
-    };
-    let write = |run: &Value, of_a_cell: &str| {
-        let to = dir.path().join(run["id"].as_str().unwrap());
-        for cell in cells(&recorded).iter().filter(|cell| !cell["id"]["test"]["attach"].is_null()) {
-            let folder = folder(run["id"].as_str().unwrap(), cell);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(of_a_cell), run["id"].as_str().unwrap()).unwrap();
-            fs::write(folder.join("console.log"), run["id"].as_str().unwrap()).unwrap();
-        }
-        fs::write(to.join("run.json"), run.to_string()).unwrap();
-        to.to_str().unwrap().to_owned()
-    };
-    let of_attach = |of: &Value| -> Vec<Value> {
-        cells(of).into_iter().filter(|cell| !cell["id"]["test"]["attach"].is_null()).collect()
-    };
-
     let mut killed = recorded.clone();
     (killed["id"], killed["finished"], killed["interrupted"]) =
         (json!("killed"), Value::Null, json!(true));
-    let worse = place(&killed, "lbr_waste", head);
-    let wasted = &mut killed["cells"][worse]["measurement"]["lbr_waste"]["points"][0]["wasted"];
-    for model in wasted.as_object_mut().unwrap().values_mut() {
-        model["any"]["wasted"] = json!(60);
-    }
-    let half = place(&killed, "attach", base);
-    killed["cells"][half]["duration_ms"] = json!(1);
-    killed["cells"][half]["measurement"]["attach"]["unexplained"] =
-        json!(["by the run that was killed"]);
-    let missing = of_attach(&recorded).into_iter().map(|cell| cell["id"].clone());
-    killed["missing"] = missing.filter(|id| id["kernel"] != base).collect();
-    killed["cells"]
-        .as_array_mut()
-        .unwrap()
-        .retain(|cell| cell["id"]["test"]["attach"].is_null() || is(cell, "attach", base));
-    let mut rest = recorded.clone();
-    (rest["id"], rest["rest_of"]) = (json!("rest"), json!("killed"));
-    rest["cells"] = json!(of_attach(&recorded));
-    let (killed, rest) = (write(&killed, "partial.json"), write(&rest, "cell.json"));
+    killed["missing"] = attach.iter().map(|cell| cell["id"].clone()).collect();
+    killed["cells"] = json!(others);
+    let mut rerun = recorded.clone();
+    (rerun["id"], rerun["rest_of"]) = (json!("rerun"), json!("killed"));
+    let (killed, rerun) = (write(&killed), write(&rerun));
 
-    for order in [[&killed, &rest], [&rest, &killed]] {
+    for order in [[&killed, &rerun], [&rerun, &killed]] {
         let into = tempfile::tempdir().unwrap();
-        let to = into.path().to_str().unwrap();
-        let output = tramplab(&["merge", "--expect", "1", "--into", to, order[0], order[1]]);
+        let to = into.path().join("merged").display().to_string();
+        let output = tramplab(&["merge", "--expect", "1", "--into", &to, order[0], order[1]]);
         let said = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("15 cells: 11 pass, 1 fail, 0 error, 3 skip"), "{said}");
-        let whole = fs::read_to_string(into.path().join("run.json")).unwrap();
-        assert!(!whole.contains("by the run that was killed"));
-        for cell in of_attach(&recorded) {
-            let folder = into.path().join(folder("", &cell).strip_prefix(dir.path()).unwrap());
-            assert_eq!(fs::read_to_string(folder.join("console.log")).unwrap(), "rest");
-            assert!(!folder.join("partial.json").exists());
-        }
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert!(said.contains("15 cells: 12 pass, 0 fail, 0 error, 3 skip"), "{said}");
+        assert_eq!(fs::read_to_string(into.path().join(console("merged"))).unwrap(), "rerun");
     }
 }
 

@@ -11,13 +11,14 @@ use nix::{
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
 };
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel as kernel;
 use tramplab_model::run::{
-    Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run,
+    Arch, BranchSource, Cell, Clock, ErrorKind, Measurement, Outcome, Run, Test,
 };
 use tramplab_protocol::message::Explain;
 
@@ -144,10 +145,10 @@ fn reports_fail_skip_and_error_with_reasons() {
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
 }
 
-/// The run is interrupted after its first cell. `--rest-of` measures the rest with the same command
-/// line; `merge` joins both.
+/// The run is interrupted after its first cell. `--rerun` measures the others, and takes over that
+/// one.
 #[test]
-fn measures_and_merges_the_rest_of_an_interrupted_run() {
+fn reruns_the_missing_cells_of_an_interrupted_run() {
     let dir = tempfile::tempdir().unwrap();
     let suite =
         format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
@@ -161,49 +162,77 @@ fn measures_and_merges_the_rest_of_an_interrupted_run() {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:#?}");
-    let first = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
-    let hint = format!("cargo xtask vm-test --rest-of {} --accel tcg --suite ", first.display());
-    let is_hint = |line: &String| line.contains(&hint);
-    assert!(rest.iter().any(is_hint), "{rest:#?}");
-    let report = tramplab().arg("report").arg(dir.path().join("runs/latest")).output().unwrap();
-    assert!(
-        report.status.code() == Some(130) && said(&report).contains(&hint),
-        "{}",
-        said(&report)
-    );
+    let latest = dir.path().join("runs/latest");
+    let first = fs::canonicalize(&latest).unwrap();
+    let hint = format!("cargo xtask vm-test --rerun {}", first.display());
+    assert!(rest.iter().any(|line| line.contains(&hint)), "{rest:#?}");
+    let report = tramplab().arg("report").arg(&latest).output().unwrap();
+    assert_eq!(report.status.code(), Some(130), "{}", said(&report));
+    assert!(said(&report).contains(&hint), "{}", said(&report));
     let lacking = RunDir::load(&first).unwrap();
     assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
 
-    let latest = dir.path().join("runs/latest");
-    let output =
-        vm_test(dir.path(), &suite).args(["lbr_waste", "--rest-of"]).arg(&latest).output().unwrap();
+    let rerun = |of: &Path| tramplab().args(["vm-test", "--rerun"]).arg(of).output().unwrap();
+    let output = rerun(&latest);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let second = fs::canonicalize(dir.path().join("runs/latest")).unwrap();
-    let both = format!("cargo xtask merge {} {}\n", first.display(), second.display());
-    assert!(said(&output).contains(&both), "{}", said(&output));
-    let measured: Vec<CellId> =
-        stored(&dir.path().join("runs")).cells.into_iter().map(|cell| cell.id).collect();
-    assert_eq!(measured, lacking.missing);
-    let joined = dir.path().join("joined");
-    let merge =
-        tramplab().args(["merge", "--into"]).args([&joined, &first, &second]).output().unwrap();
-    assert_eq!(merge.status.code(), Some(0), "{}", said(&merge));
-    let whole = RunDir::load(&joined).unwrap();
+    let second = fs::canonicalize(&latest).unwrap();
+    let whole = RunDir::load(&second).unwrap();
     assert!(whole.cells.len() == 4 && !whole.interrupted && whole.missing.is_empty(), "{whole:#?}");
+    for cell in &lacking.cells {
+        let kept = whole.cells.iter().find(|kept| kept.id == cell.id);
+        assert_eq!(kept, Some(cell));
+        assert!(RunDir::new(&second).cell(&cell.id).join("console.log").exists());
+    }
 
-    // A whole run has no rest, and another suite has no cell in common.
-    let refused = |suite: &str, of: &Path, words: &str| {
-        let output = vm_test(dir.path(), suite).arg("--rest-of").arg(of).output().unwrap();
+    // A whole run has nothing to measure again, and another suite has no cell in common.
+    let refused = |of: &Path, words: &str| {
+        let output = rerun(of);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         assert!(said(&output).contains(words), "{words}: {}", said(&output));
     };
-    refused(&suite, &second, "was not interrupted");
-    refused(&format!("{HEAD}  - boot: {{}}\n"), &first, "cargo xtask vm-test --accel tcg");
-    refused(
-        &suite,
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")),
-        "is not a run",
+    refused(&second, "has no cell that was not measured");
+    fs::write(dir.path().join("suite.yaml"), format!("{HEAD}  - boot: {{}}\n")).unwrap();
+    refused(&first, "they are of different suites");
+    refused(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")), "is not a run");
+}
+
+/// QEMU fails once. The rerun measures what was lost and says how it ended before.
+#[test]
+fn reruns_the_cells_that_ended_as_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = std::env::var("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
+    let (qemu, fails) = (dir.path().join("qemu"), dir.path().join("fails"));
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *virtio-serial*) [ -e {0} ] && rm {0} && exit 1;; esac\n\
+         exec {real} \"$@\"\n",
+        fails.display()
     );
+    fs::write(&qemu, script).unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&fails, "").unwrap();
+    let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit] }}\n");
+    let with = |mut command: Command| command.env("TRAMPLAB_QEMU_X86_64", &qemu).output().unwrap();
+    let mut first = vm_test(dir.path(), &suite);
+    first.args(["--cold", "-j", "1"]);
+    let output = with(first);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let latest = dir.path().join("runs/latest");
+    let lost = RunDir::load(&latest).unwrap();
+    let is_error = |cell: &&Cell| matches!(cell.outcome, Outcome::Error { .. });
+    assert!(!lost.interrupted && lost.cells.iter().any(|cell| is_error(&cell)), "{lost:#?}");
+
+    let mut again = tramplab();
+    again.args(["vm-test", "--rerun"]).arg(&latest);
+    let output = with(again);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let whole = RunDir::load(&latest).unwrap();
+    let passed = whole.cells.iter().filter(|cell| cell.outcome == Outcome::Pass).count();
+    assert_eq!((whole.cells.len(), passed), (2, 2), "{whole:#?}");
+    assert_eq!(whole.command, lost.command);
+    for cell in lost.cells.iter().filter(is_error).filter(|cell| cell.id.test != Test::Boot) {
+        let name = cell.id.name();
+        assert!(whole.notes.iter().any(|note| note.contains(&name)), "{:?}", whole.notes);
+    }
 }
 
 /// A distribution's kernel without its package lacks the modules of virtio.

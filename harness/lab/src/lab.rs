@@ -19,7 +19,7 @@ use std::{
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, lbr, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_model::run::{self, Accel, Arch, Backend, Run, SuiteRef};
-use tramplab_suite::{Plan, Suite, plan};
+use tramplab_suite::{Plan, Suite};
 use tramplab_vm::{
     Vm,
     accel::{self, NoAnswer},
@@ -86,31 +86,6 @@ pub struct Listed {
 impl Planned {
     pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
         self.run.machine(arch)
-    }
-
-    /// Makes this plan the rest of another run. Returns the jobs with its missing cells; fails if
-    /// they would be measured differently.
-    pub fn make_rest_of(&mut self, other: &Run, folder: &RunDir) -> Result<Vec<String>, String> {
-        if let Some(why) = run::unlike(other, &self.run) {
-            return Err(why);
-        }
-        let then = Plan::load(&Plan::path(folder.path()))
-            .map_err(|error| format!("its plan is lost: {error}"))?;
-        for id in &other.missing {
-            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id() == *id).cloned();
-            let Some(now) = planned(&self.plan) else {
-                return Err(format!("there is no cell {} here", id.name()));
-            };
-            if !planned(&then).is_some_and(|then| then.measures_as(&now)) {
-                return Err(format!("{} would be measured otherwise than then", id.name()));
-            }
-        }
-        self.run.rest_of = Some(other.id.clone());
-        self.run.shard.clone_from(&other.shard);
-        let is_left = |job: &&plan::Job| {
-            job.cells.iter().any(|planned| other.missing.contains(&planned.id()))
-        };
-        Ok(self.plan.jobs.iter().filter(is_left).map(|job| job.name.clone()).collect())
     }
 
     /// For a run whose folder is named by its place among others.

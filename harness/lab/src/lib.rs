@@ -21,7 +21,7 @@ mod planning;
 pub mod profiles;
 pub mod recorder;
 pub mod repository;
-pub mod rest;
+pub mod rerun;
 pub mod run_dir;
 pub mod scratch;
 pub mod setup;

@@ -11,7 +11,7 @@ use crate::{
     lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
     planning,
     repository::repository,
-    rest,
+    rerun::Earlier,
     run_dir::{discard, new_run_dir, sha256},
     setup,
 };
@@ -61,8 +61,8 @@ pub struct Options {
     pub until: Until,
     /// Kept with the run, for every report.
     pub notes: Vec<String>,
-    /// The interrupted run whose missing cells are measured, instead of the selected ones.
-    pub rest_of: Option<PathBuf>,
+    /// The run whose cells without a result are measured, instead of the selected ones.
+    pub rerun: Option<PathBuf>,
     pub selection: Selection,
     /// The CPU that reports are to model.
     pub model: Option<Model>,
@@ -101,7 +101,7 @@ impl Options {
             runs: None,
             until: Until::Measured,
             notes: Vec::new(),
-            rest_of: None,
+            rerun: None,
             selection: Selection::default(),
             model: None,
             command,
@@ -168,7 +168,6 @@ pub enum Measured {
     Run {
         run: Box<Run>,
         run_dir: RunDir,
-        rest_of: Option<Box<rest::Interrupted>>,
     },
     Listed(Listed),
     /// All kernels were fetched and built.
@@ -179,7 +178,7 @@ pub enum Measured {
 
 pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let asked = asked(options, tell)?;
-    let rest = options.rest_of.as_deref().map(rest::Interrupted::load).transpose()?;
+    let earlier = options.rerun.as_deref().map(Earlier::load).transpose()?;
     // Rejects a bad limit before the run, not after it.
     cache_limit::limit()?;
     let cache = Cache::open(!options.no_cache)?;
@@ -191,14 +190,14 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     }
     let lab = set_up(options, &asked, &wanted, cache, tell)?;
     lab.check(&options.selection)?;
-    let (planned, selection) = plan_run(options, &asked, &wanted, rest.as_ref(), &lab, tell)?;
+    let (planned, selection) = plan_run(options, &asked, &wanted, earlier.as_ref(), &lab, tell)?;
     Ok(match options.until {
         Until::Listed => Measured::Listed(lab.list(&planned, &selection)?),
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
         Until::Measured => {
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
             cache_limit::keep_within(&lab.cache, tell);
-            Measured::Run { run: Box::new(run), run_dir, rest_of: rest.map(Box::new) }
+            Measured::Run { run: Box::new(run), run_dir }
         }
     })
 }
@@ -219,7 +218,7 @@ fn plan_run(
     options: &Options,
     asked: &Asked,
     wanted: &Wanted,
-    rest: Option<&rest::Interrupted>,
+    earlier: Option<&Earlier>,
     lab: &Lab,
     tell: Tell,
 ) -> Result<(Planned, Selection)> {
@@ -237,8 +236,8 @@ fn plan_run(
         tell,
         interrupt: &interrupt,
     };
-    // The rest of a run needs the very same kernels, which only building tells.
-    let only_names = options.until == Until::Listed && rest.is_none();
+    // Going on with a run needs the very same kernels, which only building tells.
+    let only_names = options.until == Until::Listed && earlier.is_none();
     let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
     let prepared =
         prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
@@ -260,11 +259,11 @@ fn plan_run(
         if interrupt.came() {
             return Err(Error::Interrupted);
         }
-        let selection = match rest {
+        let selection = match earlier {
             None => options.selection.clone(),
-            Some(rest) => Selection {
+            Some(earlier) => Selection {
                 jobs: options.selection.jobs,
-                jobs_named: jobs_of_rest(rest, &mut planned)?,
+                jobs_named: earlier.take_over(&mut planned)?,
                 ..Selection::default()
             },
         };
@@ -324,16 +323,6 @@ fn set_up(
         command: options.command.clone(),
     };
     Lab::set_up(cache, &wanted.arches(), wanting, tell)
-}
-
-fn jobs_of_rest(rest: &rest::Interrupted, planned: &mut Planned) -> Result<Vec<String>> {
-    rest.jobs_in(planned).map_err(|why| {
-        Error::Usage(format!(
-            "--rest-of: this is not the rest of {}: {why}; its command was: cargo xtask vm-test {}",
-            rest.run.id,
-            shell_words::join(rest::words(&rest.run))
-        ))
-    })
 }
 
 /// Rejects a modelled CPU of another architecture.

@@ -297,6 +297,8 @@ fn fail(run: &mut Run, arch: Arch, kernel: &str, test: &Test, reason: String) {
     };
     let Some(cell) = run.cells.iter_mut().find(is_this) else { return };
     match &mut cell.outcome {
+        // A result that a rerun took over was judged before.
+        Outcome::Fail { reasons } if reasons.contains(&reason) => {}
         Outcome::Fail { reasons } => reasons.push(reason),
         // An error is more than a failure: keep it.
         Outcome::Error { .. } => {}

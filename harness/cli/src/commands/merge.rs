@@ -4,7 +4,7 @@
 use super::{report::Look, typed, vm_test};
 use std::{
     collections::HashSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 use tramplab_analysis::compare;
@@ -15,7 +15,6 @@ use tramplab_lab::{
     repository, run_dir,
 };
 use tramplab_model::run::{self, CellId, Run};
-use walkdir::WalkDir;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -34,23 +33,26 @@ pub struct Args {
 }
 
 pub fn merge(args: &Args) -> Result<u8> {
-    let mut parts =
+    let mut given =
         args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     // A killed run has no verdict yet.
-    parts.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
-    // --expect does not count rests: nobody foresees an interrupt.
-    let rests = parts.iter().filter(|part| part.rest_of.is_some()).count();
-    let given = parts.len() - rests;
+    given.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
+    let (places, parts): (Vec<&PathBuf>, Vec<Run>) = args
+        .runs
+        .iter()
+        .zip(given.iter().cloned())
+        .filter(|(_, run)| !run::is_superseded(run, &given))
+        .unzip();
+    let given = parts.len();
     let expected = args.expect.unwrap_or(given);
     if given > expected {
         let message = format!("{given} runs are given, --expect says {expected}");
         return Err(Error::Usage(message));
     }
-    let expected = expected + rests;
-    run::superseded(&mut parts);
     let measured: Vec<Vec<CellId>> = first_measured(&parts);
     let joined = run::join(parts, expected).map_err(|apart| Error::Usage(apart.to_string()))?;
-    let run = joined.expect("clap asks for one at least");
+    let run =
+        joined.ok_or_else(|| Error::usage("each of these runs goes on with another of them"))?;
     let kernels = run.kernels.iter().map(|kernel| kernel.arch);
     check_model(args.look.model, kernels)?;
     let folder = match &args.into {
@@ -59,15 +61,15 @@ pub fn merge(args: &Args) -> Result<u8> {
     };
     // A given folder may have the same name each time.
     let id = if args.into.is_some() { run_dir::new_id() } else { folder.id() };
-    for (part, cells) in args.runs.iter().zip(&measured) {
+    for (part, cells) in places.iter().zip(&measured) {
         let from = RunDir::at(part);
         // Consoles and profiles belong to cells; an interrupted run also has leftovers of others.
         let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
-        bring(&from, "cells", &folder, |path| {
-            path.ancestors().any(|folder| folders.contains(folder))
-        })?;
+        let is_wanted = |path: &Path| path.ancestors().any(|folder| folders.contains(folder));
         // All runs have the same configurations of kernels.
-        bring(&from, "kernels", &folder, |_| true)?;
+        from.bring("cells", &folder, is_wanted)
+            .and_then(|()| from.bring("kernels", &folder, |_| true))
+            .with_context(|| format!("failed to copy {}", from.path().display()))?;
     }
     let run = run::Run { id, command: typed::words().collect(), ..run };
     folder.save(&run)?;
@@ -97,35 +99,4 @@ fn first_measured(parts: &[Run]) -> Vec<Vec<CellId>> {
         .iter()
         .map(|part| ids(part).into_iter().filter(|id| seen.insert(id.name())).collect())
         .collect()
-}
-
-/// The files of a run's folder that are wanted.
-fn bring(
-    from: &RunDir,
-    folder: &str,
-    into: &RunDir,
-    is_wanted: impl Fn(&Path) -> bool,
-) -> Result<()> {
-    let from_folder = from.path().join(folder);
-    if !from_folder.is_dir() {
-        return Ok(());
-    }
-    for entry in WalkDir::new(&from_folder).follow_root_links(false) {
-        let entry = entry
-            .map_err(io::Error::from)
-            .with_context(|| format!("failed to read {}", from_folder.display()))?;
-        // A run has neither links nor devices; an artefact of somebody's might.
-        if !entry.file_type().is_file() || !is_wanted(entry.path()) {
-            continue;
-        }
-        let to = into.path().join(entry.path().strip_prefix(from.path()).expect("found below it"));
-        let copy = || -> io::Result<()> {
-            fs::create_dir_all(to.parent().expect("in the run's folder"))?;
-            fs::copy(entry.path(), &to).map(drop)
-        };
-        copy().with_context(|| {
-            format!("failed to copy {} to {}", entry.path().display(), to.display())
-        })?;
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ pub mod merge;
 pub mod profile;
 pub mod progress;
 pub mod report;
-mod rest;
+mod rerun;
 pub mod shell;
 pub mod test;
 mod typed;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{baseline, code_of_run, exit, rest};
+use super::{baseline, code_of_run, exit, rerun};
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
@@ -121,7 +121,7 @@ pub fn report(args: &Args) -> Result<u8> {
         None => print(&bytes)?,
     }
     if args.look.format == Format::Terminal {
-        rest::tell(&run, &RunDir::at(&args.run));
+        rerun::tell(&run, &RunDir::at(&args.run));
     }
     let code = code_of_run(verdict(&run));
     // The terminal report explains the exit code; files and formats for programs do not.

@@ -28,12 +28,11 @@ enum Value {
     Series,
 }
 
-const OPTIONS: [(&str, Value); 5] = [
+const OPTIONS: [(&str, Value); 4] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
     ("--runs", Value::Path),
-    ("--rest-of", Value::Path),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {

@@ -5,7 +5,7 @@ use super::{
     baseline, code_of_run, exit,
     progress::Progress,
     report::{self, Look},
-    rest, shell, typed,
+    rerun, shell, typed,
     values::one_of,
 };
 use std::{
@@ -89,10 +89,10 @@ pub struct Args {
     /// Keep this note with the run (for .github/ci.sh)
     #[arg(long = "note", value_name = "TEXT", hide = true)]
     notes: Vec<String>,
-    /// Run only RUN's unfinished cells, and ignore other filters; RUN's suite, kernels and options
-    /// must be the same. `merge` makes one run of both
-    #[arg(long, value_name = "RUN", overrides_with = "rest_of")]
-    rest_of: Option<PathBuf>,
+    /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
+    /// line; the new run takes over RUN's other results
+    #[arg(long, value_name = "RUN", exclusive = true)]
+    rerun: Option<PathBuf>,
     /// After a cell that did not pass, boot its guest again with a shell; needs a terminal on stdin
     #[arg(long, conflicts_with_all = ["list", "no_run"])]
     keep: bool,
@@ -206,7 +206,7 @@ impl Args {
                 _ => Until::Measured,
             },
             notes: self.notes.clone(),
-            rest_of: self.rest_of.clone(),
+            rerun: self.rerun.clone(),
             selection: Selection {
                 filtersets: filtersets.clone(),
                 partition: partition.clone(),
@@ -221,6 +221,13 @@ impl Args {
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
+    let Some(path) = &args.rerun else { return run(args) };
+    let earlier = rerun::args(path)?;
+    // The first run has written its budgets, or none: it was not whole.
+    run(&Args { rerun: Some(path.clone()), keep: false, update_budgets: false, ..earlier })
+}
+
+fn run(args: &Args) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
@@ -228,12 +235,9 @@ pub fn vm_test(args: &Args) -> Result<u8> {
     let measured = measure(&args.options(), &|event| progress.show(event))?;
     drop(progress);
     match measured {
-        Measured::Run { run, run_dir, rest_of } => {
+        Measured::Run { run, run_dir } => {
             let code = finish(&run, &run_dir, &args.look)?;
-            rest::tell(&run, &run_dir);
-            if let Some(of) = &rest_of {
-                rest::tell_of_merging(&run, &run_dir, of);
-            }
+            rerun::tell(&run, &run_dir);
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is replaced.
             if args.update_budgets {

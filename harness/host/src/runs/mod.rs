@@ -106,6 +106,29 @@ impl RunDir {
         self.kernels().join(arch.name()).join(format!("{kernel}.build.log"))
     }
 
+    /// Copies the wanted files below `folder` into another run. Skips links and devices: a run has
+    /// none, a stranger's artifact might.
+    pub fn bring(
+        &self,
+        folder: &str,
+        into: &RunDir,
+        is_wanted: impl Fn(&Path) -> bool,
+    ) -> io::Result<()> {
+        let from = self.0.join(folder);
+        if !from.is_dir() {
+            return Ok(());
+        }
+        for entry in WalkDir::new(&from).follow_root_links(false) {
+            let entry = entry?;
+            if entry.file_type().is_file() && is_wanted(entry.path()) {
+                let to = into.0.join(entry.path().strip_prefix(&self.0).expect("below it"));
+                fs::create_dir_all(to.parent().expect("in the run's folder"))?;
+                fs::copy(entry.path(), &to)?;
+            }
+        }
+        Ok(())
+    }
+
     pub fn save(&self, run: &Run) -> Result<(), StoreError> {
         write_json(&self.json(), run)
     }

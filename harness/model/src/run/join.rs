@@ -15,8 +15,7 @@ pub struct Apart {
 
 /// Joins runs into one; returns none for no runs. The first run gives the id, the host and the
 /// command. `expected` is the number of runs that there should be. A cell that a shard plans and
-/// that no run has becomes an error. First remove cells that a rest measured again: see
-/// [`superseded`].
+/// that no run has becomes an error. First leave out runs that [`is_superseded`] names.
 pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     // A joined run may lack some of its own parts: add them.
     let lacks = |run: &Run| {
@@ -56,27 +55,18 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     Ok(Some(all))
 }
 
-/// Removes from interrupted runs the cells that their rest, or the rest of that rest, measured
-/// again. Compared kernels are measured in one run, so a rest may repeat cells that had ended.
-pub fn superseded(runs: &mut [Run]) {
-    let again: Vec<Vec<CellId>> =
-        runs.iter().map(|run| run.cells.iter().map(|cell| cell.id.clone()).collect()).collect();
-    for (rest, again) in again.iter().enumerate() {
-        let mut place = rest;
-        // Older versions made rests of rests. Limit the steps: edited files may form a cycle.
-        for _step in 0..runs.len() {
-            let of = runs[place].rest_of.clone();
-            let Some(before) = runs.iter().position(|run| Some(&run.id) == of.as_ref()) else {
-                break;
-            };
-            if before != rest {
-                runs[before]
-                    .cells
-                    .retain(|cell| cell.id.test == Test::Build || !again.contains(&cell.id));
-            }
-            place = before;
-        }
-    }
+/// True if one of the runs measured again the cells that this one lacks, and took over all others.
+pub fn is_superseded(run: &Run, runs: &[Run]) -> bool {
+    let ids = |run: &Run| -> HashSet<String> {
+        run.cells
+            .iter()
+            .map(|cell| cell.id.name())
+            .chain(run.missing.iter().map(CellId::name))
+            .collect()
+    };
+    // Older versions left the other cells out.
+    let is_whole = |other: &Run| ids(run).is_subset(&ids(other));
+    runs.iter().any(|other| other.rest_of.as_ref() == Some(&run.id) && is_whole(other))
 }
 
 /// The run's id, and the ids of the runs that it was joined from.
@@ -375,23 +365,19 @@ mod tests {
     }
 
     #[test]
-    fn removes_cells_that_the_rest_of_a_rest_measured() {
-        let all = whole();
-        let again = all.cells[1].id.clone();
-        let part = |id: &str, of: Option<&str>| {
-            let cells =
-                all.cells.iter().filter(|cell| cell.id == again || of.is_none()).cloned().collect();
-            Run { id: id.to_owned(), rest_of: of.map(str::to_owned), cells, ..whole() }
-        };
-        let mut runs =
-            [part("first", None), part("second", Some("first")), part("third", Some("second"))];
-        // The second run was interrupted before this cell.
-        runs[1].cells.clear();
-        superseded(&mut runs);
-        let has = |run: &Run| run.cells.iter().any(|cell| cell.id == again);
-        assert_eq!(runs.each_ref().map(has), [false, false, true]);
-        assert_eq!(runs[0].cells.len(), all.cells.len() - 1);
-        // Edited runs may each be the rest of the other.
-        superseded(&mut [part("a", Some("b")), part("b", Some("a"))]);
+    fn a_run_is_superseded_only_by_one_that_took_over_all_its_cells() {
+        let first = Run { id: "first".to_owned(), ..whole() };
+        let second = Run { rest_of: Some("first".to_owned()), ..whole() };
+        let mut partial = second.clone();
+        partial.cells.pop();
+        let other = Run { rest_of: Some("another".to_owned()), ..whole() };
+        for (runs, superseded) in [
+            (vec![first.clone(), second], true),
+            (vec![first.clone(), partial], false),
+            (vec![first.clone(), other], false),
+            (vec![first.clone()], false),
+        ] {
+            assert_eq!(is_superseded(&first, &runs), superseded, "{:?}", runs.last());
+        }
     }
 }

@@ -18,7 +18,7 @@ pub use crate::{
     },
     selftests::TreeTest,
 };
-pub use join::{Apart, join, superseded, unlike};
+pub use join::{Apart, is_superseded, join, unlike};
 pub use outcome::{ErrorKind, Outcome};
 
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ pub struct Run {
     /// head's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Id of the interrupted run whose missing cells this run measured.
+    /// Id of the run whose results this one took over, and whose other cells it measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest_of: Option<String>,
     /// Set if the run was joined from others.

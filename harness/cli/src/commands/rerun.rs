@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line of a run whose cells are measured again, and the command that does it.
+
+use super::vm_test;
+use clap::Parser;
+use std::path::Path;
+use tramplab_host::runs::{RunDir, running};
+use tramplab_lab::{
+    error::{Error, Result},
+    rerun::{Earlier, RERUN, is_of_vm_test, left, resolved},
+};
+use tramplab_model::{run::Run, text::counted};
+
+/// Prints how to measure the cells of a run that were not measured.
+pub fn tell(run: &Run, run_dir: &RunDir) {
+    let left = left(run).len();
+    let can_go_on = run.joined.is_none() && is_of_vm_test(run) && !running::is_going_on(run_dir);
+    if left == 0 || !can_go_on {
+        return;
+    }
+    let folder = resolved(run_dir).display().to_string();
+    let words = ["cargo", "xtask", "vm-test", RERUN, &folder];
+    let cells = counted(left, "cell");
+    eprintln!("to measure {cells} without a result: {}", shell_words::join(words));
+}
+
+/// The words of `vm-test` that an earlier run kept.
+#[derive(Parser)]
+#[command(name = "vm-test")]
+struct Kept {
+    #[command(flatten)]
+    args: vm_test::Args,
+}
+
+/// The options of an earlier run.
+pub fn args(path: &Path) -> Result<vm_test::Args> {
+    let earlier = Earlier::load(path)?;
+    let words = ["vm-test"].into_iter().chain(earlier.words().iter().map(String::as_str));
+    Kept::try_parse_from(words).map(|kept| kept.args).map_err(|error| {
+        Error::Usage(format!(
+            "{RERUN}: this tramplab does not understand the command line of run {}: {error}",
+            earlier.run.id
+        ))
+    })
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Measures again the cells of a run that ended as an error or have no result. The new run takes
+//! over all other results, so it stands for the whole.
+
+use crate::{
+    error::{Context, Error, Result},
+    lab::Planned,
+};
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_host::runs::{RunDir, running};
+use tramplab_model::run::{self, Cell, CellId, Outcome, Run, Test};
+use tramplab_suite::{Plan, plan};
+
+pub const RERUN: &str = "--rerun";
+
+/// A run some of whose cells are to be measured again.
+pub struct Earlier {
+    pub run: Run,
+    pub folder: RunDir,
+}
+
+impl Earlier {
+    /// Rejects a run that has no such cells, or whose command line is not known.
+    pub fn load(path: &Path) -> Result<Earlier> {
+        // `latest` names another run soon.
+        let (run, folder) = (RunDir::load(path)?, RunDir::new(resolved(&RunDir::at(path))));
+        let why = match () {
+            () if running::is_going_on(&folder) => "is still running",
+            () if run.joined.is_some() => "is a merged run; name one of its parts",
+            () if !is_of_vm_test(&run) => "was not made by vm-test",
+            () if run.interrupted && run.missing.is_empty() && run.cells.is_empty() => {
+                "was interrupted before its cells were known; run all of it"
+            }
+            () if left(&run).is_empty() => "has no cell that was not measured",
+            () => return Ok(Earlier { run, folder }),
+        };
+        Err(Error::Usage(format!("{RERUN}: run {} {why}", run.id)))
+    }
+
+    /// The words of `vm-test` that made the run.
+    pub fn words(&self) -> &[String] {
+        &self.run.command[2..]
+    }
+
+    /// Makes a plan go on with this run. Returns the jobs to run: those with a cell that is left.
+    /// Fails if these would be measured differently.
+    pub(crate) fn take_over(&self, planned: &mut Planned) -> Result<Vec<String>> {
+        let left = left(&self.run);
+        self.check(planned, &left).map_err(|why| {
+            let words = shell_words::join(self.words());
+            Error::Usage(format!(
+                "{RERUN}: {} cannot go on here: {why}; its command was: cargo xtask vm-test {words}",
+                self.run.id
+            ))
+        })?;
+        let is_left =
+            |job: &&plan::Job| job.cells.iter().any(|planned| left.contains(&planned.id()));
+        let jobs: Vec<&plan::Job> = planned.plan.jobs.iter().filter(is_left).collect();
+        let again: HashSet<CellId> =
+            jobs.iter().flat_map(|job| &job.cells).map(|cell| cell.id()).collect();
+        let names = jobs.iter().map(|job| job.name.clone()).collect();
+        let is_kept = |cell: &&Cell| {
+            let is_planned = planned.plan.cells().any(|planned| planned.id() == cell.id);
+            is_planned && !again.contains(&cell.id)
+        };
+        let kept: Vec<Cell> = self.run.cells.iter().filter(is_kept).cloned().collect();
+        let folders: HashSet<PathBuf> =
+            kept.iter().map(|cell| self.folder.cell(&cell.id)).collect();
+        let is_wanted = |path: &Path| path.ancestors().any(|folder| folders.contains(folder));
+        self.folder.bring("cells", &planned.run_dir, is_wanted).with_context(|| {
+            format!("failed to copy the results of {}", self.folder.path().display())
+        })?;
+        let run = &mut planned.run;
+        run.rest_of = Some(self.run.id.clone());
+        run.shard.clone_from(&self.run.shard);
+        run.command.clone_from(&self.run.command);
+        run.notes.clone_from(&self.run.notes);
+        run.notes.extend(self.attempts());
+        run.cells.extend(kept);
+        Ok(names)
+    }
+
+    fn check(&self, now: &Planned, left: &HashSet<CellId>) -> Result<(), String> {
+        if let Some(why) = run::unlike(&self.run, &now.run) {
+            return Err(why);
+        }
+        let then = Plan::load(&Plan::path(self.folder.path()))
+            .map_err(|error| format!("its plan is lost: {error}"))?;
+        for id in left {
+            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id() == *id).cloned();
+            let Some(now) = planned(&now.plan) else {
+                return Err(format!("there is no cell {} here", id.name()));
+            };
+            if !planned(&then).is_some_and(|then| then.measures_as(&now)) {
+                return Err(format!("{} would be measured otherwise than then", id.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the cells that are measured again ended before.
+    fn attempts(&self) -> impl Iterator<Item = String> {
+        self.run.cells.iter().filter(|cell| is_lost(cell)).map(|cell| {
+            let (name, id) = (cell.id.name(), &self.run.id);
+            let reason = cell.outcome.reason().unwrap_or_default();
+            let line = reason.lines().next().unwrap_or_default().to_owned();
+            format!("measured again: {name}, an error in run {id}: {line}")
+        })
+    }
+}
+
+/// The cells that ended as an error or have no result. A build that failed would fail again.
+pub fn left(run: &Run) -> HashSet<CellId> {
+    let lost = run.cells.iter().filter(|cell| is_lost(cell)).map(|cell| cell.id.clone());
+    run.missing.iter().cloned().chain(lost).collect()
+}
+
+/// The cell `boot` beside others only says why they are lost.
+fn is_lost(cell: &Cell) -> bool {
+    matches!(cell.outcome, Outcome::Error { .. })
+        && !matches!(cell.id.test, Test::Build | Test::Boot)
+}
+
+pub fn is_of_vm_test(run: &Run) -> bool {
+    run.command.get(1).is_some_and(|command| command == "vm-test")
+}
+
+/// The folder without links and relative parts.
+pub fn resolved(run_dir: &RunDir) -> PathBuf {
+    // The folder of a bare `run.json` has an empty path.
+    let path = if run_dir.path() == Path::new("") { Path::new(".") } else { run_dir.path() };
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_model::run::{ErrorKind, Joined};
+    use tramplab_testdata::stored;
+
+    #[test]
+    fn rejects_runs_with_nothing_to_measure_again() {
+        type Change = fn(&mut Run);
+        let error = || Outcome::Error { kind: ErrorKind::Panic, message: "died".to_owned() };
+        let table: [(Change, Option<&str>); 6] = [
+            (|_| (), None),
+            (|run| run.missing.clear(), None),
+            (|run| run.cells.retain(|cell| !is_lost(cell)), None),
+            (
+                |run| {
+                    run.missing.clear();
+                    run.cells.retain(|cell| !is_lost(cell));
+                },
+                Some("has no cell that was not measured"),
+            ),
+            (|run| run.command[1] = "bisect".to_owned(), Some("was not made by vm-test")),
+            (
+                |run| run.joined = Some(Joined { runs: Vec::new(), expected: 2 }),
+                Some("is a merged run"),
+            ),
+        ];
+        for (change, expected) in table {
+            let folder = tempfile::tempdir().unwrap();
+            let run_dir = RunDir::new(folder.path());
+            let mut run = stored();
+            run.command = ["tramplab", "vm-test"].map(str::to_owned).to_vec();
+            run.interrupted = true;
+            run.missing = vec![run.cells.pop().expect("a cell").id];
+            let last = run.cells.last_mut().expect("another cell");
+            (last.outcome, last.measurement) = (error(), None);
+            change(&mut run);
+            run_dir.save(&run).unwrap();
+            let error = Earlier::load(folder.path()).err().map(|error| error.told());
+            match expected {
+                None => assert_eq!(error, None),
+                Some(words) => {
+                    assert!(error.as_ref().is_some_and(|e| e.contains(words)), "{error:?}")
+                }
+            }
+        }
+    }
+}
