@@ -54,7 +54,7 @@ fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
 /// Wasted records of `row` in `filter`: base, head.
 fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
     let row: Row = row.parse().unwrap();
-    let metric = Metric::LbrWaste(lbr_waste::Metric { row, filter });
+    let metric = Metric::LbrWaste(lbr_waste::Metric { row, filter: filter.into() });
     let compared = comparison.metrics.iter().find(|compared| compared.metric == metric).unwrap();
     [&compared.base, &compared.head].map(|value| match value {
         Value::Records(Some(records)) => *records,

@@ -62,6 +62,18 @@ impl Filter {
         Filter(self.0 | other.0)
     }
 
+    /// The unions that are metrics of their own: retsnoop's remedy for short rings, and all branches
+    /// that a C function makes.
+    pub const UNIONS: [Filter; 2] = [
+        Filter::of(Branch::AnyCall).or(Filter::of(Branch::Cond)),
+        Filter::of(Branch::AnyReturn).or(Filter::of(Branch::Cond)).or(Filter::of(Branch::Call)),
+    ];
+
+    /// The filters that are measured without being named: the single ones, then the unions.
+    pub fn measured() -> impl Iterator<Item = Filter> {
+        Branch::ALL.into_iter().map(Filter::of).chain(Filter::UNIONS)
+    }
+
     /// In the order of [`Branch::ALL`]; never empty.
     pub fn branches(self) -> impl Iterator<Item = Branch> {
         Branch::ALL.into_iter().filter(move |b| self.0 & (1 << *b as u8) != 0)

@@ -22,6 +22,8 @@ pub struct View {
     pub model: Option<Model>,
     /// Listings are shown for these filters.
     pub listings: Vec<Filter>,
+    /// So are the counts of snapshots taken earlier.
+    pub what_if: Vec<Filter>,
 }
 
 #[derive(Clone, Debug)]

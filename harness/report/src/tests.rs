@@ -31,6 +31,7 @@ fn with_listings() -> View {
     View {
         model: Some(Model::AmdLbrV2),
         listings: vec!["any".parse().unwrap(), "any_call|cond".parse().unwrap()],
+        what_if: vec!["any".parse().unwrap(), "any_return".parse().unwrap()],
     }
 }
 
@@ -57,7 +58,7 @@ fn terminal_text_with_listings() {
 
 /// Returns the tables of useful records.
 fn useful(run: &Run, model: Option<Model>) -> Vec<Table> {
-    let view = View { model, listings: Vec::new() };
+    let view = View { model, ..View::default() };
     let sections = Document::new(run, &view).sections;
     let tables = sections.into_iter().flat_map(|section| section.tables);
     tables.filter(|table| table.caption.starts_with("Useful ")).collect()
@@ -374,7 +375,7 @@ fn shows_counts_of_a_pmu_but_not_of_the_kernel() {
 #[test]
 fn a_brief_report_begins_with_the_verdict() {
     let recorded = series();
-    let view = View { model: None, listings: vec!["any".parse().unwrap()] };
+    let view = View { listings: vec!["any".parse().unwrap()], ..View::default() };
     let mut long = recorded.clone();
     for number in 0..400 {
         let mut cell = long.cells[0].clone();
@@ -391,7 +392,7 @@ fn a_brief_report_begins_with_the_verdict() {
         let lines: Vec<&str> = brief.lines().collect();
         assert!(lines.len() <= 150, "{}", lines.len());
         let at = |words: &str| lines.iter().position(|line| line.contains(words)).expect(words);
-        assert!(at("8 better") < at("### What changed") && at("8 better") < 25, "{brief}");
+        assert!(at("12 better") < at("### What changed") && at("12 better") < 25, "{brief}");
         assert!(at("details.md") == lines.len() - 1, "{brief}");
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod capture;
 pub mod delivered;
+pub mod early;
 pub mod hardware;
 mod hit;
 pub mod listing;

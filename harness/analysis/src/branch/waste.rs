@@ -26,6 +26,17 @@ pub fn count_at(
     count_of(&seen(point, model, filter), function)
 }
 
+/// Reads the count of a recorded point. Counts of unions are not recorded, but computed.
+pub fn counted(
+    model: Model,
+    filter: Filter,
+    point: &CapturePoint,
+    function: &Symbol,
+) -> WasteCount {
+    let recorded = point.wasted.get(model.name()).and_then(|of| of.get(&filter.to_string()));
+    recorded.copied().unwrap_or_else(|| count_at(model, filter, point, function))
+}
+
 /// Returns the records of a snapshot, newest first: those of the CPU, or those that the model keeps
 /// of the trace. The guest asks the CPU for single filters only; a union of filters is computed
 /// from the records of `any`.

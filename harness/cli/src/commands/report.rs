@@ -42,15 +42,19 @@ pub struct Args {
 
 /// The form of a report.
 #[derive(clap::Args, Clone)]
+#[command(group(clap::ArgGroup::new("filtered").multiple(true)))]
 pub struct Look {
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
-    #[arg(long)]
+    #[arg(long, group = "filtered")]
     listing: bool,
-    /// Also list the records of these filters, beside `any`: any_return, 'any_call|cond', …;
+    /// Also count the records that snapshots at earlier places on the way to the program would waste
+    #[arg(long, group = "filtered")]
+    what_if: bool,
+    /// Also list, or count, by these filters, beside `any`: any_return, 'any_call|cond', …;
     /// repeatable
-    #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "listing")]
+    #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "filtered")]
     filter: Vec<Filter>,
     /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every
     /// host]
@@ -67,6 +71,7 @@ impl Look {
         Look {
             format: Format::Terminal,
             listing: false,
+            what_if: false,
             filter: Vec::new(),
             model: None,
             origin: Origin::default(),
@@ -74,17 +79,23 @@ impl Look {
     }
 
     /// The filters to list by: `any`, then those that are named, each once.
-    fn listings(&self) -> Vec<Filter> {
-        if !self.listing {
-            return Vec::new();
-        }
-        let mut listings = vec![Filter::of(Branch::Any)];
+    fn filters(&self) -> Vec<Filter> {
+        let mut filters = vec![Filter::of(Branch::Any)];
         for filter in &self.filter {
-            if !listings.contains(filter) {
-                listings.push(*filter);
+            if !filters.contains(filter) {
+                filters.push(*filter);
             }
         }
-        listings
+        filters
+    }
+
+    fn view(&self) -> View {
+        let if_asked = |asked: bool| if asked { self.filters() } else { Vec::new() };
+        View {
+            model: self.model,
+            listings: if_asked(self.listing),
+            what_if: if_asked(self.what_if),
+        }
     }
 }
 
@@ -145,7 +156,7 @@ fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
 
 /// Renders a run in one format.
 pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
-    let view = View { model: look.model, listings: look.listings() };
+    let view = look.view();
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
@@ -208,7 +219,7 @@ const DETAILS: &str = "details.md";
 
 /// Writes the reports beside `run.json`.
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
-    let view = View { model: None, listings: vec![Filter::of(Branch::Any)] };
+    let view = View { listings: vec![Filter::of(Branch::Any)], ..View::default() };
     let whole = report::markdown::render(run, &view).into_bytes();
     let mut forms = vec![(
         "junit.xml",
@@ -255,13 +266,17 @@ mod tests {
         ];
         for (arguments, expected) in table {
             let command = Command::try_parse_from([&["report"], arguments].concat()).unwrap();
-            let listings: Vec<String> =
-                command.look.listings().iter().map(Filter::to_string).collect();
+            let listings = command.look.view().listings;
+            let listings: Vec<String> = listings.iter().map(Filter::to_string).collect();
             assert_eq!(listings, expected, "{arguments:?}");
         }
+        let early = ["report", "--what-if", "--filter", "cond"];
+        let view = Command::try_parse_from(early).unwrap().look.view();
+        let [any, cond] = [Branch::Any, Branch::Cond].map(Filter::of);
+        assert_eq!((view.listings, view.what_if), (Vec::new(), vec![any, cond]));
         assert!(
             Command::try_parse_from(["report", "--filter", "cond"]).is_err(),
-            "without --listing"
+            "without --listing or --what-if"
         );
     }
 }

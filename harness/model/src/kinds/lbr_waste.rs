@@ -2,7 +2,7 @@
 //! `lbr_waste`: counts the branch records that are newer than those of the traced function.
 
 use super::{Place, mechanism, plain};
-use crate::filter::Branch;
+use crate::filter::Filter;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use strum::IntoStaticStr;
@@ -30,16 +30,16 @@ impl fmt::Display for Test {
     }
 }
 
-/// Wasted records. `fexit.any`, `kprobe_session_exit.any_return`.
+/// Wasted records. `fexit.any`, `kprobe_session_exit.any_call|cond`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric {
     pub row: Row,
-    pub filter: Branch,
+    pub filter: Filter,
 }
 
 impl Metric {
     pub fn all() -> impl Iterator<Item = Metric> {
-        Row::all().flat_map(|row| Branch::ALL.map(|filter| Metric { row, filter }))
+        Row::all().flat_map(|row| Filter::measured().map(move |filter| Metric { row, filter }))
     }
 
     pub fn parse(name: &str) -> Option<Metric> {
@@ -54,7 +54,7 @@ impl Metric {
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", plain(&self.row.to_string()), self.filter.name())
+        write!(f, "{}.{}", plain(&self.row.to_string()), self.filter)
     }
 }
 

@@ -9,12 +9,16 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
-    branch::{Branch, Filter, Model, hardware, listing, waste},
+    branch::{
+        Branch, Filter, Model,
+        early::{Stage, taken_at},
+        hardware, listing, waste,
+    },
     compare::{Comparison, Metric},
 };
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Arch, BranchSource, Cell, Delivered, LbrWaste, Measurement, Row, Run, Test, WasteCount},
+    run::{Arch, BranchSource, Cell, Delivered, LbrWaste, Measurement, Row, Run, Test},
     table::Table,
 };
 use tramplab_protocol::Mechanism;
@@ -75,7 +79,7 @@ impl Report for Waste {
                 |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted))),
             )
         };
-        vec![
+        let mut tables = vec![
             Table {
                 caption: format!("Wasted branch records ({whose})"),
                 header: header("mechanism"),
@@ -95,7 +99,11 @@ impl Report for Waste {
                     useful_notes(run, group, view)
                 },
             },
-        ]
+            of_unions(model, depths, whose, &rows),
+        ];
+        let early = view.what_if.iter().map(|&filter| what_if(model, depths, filter, &rows));
+        tables.extend(early.flatten());
+        tables
     }
 
     fn listings(&self, group: &Group, view: &View) -> Vec<Listing> {
@@ -156,9 +164,10 @@ impl Report for Waste {
                 continue;
             };
             let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
-            let column =
-                Branch::ALL.iter().position(|&branch| branch == filter).expect("one of all");
-            cells[column] = comparison::sides(compared);
+            // What changed of a union is told beside the other changes.
+            if let Some(column) = Branch::ALL.iter().position(|&b| Filter::of(b) == filter) {
+                cells[column] = comparison::sides(compared);
+            }
         }
         let header =
             std::iter::once("mechanism").chain(Branch::ALL.iter().map(|branch| branch.name()));
@@ -175,6 +184,65 @@ impl Report for Waste {
         });
         table.into_iter().collect()
     }
+}
+
+/// Wasted and useful records by filters that are unions, which only wide columns have room for.
+fn of_unions(model: Model, depths: &[u32], whose: &str, rows: &[WasteRow]) -> Table {
+    let header = Filter::UNIONS.iter().map(Filter::to_string);
+    let row = |WasteRow { name, measured, .. }: &WasteRow| {
+        let mut row = vec![name.clone()];
+        row.extend(Filter::UNIONS.map(|filter| match measured {
+            Ok(measured) => wasted_and_useful(measured.by(model, filter), depths),
+            Err(outcome) => (*outcome).to_owned(),
+        }));
+        row
+    };
+    Table {
+        caption: format!("Wasted, and useful of {}, by unions of filters ({whose})", of(depths)),
+        header: std::iter::once("mechanism".to_owned()).chain(header).collect(),
+        rows: rows.iter().map(row).collect(),
+        notes: Vec::new(),
+    }
+}
+
+/// A column per place where the kernel could take the snapshot, the last for where it does.
+fn what_if(model: Model, depths: &[u32], filter: Filter, rows: &[WasteRow]) -> Option<Table> {
+    let row = |WasteRow { name, measured, .. }: &WasteRow| {
+        let measured = measured.ok().filter(|measured| !measured.is_hardware())?;
+        let (function, point) = (&measured.waste.function, &measured.waste.points[measured.point]);
+        let early = Stage::ALL.map(|stage| match taken_at(stage, &point.records, function) {
+            Some(records) => {
+                wasted_and_useful(waste::count(model, filter, &records, function).wasted, depths)
+            }
+            None => String::new(),
+        });
+        let today = wasted_and_useful(measured.by(model, filter), depths);
+        Some([&[name.clone()], &early[..], &[today]].concat())
+    };
+    let rows: Vec<_> = rows.iter().filter_map(row).collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: format!(
+            "Wasted, and useful of {}, if the snapshot were taken at … ({model}, {filter})",
+            of(depths)
+        ),
+        header: std::iter::once("mechanism")
+            .chain(Stage::ALL.map(Stage::name))
+            .chain(["today"])
+            .map(str::to_owned)
+            .collect(),
+        rows,
+        notes: vec!["The call of an earlier snapshot is added by rule, as record #00.".to_owned()],
+    })
+}
+
+/// `6, 10 / 26`; `-` if no record touches the function.
+fn wasted_and_useful(wasted: Option<u32>, depths: &[u32]) -> String {
+    let useful = |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted)));
+    wasted.map_or_else(|| "-".to_owned(), |wasted| format!("{wasted}, {}", useful(wasted)))
+}
+
+fn of(depths: &[u32]) -> String {
+    slashed(depths.iter().copied())
 }
 
 /// A row per mechanism and point, with the measurement, or how the cell ended without one.
@@ -211,9 +279,10 @@ struct Measured<'a> {
 }
 
 impl Measured<'_> {
-    fn count(&self, model: Model, branch: Branch) -> Option<WasteCount> {
+    fn by(&self, model: Model, filter: Filter) -> Option<u32> {
         let model = hardware::model(self.waste, model);
-        self.waste.points[self.point].wasted.get(model.name())?.get(branch.name()).copied()
+        let point = &self.waste.points[self.point];
+        waste::counted(model, filter, point, &self.waste.function).wasted
     }
 
     fn is_hardware(&self) -> bool {
@@ -221,7 +290,7 @@ impl Measured<'_> {
     }
 
     fn wasted(&self, model: Model, branch: Branch) -> Option<u32> {
-        self.count(model, branch)?.wasted
+        self.by(model, Filter::of(branch))
     }
 }
 

@@ -77,7 +77,7 @@ fn lists_the_cpus_own_records_of_a_filter() {
     own.from.address = waste.function.start;
     waste.points[0].by_filter.insert("any_return".to_owned(), vec![own]);
     let listed = |filter: &str| {
-        let view = View { model: None, listings: vec![filter.parse().unwrap()] };
+        let view = View { listings: vec![filter.parse().unwrap()], ..View::default() };
         terminal::render(&run, &view, terminal::Style::default())
     };
     let text = listed("any_return");

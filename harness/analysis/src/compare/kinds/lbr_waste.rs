@@ -5,22 +5,21 @@ use super::super::{
     Listings, Pair, Value,
     listing::{self, Subject},
 };
-use crate::branch::{Branch, Model, hardware, listing::lines};
+use crate::branch::{Branch, Filter, Model, hardware, listing::lines, waste};
 use tramplab_model::{
     kinds::{Metric, lbr_waste},
     run::{CapturePoint, Cell, LbrWaste, Measurement, Row},
 };
 
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
-    let Some(Measurement::LbrWaste(waste)) = &cell.measurement else { return Vec::new() };
-    let model = hardware::model(waste, model);
+    let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return Vec::new() };
+    let model = hardware::model(measured, model);
     let mut values = Vec::new();
-    for point in &waste.points {
-        let row = Row { mechanism: waste.mechanism, point: point.point };
-        for filter in Branch::ALL {
-            let count =
-                point.wasted.get(model.name()).and_then(|filters| filters.get(filter.name()));
-            let records = Value::Records(count.and_then(|count| count.wasted));
+    for point in &measured.points {
+        let row = Row { mechanism: measured.mechanism, point: point.point };
+        for filter in Filter::measured() {
+            let count = waste::counted(model, filter, point, &measured.function);
+            let records = Value::Records(count.wasted);
             values.push((Metric::LbrWaste(lbr_waste::Metric { row, filter }), records));
         }
     }
