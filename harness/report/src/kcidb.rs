@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, json};
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, num::NonZeroU32, str::FromStr};
 use tramplab_analysis::{
     branch::Model,
     compare::{self, Metric, Value},
@@ -200,7 +200,8 @@ fn patches(run: &Run, kernel: &Kernel) -> Option<usize> {
     run.series.iter().filter(|series| series.arch == kernel.arch).find_map(|series| {
         let step = series.steps.iter().find(|step| step.kernel == kernel.name)?;
         let all = series.head().patches;
-        Some(if series.reverse { all - step.patches } else { step.patches } as usize)
+        let changed = if series.reverse { all - step.patches } else { step.patches };
+        Some((series.base.map_or(0, NonZeroU32::get) + changed) as usize)
     })
 }
 

@@ -91,6 +91,8 @@ struct File {
     kernel: String,
     #[serde(default)]
     reverse: bool,
+    /// Patches that prepare the tree: the base has them.
+    base: Option<Spanned<Vec<String>>>,
     patches: Spanned<Vec<String>>,
 }
 
@@ -242,7 +244,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let File { title, claim, kernel, reverse, patches } =
+    let File { title, claim, kernel, reverse, base, patches } =
         config::parse(&text(path, &mut reader)?, path)?;
     if patches.value.is_empty() {
         return Err(config::invalid(
@@ -255,22 +257,31 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     if claim.value.trim().contains('\n') {
         return Err(config::invalid(path, &claim, "`claim` has several lines; expected one").into());
     }
+    if let (true, Some(base)) = (reverse, &base) {
+        let message = "`base` has patches to add; expected no `base` with `reverse: true`";
+        return Err(config::invalid(path, base, message).into());
+    }
+    let base = base.map_or_else(Vec::new, |base| base.value);
     let mut whole = Thread {
         title: Some(title.clone()),
         base_commit: None,
         patches: Vec::new(),
         notes: Vec::new(),
     };
-    for entry in &patches.value {
+    let mut of_base = 0;
+    for (index, entry) in base.iter().chain(&patches.value).enumerate() {
         let file = file::inside(folder, entry, path)?;
         let thread = thread_in(&file, &mut reader, Picked::Listed)?;
         whole.base_commit = whole.base_commit.or(thread.base_commit);
         whole.notes.extend(thread.notes);
+        if index < base.len() {
+            of_base += thread.patches.len();
+        }
         whole.patches.extend(thread.patches);
     }
     let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel };
-    let name = name::from_path(folder);
-    Ok(Series { reverse, shipped: Some(shipped), ..from_thread(whole, Some(name))? })
+    let series = from_thread(whole, Some(name::from_path(folder)))?;
+    Ok(Series { reverse, base: of_base, shipped: Some(shipped), ..series })
 }
 
 fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
@@ -338,6 +349,6 @@ pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series
         })?;
     }
     let name = name.unwrap_or_else(|| name::fit(title.as_deref().unwrap_or(&patches[0].subject)));
-    let (reverse, shipped, commits) = (false, None, None);
-    Ok(Series { name, title, base_commit, reverse, patches, shipped, commits, notes })
+    let (reverse, base, shipped, commits) = (false, 0, None, None);
+    Ok(Series { name, title, base_commit, reverse, base, patches, shipped, commits, notes })
 }

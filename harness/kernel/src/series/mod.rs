@@ -46,6 +46,8 @@ pub struct Series {
     pub base_commit: Option<String>,
     /// The tree already has the patches. The base is made by reverting them, the last one first.
     pub reverse: bool,
+    /// The number of patches, from the first, that only prepare the tree. The base has them.
+    pub base: usize,
     pub patches: Vec<Patch>,
     /// The description from its `series.yaml`, if it has one.
     pub shipped: Option<Shipped>,

@@ -3,7 +3,7 @@
 
 use super::{
     BuildCell, Preparing, Ready, check, facts,
-    names::{name, step},
+    names::{name, stages, step},
 };
 use crate::{
     error::{Context, Error, Result},
@@ -12,6 +12,7 @@ use crate::{
 use std::{
     collections::BTreeMap,
     fs,
+    num::NonZeroU32,
     time::{Duration, Instant},
 };
 use tramplab_kernel::{
@@ -170,16 +171,16 @@ impl Building<'_> {
         self.try_patches()?;
         let names: Vec<String> =
             (0..=all).map(|applied| name(&self.order.name, series, applied)).collect();
-        let applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
+        let applied = stages(series, each);
         let mut made: BTreeMap<usize, Ready> = BTreeMap::new();
         for &applied in &applied {
             let mut tried = self.step(applied, &names[applied])?;
-            if applied == 0 {
+            if applied == series.base {
                 tried = tried.required()?;
             }
             let failed = tried.built.is_err();
             if failed && !each {
-                tried = self.first_that_fails(tried, all, &names)?;
+                tried = self.first_that_fails(tried, series.base, &names)?;
             }
             made.insert(applied, self.ready(tried, &names[applied])?);
             if failed {
@@ -202,6 +203,7 @@ impl Building<'_> {
             title: series.title.clone(),
             claim: shipped.map(|shipped| shipped.claim.clone()),
             reverse: series.reverse,
+            base: NonZeroU32::new(series.base as u32),
             steps,
             placebos: Vec::new(),
         };
@@ -225,15 +227,21 @@ impl Building<'_> {
     }
 
     /// All patches together do not build: which is the first that breaks it?
-    fn first_that_fails(&mut self, together: Tried, all: usize, names: &[String]) -> Result<Tried> {
-        if all > 1 {
+    fn first_that_fails(
+        &mut self,
+        together: Tried,
+        base: usize,
+        names: &[String],
+    ) -> Result<Tried> {
+        let all = names.len() - 1;
+        if all - base > 1 {
             let line = format!(
                 "{} does not build; building patch by patch to name the one at fault",
                 names[all]
             );
             self.with.line(&line);
         }
-        for (applied, name) in names.iter().enumerate().take(all).skip(1) {
+        for (applied, name) in names.iter().enumerate().take(all).skip(base + 1) {
             let tried = self.step(applied, name)?;
             if tried.built.is_err() {
                 return Ok(tried);

@@ -207,6 +207,9 @@ mod tests {
         series.reverse = true;
         assert_eq!(names("k", Some(&series), false), ["k+lbr-helpers.0", "k"]);
         assert_eq!(names("k", Some(&series), true), ["k+lbr-helpers.0", "k+lbr-helpers.1", "k"]);
+        // A prepared base is neither the kernel nor the head.
+        (series.reverse, series.base) = (false, 1);
+        assert_eq!(names("k", Some(&series), true), ["k+lbr-helpers.0", "k+lbr-helpers"]);
     }
 
     #[test]

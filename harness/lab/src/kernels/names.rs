@@ -12,9 +12,10 @@ use tramplab_model::{
     selftests,
 };
 
-/// A kernel without the patches is the kernel; with some of them it is named after them.
+/// A kernel without the patches is the kernel; with some of them it is named after them. A base
+/// that patches prepare has none of the series' own: `k+series.0`.
 pub(super) fn name(kernel: &str, series: &Series, applied: usize) -> String {
-    let (series_name, all) = (&series.name, series.patches.len());
+    let (series_name, all) = (&series.name, series.patches.len() - series.base);
     match (applied, patches_in(series, applied)) {
         (0, _) => kernel.to_owned(),
         (_, patches) if patches == all => format!("{kernel}+{series_name}"),
@@ -25,8 +26,7 @@ pub(super) fn name(kernel: &str, series: &Series, applied: usize) -> String {
 /// The kernels that are made of one, in the order of the patches.
 pub(super) fn names(kernel: &str, series: Option<&Series>, each: bool) -> Vec<String> {
     let Some(series) = series else { return vec![kernel.to_owned()] };
-    let all = series.patches.len();
-    let mut applied: Vec<usize> = if each { (0..=all).collect() } else { vec![0, all] };
+    let mut applied = stages(series, each);
     applied.sort_by_key(|&applied| patches_in(series, applied));
     applied.into_iter().map(|applied| name(kernel, series, applied)).collect()
 }
@@ -87,9 +87,19 @@ pub(super) fn files_of_tests(series: &Series) -> BTreeSet<String> {
     touched.filter_map(file).collect()
 }
 
-/// How many patches are in when so many have been applied, or taken out.
+/// How many patches are applied, or taken out, for the base, the head, and with `each` what is
+/// between.
+pub(super) fn stages(series: &Series, each: bool) -> Vec<usize> {
+    let (base, all) = (series.base, series.patches.len());
+    if each { (base..=all).collect() } else { vec![base, all] }
+}
+
+/// How many of the series' own patches are in when so many have been applied, or taken out.
 pub(super) fn patches_in(series: &Series, applied: usize) -> usize {
-    if series.reverse { series.patches.len() - applied } else { applied }
+    match series.reverse {
+        true => series.patches.len() - applied,
+        false => applied.saturating_sub(series.base),
+    }
 }
 
 pub(super) fn step(
@@ -99,7 +109,8 @@ pub(super) fn step(
     made: &BTreeMap<usize, Ready>,
 ) -> Step {
     let patches = patches_in(series, applied);
-    let subject = patches.checked_sub(1).map(|last| series.patches[last].subject.clone());
+    let last = patches.checked_sub(1).map(|last| series.base + last);
+    let subject = last.map(|last| series.patches[last].subject.clone());
     let built =
         match made.get(&applied).and_then(|ready| ready.build.as_ref()).map(|build| &build.outcome)
         {

@@ -22,6 +22,7 @@ pub use join::{Apart, is_superseded, join, unlike};
 pub use outcome::{ErrorKind, Outcome};
 
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use strum::{Display, EnumString, IntoStaticStr};
 use tramplab_protocol::message;
 
@@ -266,6 +267,10 @@ pub struct Series {
     pub claim: Option<String>,
     /// The tree already has the patches. The base is made by removing them.
     pub reverse: bool,
+    /// Number of patches that only prepare the tree, beside those of the steps. None if there are
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<NonZeroU32>,
     /// In patch order. The first is the base, the last the head.
     pub steps: Vec<Step>,
     /// Kernels made from the tree plus code that nobody calls. They show how far layout alone moves
@@ -279,7 +284,7 @@ pub struct Series {
 pub struct Step {
     /// One of the run's kernels.
     pub kernel: String,
-    /// Number of applied patches.
+    /// Number of the series' own patches that are in.
     pub patches: u32,
     /// Subject of the last applied patch. None for the base.
     pub subject: Option<String>,

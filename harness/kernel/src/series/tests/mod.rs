@@ -311,8 +311,23 @@ fn loads_shipped_series_by_name() {
 }
 
 #[test]
+fn prepares_the_base_of_a_shipped_series() {
+    let text =
+        MANIFEST.replace("reverse: true", "base: [v2-0001.patch]").replace("- v2-0001.patch\n", "");
+    let shipped = shipped(&text);
+    let series = load("tidy", shipped.path()).unwrap();
+    assert_eq!((series.base, series.patches.len()), (1, 2));
+    let applied: Vec<_> =
+        series.ordered().iter().map(|patch| (patch.number, patch.subject.as_str())).collect();
+    let expected =
+        [(1, "bpf: Name two lines in full"), (2, "bpf: Change a Latin-1 file and a DOS file")];
+    assert_eq!(applied, expected);
+}
+
+#[test]
 fn names_errors_in_manifest() {
     for (from, to, words) in [
+        ("patches:", "base: [raw.patch]\npatches:", ":5:7: `base` has patches to add"),
         ("reverse: true", "reversed: true", ":4:1: unknown field `reversed`"),
         ("kernel: '6.12'\n", "", "missing field `kernel`"),
         ("Names", "|\n  Names\n ", "`claim` has several lines"),
