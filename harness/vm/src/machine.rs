@@ -150,17 +150,20 @@ pub fn command_line(arch: Arch, append: &[String]) -> String {
         Arch::X86_64 => "ttyS0",
         Arch::Arm64 => "ttyAMA0",
     };
-    let mut line = format!("console={console} {}", own_words(arch).join(" "));
-    for word in append {
-        // The kernel uses the last of a repeated option: a suite can override the words before.
-        line.push(' ');
-        line.push_str(word);
-    }
-    line
+    format!("console={console} {}", words(arch, append).join(" "))
 }
 
-/// The words on every guest's command line, except the console.
-pub fn own_words(arch: Arch) -> [&'static str; 4] {
+/// The words on a guest's command line, except the console: tramplab's own, then the suite's. An
+/// option of the suite replaces tramplab's. Coming last is not enough: on 7.2
+/// `mitigations=auto` does not undo an earlier `mitigations=off`.
+pub fn words(arch: Arch, append: &[String]) -> Vec<&str> {
+    let option = |word: &str| word.split('=').next().map(str::to_owned);
+    let asked: Vec<_> = append.iter().flat_map(|words| words.split(' ')).map(option).collect();
+    let own = own_words(arch).into_iter().filter(|word| !asked.contains(&option(word)));
+    own.chain(append.iter().map(String::as_str)).collect()
+}
+
+fn own_words(arch: Arch) -> [&'static str; 4] {
     let own = match arch {
         // On a loaded host the timer interrupts late, and the kernel's check would panic at boot.
         Arch::X86_64 => "no_timer_check",
@@ -266,8 +269,8 @@ mod tests {
                 assert!(argv.contains(part), "{part:?} is missing in {argv}");
             }
             assert!(!argv.contains("-plugin"), "{argv}");
-            // The suite's words come last and win.
-            let line = "panic=-1 mitigations=off mitigations=auto dyndbg=a b -chardev";
+            // The suite's option replaces tramplab's.
+            let line = " panic=-1 mitigations=auto dyndbg=a b -chardev";
             assert!(argv.contains(line), "{argv}");
         }
     }

@@ -120,9 +120,7 @@ pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsS
         Some(_) => add(&["--verbose"]),
         None => add(&["--user", "root"]),
     }
-    let own = machine::own_words(spec.arch);
-    let asked = spec.append.iter().map(String::as_str);
-    for word in own.into_iter().chain(asked).chain([PROGRAM_WORD]) {
+    for word in machine::words(spec.arch, &spec.append).into_iter().chain([PROGRAM_WORD]) {
         add(&["--append", &shell_words::quote(word)]);
     }
     argv.extend([
@@ -237,7 +235,7 @@ mod tests {
                 format!(
                     "--skip-modules --disable-microvm{kvm} --cpus 2 --memory 512M --verbose \
                      --append no_timer_check --append cryptomgr.notests --append 'panic=-1' \
-                     --append 'mitigations=off' --append 'mitigations=auto' --append 'dyndbg=a b' \
+                     --append 'mitigations=auto' --append 'dyndbg=a b' \
                      --append 'tramplab.agent=program' --run /tmp/home/kernel \
                      --qemu /tmp/home/qemu -- /a/agent"
                 )
