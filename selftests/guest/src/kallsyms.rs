@@ -428,6 +428,38 @@ mod tests {
         }
     }
 
+    /// All thunks of a 7.2.13 (Debian's cloud kernel, amd64) that share their address.
+    #[test]
+    fn names_thunks_after_their_register_or_cpu() {
+        let table = "ffffffff83600000 T srso_alias_untrain_ret\nffffffff83600000 T _stext\n\
+                     ffffffff83600000 T _text\nffffffff83600000 T __pi__text\n\
+                     ffffffff84853f00 T __pi___x86_indirect_thunk_rax\n\
+                     ffffffff84853f00 T __x86_indirect_thunk_array\n\
+                     ffffffff84853f00 T __x86_indirect_thunk_rax\n\
+                     ffffffff84853f20 T __pi___x86_indirect_thunk_rcx\n\
+                     ffffffff84853f20 T __x86_indirect_thunk_rcx\n\
+                     ffffffff84854100 T __x86_indirect_call_thunk_array\n\
+                     ffffffff84854100 T __x86_indirect_call_thunk_rax\n\
+                     ffffffff84854300 T __x86_indirect_jump_thunk_array\n\
+                     ffffffff84854300 T __x86_indirect_jump_thunk_rax\n\
+                     ffffffff84854520 T __x86_indirect_its_thunk_array\n\
+                     ffffffff84854520 T __x86_indirect_its_thunk_rax\n\
+                     ffffffff84854b30 T __pi___x86_return_thunk\n\
+                     ffffffff84854b30 T __x86_return_thunk\nffffffff84854b40 T behind\n";
+        let kallsyms = Kallsyms::parse(table.to_owned()).unwrap();
+        for (address, name) in [
+            (0xffff_ffff_8360_0000_u64, "srso_alias_untrain_ret"),
+            (0xffff_ffff_8485_3f00, "__x86_indirect_thunk_rax"),
+            (0xffff_ffff_8485_3f20, "__x86_indirect_thunk_rcx"),
+            (0xffff_ffff_8485_4100, "__x86_indirect_call_thunk_rax"),
+            (0xffff_ffff_8485_4300, "__x86_indirect_jump_thunk_rax"),
+            (0xffff_ffff_8485_4520, "__x86_indirect_its_thunk_rax"),
+            (0xffff_ffff_8485_4b30, "__x86_return_thunk"),
+        ] {
+            assert_eq!(kallsyms.resolve(address).unwrap().name, name);
+        }
+    }
+
     #[test]
     fn ignores_the_order_of_lines() {
         let reversed: Vec<&str> = RECORDED.lines().rev().collect();
