@@ -213,15 +213,19 @@ fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
         let memory = guest.memory_kib / 1024;
         let cpus = text::counted(guest.cpus as usize, "CPU");
         about.push(("guest", format!("{}, {cpus}, {memory} MiB, clock {clocks}", guest.release)));
-        // A vulnerability that does not affect the CPU adds no branches.
-        let mitigated = |m: &&String| m.contains("Mitigation");
         let mitigations: Vec<&str> =
-            guest.mitigations.iter().filter(mitigated).map(String::as_str).collect();
+            guest.mitigations.iter().map(String::as_str).filter(|m| adds_branches(m)).collect();
         let mitigations =
             if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
         about.push(("mitigations", mitigations));
     }
     about
+}
+
+/// A vulnerability that does not affect the CPU adds no branches. Without its microcode the kernel
+/// calls a CPU vulnerable that returns by SRSO's thunks (K arch/x86/kernel/cpu/bugs.c).
+fn adds_branches(state: &str) -> bool {
+    state.contains("Mitigation") || state.contains("Safe RET")
 }
 
 /// Tables with a column for each kernel. None if there is one kernel.
@@ -285,5 +289,23 @@ fn outcomes(run: &Run) -> Outcomes {
         failures,
         errors: errors.into_iter().map(|(_, failed)| failed).collect(),
         skips,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::adds_branches;
+
+    /// States of Debian's 6.12 on QEMU's EPYC-Milan, and with `mitigations=off`.
+    #[test]
+    fn shows_the_mitigations_that_add_branches() {
+        for (state, expected) in [
+            ("spectre_v2: Mitigation: Retpolines; STIBP: disabled", true),
+            ("spec_rstack_overflow: Vulnerable: Safe RET, no microcode", true),
+            ("retbleed: Vulnerable", false),
+            ("meltdown: Not affected", false),
+        ] {
+            assert_eq!(adds_branches(state), expected, "{state}");
+        }
     }
 }
