@@ -130,6 +130,26 @@ fn shipped_series_keep_their_promise() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
+/// The base has the patch that prepares it: the letter's records before and after.
+#[test]
+#[ignore = "builds another 6.12 whole (ten minutes)"]
+fn the_letters_series_keeps_its_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = SUITE.replace("6.12-source", "letter-2024");
+    let output = vm_test(dir.path(), &suite, &["--series", "letter-2024"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let comparison = compare::whole(&run, &run.series[0], None);
+    for (row, filter, expected) in [
+        ("fexit", Branch::Any, [9, 6]),
+        ("fexit", Branch::AnyReturn, [3, 2]),
+        ("kretprobe.multi", Branch::Any, [18, 14]),
+        ("kretprobe.multi", Branch::AnyReturn, [3, 2]),
+    ] {
+        assert_eq!(wasted(&comparison, row, filter), expected, "{row}: {}", said(&output));
+    }
+}
+
 /// An older version, and a reply with its own diff.
 #[test]
 fn notes_the_mails_left_out_of_a_series() {
