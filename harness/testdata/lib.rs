@@ -8,6 +8,12 @@ pub fn series() -> Run {
     read(include_str!("lbr-helpers.json"))
 }
 
+/// The shipped series `letter-2024`, its base and head, recorded by
+/// `cargo xtask vm-test --suite waste --series letter-2024 lbr_waste/fexit lbr_waste/kretprobe.multi`.
+pub fn letter() -> Run {
+    read(include_str!("letter-2024.json"))
+}
+
 /// A run of the suite `stored.yaml`.
 pub fn stored() -> Run {
     read(include_str!("run.json"))

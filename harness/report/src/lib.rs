@@ -15,6 +15,8 @@ pub mod history;
 pub mod junit;
 pub mod kcidb;
 mod kinds;
+#[cfg(test)]
+mod letter;
 mod line;
 pub mod mail;
 pub mod markdown;
