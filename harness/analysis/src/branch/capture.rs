@@ -199,6 +199,7 @@ pub(super) struct Snapshot {
 /// Finds the capture points, oldest first.
 pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> {
     let (captures, helpers) = (symbols.starts(is_snapshot), symbols.starts(is_helper));
+    let drivers = symbols.starts(|symbol| is_driver(&symbol.name));
     let at = |is: &dyn Fn(&Record) -> bool| -> Vec<usize> {
         records
             .iter()
@@ -215,21 +216,26 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
         sorted.get(sorted.partition_point(|&at| at <= index)).copied()
     };
     let mut found = Vec::new();
+    // The kernel's own snapshot, which the next program's helper hands over.
+    let mut early = None;
     let mut index = 0;
     while let Some(record) = records.get(index) {
-        if is_call(record) && symbols.find(record.from).is_some_and(is_program) {
+        let by_program = symbols.find(record.from).is_some_and(is_program);
+        if is_call(record) && by_program {
             if is_one(&captures, record.to) {
                 found.push(Snapshot { index, modelled: false });
+                early = None;
             } else if is_one(&helpers, record.to) {
                 // The helper makes its static call before it branches. A call that left no record
                 // therefore stands right behind the helper's entry.
                 let within = next(&taken, index)
                     .filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));
-                let snapshot =
-                    Snapshot { index: within.unwrap_or(index), modelled: within.is_none() };
-                index = snapshot.index;
-                found.push(snapshot);
+                let at = within.or(early.take());
+                found.push(Snapshot { index: at.unwrap_or(index), modelled: at.is_none() });
+                index = within.unwrap_or(index);
             }
+        } else if is_call(record) && is_one(&drivers, record.to) {
+            early = Some(index);
         }
         index += 1;
     }

@@ -8,7 +8,7 @@ use tramplab_protocol::{Mechanism, message::Pmu};
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
 /// Name, module; each is 0x1000 long, in this order from `BASE`.
-const SYMBOLS: [(&str, Option<&str>); 10] = [
+const SYMBOLS: [(&str, Option<&str>); 12] = [
     ("entry_SYSCALL_64", None),
     ("sys_probe", None),
     ("traced", None),
@@ -19,6 +19,8 @@ const SYMBOLS: [(&str, Option<&str>); 10] = [
     ("intel_pmu_snapshot_branch_stack", None),
     ("asm_sysvec_apic_timer_interrupt", None),
     ("bpf_get_smp_processor_id", None),
+    ("__bpf_prog_enter_recur", None),
+    ("bpf_early_snapshot_branch_stack", None),
 ];
 const USER: u64 = 0x40_1000;
 
@@ -207,6 +209,59 @@ fn finds_the_snapshot_on_every_kind_of_kernel() {
         assert_eq!(point.wasted["intel-lbr"]["any"].wasted, Some(wasted), "{what}");
         // The records go back to the system call, not into user space or the hit before.
         assert_eq!(point.records.last().unwrap().kind, Syscall, "{what}");
+    }
+}
+
+/// The kernel takes the snapshot before the program runs. Its helper then only copies, or takes one
+/// itself if there is none.
+#[test]
+fn finds_snapshots_that_the_kernel_takes_early() {
+    let early = |from: &'static str| {
+        [r(Call, (from, 4), ("bpf_early", 0)), r(Ret, ("bpf_early", 0x30), (from, 9))]
+    };
+    let entered = [
+        &enter()[..5],
+        &[r(Call, ("bpf_tramp", 0x20), ("__bpf_prog_enter", 0))],
+        &early("__bpf_prog_enter"),
+        &[r(Ret, ("__bpf_prog_enter", 0x40), ("bpf_tramp", 0x25)), enter()[5]],
+    ]
+    .concat();
+    let copied = [
+        r(Call, ("bpf_prog", 0x50), ("bpf_get_branch", 0)),
+        r(Ret, ("bpf_get_branch", 0x36), ("bpf_prog", 0x55)),
+    ];
+    let helper = |middle: &[Record]| [&copied[..1], middle, &copied[1..]].concat();
+    let kernels = "__bpf_prog_enter_recur+0x4 -> bpf_early_snapshot_branch_stack+0x0";
+    let table: [(&str, Vec<Record>, Vec<Record>, &str, u32); 4] = [
+        ("copied", entered.clone(), copied.to_vec(), kernels, 2),
+        (
+            "none to copy",
+            enter(),
+            helper(&early("bpf_get_branch")),
+            "bpf_get_branch_snapshot+0x4 -> bpf_early_snapshot_branch_stack+0x0",
+            3,
+        ),
+        (
+            "the helper ignores it",
+            entered.clone(),
+            helper(&early("bpf_get_branch")),
+            "bpf_get_branch_snapshot+0x4 -> bpf_early_snapshot_branch_stack+0x0",
+            7,
+        ),
+        (
+            "the program ignores it",
+            entered,
+            inlined(),
+            "bpf_prog_*_capture+0x50 -> __static_call_return0+0x0",
+            6,
+        ),
+    ];
+    for (what, before, middle, first, wasted) in table {
+        let hit = [&before[..], &middle, &leave()].concat();
+        let waste = measure([&hit[..], &hit].concat(), Mechanism::Fentry, 2).expect(what);
+        assert_eq!(newest(&waste), first, "{what}");
+        assert_eq!(waste.agreeing_hits, 2, "{what}");
+        assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(wasted), "{what}");
     }
 }
 
