@@ -1,34 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What-if capture points: the records of a hit, had the kernel taken the snapshot earlier on the
-//! way from the traced function to the program.
+//! way from the traced function to the program. `docs/branch-records.md` has the rules.
 
 use super::{symbols, waste};
 use tramplab_model::run::{NamedRecord, Place};
-use tramplab_protocol::message::Symbol;
+use tramplab_protocol::{Mechanism, message::Symbol, trace::Kind};
 
-/// Code on that way. A snapshot is taken at its first instruction.
+#[cfg(test)]
+mod tests;
+
+/// A place on that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Whatever the traced function is left for: a BPF or ftrace trampoline, a breakpoint's
-    /// handler, a return trampoline.
+    /// The first trampoline: BPF's, ftrace's, or that of a return.
     Trampoline,
-    /// `__bpf_prog_enter*`, which only BPF trampolines call.
+    /// The first instruction of `__bpf_prog_enter*`, which only BPF trampolines call.
     ProgEnter,
-    /// The function that runs the programs of a kprobe, of a kprobe.multi link or of a tracepoint.
+    /// The code that calls the program. In BPF trampolines: the call of the program. Elsewhere: the
+    /// start of the function that runs programs.
     ProgRun,
-    /// The program. Its first call is the snapshot.
+    /// The first instruction of the program.
     Program,
 }
-
-/// The functions of [`Stage::ProgRun`], by the kernel's names. Later ones count only where the
-/// compiler inlined all before them.
-const RUNNERS: [&[&str]; 2] = [
-    &["kprobe_multi_link_prog_run", "trace_call_bpf", "bpf_trace_run"],
-    &["kprobe_multi_link_handler", "kprobe_multi_link_exit_handler"],
-];
-
-/// The target of the added record.
-const SNAPSHOT: &str = "perf_snapshot_branch_stack";
 
 impl Stage {
     pub const ALL: [Stage; 4] =
@@ -42,151 +35,169 @@ impl Stage {
             Stage::Program => "program",
         }
     }
+}
 
-    /// Finds the newest record that leads into the stage, on the way from the traced function.
-    /// `records` are newest first.
-    fn entry(self, records: &[NamedRecord], function: &Symbol) -> Option<usize> {
-        let left = records.iter().position(|record| {
-            waste::contains(function, &record.from) || waste::contains(function, &record.to)
-        })?;
-        let way = &records[..left];
-        match self {
-            Stage::Trampoline => Some(left),
-            Stage::ProgEnter => way.iter().position(|r| enters(&r.to, &["__bpf_prog_enter"])),
-            Stage::ProgRun => RUNNERS
-                .iter()
-                .find_map(|names| way.iter().position(|record| enters(&record.to, names))),
-            Stage::Program => {
-                way.iter().position(|r| enters_program(&r.to) && !is_program(&r.from))
+/// The kernel's code between function and program.
+enum Way {
+    BpfTrampoline,
+    /// A kprobe's handler, by ftrace or a breakpoint; rethook at the exit.
+    Kprobe,
+    /// fprobe; rethook or fgraph at the exit.
+    KprobeMulti,
+    Tracepoint,
+}
+
+impl Way {
+    fn of(mechanism: Mechanism) -> Way {
+        match mechanism {
+            Mechanism::Fentry
+            | Mechanism::Fexit
+            | Mechanism::FmodRet
+            | Mechanism::Fsession
+            | Mechanism::FentryMulti
+            | Mechanism::FexitMulti
+            | Mechanism::FsessionMulti => Way::BpfTrampoline,
+            Mechanism::Kprobe | Mechanism::Kretprobe => Way::Kprobe,
+            Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
+                Way::KprobeMulti
             }
+            Mechanism::TpBtf | Mechanism::RawTp => Way::Tracepoint,
         }
     }
 }
 
-/// Returns the records of a snapshot at a stage, newest first: its own call, added by rule, and all
-/// that led to the stage. `None` if the way does not pass the stage.
+/// ftrace's trampolines and those of returns, by the names of kallsyms. `ftrace_trampoline` is the
+/// copy of `ftrace_caller` that x86-64 makes for one ops.
+const TRAMPOLINES: [&str; 6] = [
+    "ftrace_caller",
+    "ftrace_regs_caller",
+    "ftrace_trampoline",
+    "arch_rethook_trampoline",
+    "return_to_handler",
+    "__kretprobe_trampoline",
+];
+
+/// The functions that `kprobe_multi_link_prog_run` is inlined into.
+const MULTI_HANDLERS: [&str; 2] = ["kprobe_multi_link_handler", "kprobe_multi_link_exit_handler"];
+/// The functions that it calls before the program.
+const MULTI_PROTECTS: [&str; 2] = ["__rcu_read_lock", "migrate_disable"];
+
+/// The target of the added record.
+const SNAPSHOT: &str = "perf_snapshot_branch_stack";
+
+/// Returns the records of a snapshot at a stage, newest first: its call, added by rule, and the
+/// records that led to the stage. `None` if the way has no such stage. `records` are those of
+/// today's snapshot, newest first.
 pub fn taken_at(
     stage: Stage,
+    mechanism: Mechanism,
     records: &[NamedRecord],
     function: &Symbol,
 ) -> Option<Vec<NamedRecord>> {
-    let entry = stage.entry(records, function)?;
-    let from = records[entry].to.clone();
+    let (from, kept) = Hit::find(records, function)?.stage(stage, &Way::of(mechanism))?;
     let to = Place { address: 0, symbol: Some(SNAPSHOT.to_owned()), module: None, offset: 0 };
-    let kind = tramplab_protocol::trace::Kind::Call;
-    let snapshot = NamedRecord { from, to, kind, modelled: true };
-    Some([&[snapshot], &records[entry..]].concat())
+    // Kernel and program call it alike: directly on x86-64, through a pointer on arm64.
+    let kind = records.first().map_or(Kind::Call, |today| today.kind);
+    let snapshot = NamedRecord { from: from.clone(), to, kind, modelled: true };
+    Some([&[snapshot], &records[kept..]].concat())
 }
 
-/// True for the start of a function whose name begins so: compilers add `.isra.0` and the like, and
-/// `bpf_trace_run` has a number of arguments.
-fn enters(place: &Place, names: &[&str]) -> bool {
-    let is_named = |symbol: &String| names.iter().any(|name| symbol.starts_with(name));
-    place.offset == 0 && place.symbol.as_ref().is_some_and(is_named)
+/// The part of a capture point's records between function and program.
+struct Hit<'a> {
+    records: &'a [NamedRecord],
+    /// Index of the record that enters the program.
+    program: usize,
+    /// Index of the newest record that touches the function.
+    left: usize,
 }
 
-/// False for a helper's return into the program.
-fn enters_program(place: &Place) -> bool {
-    place.offset == 0 && is_program(place)
+impl<'a> Hit<'a> {
+    fn find(records: &'a [NamedRecord], function: &Symbol) -> Option<Hit<'a>> {
+        let touches = |r: &NamedRecord| {
+            waste::contains(function, &r.from) || waste::contains(function, &r.to)
+        };
+        let left = records.iter().position(touches)?;
+        // Subprograms and helpers are entered from, or return into, a program.
+        let enters =
+            |r: &NamedRecord| r.to.offset == 0 && is_program(&r.to) && !is_program(&r.from);
+        let program = records[..=left].iter().position(enters)?;
+        Some(Hit { records, program, left })
+    }
+
+    /// Returns the place of the snapshot's call and the index of the newest record before it.
+    fn stage(&self, stage: Stage, way: &Way) -> Option<(&'a Place, usize)> {
+        let at = |index: usize| (&self.records[index].to, index);
+        match (stage, way) {
+            (Stage::Trampoline, Way::Tracepoint) => None,
+            (Stage::Trampoline, Way::BpfTrampoline) => self.first(is_bpf_trampoline).map(at),
+            (Stage::Trampoline, Way::Kprobe | Way::KprobeMulti) => {
+                self.first(|to| is_one(to, &TRAMPOLINES)).map(at)
+            }
+            (Stage::ProgEnter, Way::BpfTrampoline) => {
+                self.last(|to| starts(to, "__bpf_prog_enter")).map(at)
+            }
+            (Stage::ProgEnter, _) => None,
+            (Stage::ProgRun, Way::BpfTrampoline) => self.before(self.program),
+            (Stage::ProgRun, Way::Kprobe) => self.last(|to| starts(to, "trace_call_bpf")).map(at),
+            (Stage::ProgRun, Way::Tracepoint) => {
+                self.last(|to| starts(to, "bpf_trace_run")).map(at)
+            }
+            (Stage::ProgRun, Way::KprobeMulti) => self
+                .last(|to| starts(to, "kprobe_multi_link_prog_run"))
+                .map(at)
+                .or_else(|| self.before(self.first_of_inlined_prog_run()?)),
+            (Stage::Program, _) => Some(at(self.program)),
+        }
+    }
+
+    /// Finds the oldest record into such code.
+    fn first(&self, is: impl Fn(&Place) -> bool) -> Option<usize> {
+        (self.program..=self.left).rev().find(|&index| is(&self.records[index].to))
+    }
+
+    /// Finds the newest record into such code.
+    fn last(&self, is: impl Fn(&Place) -> bool) -> Option<usize> {
+        (self.program..=self.left).find(|&index| is(&self.records[index].to))
+    }
+
+    /// Right before a record: its own place, and the index of the record before it.
+    fn before(&self, index: usize) -> Option<(&'a Place, usize)> {
+        (index < self.left).then(|| (&self.records[index].from, index + 1))
+    }
+
+    /// Finds the first call that the handler makes for `kprobe_multi_link_prog_run`. The handler's
+    /// other calls come before it.
+    fn first_of_inlined_prog_run(&self) -> Option<usize> {
+        let handler = self.last(|to| to.offset == 0 && is_one(to, &MULTI_HANDLERS))?;
+        let is_of_prog_run = |record: &NamedRecord| {
+            is_one(&record.from, &MULTI_HANDLERS)
+                && (is_one(&record.to, &MULTI_PROTECTS) || is_program(&record.to))
+        };
+        (self.program..handler).rev().find(|&index| is_of_prog_run(&self.records[index]))
+    }
+}
+
+/// True for a function of one of the names. Compilers add `.isra.0` and the like.
+fn is_one(place: &Place, names: &[&str]) -> bool {
+    let symbol = place.symbol.as_deref().unwrap_or_default();
+    names.contains(&symbol.split('.').next().unwrap_or_default())
+}
+
+/// True for the first instruction of a function whose name starts so: `bpf_trace_run2`,
+/// `__bpf_prog_enter_sleepable_recur`, `kprobe_multi_link_prog_run.isra.0`.
+fn starts(place: &Place, name: &str) -> bool {
+    place.offset == 0 && place.symbol.as_ref().is_some_and(|symbol| symbol.starts_with(name))
+}
+
+fn is_bpf(place: &Place, prefix: &str) -> bool {
+    place.module.as_deref() == Some("bpf")
+        && place.symbol.as_ref().is_some_and(|symbol| symbol.starts_with(prefix))
+}
+
+fn is_bpf_trampoline(place: &Place) -> bool {
+    is_bpf(place, symbols::TRAMPOLINE)
 }
 
 fn is_program(place: &Place) -> bool {
-    place.module.as_deref() == Some("bpf")
-        && place.symbol.as_ref().is_some_and(|symbol| symbol.starts_with(symbols::PROGRAM))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::branch::{Branch, Filter, Model, waste::count};
-    use proptest::prelude::*;
-    use tramplab_model::run::{Arch, LbrWaste, Measurement, Run};
-    use tramplab_protocol::{Mechanism, Point};
-
-    fn runs() -> Vec<Run> {
-        ["run.json", "two-architectures.json", "lbr-helpers.json"]
-            .map(|file| {
-                let path = format!("{}/../testdata/{file}", env!("CARGO_MANIFEST_DIR"));
-                serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-            })
-            .into()
-    }
-
-    fn measured(runs: &[Run]) -> impl Iterator<Item = (&str, Arch, &LbrWaste)> {
-        let cells = runs.iter().flat_map(|run| &run.cells);
-        cells.filter_map(|cell| match &cell.measurement {
-            Some(Measurement::LbrWaste(waste)) => Some((&*cell.id.kernel, cell.id.arch, waste)),
-            _ => None,
-        })
-    }
-
-    /// Counted by hand in the listings of the recorded runs.
-    #[test]
-    fn counts_what_an_earlier_snapshot_would_waste() {
-        use Mechanism::*;
-        let table = [
-            // Stages in their order; `None` where the way does not pass one.
-            ("6.1", Arch::X86_64, Fexit, Point::Exit, [Some(1), Some(2), None, Some(8)]),
-            ("6.12", Arch::X86_64, Fentry, Point::Entry, [Some(1), Some(2), None, Some(9)]),
-            ("7.2", Arch::X86_64, Fexit, Point::Exit, [Some(1), Some(2), None, Some(6)]),
-            ("7.2", Arch::Arm64, Fexit, Point::Exit, [Some(1), Some(2), None, Some(5)]),
-            (
-                "6.12",
-                Arch::X86_64,
-                KprobeSession,
-                Point::Entry,
-                [Some(1), None, Some(14), Some(17)],
-            ),
-            ("6.12", Arch::X86_64, KprobeSession, Point::Exit, [Some(1), None, Some(12), Some(15)]),
-            // `kprobe_multi_link_prog_run` is inlined.
-            ("7.2", Arch::X86_64, KprobeMulti, Point::Entry, [Some(1), None, Some(7), Some(12)]),
-            ("7.2", Arch::Arm64, KprobeMulti, Point::Entry, [Some(1), None, Some(8), Some(11)]),
-        ];
-        let runs = runs();
-        for (kernel, arch, mechanism, point, expected) in table {
-            let (_, _, waste) = measured(&runs)
-                .find(|(name, of, waste)| {
-                    (*name, *of, waste.mechanism) == (kernel, arch, mechanism)
-                })
-                .unwrap_or_else(|| panic!("{kernel} {mechanism}"));
-            let capture = waste.points.iter().find(|capture| capture.point == point).unwrap();
-            let model = Model::choose(None, arch);
-            let wasted = Stage::ALL.map(|stage| {
-                let records = taken_at(stage, &capture.records, &waste.function)?;
-                count(model, Branch::Any.into(), &records, &waste.function).wasted
-            });
-            assert_eq!(wasted, expected, "{kernel} {arch} {mechanism}/{point}");
-        }
-    }
-
-    #[test]
-    fn finds_no_stage_without_the_function() {
-        let runs = runs();
-        let (_, _, waste) = measured(&runs).next().unwrap();
-        let nowhere = Symbol { name: "f".to_owned(), module: None, start: 1, end: 2 };
-        for stage in Stage::ALL {
-            assert_eq!(taken_at(stage, &waste.points[0].records, &nowhere), None);
-        }
-    }
-
-    proptest! {
-        /// A later stage wastes as many, or more, whatever the filter and the CPU.
-        #[test]
-        fn later_stages_waste_no_less(
-            filters in proptest::sample::subsequence(&Branch::ALL, 1..=Branch::ALL.len()),
-        ) {
-            let filter = filters.into_iter().map(Filter::of).reduce(Filter::or).unwrap();
-            for (_, arch, waste) in measured(&runs()) {
-                for (model, capture) in
-                    Model::of(arch).flat_map(|model| waste.points.iter().map(move |p| (model, p)))
-                {
-                    let wasted = Stage::ALL.iter().filter_map(|&stage| {
-                        let records = taken_at(stage, &capture.records, &waste.function)?;
-                        count(model, filter, &records, &waste.function).wasted
-                    });
-                    prop_assert!(wasted.is_sorted());
-                }
-            }
-        }
-    }
+    is_bpf(place, symbols::PROGRAM)
 }

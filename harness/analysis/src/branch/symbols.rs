@@ -14,6 +14,8 @@ pub fn is_kernel(address: u64) -> bool {
 
 /// Prefix of the kernel's names for JITed programs.
 pub const PROGRAM: &str = "bpf_prog_";
+/// Prefix of the kernel's names for BPF trampolines.
+pub(super) const TRAMPOLINE: &str = "bpf_trampoline_";
 
 /// Matches JITed programs. Module `bpf` also has trampolines and dispatchers, which call programs
 /// but not the snapshot.
