@@ -17,7 +17,7 @@ pub mod tests;
 mod timed;
 mod value;
 
-pub use kinds::values;
+pub use kinds::{value, values};
 pub use layout::Layout;
 pub use listing::{Listings, Row, Side, Subject};
 pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_up};

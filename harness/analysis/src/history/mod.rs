@@ -19,7 +19,7 @@ use crate::{
         Metric, Value,
         kinds::layout_floor,
         runs::{Measured, differences},
-        values,
+        value, values,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,14 +230,18 @@ fn of_group(
     query: &Query,
 ) -> Vec<History> {
     let model = Model::choose(query.model, line.arch);
-    let values: Vec<Vec<(Metric, Value)>> = samples
-        .iter()
-        .map(|sample| sample.cell.map_or_else(Vec::new, |cell| values(cell, model)))
-        .collect();
+    let wanted = |cell: &Cell| match &query.metrics[..] {
+        [] => values(cell, model),
+        named => {
+            let of_test = named.iter().filter(|metric| metric.test() == *test);
+            of_test.filter_map(|&metric| Some((metric, value(cell, metric, model)?))).collect()
+        }
+    };
+    let values: Vec<Vec<(Metric, Value)>> =
+        samples.iter().map(|sample| sample.cell.map_or_else(Vec::new, wanted)).collect();
     let mut metrics: Vec<Metric> = Vec::new();
     for (metric, _) in values.iter().flatten() {
-        let is_wanted = query.metrics.is_empty() || query.metrics.contains(metric);
-        if is_wanted && !metrics.contains(metric) {
+        if !metrics.contains(metric) {
             metrics.push(*metric);
         }
     }

@@ -35,6 +35,11 @@ fn an_exact_metric_steps_at_every_change() {
     assert_eq!(found(&runs[..5], "lbr_waste.fexit.any").newest_step(), None);
     // No kernel has a record of a conditional branch that touches the function.
     assert_eq!(shape(&found(&runs, "lbr_waste.fexit.cond")), ["-"; 6]);
+    // Any union can be named, also one that no table shows and that the runs did not record.
+    for union in ["any_call|cond", "call|ind_jump"] {
+        let history = found(&runs, &format!("lbr_waste.fexit.{union}"));
+        assert_eq!(history.rows.iter().filter(|row| row.step.is_some()).count(), 3, "{union}");
+    }
 }
 
 /// Each change is within the tolerance, but their sum is not.

@@ -259,6 +259,8 @@ mod tests {
         for (other, name) in [
             ("lbr_waste.kretprobe.multi.any", "lbr_waste.kretprobe_multi.any"),
             ("lbr_waste.kprobe.session/exit.any_call", "lbr_waste.kprobe_session_exit.any_call"),
+            ("lbr_waste.fexit.cond|any_call", "lbr_waste.fexit.any_call|cond"),
+            ("lbr_waste.fexit.call|ind_jump", "lbr_waste.fexit.ind_jump|call"),
             ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
             ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
             ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
@@ -271,6 +273,8 @@ mod tests {
             "lbr_waste.kretprobe_multi",
             "lbr_waste.kretprobe_multi.all",
             "lbr_waste.kfoo.any",
+            "lbr_waste.fexit.any_call|",
+            "lbr_waste.fexit.cond|call|return",
             "attach.fentry.0.attach",
             "attach.fentry.attach",
             "attach.fentry.10.load.instructions",
@@ -282,6 +286,7 @@ mod tests {
         }
         for (slip, meant) in [
             ("lbr_waste.fexitt.any", Some("lbr_waste.fexit.any")),
+            ("lbr_waste.fexit.any_call|con", Some("lbr_waste.fexit.any_call|cond")),
             ("lbr_waste.fsession.any", Some("lbr_waste.fsession_entry.any")),
             ("trigger.fentry.branch", Some("trigger.fentry.branches")),
             ("lbr_waste.nothing.any", None),

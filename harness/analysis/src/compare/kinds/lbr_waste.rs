@@ -13,17 +13,28 @@ use tramplab_model::{
 
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return Vec::new() };
-    let model = hardware::model(measured, model);
     let mut values = Vec::new();
     for point in &measured.points {
         let row = Row { mechanism: measured.mechanism, point: point.point };
         for filter in Filter::measured() {
-            let count = waste::counted(model, filter, point, &measured.function);
-            let records = Value::Records(count.wasted);
-            values.push((Metric::LbrWaste(lbr_waste::Metric { row, filter }), records));
+            let metric = Metric::LbrWaste(lbr_waste::Metric { row, filter });
+            values.push((metric, counted(measured, point, filter, model)));
         }
     }
     values
+}
+
+/// Also by a union of filters that [`values`] leaves out.
+pub fn value(cell: &Cell, metric: lbr_waste::Metric, model: Model) -> Option<Value> {
+    let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return None };
+    let lbr_waste::Metric { row: Row { mechanism, point }, filter } = metric;
+    let point = measured.points.iter().find(|found| found.point == point)?;
+    (measured.mechanism == mechanism).then(|| counted(measured, point, filter, model))
+}
+
+fn counted(measured: &LbrWaste, point: &CapturePoint, filter: Filter, model: Model) -> Value {
+    let model = hardware::model(measured, model);
+    Value::Records(waste::counted(model, filter, point, &measured.function).wasted)
 }
 
 /// One listing for each capture point that both sides have.

@@ -29,6 +29,15 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     }
 }
 
+/// One number of a cell. Any union of branch filters is a metric, also those that [`values`] leaves
+/// out.
+pub fn value(cell: &Cell, metric: Metric, model: Model) -> Option<Value> {
+    match metric {
+        Metric::LbrWaste(metric) => lbr_waste::value(cell, metric, model),
+        _ => values(cell, model).into_iter().find(|(of, _)| *of == metric).map(|(_, value)| value),
+    }
+}
+
 /// Two values of one metric have different shapes only in a file that was edited.
 pub(super) const MIXED: &str = "the sides measured it in different ways";
 
