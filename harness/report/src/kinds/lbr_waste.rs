@@ -101,8 +101,13 @@ impl Report for Waste {
             },
             of_unions(model, depths, whose, &rows),
         ];
-        let early = view.what_if.iter().map(|&filter| what_if(model, depths, filter, &rows));
-        tables.extend(early.flatten());
+        match &view.what_if[..] {
+            [_, ..] if measured.is_empty() => {}
+            [_, ..] if group.is_hardware() => tables.push(no_what_if()),
+            filters => tables.extend(
+                filters.iter().flat_map(|&filter| what_if(model, depths, filter, &measured)),
+            ),
+        }
         tables
     }
 
@@ -205,34 +210,51 @@ fn of_unions(model: Model, depths: &[u32], whose: &str, rows: &[WasteRow]) -> Ta
     }
 }
 
-/// A column per place where the kernel could take the snapshot, the last for where it does.
-fn what_if(model: Model, depths: &[u32], filter: Filter, rows: &[WasteRow]) -> Option<Table> {
-    let row = |WasteRow { name, measured, .. }: &WasteRow| {
-        let measured = measured.ok().filter(|measured| !measured.is_hardware())?;
-        let (function, point) = (&measured.waste.function, &measured.waste.points[measured.point]);
-        let early = Stage::ALL.map(|stage| match taken_at(stage, &point.records, function) {
-            Some(records) => {
-                wasted_and_useful(waste::count(model, filter, &records, function).wasted, depths)
-            }
-            None => String::new(),
-        });
-        let today = wasted_and_useful(measured.by(model, filter), depths);
-        Some([&[name.clone()], &early[..], &[today]].concat())
+/// Wasted and useful records, a column per place where the kernel could take the snapshot. The last
+/// is where it does.
+fn what_if(model: Model, depths: &[u32], filter: Filter, rows: &[(&str, Measured)]) -> [Table; 2] {
+    let table = |what: &str, value: &dyn Fn(u32) -> String, notes: &[&str]| {
+        let value = |wasted: Option<u32>| wasted.map_or_else(|| "-".to_owned(), value);
+        let row = |(name, measured): &(&str, Measured)| {
+            let values = measured.early(model, filter).into_iter().map(value);
+            std::iter::once((*name).to_owned()).chain(values).collect()
+        };
+        let header = ["mechanism"].into_iter().chain(Stage::ALL.map(Stage::name)).chain(["today"]);
+        Table {
+            caption: format!("{what} {IF_TAKEN} ({model}, {filter})"),
+            header: header.map(str::to_owned).collect(),
+            rows: rows.iter().map(row).collect(),
+            notes: notes.iter().map(|&note| note.to_owned()).collect(),
+        }
     };
-    let rows: Vec<_> = rows.iter().filter_map(row).collect();
-    (!rows.is_empty()).then(|| Table {
-        caption: format!(
-            "Wasted, and useful of {}, if the snapshot were taken at … ({model}, {filter})",
-            of(depths)
+    let useful = |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted)));
+    [
+        table(
+            WASTED,
+            &|wasted| wasted.to_string(),
+            &[
+                "An earlier snapshot's own call is added by rule, as record #00.",
+                "-: the mechanism has no such place, or no record of this filter touches the \
+                 traced function.",
+            ],
         ),
-        header: std::iter::once("mechanism")
-            .chain(Stage::ALL.map(Stage::name))
-            .chain(["today"])
-            .map(str::to_owned)
-            .collect(),
-        rows,
-        notes: vec!["The call of an earlier snapshot is added by rule, as record #00.".to_owned()],
-    })
+        table(&format!("Useful branch records of {}", of(depths)), &useful, &[]),
+    ]
+}
+
+const WASTED: &str = "Wasted branch records";
+const IF_TAKEN: &str = "if the snapshot were taken at …";
+
+fn no_what_if() -> Table {
+    Table {
+        caption: format!("{WASTED} {IF_TAKEN} ({})", BranchSource::Hardware.name()),
+        header: Vec::new(),
+        rows: Vec::new(),
+        notes: vec![
+            "Not known: the CPU's own records begin in the driver and end with its ring."
+                .to_owned(),
+        ],
+    }
 }
 
 /// `6, 10 / 26`; `-` if no record touches the function.
@@ -283,6 +305,17 @@ impl Measured<'_> {
         let model = hardware::model(self.waste, model);
         let point = &self.waste.points[self.point];
         waste::counted(model, filter, point, &self.waste.function).wasted
+    }
+
+    /// Wasted records at each [`Stage`] and today.
+    fn early(&self, model: Model, filter: Filter) -> Vec<Option<u32>> {
+        let LbrWaste { mechanism, function, .. } = self.waste;
+        let records = &self.waste.points[self.point].records;
+        let wasted = |stage| {
+            let taken = taken_at(stage, *mechanism, records, function)?;
+            waste::count(model, filter, &taken, function).wasted
+        };
+        Stage::ALL.into_iter().map(wasted).chain([self.by(model, filter)]).collect()
     }
 
     fn is_hardware(&self) -> bool {

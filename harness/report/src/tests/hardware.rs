@@ -87,3 +87,21 @@ fn lists_the_cpus_own_records_of_a_filter() {
     );
     assert!(!listed("any").contains("seen_by_the_cpu_alone"));
 }
+
+#[test]
+fn says_why_hardware_records_have_no_what_if() {
+    let view = View { what_if: vec!["any".parse().unwrap()], ..View::default() };
+    let captions = |run: &Run| {
+        let tables = Document::new(run, &view).sections.into_iter().flat_map(|s| s.tables);
+        let early = tables.filter(|table| table.caption.contains("if the snapshot were taken"));
+        early.map(|table| (table.caption, table.rows.len(), table.notes.len())).collect::<Vec<_>>()
+    };
+    let hardware = captions(&hardware());
+    let why = ("Wasted branch records if the snapshot were taken at … (hardware)".to_owned(), 0, 1);
+    assert!(!hardware.is_empty() && hardware.iter().all(|found| *found == why), "{hardware:?}");
+    let plain = captions(&run());
+    assert!(
+        plain.iter().all(|(caption, rows, _)| caption.ends_with("(intel-lbr, any)") && *rows > 0)
+    );
+    assert_eq!(plain.len(), 2 * hardware.len());
+}
