@@ -185,11 +185,12 @@ fn sentence(
             Some(Between { older: 0, newer }) => {
                 out += &format!("; {newer} commits since {}", before.kernel.label());
                 if let (true, Some(tree)) = (step.worse, &told.tree) {
+                    let metric = metric.to_string();
                     let words = [
                         "cargo", "xtask", "bisect", "--tree", tree, "--good", old, "--bad", new,
-                        "--arch", arch,
+                        "--arch", arch, "--metric", &metric,
                     ];
-                    out += &format!(": {} --metric {metric}", shell_words::join(words));
+                    out += &format!(": {}", shell_words::join(words));
                 }
             }
             Some(Between { older, .. }) => {

@@ -49,6 +49,27 @@ fn tells_a_change_without_a_new_commit() {
     );
 }
 
+/// `|` in the name of a union is no pipe.
+#[test]
+fn quotes_metrics_in_the_command_of_a_bisection() {
+    let all = runs(&[2, 1]);
+    let ids: Vec<String> = all.iter().map(|run| run.kernels[0].commit.clone().unwrap()).collect();
+    let [old, new] = [ids[0].clone(), ids[1].clone()];
+    let told = Told {
+        tree: Some("../linux".to_owned()),
+        between: [((old, new), Between { older: 0, newer: 3 })].into(),
+    };
+    for (metric, word) in [
+        ("lbr_waste.fexit.any_call|cond", "'lbr_waste.fexit.any_call|cond'"),
+        ("lbr_waste.fexit.any", "lbr_waste.fexit.any"),
+    ] {
+        let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };
+        let text = terminal::table(&table(&of(&all, None, &query).histories[0], &told));
+        let words = text.split_once(" cargo xtask bisect ").expect("a command").1;
+        assert!(words.trim_end().ends_with(&format!(" --arch x86_64 --metric {word}")), "{text}");
+    }
+}
+
 /// The row names another QEMU or plugin, which may cause the step.
 #[test]
 fn tells_which_tools_changed() {
