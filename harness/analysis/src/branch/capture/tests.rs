@@ -232,7 +232,8 @@ fn finds_snapshots_that_the_kernel_takes_early() {
     ];
     let helper = |middle: &[Record]| [&copied[..1], middle, &copied[1..]].concat();
     let kernels = "__bpf_prog_enter_recur+0x4 -> bpf_early_snapshot_branch_stack+0x0";
-    let table: [(&str, Vec<Record>, Vec<Record>, &str, u32); 4] = [
+    type Row = (&'static str, Vec<Record>, Vec<Record>, &'static str, u32);
+    let table: [Row; 4] = [
         ("copied", entered.clone(), copied.to_vec(), kernels, 2),
         (
             "none to copy",
