@@ -82,11 +82,13 @@ impl Sources {
                 &Mechanism::ALL,
                 Uses::default(),
                 &recipe.config,
+                &recipe.variation.options,
             )
             .unwrap(),
             patches: Vec::new(),
             reverse: false,
             confinement: Confinement::probe().ok(),
+            aside: false,
         };
         let cache = Cache::at(self.folder.path().join("cache"), true);
         // All build folders share the sources, which are only read.

@@ -44,6 +44,7 @@ fn spec(lie: &str, dir: &Path) -> Spec {
         plugin: None,
         snapshots: None,
         lbr: None,
+        cpu: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(20), silence: LONG },
     }

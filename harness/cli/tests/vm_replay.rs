@@ -82,6 +82,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         plugin: None,
         snapshots: None,
         lbr: None,
+        cpu: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: LIMIT, silence: Duration::from_secs(2) },
     }

@@ -4,7 +4,7 @@
 use super::{
     KernelError, image,
     manifest::{
-        self, Manifest, Recipe, Source, Toolchain, Tree, check_reference, is_name,
+        self, Manifest, Recipe, Source, Toolchain, Tree, Variation, check_reference, is_name,
         is_source_package, is_version, load_manifest, names, repository_of,
     },
     source,
@@ -104,8 +104,18 @@ fn tarball_stem(path: &Path) -> Option<String> {
 
 /// A kernel built with the default toolchain and configuration.
 fn built(name: &str, tree: Tree) -> Vec<Manifest> {
-    let recipe = Recipe { tree, toolchain: Toolchain::default(), config: Vec::new() };
-    let manifest = |arch| Manifest { name: fit(name), arch, source: Source::Built(recipe.clone()) };
+    let recipe = Recipe {
+        tree,
+        toolchain: Toolchain::default(),
+        config: Vec::new(),
+        variation: Variation::default(),
+    };
+    let manifest = |arch| Manifest {
+        name: fit(name),
+        arch,
+        source: Source::Built(recipe.clone()),
+        configuration: None,
+    };
     Arch::ALL.map(manifest).to_vec()
 }
 
@@ -128,6 +138,7 @@ fn from_image(path: &Path) -> Result<Manifest, KernelError> {
         name: fit(&name),
         arch: header.arch,
         source: Source::Path { image: path, vmlinux, config },
+        configuration: None,
     })
 }
 

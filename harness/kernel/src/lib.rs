@@ -2,6 +2,7 @@
 //! Kernels and patch series. A manifest names a kernel; [`fetch`] brings its image to this host.
 
 mod argument;
+pub mod axis;
 pub mod compile;
 mod debian;
 mod download;
@@ -17,7 +18,7 @@ pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted,
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
     load_manifest, names, parse as parse_manifest,
 };
 pub use source::{Resolved, SourceError};
@@ -46,6 +47,8 @@ pub enum KernelError {
     Unknown { name: String, folder: PathBuf, known: Vec<String> },
     #[error("failed to understand the kernel `{name}`: {expected}")]
     Argument { name: String, expected: String },
+    #[error("failed to use the axis {axis}: {reason}")]
+    Axis { axis: String, reason: String },
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("failed to use {path} as a kernel: {source}")]
@@ -90,6 +93,7 @@ impl KernelError {
             | KernelError::FromSources { .. }
             | KernelError::Fragment(_)
             | KernelError::Argument { .. }
+            | KernelError::Axis { .. }
             | KernelError::Image { .. }
             | KernelError::Config { .. }
             | KernelError::Checksum { .. } => true,

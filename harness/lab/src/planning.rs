@@ -124,6 +124,7 @@ fn guests<'a>(
             backend: lab.backend(),
             undeliverable: lab.qemus[&arch].undeliverable(),
             budgets_of: kernel.budgets_of.as_deref(),
+            configuration: kernel.facts.configuration.as_ref(),
         });
     }
     Ok((guests, chosen))

@@ -240,6 +240,7 @@ fn spec(
         snapshots: planned.snapshots.clone(),
         plugin: emulator.plugin.clone().filter(|_| planned.accel == Accel::Tcg && records),
         lbr: emulator.lbr,
+        cpu: planned.cpu.clone(),
         dir: folders.guest.to_owned(),
         deadlines,
     })

@@ -142,6 +142,7 @@ pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: 
         plugin: None,
         snapshots: None,
         lbr: None,
+        cpu: None,
         dir: dir.to_owned(),
         deadlines: Deadlines::default(),
     }

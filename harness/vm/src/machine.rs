@@ -36,6 +36,8 @@ pub struct Spec {
     pub snapshots: Option<Snapshots>,
     /// The CPU's own branch records for a guest under KVM.
     pub lbr: Option<LbrFormat>,
+    /// QEMU's `-cpu` under TCG, instead of the usual model.
+    pub cpu: Option<String>,
     /// An existing folder for `console.log`, `qemu.log` and the plugin's traces.
     pub dir: PathBuf,
     pub deadlines: Deadlines,
@@ -101,7 +103,7 @@ pub fn boot(spec: &Spec, initrd: &Path, line: &str) -> [OsString; 6] {
 
 /// A machine without devices.
 pub fn bare(spec: &Spec) -> Vec<OsString> {
-    let Spec { arch, accel, clock, cpus, memory_mib, lbr, .. } = spec;
+    let Spec { arch, accel, clock, cpus, memory_mib, .. } = spec;
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // No default devices, network, window or user configuration.
@@ -110,7 +112,7 @@ pub fn bare(spec: &Spec) -> Vec<OsString> {
     add(&["-no-reboot"]);
     add(&["-sandbox", SANDBOX]);
     add(&["-machine", board(*arch, *accel)]);
-    add(&["-accel", accel.name(), "-cpu", &cpu_model(*accel, *arch, *lbr)]);
+    add(&["-accel", accel.name(), "-cpu", &spec.cpu_model()]);
     if *clock == Clock::Exact {
         // Guest time counts instructions, 1 ns each. An idle guest jumps to its next timer. The
         // seed and the real-time clock are fixed.
@@ -209,6 +211,13 @@ pub fn cpu_model(accel: Accel, arch: Arch, lbr: Option<LbrFormat>) -> String {
     }
 }
 
+impl Spec {
+    pub(crate) fn cpu_model(&self) -> String {
+        let usual = || cpu_model(self.accel, self.arch, self.lbr);
+        self.cpu.clone().filter(|_| self.accel == Accel::Tcg).unwrap_or_else(usual)
+    }
+}
+
 #[cfg(test)]
 impl Spec {
     pub fn example(arch: Arch, accel: Accel) -> Spec {
@@ -226,6 +235,7 @@ impl Spec {
             plugin: None,
             snapshots: None,
             lbr: None,
+            cpu: None,
             dir: "runs/a b".into(),
             deadlines: Deadlines::default(),
         }

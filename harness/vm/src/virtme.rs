@@ -162,7 +162,7 @@ pub fn write_script(home: &Path, spec: &Spec, ports: &[OsString]) -> io::Result<
 /// The script's text. It appends the options of the machine without vng to those of vng: QEMU uses
 /// the last of repeated options.
 fn script(spec: &Spec, ports: &[OsString]) -> OsString {
-    let Spec { qemu, arch, accel, plugin, lbr, dir, .. } = spec;
+    let Spec { qemu, arch, accel, plugin, dir, .. } = spec;
     let mut words: Vec<OsString> = vec![qemu.program.clone().into()];
     words.extend(qemu.arguments.iter().cloned());
     let program = joined(&words);
@@ -170,7 +170,7 @@ fn script(spec: &Spec, ports: &[OsString]) -> OsString {
     let mut add = |words: &[&str]| added.extend(words.iter().map(OsString::from));
     add(&["-nodefaults", "-no-user-config", "-no-reboot", "-sandbox", machine::SANDBOX]);
     add(&["-machine", &format!("{},accel={}", machine::board(*arch, *accel), accel.name())]);
-    add(&["-cpu", &machine::cpu_model(*accel, *arch, *lbr)]);
+    add(&["-cpu", &spec.cpu_model()]);
     added.extend(ports.iter().cloned());
     if let Some(plugin) = plugin {
         added.extend(["-plugin".into(), machine::plugin_option(plugin, dir)]);

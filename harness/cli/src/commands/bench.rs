@@ -68,6 +68,7 @@ impl Guests<'_> {
             plugin: plugin.map(PathBuf::from),
             snapshots: None,
             lbr: None,
+            cpu: None,
             dir: dir.path().to_owned(),
             deadlines: Deadlines::default(),
         };

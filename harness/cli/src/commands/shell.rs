@@ -198,6 +198,7 @@ fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
         plugin: None,
         snapshots: None,
         lbr: None,
+        cpu: None,
         dir: "none".into(),
         deadlines: Deadlines::default(),
     }

@@ -26,13 +26,18 @@ enum Value {
     Kernel,
     /// A name in `kernels/patches/`, a range of commits, a message-id.
     Series,
+    /// `[FILE:]NAME=VALUES`, where values may be fragments.
+    Axis,
 }
 
-const OPTIONS: [(&str, Value); 4] = [
+const OPTIONS: [(&str, Value); 7] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
     ("--runs", Value::Path),
+    ("--config-axis", Value::Axis),
+    ("--good-config", Value::Path),
+    ("--bad-config", Value::Path),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
@@ -67,7 +72,21 @@ impl Value {
                 false => text.to_owned(),
             };
         }
+        if let Value::Axis = self {
+            let Some((place, values)) = text.split_once('=') else { return text.to_owned() };
+            let place = match place.rsplit_once(':') {
+                Some((file, name)) => format!("{}:{name}", joined(here, file)),
+                None => place.to_owned(),
+            };
+            let value = |value: &str| match value.ends_with(".config") {
+                true => joined(here, value),
+                false => value.to_owned(),
+            };
+            let values: Vec<String> = values.split(',').map(value).collect();
+            return format!("{place}={}", values.join(","));
+        }
         let is_path = match self {
+            Value::Axis => false,
             Value::Path => true,
             Value::Suite => path.extension().is_some() || text.contains('/'),
             Value::Kernel => {
@@ -121,6 +140,17 @@ mod tests {
             (vec!["--series", "v1..v2"], vec!["--series".to_owned(), "v1..v2".to_owned()]),
             (vec!["--series=a b.mbox"], vec![format!("--series={}", at("a b.mbox"))]),
             (vec!["--runs", "out"], vec!["--runs".to_owned(), at("out")]),
+            (
+                vec!["--config-axis", "preempt=none,full"],
+                vec!["--config-axis".to_owned(), "preempt=none,full".to_owned()],
+            ),
+            (
+                vec!["--config-axis", "my.yaml:base=a.config,b"],
+                vec![
+                    "--config-axis".to_owned(),
+                    format!("{}:base={},b", at("my.yaml"), at("a.config")),
+                ],
+            ),
             // A cell's name, and an option of which nothing is known.
             (
                 vec!["mine", "--jobs", "2"],

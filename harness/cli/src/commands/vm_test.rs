@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::runs::RunDir;
-use tramplab_kernel::series::placebo;
+use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
     Error, Result,
     cells::{Partition, Selection},
@@ -43,6 +43,15 @@ pub struct Args {
     /// Run guests of these architectures: x86_64, arm64 or both [default: this machine's]
     #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
     arches: Vec<Arch>,
+    /// Measure each kernel in these configurations: an axis of configs/axes.yaml or of FILE.yaml,
+    /// an option of the kernel (CONFIG_FOO=n,y) or fragments (NAME=a.config,b.config); repeatable,
+    /// for all combinations
+    #[arg(
+        long = "config-axis",
+        value_name = "[FILE.yaml:]NAME=VALUES",
+        conflicts_with_all = ["series", "update_budgets"]
+    )]
+    axes: Vec<Axis>,
     #[command(flatten)]
     series: SeriesArgs,
     /// Fail if kernels cannot be built confined, instead of warning
@@ -188,6 +197,7 @@ impl Args {
                 each_patch: *each_patch,
                 placebos: *placebos,
                 unconfined: *unconfined,
+                axes: self.axes.clone(),
             },
             confined: self.confined,
             backend: self.vm,

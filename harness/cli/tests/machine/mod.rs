@@ -50,6 +50,7 @@ pub fn spec(arch: Arch, dir: &Path) -> Spec {
         plugin: Some(from_env("TRAMPLAB_PLUGIN")),
         snapshots: None,
         lbr: None,
+        cpu: None,
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(60), silence: Duration::from_secs(15) },
     }

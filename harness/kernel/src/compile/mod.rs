@@ -56,6 +56,9 @@ pub struct Order {
     pub reverse: bool,
     /// None: the build runs with the user's privileges.
     pub confinement: Option<Confinement>,
+    /// Leaves the base that the build folder keeps: the build starts from a copy of it. A folder
+    /// without a base keeps this one.
+    pub aside: bool,
 }
 
 impl Order {

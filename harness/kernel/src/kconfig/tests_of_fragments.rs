@@ -65,7 +65,8 @@ fn later_fragments_win_and_raise_demand() {
         ],
     );
     let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
-    let merged = fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &extra).unwrap();
+    let merged =
+        fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &extra, &[]).unwrap();
     let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\n\
                     CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\n\
                     CONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
@@ -92,11 +93,12 @@ fn later_fragments_win_and_raise_demand() {
     assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
 
     let none = [PathBuf::from("/no/such.config")];
-    let error =
-        fragments(&configs, Arch::X86_64, &[], Uses::default(), &none).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none, &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
     let error =
-        fragments(&configs, Arch::Arm64, &[], Uses::default(), &[]).unwrap_err().to_string();
+        fragments(&configs, Arch::Arm64, &[], Uses::default(), &[], &[]).unwrap_err().to_string();
     assert!(error.contains("arm64.config"), "{error}");
 }
 
@@ -104,13 +106,13 @@ fn later_fragments_win_and_raise_demand() {
 fn reads_shipped_fragments() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
     for arch in [Arch::X86_64, Arch::Arm64] {
-        let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[]).unwrap();
+        let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[], &[]).unwrap();
         assert_eq!(merged.conflicts, []);
         // The suite's mechanisms do not change the kernel.
-        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[]).unwrap());
+        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[], &[]).unwrap());
         // Only kernels that virtme-ng boots have its options.
         let virtme_ng = Uses { virtme_ng: true, ..Uses::default() };
-        let booted = fragments(&configs, arch, &[], virtme_ng, &[]).unwrap();
+        let booted = fragments(&configs, arch, &[], virtme_ng, &[], &[]).unwrap();
         assert_eq!(booted.conflicts, []);
         let has = |fragments: &Fragments, option: &str| {
             fragments.wanted.iter().any(|wanted| wanted.option == option && wanted.value == "y")

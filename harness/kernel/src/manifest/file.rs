@@ -2,8 +2,8 @@
 //! The format of manifests: YAML fields, and the checks of their values.
 
 use super::{
-    BadToolchain, Download, Manifest, Recipe, Source, Toolchain, Tree, Wanted, check_reference,
-    is_name, is_series, is_source_package, is_version, release_of, repository_of,
+    BadToolchain, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
+    check_reference, is_name, is_series, is_source_package, is_version, release_of, repository_of,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -211,7 +211,8 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
                        `+`, `-` before .yaml";
         return Err(config::invalid(path, &arch_at, message));
     }
-    let manifest = |(&arch, source)| Manifest { name: stem.to_owned(), arch, source };
+    let manifest =
+        |(&arch, source)| Manifest { name: stem.to_owned(), arch, source, configuration: None };
     Ok(arches.iter().zip(sources).map(manifest).collect())
 }
 
@@ -242,7 +243,7 @@ fn recipe(
     };
     let config = config.map_or_else(Vec::new, |config| config.value);
     let config = config.into_iter().map(|file| folder.join(file)).collect();
-    Ok(Recipe { tree, toolchain, config })
+    Ok(Recipe { tree, toolchain, config, variation: Variation::default() })
 }
 
 fn by_path(fields: Spanned<PathFields>, folder: &Path, path: &Path) -> Result<Found, ConfigError> {

@@ -5,7 +5,7 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-use super::KernelError;
+use super::{KernelError, kconfig};
 pub use file::parse;
 use serde::Deserialize;
 use std::{
@@ -14,7 +14,10 @@ use std::{
     str::FromStr,
 };
 use tramplab_host::config::ConfigError;
-use tramplab_model::{name::is_name_char, run::Arch};
+use tramplab_model::{
+    name::is_name_char,
+    run::{Arch, Configuration},
+};
 
 /// A kernel for one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct Manifest {
     pub name: String,
     pub arch: Arch,
     pub source: Source,
+    /// The point of configuration axes that it was made for.
+    pub configuration: Option<Configuration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +45,19 @@ pub struct Recipe {
     pub toolchain: Toolchain,
     /// Configuration fragments to add to those in `configs/kconfig/`.
     pub config: Vec<PathBuf>,
+    pub variation: Variation,
+}
+
+/// How a build differs from that of the kernel's own configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variation {
+    /// Options after those of all fragments.
+    pub options: Vec<kconfig::Wanted>,
+    /// Leaves the base in its build folder for others: the build starts from a copy.
+    pub aside: bool,
+    /// Suffix of the build folder's name, for configurations that share few objects with the
+    /// kernel's own.
+    pub folder: &'static str,
 }
 
 /// Where sources come from.

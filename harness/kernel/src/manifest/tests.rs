@@ -58,7 +58,7 @@ fn reads_each_kind_of_prebuilt_kernel() {
     ] {
         assert_eq!(
             parsed(text),
-            Ok(vec![Manifest { name: "some".into(), arch, source }]),
+            Ok(vec![Manifest { name: "some".into(), arch, source, configuration: None }]),
             "{text}"
         );
     }
@@ -69,7 +69,7 @@ fn reads_manifest_for_several_architectures() {
     let debian = |flavour: &str| Source::Debian {
         wanted: Wanted::Newest { series: Some("6.12".into()), flavour: flavour.into() },
     };
-    let on = |arch, source| Manifest { name: "some".into(), arch, source };
+    let on = |arch, source| Manifest { name: "some".into(), arch, source, configuration: None };
     for (arch, flavour, expected) in [
         ("x86_64", "cloud", vec![on(Arch::X86_64, debian("cloud-amd64"))]),
         (
@@ -122,9 +122,11 @@ fn reads_each_kind_of_sources() {
             ("", Toolchain::default(), vec![]),
             ("toolchain: clang-19\nconfig: [a.config, /b.config]\n", clang, config),
         ] {
-            let recipe = Recipe { tree: tree.clone(), toolchain, config };
+            let recipe =
+                Recipe { tree: tree.clone(), toolchain, config, variation: Variation::default() };
             let source = Source::Built(recipe);
-            let expected = Manifest { name: "some".into(), arch: Arch::X86_64, source };
+            let expected =
+                Manifest { name: "some".into(), arch: Arch::X86_64, source, configuration: None };
             assert_eq!(
                 parsed(&format!("arch: x86_64\n{text}{more}")),
                 Ok(vec![expected]),

@@ -17,6 +17,7 @@ use crate::{
 use std::{collections::BTreeSet, time::Duration};
 use tramplab_kernel::{
     self as kernel, Image, Manifest,
+    axis::Axis,
     compile::{Means, Selftests},
 };
 use tramplab_model::{
@@ -37,6 +38,8 @@ pub struct SeriesOptions {
     pub placebos: usize,
     /// Build without confinement.
     pub unconfined: bool,
+    /// Configurations of each kernel, instead of a series.
+    pub axes: Vec<Axis>,
 }
 
 /// The kernels of a run.
@@ -126,6 +129,7 @@ pub(super) fn facts(image: &Image, build: Option<run::Build>) -> Result<run::Ker
         config_sha256: image.config_file.as_deref().map(sha256).transpose()?,
         paravirt_xxl: image.config.as_ref().map(|config| config.get("PARAVIRT_XXL") == Some("y")),
         build,
+        configuration: None,
     })
 }
 
@@ -152,6 +156,7 @@ mod tests {
             paravirt_xxl: None,
             image_sha256: digest,
             build: None,
+            configuration: None,
         };
         let record = |tests: &[&str]| SelftestsRecord {
             key: "k".to_owned(),

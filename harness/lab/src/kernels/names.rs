@@ -55,6 +55,7 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
         config_sha256: None,
         build: None,
         paravirt_xxl: None,
+        configuration: manifest.configuration.clone(),
     };
     let image = Image {
         name,

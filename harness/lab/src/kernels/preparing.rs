@@ -14,16 +14,16 @@ use crate::{
     interrupt::Interrupt,
     repository::repository,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel::{
-    self as kernel, KernelError, Manifest, Recipe, Source,
+    self as kernel, KernelError, Manifest, Recipe, Source, Variation,
     compile::{Builder, Confinement, Order, Reason},
     kconfig::{self, Uses},
     series::{self, Patch, Series, placebo},
     source,
 };
-use tramplab_model::run::Backend;
+use tramplab_model::run::{self, Backend};
 use tramplab_suite::Suite;
 
 /// A change to a tree, made before its kernel is built.
@@ -137,13 +137,18 @@ impl Preparing<'_> {
     fn fetched(&self, manifest: &Manifest) -> Result<Ready> {
         let image = kernel::fetch(manifest, self.cache, &mut |step| self.step(step))?;
         check(&image)?;
-        let facts = facts(&image, None)?;
+        let configuration = manifest.configuration.clone();
+        let facts = run::Kernel { configuration, ..facts(&image, None)? };
         let budgets_of = Some(image.name.clone());
         Ok(Ready { facts, budgets_of, image: Some(image), selftests: None, build: None })
     }
 
     /// One kernel from sources, without patches.
     fn built(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Ready> {
+        // A point of an axis that does not build leaves the others to be measured.
+        if manifest.configuration.is_some() {
+            return self.tried(manifest);
+        }
         self.build(manifest, recipe, Change::None, |building| {
             let tried = building.step(0, &manifest.name)?.required()?;
             building.ready(tried, &manifest.name)
@@ -155,8 +160,18 @@ impl Preparing<'_> {
         let Source::Built(recipe) = &manifest.source else { return self.fetched(manifest) };
         self.build(manifest, recipe, Change::None, |building| {
             let tried = building.step(0, &manifest.name)?;
-            building.ready(tried, &manifest.name)
+            let mut ready = building.ready(tried, &manifest.name)?;
+            ready.facts.configuration.clone_from(&manifest.configuration);
+            Ok(ready)
         })
+    }
+
+    /// The `.config` of a kernel, which is not built, and the folder of its sources.
+    pub fn configured(&self, manifest: &Manifest) -> Result<(String, PathBuf)> {
+        let Source::Built(recipe) = &manifest.source else {
+            unreachable!("only what is built has a configuration to make")
+        };
+        self.build(manifest, recipe, Change::None, |building| building.configure())
     }
 
     /// Kernels of a series, made by `run` in the order it likes: each has so many of the patches
@@ -219,15 +234,24 @@ impl Preparing<'_> {
                  group of the suite runs them"
             ));
         }
-        let config = kconfig::fragments(&configs, manifest.arch, &mechanisms, uses, &recipe.config)
-            .map_err(KernelError::from)?;
-        config.conflicts.iter().for_each(|conflict| self.line(&conflict.to_string()));
+        let config = kconfig::fragments(
+            &configs,
+            manifest.arch,
+            &mechanisms,
+            uses,
+            &recipe.config,
+            &recipe.variation.options,
+        )
+        .map_err(KernelError::from)?;
+        if recipe.variation == Variation::default() {
+            config.conflicts.iter().for_each(|conflict| self.line(&conflict.to_string()));
+        }
         let order = Order {
             name: manifest.name.clone(),
             arch: manifest.arch,
             digest: sources.digest.clone(),
             description: sources.described.clone(),
-            lineage: format!("{}{}", sources.lineage, uses.suffix()),
+            lineage: format!("{}{}{}", sources.lineage, uses.suffix(), recipe.variation.folder),
             toolchain: recipe.toolchain.clone(),
             config,
             patches: match change {
@@ -237,6 +261,7 @@ impl Preparing<'_> {
             },
             reverse: series.is_some_and(|series| series.reverse),
             confinement: self.confinement(),
+            aside: recipe.variation.aside,
         };
         let checkout = |into: &Path| -> Result<(), Reason> {
             Ok(sources.checkout(into, self.cache, &mut |text| step(text))?)

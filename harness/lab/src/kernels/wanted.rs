@@ -11,6 +11,7 @@ use std::{collections::BTreeSet, path::Path};
 use tramplab_host::Purpose;
 use tramplab_kernel::{
     Manifest, Source, Tree,
+    axis::{self, Axis},
     series::{self, Range, Series},
     source,
 };
@@ -42,7 +43,8 @@ impl Wanted {
             let manifests =
                 names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
             let selftests = suite.selftests(&BTreeSet::new());
-            return Ok(Wanted { manifests: manifests.concat(), series: None, selftests });
+            let manifests = in_configurations(manifests.concat(), &args.axes)?;
+            return Ok(Wanted { manifests, series: None, selftests });
         };
         let folder = repository().join("kernels/patches");
         let range = Range::parse(spec, &folder);
@@ -141,6 +143,19 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
         read = Some(series);
     }
     Ok(read.expect("a kernel is for one architecture at least"))
+}
+
+/// Each kernel at each point of the axes.
+fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Manifest>> {
+    if axes.is_empty() {
+        return Ok(manifests);
+    }
+    let shipped = repository().join("configs/axes.yaml");
+    let values =
+        axes.iter().map(|axis| axis::read(axis, &shipped)).collect::<Result<Vec<_>, _>>()?;
+    let points = axis::points(&values)?;
+    let at = |manifest| points.iter().map(move |point| Ok(axis::at(manifest, point)?));
+    manifests.iter().flat_map(at).collect()
 }
 
 pub(super) fn is_built(manifest: &Manifest) -> bool {

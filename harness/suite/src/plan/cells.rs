@@ -6,7 +6,7 @@ use crate::{Budget, Suite, kinds::Work};
 use std::{collections::BTreeSet, path::PathBuf};
 use tramplab_kernel as kernel;
 use tramplab_kernel::compile::Selftests;
-use tramplab_model::run::{Accel, Backend, CellId};
+use tramplab_model::run::{Accel, Backend, CellId, Configuration};
 use tramplab_vm::{Snapshots, branches::Source};
 
 /// A kernel that cells run on.
@@ -26,6 +26,8 @@ pub struct Guest<'a> {
     pub backend: Backend,
     /// The kernel whose budgets hold. For a patched kernel it is the base. None for a placebo.
     pub budgets_of: Option<&'a str>,
+    /// The kernel is one of several configurations. None of them is judged.
+    pub configuration: Option<&'a Configuration>,
 }
 
 /// Expands a suite into cells. If the kernels are `compared`, timed cells have as many boots as
@@ -57,6 +59,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let skip = virtme_lacks(&work, guest)
         .or(cannot)
         .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
+    let append = guest.configuration.iter().flat_map(|configuration| &configuration.append);
     let own = guest.selftests.as_ref();
     let unbuilt =
         own.and_then(|(selftests, _)| selftests.record.broken(&work.test()).map(str::to_owned));
@@ -70,7 +73,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         snapshots: guest.snapshots.clone().filter(|_| work.kind().may_restore()),
         cpus: suite.machine.cpus.get(),
         memory_mib: suite.machine.memory_mib.get(),
-        append: suite.machine.append.clone(),
+        append: suite.machine.append.iter().chain(append).cloned().collect(),
+        cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
         unbuilt: unbuilt.filter(|_| skip.is_none()),
         skip,
         work,
@@ -84,8 +88,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
 
 /// The suite's budgets for the kernel, with bounds only of metrics that the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
-    let holds =
-        |budget: &&Budget| guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name));
+    let judged = guest.budgets_of.filter(|_| guest.configuration.is_none());
+    let holds = |budget: &&Budget| judged.is_some_and(|name| budget.holds_for(cell.arch, name));
     let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
     for budget in &mut budgets {
         budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
@@ -115,6 +119,11 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
         && let Some(why) = kind.only_tcg()
     {
         return Some(why.to_owned());
+    }
+    if accel == Accel::Kvm
+        && let Some(cpu) = guest.configuration.and_then(|configuration| configuration.cpu.as_ref())
+    {
+        return Some(format!("the CPU model {cpu} is for guests under TCG; give --accel tcg"));
     }
     let missing =
         kind.mechanisms().into_iter().flat_map(|mechanism| guest.image.missing_for(mechanism));

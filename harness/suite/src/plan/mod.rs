@@ -77,6 +77,9 @@ pub struct PlannedCell {
     pub cpus: u32,
     pub memory_mib: u32,
     pub append: Vec<String>,
+    /// QEMU's `-cpu` under TCG, instead of the usual model.
+    #[serde(default)]
+    pub cpu: Option<String>,
     /// True if programs get the branch records that they ask for.
     #[serde(default)]
     pub deliver: bool,
@@ -109,7 +112,7 @@ impl PlannedCell {
     /// True if another cell of the same name does the same on the same machine.
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
-            && self.append == other.append
+            && (&self.append, &self.cpu) == (&other.append, &other.cpu)
             && (self.deliver, self.backend, self.cpus, self.memory_mib)
                 == (other.deliver, other.backend, other.cpus, other.memory_mib)
     }

@@ -52,6 +52,7 @@ fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
         backend,
         undeliverable: None,
         budgets_of: Some("a"),
+        configuration: None,
     };
     images.iter().map(guest).collect()
 }

@@ -170,12 +170,12 @@ impl Builder<'_> {
         let (holds, applied) = (self.opened().build, self.opened().applied);
         if holds == Holds::Unknown || applied != count {
             self.require_base(log, events)?;
-            if count == 0 {
+            if count == 0 && self.opened().aside.is_none() {
                 self.take_out()?;
                 self.order.stage(events, "copying the base")?;
                 self.opened().workspace.begin_series()?;
                 self.opened().build = Holds::Series;
-            } else {
+            } else if count > 0 {
                 self.with_patches(count, log, events)?;
             }
         }
@@ -199,7 +199,7 @@ impl Builder<'_> {
             collect::collect(out, &source.join(FOLDER), folder, order.arch, made)
         };
         let made = job.finish(collect, events)?;
-        if count == 0 {
+        if count == 0 && self.opened().aside.is_none() {
             order.stage(events, "keeping the base")?;
             let workspace = &self.opened().workspace;
             if let Some(state) = workspace.base_state() {

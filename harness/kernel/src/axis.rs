@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Configuration axes: one kernel in several configurations.
+//!
+//! An axis is a name in `configs/axes.yaml` or in a file of the user's, an option of the kernel
+//! (`CONFIG_FOO=n,y`), or a list of fragments (`base=a.config,b.config`).
+
+use super::{
+    KernelError, Toolchain,
+    kconfig::{Demand, Fragment, Wanted},
+    manifest::{BadToolchain, Manifest, Source},
+};
+use serde::Deserialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_model::run::{Arch, Configuration, Setting};
+
+/// More kernels than a night builds.
+const MOST: usize = 64;
+
+/// The argument of `--config-axis`: `[FILE.yaml:]NAME=VALUE,…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// The user's own file of axes.
+    pub file: Option<PathBuf>,
+    pub name: String,
+    /// The first is what the others are compared with.
+    pub values: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected [FILE.yaml:]NAME=VALUE,VALUE…, each value once: preempt=none,full")]
+pub struct BadAxis;
+
+impl FromStr for Axis {
+    type Err = BadAxis;
+
+    fn from_str(text: &str) -> Result<Axis, BadAxis> {
+        let (place, values) = text.split_once('=').ok_or(BadAxis)?;
+        let (file, name) = match place.rsplit_once(':') {
+            Some((file, name)) => (Some(PathBuf::from(file)), name),
+            None => (None, place),
+        };
+        let values: Vec<String> = values.split(',').map(str::to_owned).collect();
+        let is_each_once = values.iter().collect::<BTreeSet<_>>().len() == values.len();
+        if name.is_empty() || values.iter().any(String::is_empty) || !is_each_once {
+            return Err(BadAxis);
+        }
+        Ok(Axis { file, name: name.to_owned(), values })
+    }
+}
+
+/// One value of an axis, and how it changes a kernel or its guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    pub setting: Setting,
+    options: Vec<Wanted>,
+    toolchain: Option<Toolchain>,
+    append: Vec<String>,
+    cpu: Option<String>,
+    /// None: every architecture.
+    arch: Option<Vec<Arch>>,
+}
+
+impl Value {
+    fn new(axis: &str, value: &str, options: Vec<Wanted>) -> Value {
+        let setting = Setting { axis: axis.to_owned(), value: value.to_owned() };
+        Value { setting, options, toolchain: None, append: Vec::new(), cpu: None, arch: None }
+    }
+
+    /// True if it needs a kernel of its own.
+    fn is_built(&self) -> bool {
+        !self.options.is_empty() || self.toolchain.is_some()
+    }
+}
+
+/// A file of axes: name, value, change.
+type Axes = BTreeMap<String, BTreeMap<String, Spanned<Fields>>>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Fields {
+    config: Vec<String>,
+    toolchain: Option<String>,
+    append: Vec<String>,
+    cpu: Option<String>,
+    arch: Option<Vec<Arch>>,
+}
+
+impl Fields {
+    fn value(&self, setting: &Setting) -> Result<Value, String> {
+        let toolchain = self.toolchain.as_deref().map(str::parse).transpose();
+        Ok(Value {
+            toolchain: toolchain.map_err(|error: BadToolchain| error.to_string())?,
+            append: self.append.clone(),
+            cpu: self.cpu.clone(),
+            arch: self.arch.clone(),
+            ..Value::new(&setting.axis, &setting.value, options(setting, &self.config.join("\n"))?)
+        })
+    }
+}
+
+/// Options that a setting wants. An error about one names the setting.
+fn options(setting: &Setting, lines: &str) -> Result<Vec<Wanted>, String> {
+    let place = PathBuf::from(format!("axis {setting}"));
+    let wanted = Fragment::parse(lines, &place).map_err(|error| error.to_string())?;
+    Ok(wanted.into_iter().map(|wanted| Wanted { line: 0, ..wanted }).collect())
+}
+
+/// Reads the values of an axis. `shipped` is the file of the axes that tramplab knows.
+pub fn read(axis: &Axis, shipped: &Path) -> Result<Vec<Value>, KernelError> {
+    let file = axis.file.as_deref().unwrap_or(shipped);
+    let known: Axes = config::load(file)?;
+    let error = |reason: String| KernelError::Axis { axis: axis.name.clone(), reason };
+    let setting = |value: &String| Setting { axis: axis.name.clone(), value: value.to_owned() };
+    if let Some(values) = known.get(&axis.name) {
+        let of_file = |value: &String| -> Result<Value, KernelError> {
+            let fields = values.get(value).ok_or_else(|| {
+                let known: Vec<&str> = values.keys().map(String::as_str).collect();
+                error(format!(
+                    "no value `{value}` in {}; expected one of {}",
+                    file.display(),
+                    known.join(", ")
+                ))
+            })?;
+            let read = fields.value.value(&setting(value));
+            Ok(read.map_err(|message| config::invalid(file, fields, message))?)
+        };
+        return axis.values.iter().map(of_file).collect();
+    }
+    if axis.name.starts_with("CONFIG_") {
+        let raw = |value: &String| {
+            let line = match value.as_str() {
+                "n" => format!("# {} is not set", axis.name),
+                _ => format!("{}={value}", axis.name),
+            };
+            let options = options(&setting(value), &line).map_err(error)?;
+            Ok(Value::new(&axis.name, value, options))
+        };
+        return axis.values.iter().map(raw).collect();
+    }
+    if axis.values.iter().all(|value| value.ends_with(".config")) {
+        return axis.values.iter().map(|value| of_fragment(&axis.name, value)).collect();
+    }
+    let names: Vec<&str> = known.keys().map(String::as_str).collect();
+    Err(error(format!(
+        "no axis of this name in {}; expected one of {}, an option (CONFIG_FOO=n,y) or fragments \
+         (NAME=a.config,b.config)",
+        file.display(),
+        names.join(", ")
+    )))
+}
+
+fn of_fragment(axis: &str, value: &str) -> Result<Value, KernelError> {
+    let path = Path::new(value);
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    Ok(Value::new(axis, &stem, Fragment::read(path)?))
+}
+
+/// All combinations of values, the last axis first to change.
+pub fn points(axes: &[Vec<Value>]) -> Result<Vec<Vec<Value>>, KernelError> {
+    let mut names = BTreeSet::new();
+    for values in axes {
+        let error =
+            |axis: &str, reason: String| Err(KernelError::Axis { axis: axis.to_owned(), reason });
+        let Some(Value { setting: Setting { axis, .. }, .. }) = values.first() else { continue };
+        if !names.insert(axis) {
+            return error(axis, "it is given twice; list all its values once".to_owned());
+        }
+        let values: BTreeSet<&Setting> = values.iter().map(|value| &value.setting).collect();
+        if values.len() != axes[names.len() - 1].len() {
+            return error(axis, "two of its files have one name; rename one".to_owned());
+        }
+    }
+    let mut points: Vec<Vec<Value>> = vec![Vec::new()];
+    for values in axes {
+        let longer = |point: &Vec<Value>| -> Vec<Vec<Value>> {
+            values.iter().map(|value| [point.as_slice(), &[value.clone()]].concat()).collect()
+        };
+        points = points.iter().flat_map(longer).collect();
+        if points.len() > MOST {
+            let axis = values[0].setting.axis.clone();
+            let reason = format!("all axes together have more than {MOST} points; leave some out");
+            return Err(KernelError::Axis { axis, reason });
+        }
+    }
+    Ok(points)
+}
+
+/// The kernel at a point.
+pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError> {
+    let mut manifest = manifest.clone();
+    let mut configuration = Configuration {
+        of: manifest.name.clone(),
+        settings: Vec::new(),
+        append: Vec::new(),
+        cpu: None,
+    };
+    for value in point {
+        let Setting { axis, value: name } = &value.setting;
+        let error = |reason: String| KernelError::Axis { axis: axis.clone(), reason };
+        if let Some(arches) = &value.arch
+            && !arches.contains(&manifest.arch)
+        {
+            let arches: Vec<&str> = arches.iter().map(|arch| arch.name()).collect();
+            return Err(error(format!(
+                "{name} is for {} only; leave it out, or give --arch",
+                arches.join(", ")
+            )));
+        }
+        match &mut manifest.source {
+            Source::Built(recipe) => {
+                recipe.variation.options.extend(value.options.iter().cloned());
+                recipe.variation.aside = true;
+                if let Some(toolchain) = &value.toolchain {
+                    recipe.toolchain = toolchain.clone();
+                }
+            }
+            _ if value.is_built() => {
+                return Err(error(format!(
+                    "{name} needs a kernel that is built here, and {} is prebuilt: give --kernel \
+                     6.12-source, a folder of sources, or git:REPOSITORY#REF",
+                    manifest.name
+                )));
+            }
+            _ => {}
+        }
+        configuration.append.extend(value.append.iter().cloned());
+        if let Some(cpu) = &value.cpu
+            && configuration.cpu.replace(cpu.clone()).is_some_and(|other| other != *cpu)
+        {
+            return Err(error(format!("{name} and another axis set QEMU's CPU model")));
+        }
+        configuration.settings.push(value.setting.clone());
+    }
+    // An option of two axes would silently have the later value.
+    if let Source::Built(recipe) = &manifest.source {
+        let mut seen: BTreeMap<&str, &Wanted> = BTreeMap::new();
+        for wanted in &recipe.variation.options {
+            let other = seen.insert(&wanted.option, wanted);
+            if let Some(other) = other.filter(|other| other.value != wanted.value) {
+                return Err(KernelError::Axis {
+                    axis: configuration.settings[0].axis.clone(),
+                    reason: format!("{} wants {other}, {} {wanted}", other.place(), wanted.place()),
+                });
+            }
+        }
+    }
+    manifest.name = configuration.name();
+    manifest.configuration = Some(configuration);
+    Ok(manifest)
+}
+
+/// Options that never fail a build: those of a whole `.config`.
+pub fn wished(options: Vec<Wanted>) -> Vec<Wanted> {
+    options.into_iter().map(|wanted| Wanted { demand: Demand::Never, ..wanted }).collect()
+}
+
+/// Rejects a file of axes that cannot be read.
+pub fn check(file: &Path) -> Result<(), ConfigError> {
+    let axes: Axes = config::load(file)?;
+    for (axis, values) in &axes {
+        for (value, fields) in values {
+            let setting = Setting { axis: axis.clone(), value: value.clone() };
+            let read = fields.value.value(&setting);
+            read.map_err(|message| config::invalid(file, fields, message))?;
+        }
+    }
+    Ok(())
+}
