@@ -224,7 +224,7 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
 }
 
 /// Lays the head's records out as a diff, with different records of the base before them.
-fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
+pub(super) fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
     let mut out = String::new();
     for row in &listings.rows {
         let lines = match row.side() {

@@ -4,6 +4,7 @@
 
 use super::{
     comparison::{self, OfSeries},
+    configurations,
     group::Group,
     kinds,
 };
@@ -135,8 +136,15 @@ impl Document {
             heading: format!("tramplab run {}", run.id),
             about,
             outcomes: outcomes(run),
-            comparison: side_by_side(&groups, view),
-            sections: groups.iter().map(|group| section(run, group, view)).collect(),
+            comparison: configurations::tables(run, view)
+                .into_iter()
+                .chain(side_by_side(&groups, view))
+                .collect(),
+            sections: groups
+                .iter()
+                .map(|group| section(run, group, view))
+                .chain(configurations::sections(run, view))
+                .collect(),
         }
     }
 }

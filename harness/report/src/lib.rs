@@ -6,6 +6,7 @@
 //! report is `run.json` itself: `docs/run-json.md`.
 
 pub mod comparison;
+mod configurations;
 pub mod content;
 #[cfg(test)]
 mod docs;

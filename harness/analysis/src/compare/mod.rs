@@ -6,6 +6,7 @@
 //! numbers. [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be
 //! compared.
 
+pub mod axes;
 pub mod exact;
 pub mod kinds;
 pub mod layout;

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One kernel in several configurations: a column for each, and what each setting costs.
+
+use crate::{
+    comparison::as_a_diff,
+    content::{Section, View},
+};
+use tramplab_analysis::{
+    branch::Model,
+    compare::{
+        self, Layout, Timing,
+        axes::{Matrix, Point, Row, Step},
+    },
+};
+use tramplab_model::{
+    run::{Run, Tolerance},
+    table::Table,
+};
+
+pub fn tables(run: &Run, view: &View) -> Vec<Table> {
+    let matrices = compare::axes::matrices(run, view.model);
+    matrices.iter().flat_map(|matrix| [values(matrix), costs(matrix)]).flatten().collect()
+}
+
+fn values(matrix: &Matrix) -> Option<Table> {
+    let first = matrix.points.first()?;
+    let axes: Vec<&str> = first.settings.iter().map(|setting| setting.axis.as_str()).collect();
+    let label = |point: &Point| {
+        point.settings.iter().map(|setting| setting.value.clone()).collect::<Vec<_>>().join(", ")
+    };
+    let row = |row: &Row| {
+        let shown = row.values.iter().map(|value| {
+            value.as_ref().map_or_else(|| "not measured".to_owned(), ToString::to_string)
+        });
+        std::iter::once(row.metric.to_string()).chain(shown).collect()
+    };
+    Some(Table {
+        caption: format!("Configurations of {} ({}): {}", matrix.of, matrix.arch, axes.join(", ")),
+        header: std::iter::once("metric".to_owned())
+            .chain(matrix.points.iter().map(label))
+            .collect(),
+        rows: matrix.rows.iter().map(row).collect(),
+        notes: vec![format!("{} exact metrics are the same in all.", matrix.same)],
+    })
+}
+
+/// None if no metric differs.
+fn costs(matrix: &Matrix) -> Option<Table> {
+    let steps = matrix.steps();
+    let cost = |row: &Row, step: &Step| match row.cost(step) {
+        None => String::new(),
+        Some((0, 0)) => "0".to_owned(),
+        Some((least, most)) if least == most => format!("{least:+}"),
+        Some((least, most)) => format!("{least:+}..{most:+}"),
+    };
+    let row = |row: &Row| {
+        let costs = steps.iter().map(|step| cost(row, step));
+        std::iter::once(row.metric.to_string()).chain(costs).collect()
+    };
+    let rows: Vec<Vec<String>> = matrix.rows.iter().map(row).collect();
+    (!rows.is_empty() && !steps.is_empty()).then(|| Table {
+        caption: "What each setting costs, beside the first value of its axis".to_owned(),
+        header: std::iter::once("metric".to_owned())
+            .chain(steps.iter().map(|step| step.setting.to_string()))
+            .collect(),
+        rows,
+        notes: Vec::new(),
+    })
+}
+
+/// The records that came and went with each setting, all others at their first value. Empty
+/// without `--listing`.
+pub fn sections(run: &Run, view: &View) -> Vec<Section> {
+    if view.listings.is_empty() {
+        return Vec::new();
+    }
+    let matrices = compare::axes::matrices(run, view.model);
+    matrices.iter().flat_map(|matrix| of_matrix(run, view, matrix)).collect()
+}
+
+fn of_matrix(run: &Run, view: &View, matrix: &Matrix) -> Vec<Section> {
+    let section = |step: &Step| {
+        let &(before, after) = step.pairs.first()?;
+        let names = [before, after].map(|index| matrix.points[index].kernel);
+        let cells = names.map(|name| run.cells_of(matrix.arch, name).collect::<Vec<_>>());
+        let comparison = compare::compare(
+            names[0],
+            names[1],
+            &compare::pair_up(&cells[0], &cells[1]),
+            Model::choose(view.model, matrix.arch),
+            Tolerance::default(),
+            Timing::Apart,
+            &Layout::ignored(),
+        );
+        let differing = comparison.listings.iter().filter(|listings| listings.differs());
+        let listings: Vec<_> = differing.map(|listings| as_a_diff(listings, &comparison)).collect();
+        (!listings.is_empty()).then(|| Section {
+            heading: format!("{} ({}): records of {}", matrix.of, matrix.arch, step.setting),
+            about: Vec::new(),
+            tables: Vec::new(),
+            listings,
+        })
+    };
+    matrix.steps().iter().filter_map(section).collect()
+}
