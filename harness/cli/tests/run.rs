@@ -18,7 +18,7 @@ use std::{
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel as kernel;
 use tramplab_model::run::{
-    Arch, BranchSource, Cell, Clock, ErrorKind, Measurement, Outcome, Run, Test,
+    Arch, BranchSource, Cell, Clock, ErrorKind, Measurement, Outcome, Run, Setting, Test,
 };
 use tramplab_protocol::message::Explain;
 
@@ -194,6 +194,41 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     fs::write(dir.path().join("suite.yaml"), format!("{HEAD}  - boot: {{}}\n")).unwrap();
     refused(&first, "they are of different suites");
     refused(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")), "is not a run");
+}
+
+/// Retpolines cost kprobe.multi records. A prebuilt kernel has no other configuration.
+#[test]
+fn lays_configurations_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [kprobe.multi] }}\n");
+    let output = vm_test(dir.path(), &suite)
+        .args(["--config-axis", "mitigations=off,auto"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let wasted = |value: &str| {
+        let is_it = |settings: &[Setting]| matches!(settings, [one] if one.value == value);
+        let kernel = run.kernels.iter().find(|kernel| {
+            kernel.configuration.as_ref().is_some_and(|point| is_it(&point.settings))
+        });
+        let kernel = &kernel.unwrap_or_else(|| panic!("{:?}", run.kernels)).name;
+        let cell = run.cells.iter().find(|cell| cell.id.kernel == *kernel).unwrap();
+        let Some(Measurement::LbrWaste(waste)) = &cell.measurement else { panic!("{cell:?}") };
+        waste.points[0].wasted["intel-lbr"]["any"].wasted.unwrap()
+    };
+    let (off, auto) = (wasted("off"), wasted("auto"));
+    assert!(auto > off, "{off} {auto}");
+    let cost = "lbr_waste.kprobe_multi.any";
+    let text = said(&output);
+    let costs = text.split("What each setting costs").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let row = costs.lines().find(|line| line.trim().starts_with(&format!("{cost} "))).unwrap();
+    assert!(row.contains(&format!("+{}", auto - off)), "{row}");
+
+    let output =
+        vm_test(dir.path(), &suite).args(["--config-axis", "preempt=none,full"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("built here"), "{}", said(&output));
 }
 
 /// QEMU fails once. The rerun measures what was lost and says how it ended before.

@@ -6,7 +6,7 @@
 
 use super::{
     KernelError, Toolchain,
-    kconfig::{Demand, Fragment, Wanted},
+    kconfig::{Fragment, Wanted},
     manifest::{BadToolchain, Manifest, Source},
 };
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
-use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_host::config::{self, Spanned};
 use tramplab_model::run::{Arch, Configuration, Setting};
 
 /// More kernels than a night builds.
@@ -178,7 +178,10 @@ pub fn points(axes: &[Vec<Value>]) -> Result<Vec<Vec<Value>>, KernelError> {
     let mut points: Vec<Vec<Value>> = vec![Vec::new()];
     for values in axes {
         let longer = |point: &Vec<Value>| -> Vec<Vec<Value>> {
-            values.iter().map(|value| [point.as_slice(), &[value.clone()]].concat()).collect()
+            values
+                .iter()
+                .map(|value| [point.as_slice(), std::slice::from_ref(value)].concat())
+                .collect()
         };
         points = points.iter().flat_map(longer).collect();
         if points.len() > MOST {
@@ -252,22 +255,4 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
     manifest.name = configuration.name();
     manifest.configuration = Some(configuration);
     Ok(manifest)
-}
-
-/// Options that never fail a build: those of a whole `.config`.
-pub fn wished(options: Vec<Wanted>) -> Vec<Wanted> {
-    options.into_iter().map(|wanted| Wanted { demand: Demand::Never, ..wanted }).collect()
-}
-
-/// Rejects a file of axes that cannot be read.
-pub fn check(file: &Path) -> Result<(), ConfigError> {
-    let axes: Axes = config::load(file)?;
-    for (axis, values) in &axes {
-        for (value, fields) in values {
-            let setting = Setting { axis: axis.clone(), value: value.clone() };
-            let read = fields.value.value(&setting);
-            read.map_err(|message| config::invalid(file, fields, message))?;
-        }
-    }
-    Ok(())
 }
