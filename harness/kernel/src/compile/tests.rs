@@ -36,6 +36,7 @@ pub fn order(patches: Vec<Patch>) -> Order {
         config: config("CONFIG_A=y\n"),
         patches,
         reverse: false,
+        aside: false,
         confinement: None,
     }
 }
