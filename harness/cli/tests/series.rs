@@ -12,14 +12,19 @@ use std::{
     process::Output,
 };
 use tramplab_analysis::{
-    branch::Branch,
+    branch::{
+        self, Branch, Filter, Model,
+        early::{Stage, taken_at},
+        waste,
+    },
     compare::{self, Comparison, Difference, Metric, Value, Verdict},
 };
 use tramplab_host::runs::RunDir;
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Arch, Built, Cell, ErrorKind, Outcome, Row, Test},
+    run::{Arch, Built, CapturePoint, Cell, ErrorKind, LbrWaste, Measurement, Outcome, Row, Test},
 };
+use tramplab_protocol::Mechanism;
 
 const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
                      - lbr_waste: { mechanisms: [fexit, kretprobe.multi] }\n";
@@ -326,6 +331,71 @@ fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
     // Nothing else is a cost.
     let worse = comparison.metrics.iter().filter(|compared| compared.verdict == Verdict::Worse);
     assert_eq!(worse.count(), 4, "{}", said(&output));
+}
+
+/// One patch: the kernel snapshots the branch stack at the start of `__bpf_prog_enter_recur` and of
+/// `kprobe_multi_link_prog_run`, and programs get a copy. The base's traces tell what that wastes.
+#[test]
+fn what_if_counts_agree_with_a_kernel_that_snapshots_early() {
+    // At a session's exit some filters reach back to its entry, where the patch leaves records too.
+    const MOVED: [(Mechanism, Stage); 5] = [
+        (Mechanism::Fentry, Stage::ProgEnter),
+        (Mechanism::Fexit, Stage::ProgEnter),
+        (Mechanism::FmodRet, Stage::ProgEnter),
+        (Mechanism::KprobeMulti, Stage::ProgRun),
+        (Mechanism::KretprobeMulti, Stage::ProgRun),
+    ];
+    let names: Vec<&str> = MOVED.iter().map(|(mechanism, _)| mechanism.name()).collect();
+    let mechanisms = format!("[{}]", names.join(", "));
+    let suite = SUITE.replace("[fexit, kretprobe.multi]", &mechanisms);
+    let dir = tempfile::tempdir().unwrap();
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/early-snapshot");
+    let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let steps = &run.series[0];
+    let waste = |kernel: &str, mechanism: Mechanism| -> Option<LbrWaste> {
+        let mut cells = run.cells_of(Arch::host().unwrap(), kernel);
+        cells.find_map(|cell| match &cell.measurement {
+            Some(Measurement::LbrWaste(waste)) if waste.mechanism == mechanism => {
+                Some(waste.clone())
+            }
+            _ => None,
+        })
+    };
+    let mut compared = 0;
+    for (mechanism, stage) in MOVED {
+        let base = waste(&steps.base().kernel, mechanism);
+        let head = waste(&steps.head().kernel, mechanism);
+        // 6.12 has no fprobe on arm64.
+        let (Some(base), Some(head)) = (base, head) else {
+            assert!(Arch::host() == Some(Arch::Arm64), "{mechanism}: {}", said(&output));
+            continue;
+        };
+        for (before, moved) in base.points.iter().zip(&head.points) {
+            let name = format!("{mechanism}/{}", before.point);
+            let early = taken_at(stage, mechanism, &before.records, &base.function)
+                .unwrap_or_else(|| panic!("{name} does not pass {stage:?}"));
+            // A driver's call in the kernel is direct on x86-64 only; the patch's always is.
+            let is_alike = early[0].kind == moved.records[0].kind;
+            assert!(is_alike || Arch::host() == Some(Arch::Arm64), "{name}");
+            let filters = Filter::measured();
+            for filter in filters.filter(|&f| is_alike || f == Filter::of(Branch::Any)) {
+                for model in Model::of(Arch::host().unwrap()) {
+                    let what_if = waste::count(model, filter, &early, &base.function);
+                    let measured = waste::counted(model, filter, moved, &head.function);
+                    assert_eq!(what_if.wasted, measured.wasted, "{name} {filter} {model}");
+                    compared += usize::from(measured.wasted.is_some());
+                }
+            }
+            // The snapshots see the same branches, and fewer of them wasted than today's.
+            assert_eq!(branch::digest(&early[1..]), branch::digest(&moved.records[1..]), "{name}");
+            let default = Model::choose(None, Arch::host().unwrap());
+            let any = |point: &CapturePoint| point.wasted[default.name()]["any"].wasted;
+            assert!(any(moved) < any(before), "{name}: {:?}", any(moved));
+        }
+    }
+    assert!(compared >= 6, "{compared}");
 }
 
 #[test]

@@ -165,15 +165,20 @@ impl<'a> Hit<'a> {
         (index < self.left).then(|| (&self.records[index].from, index + 1))
     }
 
-    /// Finds the first call that the handler makes for `kprobe_multi_link_prog_run`. The handler's
-    /// other calls come before it.
+    /// Finds the first call that the handler makes for `kprobe_multi_link_prog_run`; the handler's
+    /// other calls come before it. That of the program may lead through a thunk.
     fn first_of_inlined_prog_run(&self) -> Option<usize> {
         let handler = self.last(|to| to.offset == 0 && is_one(to, &MULTI_HANDLERS))?;
-        let is_of_prog_run = |record: &NamedRecord| {
-            is_one(&record.from, &MULTI_HANDLERS)
-                && (is_one(&record.to, &MULTI_PROTECTS) || is_program(&record.to))
+        let leaves = |to: &dyn Fn(&Place) -> bool, index: &usize| {
+            let record = &self.records[*index];
+            is_one(&record.from, &MULTI_HANDLERS) && to(&record.to)
         };
-        (self.program..handler).rev().find(|&index| is_of_prog_run(&self.records[index]))
+        let protects = |to: &Place| is_one(to, &MULTI_PROTECTS);
+        let way = self.program..handler;
+        way.clone()
+            .rev()
+            .find(|index| leaves(&protects, index))
+            .or_else(|| way.clone().find(|index| leaves(&|to| !is_one(to, &MULTI_HANDLERS), index)))
     }
 }
 

@@ -136,6 +136,27 @@ fn finds_functions_that_the_compiler_renamed() {
     assert_eq!(taken[0].from.symbol.as_deref(), Some("kprobe_multi_link_prog_run.isra.0"));
 }
 
+/// With retpolines the handler calls a thunk, which returns to the program.
+#[test]
+fn finds_an_inlined_prog_run_before_a_thunk() {
+    let (mut records, function) = listed("7.2 arm64 kprobe.multi");
+    let place = |symbol: &str, address: u64| Place {
+        address,
+        symbol: Some(symbol.to_owned()),
+        module: None,
+        offset: address & 0xfff,
+    };
+    let thunk = |offset: u64| place("__x86_indirect_thunk_array", 0xffff_ffff_9000_0000 + offset);
+    let program = std::mem::replace(&mut records[1].to, thunk(0x20));
+    records.insert(
+        1,
+        NamedRecord { from: thunk(0x2a), to: program, kind: Kind::Ret, modelled: false },
+    );
+    let taken = taken_at(Stage::ProgRun, KprobeMulti, &records, &function).unwrap();
+    assert_eq!(taken[0].from.symbol.as_deref(), Some("kprobe_multi_link_handler"));
+    assert_eq!(taken[1..], records[3..]);
+}
+
 #[test]
 fn finds_no_stage_without_the_function_or_the_program() {
     let (records, function) = listed("6.12 x86_64 fentry");
