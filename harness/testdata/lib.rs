@@ -24,6 +24,17 @@ pub fn two_architectures() -> Run {
     read(include_str!("two-architectures.json"))
 }
 
+/// Each shipped series on 7.2 alone: attaching on its base and on its head, by the exact clock.
+/// `docs/attach.md` has the commands.
+pub fn each_alone() -> [Run; 3] {
+    [
+        include_str!("single-direct-ops.json"),
+        include_str!("ftrace-direct-lookups.json"),
+        include_str!("tracing-multi-hash.json"),
+    ]
+    .map(read)
+}
+
 fn read(text: &str) -> Run {
     serde_json::from_str(text).expect("a recorded run")
 }

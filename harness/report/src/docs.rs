@@ -2,11 +2,15 @@
 //! Checks figures in `docs/` against the recorded runs they come from.
 
 use crate::tests::series;
-use tramplab_analysis::branch::{Branch, Filter, Model, waste};
+use tramplab_analysis::{
+    branch::{Branch, Filter, Model, waste},
+    compare,
+};
 use tramplab_model::run::{CapturePoint, LbrWaste, Measurement, Run, Test};
 use tramplab_protocol::{Mechanism, message::Symbol};
 
 pub const SHIPPED: &str = include_str!("../../../docs/shipped-series.md");
+const ATTACH: &str = include_str!("../../../docs/attach.md");
 const MODEL: Model = Model::IntelLbr;
 
 pub fn waste_of(run: &Run, kernel: &str, mechanism: Mechanism) -> LbrWaste {
@@ -68,5 +72,25 @@ pub fn function(place: &str) -> &str {
         name if name.starts_with("bpf_trampoline_") => "bpf_trampoline",
         name if name.starts_with("bpf_prog_") => "program",
         name => name,
+    }
+}
+
+#[test]
+fn attach_page_has_the_numbers_of_each_series_alone() {
+    let runs = tramplab_testdata::each_alone();
+    let rows = table(ATTACH, "\n## Each series alone\n");
+    for run in &runs {
+        let [series] = &run.series[..] else { panic!("{} series", run.series.len()) };
+        let comparison = compare::whole(run, series, None);
+        let named = format!("`{}`", series.name);
+        let ours: Vec<_> = rows.iter().filter(|row| row[0] == named).collect();
+        assert!(!ours.is_empty(), "{named} has no row");
+        for row in ours {
+            let metric = row[1].trim_matches('`');
+            let compared = comparison.metrics.iter().find(|it| it.metric.to_string() == metric);
+            let compared = compared.unwrap_or_else(|| panic!("{named} did not measure {metric}"));
+            let measured = [&compared.base, &compared.head].map(ToString::to_string);
+            assert_eq!([2, 3].map(|column| row[column].replace(',', "")), measured, "{row:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests on a recorded run: the shipped series `lbr-helpers` on 6.12, patch by patch.
 
+mod alone;
 mod attach;
 mod of_the_tree;
 mod trigger;
