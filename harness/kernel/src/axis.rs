@@ -256,3 +256,118 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
     manifest.configuration = Some(configuration);
     Ok(manifest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Recipe, Tree, Variation};
+
+    fn shipped() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/axes.yaml")
+    }
+
+    fn values(text: &str) -> Vec<Value> {
+        read(&text.parse().unwrap(), &shipped()).unwrap()
+    }
+
+    fn manifest(arch: Arch) -> Manifest {
+        let recipe = Recipe {
+            tree: Tree::Folder("/linux".into()),
+            toolchain: Toolchain::default(),
+            config: Vec::new(),
+            variation: Variation::default(),
+        };
+        Manifest { name: "k".into(), arch, source: Source::Built(recipe), configuration: None }
+    }
+
+    /// The reason why a kernel has no such point.
+    fn refused(arch: Arch, axes: &[&str]) -> String {
+        let axes: Vec<_> = axes.iter().map(|text| values(text)).collect();
+        let at = |point: &Vec<Value>| at(&manifest(arch), point).map(drop);
+        points(&axes).unwrap().iter().find_map(|point| at(point).err()).unwrap().to_string()
+    }
+
+    #[test]
+    fn reads_every_value_that_is_shipped() {
+        let axes: Axes = config::load(&shipped()).unwrap();
+        for (axis, of_axis) in axes {
+            let names = Vec::from_iter(of_axis.keys().cloned()).join(",");
+            assert_eq!(values(&format!("{axis}={names}")).len(), of_axis.len(), "{axis}");
+        }
+    }
+
+    #[test]
+    fn parses_arguments() {
+        let axis: Axis = "a/b.yaml:preempt=none,full".parse().unwrap();
+        let values = ["none", "full"].map(str::to_owned).to_vec();
+        let expected = Axis { file: Some("a/b.yaml".into()), name: "preempt".to_owned(), values };
+        assert_eq!(axis, expected);
+        for text in ["", "preempt", "=none", "preempt=", "preempt=none,", "preempt=none,none"] {
+            assert_eq!(text.parse::<Axis>(), Err(BadAxis), "{text}");
+        }
+    }
+
+    #[test]
+    fn combines_axes_and_changes_kernel_and_guest() {
+        let axes = [values("CONFIG_NR_CPUS=8,512"), values("mitigations=off,srso")];
+        let points = points(&axes).unwrap();
+        let made: Vec<Manifest> =
+            points.iter().map(|point| at(&manifest(Arch::X86_64), point).unwrap()).collect();
+        let names: Vec<&str> = made.iter().map(|manifest| manifest.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "k+CONFIG_NR_CPUS-8+mitigations-off",
+                "k+CONFIG_NR_CPUS-8+mitigations-srso",
+                "k+CONFIG_NR_CPUS-512+mitigations-off",
+                "k+CONFIG_NR_CPUS-512+mitigations-srso",
+            ]
+        );
+        let Manifest { source: Source::Built(recipe), configuration, .. } = &made[3] else {
+            panic!("{made:?}")
+        };
+        let [option] = &recipe.variation.options[..] else { panic!("{recipe:?}") };
+        assert_eq!(option.to_string(), "CONFIG_NR_CPUS=512");
+        assert_eq!(option.place(), "axis CONFIG_NR_CPUS=512");
+        assert!(recipe.variation.aside);
+        let configuration = configuration.as_ref().unwrap();
+        assert_eq!(configuration.append, ["mitigations=auto"]);
+        assert_eq!(configuration.cpu.as_deref(), Some("EPYC-Milan"));
+    }
+
+    #[test]
+    fn takes_fragments_as_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.config");
+        std::fs::write(&path, "CONFIG_A=y\n").unwrap();
+        let axis = |values: Vec<String>| Axis { file: None, name: "own".to_owned(), values };
+        let value = path.display().to_string();
+        let found = read(&axis(vec![value.clone()]), &shipped()).unwrap();
+        assert_eq!(found[0].setting.to_string(), "own=a");
+        // An error in it names the file and the line.
+        assert_eq!(found[0].options[0].place(), format!("{value}:1"));
+        let missing = read(&axis(vec![format!("{value}.config")]), &shipped());
+        assert!(matches!(missing, Err(KernelError::Fragment(_))), "{missing:?}");
+    }
+
+    #[test]
+    fn refuses_settings_that_do_not_fit_together() {
+        let x86 = Arch::X86_64;
+        for (arch, axes, words) in [
+            (Arch::Arm64, &["mitigations=srso"][..], "srso is for x86_64 only"),
+            (x86, &["nr_cpus=8", "CONFIG_NR_CPUS=9"], "axis nr_cpus=8 wants CONFIG_NR_CPUS=8"),
+        ] {
+            let error = refused(arch, axes);
+            assert!(error.contains(words), "{axes:?}: {error}");
+        }
+        let many = ["8,16,32", "1,2,3", "1,2,3", "1,2,3"];
+        let axes: Vec<_> = many
+            .iter()
+            .enumerate()
+            .map(|(number, list)| values(&format!("CONFIG_A{number}={list}")))
+            .collect();
+        assert!(points(&axes).unwrap_err().to_string().contains("more than 64 points"));
+        let twice = [values("nr_cpus=8"), values("nr_cpus=512")];
+        assert!(points(&twice).unwrap_err().to_string().contains("given twice"));
+    }
+}
