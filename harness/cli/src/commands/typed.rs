@@ -30,14 +30,12 @@ enum Value {
     Axis,
 }
 
-const OPTIONS: [(&str, Value); 7] = [
+const OPTIONS: [(&str, Value); 5] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
     ("--runs", Value::Path),
     ("--config-axis", Value::Axis),
-    ("--good-config", Value::Path),
-    ("--bad-config", Value::Path),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
