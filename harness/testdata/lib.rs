@@ -9,7 +9,8 @@ pub fn series() -> Run {
 }
 
 /// The shipped series `letter-2024`, its base and head, recorded by
-/// `cargo xtask vm-test --suite waste --series letter-2024 lbr_waste/fexit lbr_waste/kretprobe.multi`.
+/// `cargo xtask vm-test --suite waste --series letter-2024 lbr_waste/fexit
+/// lbr_waste/kretprobe.multi`.
 pub fn letter() -> Run {
     read(include_str!("letter-2024.json"))
 }

@@ -221,7 +221,7 @@ fn lays_configurations_side_by_side() {
     assert!(auto > off, "{off} {auto}");
     let cost = "lbr_waste.kprobe_multi.any";
     let text = said(&output);
-    let costs = text.split("What each setting costs").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let costs = text.split("Cost of each setting").nth(1).unwrap_or_else(|| panic!("{text}"));
     let row = costs.lines().find(|line| line.trim().starts_with(&format!("{cost} "))).unwrap();
     assert!(row.contains(&format!("+{}", auto - off)), "{row}");
 

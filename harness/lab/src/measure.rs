@@ -62,7 +62,7 @@ pub struct Options {
     /// Kept with the run, for every report.
     pub notes: Vec<String>,
     /// The run whose cells without a result are measured, instead of the selected ones.
-    pub rerun: Option<PathBuf>,
+    pub rerun: Option<Earlier>,
     pub selection: Selection,
     /// The CPU that reports are to model.
     pub model: Option<Model>,
@@ -178,7 +178,6 @@ pub enum Measured {
 
 pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let asked = asked(options, tell)?;
-    let earlier = options.rerun.as_deref().map(Earlier::load).transpose()?;
     // Rejects a bad limit before the run, not after it.
     cache_limit::limit()?;
     let cache = Cache::open(!options.no_cache)?;
@@ -190,7 +189,7 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     }
     let lab = set_up(options, &asked, &wanted, cache, tell)?;
     lab.check(&options.selection)?;
-    let (planned, selection) = plan_run(options, &asked, &wanted, earlier.as_ref(), &lab, tell)?;
+    let (planned, selection) = plan_run(options, &asked, &wanted, &lab, tell)?;
     Ok(match options.until {
         Until::Listed => Measured::Listed(lab.list(&planned, &selection)?),
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
@@ -218,7 +217,6 @@ fn plan_run(
     options: &Options,
     asked: &Asked,
     wanted: &Wanted,
-    earlier: Option<&Earlier>,
     lab: &Lab,
     tell: Tell,
 ) -> Result<(Planned, Selection)> {
@@ -237,7 +235,7 @@ fn plan_run(
         interrupt: &interrupt,
     };
     // Going on with a run needs the very same kernels, which only building tells.
-    let only_names = options.until == Until::Listed && earlier.is_none();
+    let only_names = options.until == Until::Listed && options.rerun.is_none();
     let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
     let prepared =
         prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
@@ -259,7 +257,7 @@ fn plan_run(
         if interrupt.came() {
             return Err(Error::Interrupted);
         }
-        let selection = match earlier {
+        let selection = match &options.rerun {
             None => options.selection.clone(),
             Some(earlier) => Selection {
                 jobs: options.selection.jobs,

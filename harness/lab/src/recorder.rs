@@ -14,7 +14,10 @@ use crate::{
 use std::collections::BTreeSet;
 use tramplab_analysis::compare;
 use tramplab_host::runs::{RunDir, Running, running};
-use tramplab_model::run::{Cell, CellId, ErrorKind, Outcome, Run, Shard, Test};
+use tramplab_model::{
+    run::{Cell, CellId, ErrorKind, Outcome, Run, Shard, Test},
+    text,
+};
 use tramplab_suite::{Plan, PlannedCell};
 
 /// Runs the selected cells of a plan, and judges them.
@@ -52,8 +55,7 @@ fn clean_up_killed(run_dir: &RunDir, tell: Tell) {
     for killed in run_dir.path().parent().map(running::killed).unwrap_or_default() {
         let removed = match running::tidy(&killed) {
             0 => String::new(),
-            1 => "; removed 1 leftover file".to_owned(),
-            count => format!("; removed {count} leftover files"),
+            count => format!("; removed {}", text::counted(count, "leftover file")),
         };
         tell(Event::Line(&format!(
             "run {} was killed; its results are kept{removed}",

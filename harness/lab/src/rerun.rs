@@ -18,6 +18,7 @@ use tramplab_suite::{Plan, plan};
 pub const RERUN: &str = "--rerun";
 
 /// A run some of whose cells are to be measured again.
+#[derive(Clone)]
 pub struct Earlier {
     pub run: Run,
     pub folder: RunDir,
@@ -53,7 +54,8 @@ impl Earlier {
         self.check(planned, &left).map_err(|why| {
             let words = shell_words::join(self.words());
             Error::Usage(format!(
-                "{RERUN}: {} cannot go on here: {why}; its command was: cargo xtask vm-test {words}",
+                "{RERUN}: {} cannot go on here: {why}; its command was: cargo xtask vm-test \
+                 {words}",
                 self.run.id
             ))
         })?;

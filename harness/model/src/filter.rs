@@ -62,8 +62,8 @@ impl Filter {
         Filter(self.0 | other.0)
     }
 
-    /// The unions that are metrics of their own: retsnoop's remedy for short rings, and all branches
-    /// that a C function makes.
+    /// The unions that are metrics of their own: both are remedies for short rings, the second is
+    /// retsnoop's `JCC|CALL|RETURN`.
     pub const UNIONS: [Filter; 2] = [
         Filter::of(Branch::AnyCall).or(Filter::of(Branch::Cond)),
         Filter::of(Branch::AnyReturn).or(Filter::of(Branch::Cond)).or(Filter::of(Branch::Call)),

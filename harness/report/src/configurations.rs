@@ -59,7 +59,7 @@ fn costs(matrix: &Matrix) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = matrix.rows.iter().map(row).collect();
     (!rows.is_empty() && !steps.is_empty()).then(|| Table {
-        caption: "What each setting costs, beside the first value of its axis".to_owned(),
+        caption: "Cost of each setting, beside the first value of its axis".to_owned(),
         header: std::iter::once("metric".to_owned())
             .chain(steps.iter().map(|step| step.setting.to_string()))
             .collect(),

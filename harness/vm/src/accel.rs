@@ -106,14 +106,10 @@ impl From<VmError> for NoAnswer {
         let message = error.to_string();
         match error.kind {
             QemuStart | QemuExit | Protocol => NoAnswer::Failed(message),
-            // It may have been slow.
-            Silence | BootTimeout | Timeout => NoAnswer::Undecided(message),
-            // A kernel that reported its death did run, as did an agent that gave up. The next may
-            // live.
-            Panic | Oops | RcuStall | HungTask | Lockup | Warning | Guest => {
-                NoAnswer::Undecided(message)
-            }
-            Build | Trace | Harness => NoAnswer::Undecided(message),
+            // It may have been slow. A kernel that reported its death did run, as did an agent that
+            // gave up: the next may live.
+            Silence | BootTimeout | Timeout | Panic | Oops | RcuStall | HungTask | Lockup
+            | Warning | Guest | Build | Trace | Harness => NoAnswer::Undecided(message),
         }
     }
 }
@@ -203,8 +199,8 @@ pub fn memory(cache: &Cache) -> PathBuf {
     cache.root().join("accel/kvm.json")
 }
 
-/// What a probe's guest found before. `Some(None)` if it answered under KVM; else why not, and how
-/// to have it tried again.
+/// Returns the stored result of a probe's guest. `Some(None)` if it answered under KVM; else the
+/// reason, and how to try again.
 pub fn remembered(memory: &Path, circumstances: &Circumstances) -> Option<Option<String>> {
     let known: Memory = serde_json::from_slice(&fs::read(memory).ok()?).ok()?;
     let again = |failure| {

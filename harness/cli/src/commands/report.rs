@@ -49,7 +49,7 @@ pub struct Look {
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
     #[arg(long, group = "filtered")]
     listing: bool,
-    /// Also count the records that snapshots at earlier places on the way to the program would waste
+    /// Also count the records that a snapshot earlier on the way to the program would waste
     #[arg(long, group = "filtered")]
     what_if: bool,
     /// Also list, or count, by these filters, beside `any`: any_return, 'any_call|cond', …;

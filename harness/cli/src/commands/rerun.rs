@@ -3,7 +3,6 @@
 
 use super::vm_test;
 use clap::Parser;
-use std::path::Path;
 use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::{
     error::{Error, Result},
@@ -33,8 +32,7 @@ struct Kept {
 }
 
 /// The options of an earlier run.
-pub fn args(path: &Path) -> Result<vm_test::Args> {
-    let earlier = Earlier::load(path)?;
+pub fn args(earlier: &Earlier) -> Result<vm_test::Args> {
     let words = ["vm-test"].into_iter().chain(earlier.words().iter().map(String::as_str));
     Kept::try_parse_from(words).map(|kept| kept.args).map_err(|error| {
         Error::Usage(format!(

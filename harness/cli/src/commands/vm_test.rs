@@ -21,9 +21,13 @@ use tramplab_lab::{
     kernels::SeriesOptions,
     lab::Listed,
     measure::{Measured, Options, Until, measure},
+    rerun::Earlier,
     verdict::verdict,
 };
-use tramplab_model::run::{Accel, Arch, Backend, Run};
+use tramplab_model::{
+    run::{Accel, Arch, Backend, Run},
+    text,
+};
 use tramplab_protocol::message::Explain;
 use tramplab_suite::{Clocks, Experiment};
 use tramplab_vm::{accel, branches};
@@ -185,7 +189,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
 impl Args {
-    fn options(&self) -> Options {
+    fn options(&self, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
         let SeriesArgs { series, each_patch, placebos, unconfined } = &self.series;
         Options {
@@ -216,7 +220,7 @@ impl Args {
                 _ => Until::Measured,
             },
             notes: self.notes.clone(),
-            rerun: self.rerun.clone(),
+            rerun,
             selection: Selection {
                 filtersets: filtersets.clone(),
                 partition: partition.clone(),
@@ -231,18 +235,19 @@ impl Args {
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
-    let Some(path) = &args.rerun else { return run(args) };
-    let earlier = rerun::args(path)?;
+    let Some(path) = &args.rerun else { return run(args, None) };
+    let earlier = Earlier::load(path)?;
+    let args = rerun::args(&earlier)?;
     // The first run has written its budgets, or none: it was not whole.
-    run(&Args { rerun: Some(path.clone()), keep: false, update_budgets: false, ..earlier })
+    run(&Args { keep: false, update_budgets: false, ..args }, Some(earlier))
 }
 
-fn run(args: &Args) -> Result<u8> {
+fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     let progress = Progress::new();
-    let measured = measure(&args.options(), &|event| progress.show(event))?;
+    let measured = measure(&args.options(earlier), &|event| progress.show(event))?;
     drop(progress);
     match measured {
         Measured::Run { run, run_dir } => {
@@ -282,14 +287,14 @@ pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
 /// Counts cells and builds as the report will. A line of the list is a job, which may have several
 /// cells.
 fn counted(Listed { jobs, cells, builds }: &Listed) -> String {
-    let plural =
-        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let mut text = plural(*cells, "cell");
+    let mut text = text::counted(*cells, "cell");
     if *cells != jobs.len() {
-        text += &format!(": {}, each on every kernel of the series", plural(jobs.len(), "test"));
+        text +=
+            &format!(": {}, each on every kernel of the series", text::counted(jobs.len(), "test"));
     }
     if *builds > 0 {
-        text += &format!("; and {}, which the report counts as cells", plural(*builds, "build"));
+        text +=
+            &format!("; and {}, which the report counts as cells", text::counted(*builds, "build"));
     }
     text
 }

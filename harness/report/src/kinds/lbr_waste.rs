@@ -169,7 +169,7 @@ impl Report for Waste {
                 continue;
             };
             let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
-            // What changed of a union is told beside the other changes.
+            // The list of changes names unions.
             if let Some(column) = Branch::ALL.iter().position(|&b| Filter::of(b) == filter) {
                 cells[column] = comparison::sides(compared);
             }
