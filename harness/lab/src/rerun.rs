@@ -36,7 +36,7 @@ impl Earlier {
             () if run.interrupted && run.missing.is_empty() && run.cells.is_empty() => {
                 "was interrupted before its cells were known; run all of it"
             }
-            () if left(&run).is_empty() => "has no cell that was not measured",
+            () if left(&run).is_empty() => "has a result of every cell; nothing is left to measure",
             () => return Ok(Earlier { run, folder }),
         };
         Err(Error::Usage(format!("{RERUN}: run {} {why}", run.id)))
@@ -81,6 +81,7 @@ impl Earlier {
         run.shard.clone_from(&self.run.shard);
         run.command.clone_from(&self.run.command);
         run.notes.clone_from(&self.run.notes);
+        run.notes.push(format!("goes on with run {}", self.run.id));
         run.notes.extend(self.attempts());
         run.cells.extend(kept);
         Ok(names)
@@ -157,7 +158,7 @@ mod tests {
                     run.missing.clear();
                     run.cells.retain(|cell| !is_lost(cell));
                 },
-                Some("has no cell that was not measured"),
+                Some("has a result of every cell; nothing is left to measure"),
             ),
             (|run| run.command[1] = "bisect".to_owned(), Some("was not made by vm-test")),
             (

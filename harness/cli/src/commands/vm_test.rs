@@ -103,7 +103,7 @@ pub struct Args {
     #[arg(long = "note", value_name = "TEXT", hide = true)]
     notes: Vec<String>,
     /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
-    /// line; the new run takes over RUN's other results
+    /// line and no other option; the new run takes over RUN's other results
     #[arg(long, value_name = "RUN", exclusive = true)]
     rerun: Option<PathBuf>,
     /// After a cell that did not pass, boot its guest again with a shell; needs a terminal on stdin
