@@ -56,20 +56,13 @@ const WAYS: [Mechanism; 6] = [
     Mechanism::Kretprobe,
 ];
 
-fn digests(found: &[LbrWaste]) -> Vec<String> {
-    found.iter().flat_map(|waste| &waste.points).map(|point| point.digest.clone()).collect()
-}
-
-/// Returns what every boot must repeat. On x86-64 this is every record. On arm64 it is the counts:
-/// the JIT loads an address with a varying number of instructions, which moves the code behind
-/// them.
+/// Returns what every boot and every attaching must repeat. On x86-64 this is every record. On arm64
+/// it is the counts: the JIT loads an address with a varying number of instructions, which moves the
+/// code behind them. A trampoline holds its own address, which is another each time it is made.
 fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
+    let points = found.iter().flat_map(|waste| &waste.points);
     match arch {
-        Arch::X86_64 => digests(found),
-        Arch::Arm64 => found
-            .iter()
-            .flat_map(|waste| &waste.points)
-            .map(|point| format!("{:?}", point.wasted))
-            .collect(),
+        Arch::X86_64 => points.map(|point| point.digest.clone()).collect(),
+        Arch::Arm64 => points.map(|point| format!("{:?}", point.wasted)).collect(),
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waste repeats, and programs get the records that the trace has.
 
-use crate::{LIMIT, WAYS, digests, machine, machine::spec, of_any_boot, recorded, waste};
+use crate::{LIMIT, WAYS, machine, machine::spec, of_any_boot, recorded, waste};
 use std::collections::BTreeSet;
 use tramplab_analysis::branch::{self, Branch, Filter, Model};
 use tramplab_model::run::Arch;
@@ -28,7 +28,6 @@ fn waste_repeats_within_and_across_boots(arch: Arch) {
         let dir = tempfile::tempdir().unwrap();
         let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
         let mut number = 0;
-        let mut of_this_boot = BTreeSet::new();
         for _round in 0..rounds {
             let mut found = vec![];
             for mechanism in WAYS {
@@ -37,9 +36,7 @@ fn waste_repeats_within_and_across_boots(arch: Arch) {
                 found.push(waste);
             }
             seen.insert(of_any_boot(arch, &found));
-            of_this_boot.insert(digests(&found));
         }
-        assert_eq!(of_this_boot.len(), 1, "{of_this_boot:#?}");
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
