@@ -177,7 +177,7 @@ impl Cells {
 
     fn filter(&self, plan: &Plan, selection: &Selection, profile: &str) -> Result<TestFilter> {
         let filtersets = self.filtersets(selection, profile)?;
-        let patterns = patterns(plan, selection);
+        let patterns = patterns(plan, selection)?;
         TestFilter::new(NextestRunMode::Test, RunIgnored::Default, patterns, filtersets)
             .map_err(nextest)
     }
@@ -235,7 +235,7 @@ impl Cells {
         )
         .map_err(nextest)?;
         if tests.run_count() == 0 {
-            return Err(Error::usage("no cell is selected; --list without a selection names all"));
+            return Err(Error::Usage(format!("no cell is selected{}; {ALL}", words(selection))));
         }
         sink(selected(&tests, selection.partition.as_ref()));
         if list {
@@ -266,19 +266,30 @@ impl Cells {
 }
 
 /// Patterns of the named jobs.
-fn patterns(plan: &Plan, selection: &Selection) -> TestFilterPatterns {
+fn patterns(plan: &Plan, selection: &Selection) -> Result<TestFilterPatterns> {
     let mut patterns = TestFilterPatterns::default();
     for part in &selection.names {
         let jobs: Vec<&String> = plan.jobs.iter().map(|job| &job.name).collect();
         let selected = run::select(jobs, |name| name.to_string(), part);
-        selected.iter().for_each(|name| patterns.add_exact_pattern(name.to_string()));
         if selected.is_empty() {
-            // Without any pattern, nextest would select everything.
-            patterns.add_exact_pattern(part.clone());
+            return Err(Error::Usage(format!("no cell is named `{part}`; {ALL}")));
         }
+        selected.iter().for_each(|name| patterns.add_exact_pattern(name.to_string()));
     }
     selection.jobs_named.iter().for_each(|name| patterns.add_exact_pattern(name.clone()));
-    patterns
+    Ok(patterns)
+}
+
+/// The end of an error about a selection.
+const ALL: &str = "--list without a selection names all";
+
+/// The words of a selection that selects nothing.
+fn words(selection: &Selection) -> String {
+    let filters = selection.filtersets.iter().map(|text| format!("the filterset `{text}`"));
+    let names = selection.names.iter().map(|name| format!("`{name}`"));
+    let part = selection.partition.iter().map(|Partition(of)| format!("shard {}", named(of)));
+    let words: Vec<String> = filters.chain(names).chain(part).collect();
+    if words.is_empty() { String::new() } else { format!(" by {}", words.join(" and ")) }
 }
 
 /// The variable that names the plan to the cells, as if a cargo configuration set it.

@@ -247,7 +247,17 @@ fn names_bad_argument_and_exits_2() {
             &["--series", "lbr-helpers", "--kernel", "6.12"],
             &["6.12 is prebuilt", "6.12-source"],
         ),
-        with_arguments("nothing selected", &["nosuchcell"], &["no cell is selected"]),
+        with_arguments("no such cell", &["nosuchcell"], &["no cell is named `nosuchcell`"]),
+        with_arguments(
+            "one of several names is of no cell",
+            &["fentry", "fexitt"],
+            &["no cell is named `fexitt`"],
+        ),
+        with_arguments(
+            "nothing selected",
+            &["fentry", "-E", "test(/fexit$/)"],
+            &["no cell is selected by the filterset `test(/fexit$/)` and `fentry`"],
+        ),
         with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
     ]);
 }

@@ -366,7 +366,7 @@ fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
     let is_other = view.model.is_none() && host.arch() == group.arch && host != shown;
     let depths = slashed(host.depths().iter().copied());
     is_other.then(|| {
-        format!("The host's CPU is of another vendor: --model {host} shows its depth, {depths}.")
+        format!("The host's CPU is of another vendor: --model {host} shows these for it (depth {depths}).")
     })
 }
 
@@ -384,6 +384,17 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
     let mut notes = Vec::new();
     if rows.iter().any(|(_, m)| Branch::ALL.iter().any(|&b| m.wasted(model, b).is_none())) {
         notes.push("-: no record of this filter touches the traced function.".to_owned());
+    }
+    let exceeds_any = |m: &Measured| {
+        let of = |branch| m.wasted(model, branch);
+        Branch::ALL.iter().any(|&branch| of(branch) > of(Branch::Any))
+    };
+    if rows.iter().any(|(_, m)| exceeds_any(m)) {
+        notes.push(
+            "More than `any`: the newest record of the filter that touches the traced function is \
+             an older one."
+                .to_owned(),
+        );
     }
     if rows.iter().any(|(_, m)| m.is_hardware()) {
         notes.extend(hardware_notes(rows));
