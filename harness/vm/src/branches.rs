@@ -43,14 +43,13 @@ pub fn choose(
         (Request::Virtual, Accel::Kvm) if named => {
             return quietly(Source::None(TAKE_TCG.to_owned()));
         }
-        (Request::Virtual, _) => return quietly(Source::Virtual),
-        (Request::Auto, Accel::Tcg) if named => return quietly(Source::Virtual),
+        // Under TCG there are no others, and the choice of the accelerator has told its reason.
+        (Request::Virtual, _) | (Request::Auto, Accel::Tcg) => return quietly(Source::Virtual),
         (Request::Auto | Request::Hardware, _) => {}
     }
     match (decide(), request, accel) {
         (Ok(format), _, Accel::Kvm) => quietly(Source::Hardware(format)),
-        (Ok(_), Request::Hardware, Accel::Tcg) => Err(NoHardware::Kvm("--accel is tcg".to_owned())),
-        (Ok(_), _, Accel::Tcg) => quietly(Source::Virtual),
+        (Ok(_), _, Accel::Tcg) => Err(NoHardware::Kvm("--accel is tcg".to_owned())),
         (Err(reason), Request::Hardware, _) => Err(reason),
         (Err(reason), _, Accel::Kvm) if named => {
             quietly(Source::None(format!("{reason}; {TAKE_TCG}")))
@@ -78,7 +77,7 @@ mod tests {
             (Auto, Kvm, true, &can, "hardware", None),
             (Auto, Kvm, false, &cannot, "virtual", Some(TOLD)),
             (Auto, Kvm, true, &cannot, "none", Some(TOLD)),
-            (Auto, Tcg, false, &cannot, "virtual", Some(TOLD)),
+            (Auto, Tcg, false, &cannot, "virtual", None),
             (Auto, Tcg, true, &cannot, "virtual", None),
             (Auto, Tcg, false, &can, "virtual", None),
             (Auto, Tcg, true, &can, "virtual", None),
