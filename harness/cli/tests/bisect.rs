@@ -366,3 +366,56 @@ fn bisects_a_git_history_with_a_merge() {
         assert!(said.contains(&format!("{found} is the first bad commit")), "{metric}: {said}");
     }
 }
+
+const KPROBE_MULTI: &str = "lbr_waste.kprobe_multi.any";
+const RCU_CHECK: &str = "CONFIG_FTRACE_VALIDATE_RCU_IS_WATCHING";
+
+/// Three builds on the base of 6.12-source, each of a few files.
+#[test]
+fn finds_the_option_that_adds_records_and_the_command_that_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    let [good, bad] = ["good.config", "bad.config"].map(|name| dir.path().join(name));
+    // Guests need 8 CPUs at most, and tramplab's own options say so.
+    fs::write(
+        &good,
+        format!("# {RCU_CHECK} is not set\n# CONFIG_NLS_ASCII is not set\nCONFIG_NR_CPUS=64\n"),
+    )
+    .unwrap();
+    fs::write(&bad, format!("{RCU_CHECK}=y\nCONFIG_NLS_ASCII=y\n")).unwrap();
+    let search = || {
+        let mut command = bisect(
+            &runs,
+            &["--arch", "x86_64", "--kernel", "6.12-source", "--metric", KPROBE_MULTI],
+        );
+        command.arg("--good-config").arg(&good).arg("--bad-config").arg(&bad);
+        command
+    };
+    let output = search().output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let headline = format!("{RCU_CHECK}=y makes the difference in {KPROBE_MULTI}");
+    assert!(said(&output).contains(&headline), "{}", said(&output));
+    let overridden = "CONFIG_NR_CPUS=8 replaces CONFIG_NR_CPUS=64";
+    assert!(said(&output).contains(overridden), "{}", said(&output));
+    let (folder, state) = stored(&runs).unwrap();
+    assert_eq!(state.steps.len(), 3, "{state:?}");
+    let Some(End::Found(Found { commit, before })) = &state.end else { panic!("{state:?}") };
+    assert_eq!(before.as_ref(), Some(&state.asked.good));
+    assert!(state.step(commit).unwrap().subject.contains(RCU_CHECK), "{state:?}");
+
+    // The same again is only told.
+    let report = fs::read_to_string(folder.join("report.txt")).unwrap();
+    let output = search().output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), report);
+    assert_eq!(stored(&runs).unwrap().1, state);
+
+    // The kernels of the command are in the cache.
+    let (_, command) = report.rsplit_once("cargo xtask ").unwrap();
+    let words = shell_words::split(command).unwrap();
+    let output = tramplab().args(words).arg("--runs").arg(dir.path().join("again")).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let table = said(&output);
+    let (_, costs) = table.split_once("Cost of each setting").unwrap_or_else(|| panic!("{table}"));
+    assert!(costs.contains("config=with"), "{costs}");
+}

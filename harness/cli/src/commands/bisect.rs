@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask bisect`: which commit, or which patch of a series, changed a metric.
+//! `cargo xtask bisect`: which commit, which patch of a series, or which
+//! options of a configuration changed a metric.
 
 use super::{code_of, exit, progress::Progress, report, typed, values::one_of, vm_test::ACCELS};
 use std::{ffi::OsString, path::PathBuf};
 use tramplab_lab::{
     Error, Fault, Result,
-    bisect::{self, Answer, Mark, Options, Question, Range, Repository},
+    bisect::{self, Answer, Configs, Mark, Options, Question, Range, Repository},
 };
 use tramplab_model::run::Arch;
 use tramplab_vm::accel;
@@ -21,7 +22,7 @@ pub struct Args {
         long,
         value_name = "LINUX",
         requires_all = ["good", "bad"],
-        required_unless_present = "series"
+        required_unless_present_any = ["series", "good_config"]
     )]
     tree: Option<PathBuf>,
     /// Start from this good commit
@@ -33,8 +34,20 @@ pub struct Args {
     /// Search the patches of a series instead: as for `vm-test`
     #[arg(long, value_name = "SERIES", conflicts_with = "tree")]
     series: Option<String>,
-    /// Apply the series to this kernel: as for `vm-test`
-    #[arg(long, value_name = "KERNEL", requires = "series")]
+    /// Search the differences between this configuration and the one of --bad-config: whole
+    /// .config files or fragments
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["bad_config", "kernel"],
+        conflicts_with_all = ["tree", "series"]
+    )]
+    good_config: Option<PathBuf>,
+    /// The configuration with the other value of the metric
+    #[arg(long, value_name = "FILE", requires = "good_config")]
+    bad_config: Option<PathBuf>,
+    /// Apply the series to this kernel, or configure it: as for `vm-test`
+    #[arg(long, value_name = "KERNEL", conflicts_with = "tree")]
     kernel: Option<String>,
     /// Answer for the commit that `git bisect run` has checked out, by the exit code: 0 good, 1
     /// bad, 125 skip, 128 and more to stop
@@ -80,6 +93,12 @@ pub fn is_step(mut arguments: impl Iterator<Item = OsString>) -> bool {
 
 impl Args {
     fn range(&self) -> Result<Range> {
+        if let (Some(good), Some(bad), Some(kernel)) =
+            (&self.good_config, &self.bad_config, &self.kernel)
+        {
+            let (kernel, good, bad) = (kernel.clone(), good.clone(), bad.clone());
+            return Ok(Range::Configs(Configs { kernel, good, bad }));
+        }
         match (&self.tree, &self.series) {
             (Some(tree), _) => {
                 let end = |end: &Option<String>, option: &str| {
@@ -96,7 +115,7 @@ impl Args {
             (None, Some(series)) => {
                 Ok(Range::Series { series: series.clone(), kernel: self.kernel.clone() })
             }
-            (None, None) => Err(Error::usage("bisect needs --tree or --series")),
+            (None, None) => Err(Error::usage("bisect needs --tree, --series, or --good-config")),
         }
     }
 }

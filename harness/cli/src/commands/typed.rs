@@ -30,12 +30,14 @@ enum Value {
     Axis,
 }
 
-const OPTIONS: [(&str, Value); 5] = [
+const OPTIONS: [(&str, Value); 7] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
     ("--runs", Value::Path),
     ("--config-axis", Value::Axis),
+    ("--good-config", Value::Path),
+    ("--bad-config", Value::Path),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {

@@ -281,6 +281,47 @@ impl<'a> Builder<'a> {
         Ok(steps)
     }
 
+    /// Makes the configuration of the base and nothing else. Returns the `.config`, and the folder
+    /// of the sources.
+    pub fn configure(
+        &mut self,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(String, PathBuf), BuildError> {
+        self.open(events)?;
+        if self.opened().build == Holds::Unknown && !self.opened().workspace.build().exists() {
+            self.opened().workspace.begin_base()?;
+        }
+        let text = self.configured(log, events)?;
+        Ok((text, self.opened().workspace.source()))
+    }
+
+    /// Configures `build/`. Returns the resulting `.config`.
+    fn configured(&mut self, log: &Path, events: &mut Events) -> Result<String, BuildError> {
+        let order = self.order;
+        let open = self.open.as_mut().expect("opened before");
+        let (source, build) = (open.workspace.source(), open.workspace.build());
+        let make = Make {
+            tools: &self.tools,
+            confinement: order.confinement.as_ref(),
+            source: &source,
+            build: &build,
+            ccache: None,
+            log,
+        };
+        order.stage(events, "configuring")?;
+        let fragment = build.join(CONFIG_FRAGMENT);
+        write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
+        make.run(&["allnoconfig"], &mut |_| events(Event::Waiting)).map_err(|error| {
+            open.build = Holds::Unknown;
+            build_error(order, error, &source, log)
+        })?;
+        let config = build.join(".config");
+        // A hostile Makefile may have put a FIFO there, and reading would block.
+        require_own(&config, &build)?;
+        fs::read_to_string(&config).map_err(io_error("read", &config))
+    }
+
     pub(super) fn with_patches(
         &mut self,
         count: usize,
@@ -368,6 +409,7 @@ impl<'a> Builder<'a> {
         events: &mut Events,
     ) -> Result<(u64, u64), BuildError> {
         let is_base = touched.is_none();
+        let configured = if configure { Some(self.configured(log, events)?) } else { None };
         let ccache = self.ccache(is_base, log)?;
         let order = self.order;
         let open = self.open.as_mut().expect("opened before");
@@ -396,15 +438,8 @@ impl<'a> Builder<'a> {
             })
         };
         let mut before = 0;
-        if configure {
-            order.stage(events, "configuring")?;
-            let fragment = build.join(CONFIG_FRAGMENT);
-            write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
-            run(&["allnoconfig"], &mut |_| events(Event::Waiting))?;
+        if let Some(text) = configured {
             let config = build.join(".config");
-            // A hostile Makefile may have put a FIFO there, and reading would block.
-            require_own(&config, &build)?;
-            let text = fs::read_to_string(&config).map_err(io_error("read", &config))?;
             let result = Kconfig::parse(&text)
                 .map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
             let unmet = kconfig::unmet(&order.config.wanted, &result, &source, order.arch);

@@ -39,8 +39,7 @@ impl fmt::Display for Unmet {
 /// Returns the wanted options that are not in the result, each with a reason. Reads the tree's
 /// Kconfig files only if something is missing.
 pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Vec<Unmet> {
-    let missing: Vec<_> =
-        wanted.iter().filter(|wanted| found(wanted, result) != wanted.plain()).collect();
+    let missing: Vec<_> = wanted.iter().filter(|wanted| is_missing(wanted, result)).collect();
     if missing.is_empty() {
         return Vec::new();
     }
@@ -52,6 +51,10 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
         _ => true,
     };
     missing.into_iter().filter(demanded).map(|wanted| explain(wanted, result, &options)).collect()
+}
+
+fn is_missing(wanted: &Wanted, result: &Kconfig) -> bool {
+    wanted.demand != Demand::Never && found(wanted, result) != wanted.plain()
 }
 
 fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {

@@ -55,6 +55,9 @@ pub struct Variation {
     pub options: Vec<kconfig::Wanted>,
     /// Leaves the base in its build folder for others: the build starts from a copy.
     pub aside: bool,
+    /// Suffix of the build folder's name, for configurations that share few objects with the
+    /// kernel's own.
+    pub folder: &'static str,
 }
 
 /// Where sources come from.

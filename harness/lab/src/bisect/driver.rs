@@ -3,6 +3,7 @@
 
 use super::{
     Asked, History, Question, State,
+    configs::{self, Configs},
     state::{self, Sources},
     walk::{Answer, Bisection},
 };
@@ -51,6 +52,8 @@ pub enum Range {
         series: String,
         kernel: Option<String>,
     },
+    /// The differences of two configurations of a kernel.
+    Configs(Configs),
 }
 
 #[derive(Clone)]
@@ -66,6 +69,7 @@ pub fn bisect(options: &Options, tell: Tell) -> Result<Answer> {
     match &options.range {
         Range::Repository(range) => of_tree(options, range, tell),
         Range::Series { series, kernel } => of_series(options, series, kernel.as_deref(), tell),
+        Range::Configs(range) => configs::bisect(options, range, tell),
     }
 }
 
@@ -108,8 +112,15 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };
-    let bisection =
-        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
+    let bisection = Bisection::new(
+        &setting,
+        &lab,
+        place.clone(),
+        lock,
+        Box::new(history),
+        &reproduce,
+        &mut make,
+    )?;
     match chosen {
         Some(commit) => bisection.answer_for(&commit),
         None => bisection.search(),
@@ -171,8 +182,16 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
             let patches = commits.iter().position(|known| known == commit).expect("of the series");
             with(patches)
         };
-        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?
-            .search()
+        Bisection::new(
+            &setting,
+            &lab,
+            place.clone(),
+            lock,
+            Box::new(history),
+            &reproduce,
+            &mut make,
+        )?
+        .search()
     })
 }
 
@@ -191,10 +210,10 @@ pub(super) fn quoted(word: &str) -> String {
 /// The question, and the resources of this machine for it.
 pub(super) struct Setting<'a> {
     pub(super) question: Question,
-    cache: Cache,
+    pub(super) cache: Cache,
     pub(super) tell: Tell<'a>,
     pub(super) interrupt: Interrupt,
-    accel: String,
+    pub(super) accel: String,
     command: Vec<String>,
     pub(super) unconfined: bool,
 }
@@ -208,7 +227,7 @@ pub(super) struct Place {
 }
 
 impl<'a> Setting<'a> {
-    fn new(options: &Options, tell: Tell<'a>) -> Result<Setting<'a>> {
+    pub(super) fn new(options: &Options, tell: Tell<'a>) -> Result<Setting<'a>> {
         Ok(Setting {
             question: options.metric.clone(),
             interrupt: Interrupt::watch()?,
@@ -226,7 +245,7 @@ impl<'a> Setting<'a> {
 
     /// Continues the bisection of the same question, or begins one. The lock makes its folder
     /// exclusive.
-    fn open(
+    pub(super) fn open(
         &self,
         asked: &Asked,
         suite: tramplab_suite::Suite,
@@ -280,7 +299,7 @@ impl<'a> Setting<'a> {
         Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }, lock))
     }
 
-    fn preparing<'b>(&'b self, lab: &'b Lab, place: &'b Place) -> Preparing<'b> {
+    pub(super) fn preparing<'b>(&'b self, lab: &'b Lab, place: &'b Place) -> Preparing<'b> {
         Preparing {
             suite: &place.suite.suite,
             each_patch: false,

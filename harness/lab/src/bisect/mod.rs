@@ -6,17 +6,21 @@
 //! ```
 //!
 //! [`question`] and [`reading`] are pure: the question, and the judgement of answers. [`search`]
-//! has git choose the commits. [`state`] is saved after each commit, so that an interrupted
+//! has git choose the commits; [`configs`] chooses configurations by [`narrow`]. [`state`] is saved after each commit, so that an interrupted
 //! bisection continues.
 
+mod configs;
 mod driver;
+mod narrow;
 pub mod question;
 pub mod reading;
 pub mod search;
+mod space;
 pub mod state;
 mod told;
 mod walk;
 
+pub use configs::Configs;
 pub use driver::{Options, Range, Repository, bisect};
 pub use question::Question;
 pub use reading::{Ending, Ends, Reading, Side, Unread};

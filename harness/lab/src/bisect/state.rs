@@ -57,6 +57,13 @@ pub enum Sources {
         kernel: String,
         digest: String,
     },
+    /// Commits are configurations of one kernel.
+    Configs {
+        kernel: String,
+        digest: String,
+        /// SHA-256 of tramplab's own options, which both ends have.
+        base_sha256: String,
+    },
 }
 
 /// A commit that was tested.

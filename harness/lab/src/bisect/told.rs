@@ -20,14 +20,22 @@ use tramplab_report::{comparison, terminal};
 
 impl Bisection<'_> {
     /// The report of what was found.
-    pub(super) fn told(&self, found: &Found, ends: &Ends) -> Result<String> {
+    pub(super) fn told(&mut self, found: &Found, ends: &Ends) -> Result<String> {
         let state = &self.place.state;
+        let asked = [state.asked.good.as_str(), state.asked.bad.as_str()];
+        let headline = self.history.headline(&self.question.to_string(), asked, &state.marks())?;
         let culprit = self.history.commit(&found.commit)?;
         let after =
             state.step(&found.commit).ok_or_else(|| Error::failed("the culprit was not tested"))?;
         let before = found.before.as_deref().and_then(|commit| state.step(commit));
-        let mut text = format!("{} is the first bad commit for {}\n", culprit.id, self.question);
-        text += &self.described(&culprit)?;
+        let mut text = match headline {
+            Some(headline) => headline,
+            None => {
+                let first =
+                    format!("{} is the first bad commit for {}\n", culprit.id, self.question);
+                first + &self.described(&culprit)?
+            }
+        };
         let value =
             |step: &Step| step.reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
         let was = before.map_or_else(|| "not measured".to_owned(), value);
@@ -111,7 +119,11 @@ impl Bisection<'_> {
         let steps = &self.place.state.steps;
         let lines: String = steps.iter().map(|step| format!("  {}\n", line(step))).collect();
         let booted = steps.iter().filter(|step| step.run.is_some()).count();
-        format!("\nTested {} commits, {booted} of them in guests:\n{lines}", steps.len())
+        format!(
+            "\nTested {} {}, {booted} of them in guests:\n{lines}",
+            steps.len(),
+            self.history.noun()
+        )
     }
 
     fn reproducer(&self, before: &str, after: &str) -> String {

@@ -2,9 +2,11 @@
 //! Measuring commits until the first bad one is known.
 
 use super::{
-    Asked, End, Ending, Ends, Found, History, Mark, Next, Question, Reading, Step, Unread, Verdict,
+    Asked, End, Ending, Ends, Found, Mark, Next, Question, Reading, Step, Unread, Verdict,
     driver::{Place, Setting},
     reading::{Interleaved, LOOKS},
+    space::Space,
+    state::Sources,
     told::{first_line, line, not_built, short},
 };
 use crate::{
@@ -37,7 +39,7 @@ pub(super) struct Bisection<'a> {
     pub(super) setting: &'a Setting<'a>,
     pub(super) lab: &'a Lab,
     pub(super) place: Place,
-    pub(super) history: History,
+    pub(super) history: Box<dyn Space + 'a>,
     /// The kernels of two commits, as `vm-test` takes them.
     pub(super) reproduce: &'a dyn Fn(&str, &str) -> String,
     /// The kernel of a commit.
@@ -63,7 +65,7 @@ impl<'a> Bisection<'a> {
         lab: &'a Lab,
         place: Place,
         lock: Lock,
-        history: History,
+        history: Box<dyn Space + 'a>,
         reproduce: &'a dyn Fn(&str, &str) -> String,
         make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     ) -> Result<Bisection<'a>> {
@@ -260,7 +262,12 @@ impl<'a> Bisection<'a> {
     /// A commit's kernel, made as all others are.
     fn made(&mut self, commit: &str) -> Result<Ready> {
         let ready = (self.make)(commit)?;
-        let means = ready.build.as_ref().map(|build| build.means.clone());
+        let mut means = ready.build.as_ref().map(|build| build.means.clone());
+        if let (Sources::Configs { .. }, Some(means)) =
+            (&self.place.state.asked.sources, &mut means)
+        {
+            means.config_sha256.clear();
+        }
         match (&self.place.state.means, means) {
             (Some(known), Some(means)) if *known != means => {
                 let what = match known.toolchain == means.toolchain {

@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     fs,
     num::NonZeroU32,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 use tramplab_kernel::{
@@ -93,6 +94,24 @@ impl Building<'_> {
                 Ok(Tried { applied, built, taken: started.elapsed() })
             }
         }
+    }
+
+    /// Makes the base's configuration and nothing else.
+    pub(super) fn configure(&mut self) -> Result<(String, PathBuf)> {
+        let (with, interrupt) = (self.with, self.with.interrupt);
+        let log = with.run_dir.build_log(self.order.arch, &self.order.name);
+        fs::create_dir_all(log.parent().expect("in the run's folder"))
+            .with_context(|| format!("failed to write {}", log.display()))?;
+        let made = self.builder.configure(&log, &mut |event| {
+            if let compile::Event::Stage(text) = event {
+                with.step(&text);
+            }
+            interrupt.flow()
+        });
+        if interrupt.came() {
+            return Err(Error::Interrupted);
+        }
+        Ok(made?)
     }
 
     fn image(&self, built: &compile::Built, name: &str, applied: usize) -> Result<Image> {

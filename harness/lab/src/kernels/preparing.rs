@@ -14,7 +14,7 @@ use crate::{
     interrupt::Interrupt,
     repository::repository,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel::{
     self as kernel, KernelError, Manifest, Recipe, Source, Variation,
@@ -166,6 +166,14 @@ impl Preparing<'_> {
         })
     }
 
+    /// The `.config` of a kernel, which is not built, and the folder of its sources.
+    pub fn configured(&self, manifest: &Manifest) -> Result<(String, PathBuf)> {
+        let Source::Built(recipe) = &manifest.source else {
+            unreachable!("only what is built has a configuration to make")
+        };
+        self.build(manifest, recipe, Change::None, |building| building.configure())
+    }
+
     /// Kernels of a series, made by `run` in the order it likes: each has so many of the patches
     /// in.
     pub fn with_patches<T>(
@@ -243,7 +251,7 @@ impl Preparing<'_> {
             arch: manifest.arch,
             digest: sources.digest.clone(),
             description: sources.described.clone(),
-            lineage: format!("{}{}", sources.lineage, uses.suffix()),
+            lineage: format!("{}{}{}", sources.lineage, uses.suffix(), recipe.variation.folder),
             toolchain: recipe.toolchain.clone(),
             config,
             patches: match change {

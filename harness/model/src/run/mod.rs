@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The types behind `run.json`: one run's measurements. Every report is rendered from it.
 
+mod configuration;
 mod join;
 pub mod migrate;
 mod outcome;
@@ -18,12 +19,12 @@ pub use crate::{
     },
     selftests::TreeTest,
 };
+pub use configuration::{Configuration, Setting};
 pub use join::{Apart, is_superseded, join, unlike};
 pub use outcome::{ErrorKind, Outcome};
 
-use crate::name::is_name_char;
 use serde::{Deserialize, Serialize};
-use std::{fmt, num::NonZeroU32};
+use std::num::NonZeroU32;
 use strum::{Display, EnumString, IntoStaticStr};
 use tramplab_protocol::message;
 
@@ -246,44 +247,6 @@ pub struct Kernel {
     /// Set if it is one point of `--config-axis`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration: Option<Configuration>,
-}
-
-/// A point of configuration axes: a kernel with one value of each axis.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Configuration {
-    /// The kernel that was named. Other points of it have the same.
-    pub of: String,
-    /// In the order of the axes.
-    pub settings: Vec<Setting>,
-    /// Words that the settings add to the kernel's command line, after the machine's.
-    pub append: Vec<String>,
-    /// QEMU's `-cpu` under TCG, instead of the machine's.
-    pub cpu: Option<String>,
-}
-
-impl Configuration {
-    /// The kernel's name: `6.12-source+preempt-full+nr_cpus-512`.
-    pub fn name(&self) -> String {
-        let fit = |c: char| if is_name_char(c) { c } else { '_' };
-        let one = |setting: &Setting| format!("+{}-{}", setting.axis, setting.value);
-        let settings = self.settings.iter().map(one).collect::<String>();
-        format!("{}{}", self.of, settings.chars().map(fit).collect::<String>())
-    }
-}
-
-/// One value of one axis.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Setting {
-    pub axis: String,
-    pub value: String,
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.axis, self.value)
-    }
 }
 
 /// How a kernel was built here.

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One kernel in several configurations.
+
+use crate::name::is_name_char;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A point of configuration axes: a kernel with one value of each axis.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configuration {
+    /// The kernel that was named. Other points of it have the same.
+    pub of: String,
+    /// In the order of the axes.
+    pub settings: Vec<Setting>,
+    /// Words that the settings add to the kernel's command line, after the machine's.
+    pub append: Vec<String>,
+    /// QEMU's `-cpu` under TCG, instead of the machine's.
+    pub cpu: Option<String>,
+}
+
+impl Configuration {
+    /// The kernel's name: `6.12-source+preempt-full+nr_cpus-512`.
+    pub fn name(&self) -> String {
+        let fit = |c: char| if is_name_char(c) { c } else { '_' };
+        let one = |setting: &Setting| format!("+{}-{}", setting.axis, setting.value);
+        let settings = self.settings.iter().map(one).collect::<String>();
+        format!("{}{}", self.of, settings.chars().map(fit).collect::<String>())
+    }
+}
+
+/// One value of one axis.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    pub axis: String,
+    pub value: String,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.axis, self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_a_point_after_its_settings() {
+        let setting =
+            |axis: &str, value: &str| Setting { axis: axis.to_owned(), value: value.to_owned() };
+        let configuration = Configuration {
+            of: "6.12-source".to_owned(),
+            settings: vec![setting("preempt", "full"), setting("CONFIG_LSM", "\"a b\"")],
+            append: Vec::new(),
+            cpu: None,
+        };
+        assert_eq!(configuration.name(), "6.12-source+preempt-full+CONFIG_LSM-_a_b_");
+    }
+}
