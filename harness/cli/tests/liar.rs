@@ -45,6 +45,7 @@ fn spec(lie: &str, dir: &Path) -> Spec {
         snapshots: None,
         lbr: None,
         cpu: None,
+        allow: Vec::new(),
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(20), silence: LONG },
     }

@@ -232,6 +232,28 @@ fn lays_configurations_side_by_side() {
     assert!(said(&output).contains("built here"), "{}", said(&output));
 }
 
+/// The kernel warns, as it was asked to. The fault's cell cannot pass: it expects the end.
+#[test]
+fn tells_allowed_warnings_until_their_last_day() {
+    for (until, is_allowed) in [("9999-12-31", true), ("2025-12-31", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let suite = format!(
+            "{HEAD}  - fault: {{ faults: [warning] }}\n\
+             allow:\n  - {{ warning: 'WARNING: ', reason: it was asked to, until: {until} }}\n"
+        );
+        let output = vm_test(dir.path(), &suite).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        let [cell] = &stored(&dir.path().join("runs")).cells[..] else { panic!() };
+        let Outcome::Error { kind, .. } = &cell.outcome else { panic!("{cell:?}") };
+        assert_eq!(*kind == ErrorKind::Warning, !is_allowed, "{cell:?}");
+        let reasons: Vec<&str> = cell.allowed.iter().map(|one| &*one.reason).collect();
+        assert_eq!(reasons, if is_allowed { &["it was asked to"][..] } else { &[] });
+        let text = said(&output);
+        assert_eq!(text.contains("(it was asked to)"), is_allowed, "{text}");
+        assert_eq!(text.contains("is an error again"), !is_allowed, "{text}");
+    }
+}
+
 /// QEMU fails once. The rerun measures what was lost and says how it ended before.
 #[test]
 fn reruns_the_cells_that_ended_as_an_error() {

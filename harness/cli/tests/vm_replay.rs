@@ -83,6 +83,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         snapshots: None,
         lbr: None,
         cpu: None,
+        allow: Vec::new(),
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: LIMIT, silence: Duration::from_secs(2) },
     }
@@ -121,7 +122,7 @@ fn ask(vm: &mut Vm) -> Result<(), VmError> {
 fn whole(spec: Spec) -> Result<(), VmError> {
     let mut vm = Vm::boot(&spec)?;
     ask(&mut vm)?;
-    vm.power_off(LIMIT)
+    vm.power_off(LIMIT).map(drop)
 }
 
 fn asked(spec: Spec) -> Result<(), VmError> {
@@ -223,7 +224,7 @@ const CASES: &[Case] = &[
         host: |spec| {
             let mut vm = Vm::boot(&spec)?;
             ask(&mut vm)?;
-            vm.power_off(Duration::from_secs(1))
+            vm.power_off(Duration::from_secs(1)).map(drop)
         },
         ends: Err((ErrorKind::Timeout, "did not power off")),
     },

@@ -20,6 +20,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use time::OffsetDateTime;
 use tramplab_analysis::branch::Model;
 use tramplab_host::{Cache, Purpose, runs::RunDir};
 use tramplab_kernel::compile::Confinement;
@@ -28,7 +29,7 @@ use tramplab_model::{
     selftests, text,
 };
 use tramplab_protocol::message::Explain;
-use tramplab_suite::{self as suite, Clocks, Experiment, Suite, TestGroup, plan};
+use tramplab_suite::{self as suite, Allowance, Clocks, Experiment, Suite, TestGroup, plan};
 use tramplab_vm::{accel, branches};
 
 /// Options of a measurement.
@@ -111,6 +112,11 @@ impl Options {
     /// The suite with what the options change of it.
     fn overridden(&self, mut suite: Suite, tell: Tell) -> Result<Suite> {
         suite.experiments.extend(&self.experiments);
+        for Allowance { warning, until, .. } in suite.expire(OffsetDateTime::now_utc().date()) {
+            tell(Event::Line(&format!(
+                "warning: the suite allowed `{warning}` until {until}: it is an error again"
+            )));
+        }
         let name = &suite.name;
         if suite.delivers_records() && !suite.asks_for_records() {
             return Err(Error::Usage(format!(

@@ -11,7 +11,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::{Filter, Model};
 use tramplab_model::{
-    run::{BranchSource, CLOCKS_APART, Cell, CellId, Machine, Outcome, Run},
+    run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Machine, Outcome, Run},
     table::Table,
     text,
 };
@@ -64,6 +64,8 @@ pub struct Outcomes {
     pub errors: Vec<Failed>,
     /// Names of cells, by reason.
     pub skips: Vec<(String, Vec<String>)>,
+    /// Names of cells, by the warning that the suite allows and its reason.
+    pub allowed: Vec<(String, Vec<String>)>,
 }
 
 /// Cells that ended in the same error.
@@ -254,17 +256,26 @@ pub fn why(run: &Run) -> String {
     text::line(&format!("{summary}; {why}"))
 }
 
+/// Adds a cell to those of the same reason.
+fn add_cell(by_reason: &mut Vec<(String, Vec<String>)>, reason: String, cell: String) {
+    match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+        Some((_, cells)) => cells.push(cell),
+        None => by_reason.push((reason, vec![cell])),
+    }
+}
+
 fn outcomes(run: &Run) -> Outcomes {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut failures = Vec::new();
     let mut errors: Vec<(&Outcome, Failed)> = Vec::new();
-    let mut skips: Vec<(String, Vec<String>)> = Vec::new();
+    let mut skips = Vec::new();
+    let mut allowed = Vec::new();
     for cell in in_order(run) {
         *counts.entry(cell.outcome.name()).or_default() += 1;
         let name = cell.id.name();
         match &cell.outcome {
             Outcome::Pass => {}
-            Outcome::Fail { reasons } => failures.push((name, reasons.clone())),
+            Outcome::Fail { reasons } => failures.push((name.clone(), reasons.clone())),
             Outcome::Error { kind, message } => {
                 // A compiler prints several lines. Show the rest in place of the console.
                 let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
@@ -272,19 +283,19 @@ fn outcomes(run: &Run) -> Outcomes {
                 let console: Vec<String> = console.map(str::to_owned).collect();
                 let message = format!("{kind}: {first}");
                 match errors.iter_mut().find(|(known, _)| **known == cell.outcome) {
-                    Some((_, known)) => known.cells.push(name),
-                    None => {
-                        errors.push((&cell.outcome, Failed { cells: vec![name], message, console }))
-                    }
+                    Some((_, known)) => known.cells.push(name.clone()),
+                    None => errors.push((
+                        &cell.outcome,
+                        Failed { cells: vec![name.clone()], message, console },
+                    )),
                 }
             }
             Outcome::Skip { reason } => {
-                let reason = text::line(reason);
-                match skips.iter_mut().find(|(known, _)| *known == reason) {
-                    Some((_, cells)) => cells.push(name),
-                    None => skips.push((reason, vec![name])),
-                }
+                add_cell(&mut skips, text::line(reason), name.clone());
             }
+        }
+        for Allowed { warning, reason } in &cell.allowed {
+            add_cell(&mut allowed, text::line(&format!("{warning} ({reason})")), name.clone());
         }
     }
     let parts = ["pass", "fail", "error", "skip"].map(|outcome| {
@@ -297,6 +308,7 @@ fn outcomes(run: &Run) -> Outcomes {
         failures,
         errors: errors.into_iter().map(|(_, failed)| failed).collect(),
         skips,
+        allowed,
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use tramplab_model::{
     run::Run,
-    text::{line, plain},
+    text::{counted, line, plain},
 };
 
 /// Characters of a line, as in `git format-patch` and most mail programs.
@@ -34,9 +34,12 @@ pub fn render(run: &Run, view: &View) -> String {
         out += &format!("\n{heading}{}", paragraph(&failed.message, "  "));
     }
     for (reason, cells) in &outcomes.skips {
-        let count = cells.len();
-        let skipped = if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") };
+        let skipped = counted(cells.len(), "cell");
         out += &format!("\n{}", paragraph(&format!("skip, {skipped}: {reason}"), ""));
+    }
+    for (warning, cells) in &outcomes.allowed {
+        let count = counted(cells.len(), "cell");
+        out += &format!("\n{}", paragraph(&format!("allowed, {count}: {warning}"), ""));
     }
     out.push('\n');
     for kernel in &run.kernels {

@@ -51,7 +51,7 @@ pub fn brief(run: &Run, view: &View, rest: &str) -> String {
     for series in &document.series {
         brief.add(format!("\n{}", verdict(&series.whole)));
     }
-    let Outcomes { failures, errors, skips, .. } = &document.outcomes;
+    let Outcomes { failures, errors, skips, allowed, .. } = &document.outcomes;
     brief.add(format!("\n{}", counts(&document.outcomes)));
     for series in &document.series {
         let changed = series.whole.tables.iter().filter(|table| table.caption == WHAT_CHANGED);
@@ -65,6 +65,9 @@ pub fn brief(run: &Run, view: &View, rest: &str) -> String {
     }
     for skip in skips {
         brief.add(outcomes_of(|only| only.skips.push(skip.clone())));
+    }
+    for warning in allowed {
+        brief.add(outcomes_of(|only| only.allowed.push(warning.clone())));
     }
     for listing in document.series.iter().flat_map(|series| &series.whole.listings) {
         brief.add(format!("\n{}", details(&listing.caption, &listing.text)));
@@ -185,6 +188,10 @@ fn endings(outcomes: &Outcomes) -> String {
     }
     for (reason, cells) in &outcomes.skips {
         let caption = format!("{} skipped: {reason}", cells.len());
+        out += &format!("\n{}", details(&caption, &cells.join("\n")));
+    }
+    for (warning, cells) in &outcomes.allowed {
+        let caption = format!("{} with an allowed warning: {warning}", cells.len());
         out += &format!("\n{}", details(&caption, &cells.join("\n")));
     }
     out

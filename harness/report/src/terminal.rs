@@ -162,6 +162,10 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
         out += &format!("{} {}\n", style.yellow("skip"), line(reason));
         out.extend(cells.iter().map(|cell| format!("      {}\n", line(cell))));
     }
+    for (warning, cells) in &outcomes.allowed {
+        out += &format!("{} {}\n", style.yellow("allowed"), line(warning));
+        out.extend(cells.iter().map(|cell| format!("      {}\n", line(cell))));
+    }
     out.extend(outcomes.lacks.iter().map(|said| format!("{}\n", line(said))));
     out + &style.bold(&line(&outcomes.summary)) + "\n"
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_host::runs::{RunDir, StoreError, running::OWN_ROOT};
-use tramplab_model::run::{Accel, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
+use tramplab_model::run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
 use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
 use tramplab_vm::{Deadlines, Spec, Vm};
@@ -198,8 +198,24 @@ fn run(
             cell.console_tail.clone_from(&error.console_tail);
             Err(error.into())
         }
+        Ok(warnings) => {
+            allow(cell, planned, warnings);
+            result
+        }
         // The measurement is valid even if powering off fails. Dropping the VM kills it.
-        _ => result,
+        Err(_) => result,
+    }
+}
+
+/// Keeps allowed warnings, each once, with the suite's reason.
+fn allow(cell: &mut Cell, planned: &PlannedCell, warnings: Vec<String>) {
+    for warning in warnings {
+        let allowance = planned.allow.iter().find(|one| warning.contains(&one.warning));
+        let reason = allowance.map_or_else(String::new, |one| one.reason.clone());
+        let allowed = Allowed { warning, reason };
+        if !cell.allowed.contains(&allowed) {
+            cell.allowed.push(allowed);
+        }
     }
 }
 
@@ -241,6 +257,7 @@ fn spec(
         plugin: emulator.plugin.clone().filter(|_| planned.accel == Accel::Tcg && records),
         lbr: emulator.lbr,
         cpu: planned.cpu.clone(),
+        allow: planned.allow.iter().map(|allowance| allowance.warning.clone()).collect(),
         dir: folders.guest.to_owned(),
         deadlines,
     })

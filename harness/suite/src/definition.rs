@@ -4,7 +4,7 @@
 use super::{
     budget::Bounded,
     kinds::{TestGroup, Work, attach::Clocks, test_progs},
-    yaml::{filled, nonzero},
+    yaml::{filled, nonzero, words},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -13,6 +13,7 @@ use std::{
     num::NonZeroU32,
     path::Path,
 };
+use time::Date;
 use tramplab_analysis::branch::Filter;
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
@@ -40,7 +41,26 @@ pub struct Suite {
     pub tolerance: Tolerance,
     #[serde(default)]
     pub experiments: BTreeSet<Experiment>,
+    /// Known warnings of kernels, which end no measurement.
+    #[serde(default)]
+    pub allow: Vec<Allowance>,
 }
+
+/// A warning that is known and reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allowance {
+    /// Words of the kernel's line.
+    #[serde(deserialize_with = "words")]
+    pub warning: String,
+    #[serde(deserialize_with = "words")]
+    pub reason: String,
+    /// The last day on which it holds.
+    #[serde(with = "day")]
+    pub until: Date,
+}
+
+time::serde::format_description!(day, Date, "[year]-[month]-[day]");
 
 /// A feature that a suite must ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -127,6 +147,11 @@ impl Suite {
         let mut wanted = Wanted::default();
         let add = |any, group: &TestGroup| group.group().add_selftests(&mut wanted, files) | any;
         self.tests.iter().fold(false, add).then_some(wanted)
+    }
+
+    /// Removes allowances that no longer hold, and returns them.
+    pub fn expire(&mut self, today: Date) -> Vec<Allowance> {
+        self.allow.extract_if(.., |allowance| allowance.until < today).collect()
     }
 
     /// Adds tests of `test_progs`, if the suite has any.
@@ -253,6 +278,7 @@ mod tests {
         let suite: Suite = config::parse(example, Path::new("docs/suites.md")).unwrap();
         assert!(!suite.experiments.is_empty());
         assert!(suite.budgets.iter().any(|budget| !budget.most.is_empty()));
+        assert_eq!(suite.allow.len(), 1);
     }
 
     #[test]
@@ -286,6 +312,32 @@ mod tests {
                 Err(error) => panic!("{error}"),
             };
             assert_eq!(found, line, "{budget}");
+        }
+    }
+
+    #[test]
+    fn allows_warnings_for_a_reason_and_until_a_day() {
+        let read = |allow: &str| {
+            let text = format!(
+                "name: t\ndescription: d\nkernels: [a]\ntests:\n  - boot: {{}}\nallow:\n{allow}\n"
+            );
+            config::parse::<Suite>(&text, Path::new("t.yaml"))
+        };
+        let mut suite = read("  - { warning: a.c, reason: r, until: 2026-11-25 }").unwrap();
+        let all = suite.allow.clone();
+        let last = all[0].until;
+        assert_eq!(suite.expire(last), []);
+        assert_eq!(suite.expire(last.next_day().unwrap()), all);
+        assert_eq!(suite.allow, []);
+        for bad in [
+            "  - { warning: a.c, until: 2026-11-25 }",
+            "  - { warning: a.c, reason: ' ', until: 2026-11-25 }",
+            "  - { warning: '', reason: r, until: 2026-11-25 }",
+            "  - { warning: a.c, reason: r }",
+            "  - { warning: a.c, reason: r, until: 2026-02-30 }",
+            "  - { warning: a.c, reason: r, until: 25.11.2026 }",
+        ] {
+            assert!(matches!(read(bad), Err(ConfigError::Invalid { line: 7, .. })), "{bad}");
         }
     }
 

@@ -13,7 +13,7 @@ pub mod plan;
 pub mod selftests;
 mod yaml;
 
-pub use definition::{Budget, Experiment, Machine, Suite, load};
+pub use definition::{Allowance, Budget, Experiment, Machine, Suite, load};
 pub use kinds::{TestGroup, attach::Clocks};
 pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};
 pub use yaml::Mechanisms;

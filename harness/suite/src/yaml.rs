@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lists and numbers in suite files.
+//! Lists, numbers and texts in suite files.
 
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -7,6 +7,15 @@ use tramplab_protocol::Mechanism;
 
 pub(crate) const fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("a constant above 0")
+}
+
+/// A text that is not blank.
+pub(crate) fn words<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.trim() {
+        "" => Err(serde::de::Error::custom("it is empty; expected words")),
+        words => Ok(words.to_owned()),
+    }
 }
 
 /// `all`, or a list of at least one mechanism.

@@ -139,6 +139,7 @@ pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: 
         snapshots: None,
         lbr: None,
         cpu: None,
+        allow: Vec::new(),
         dir: dir.to_owned(),
         deadlines: Deadlines::default(),
     }

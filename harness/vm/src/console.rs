@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Drains and logs the guest's serial console, and watches it for the kernel's death.
 
-use super::{Signal, death};
+use super::{Death, Signal, death};
 use std::{
     collections::VecDeque,
     fs,
@@ -14,7 +14,7 @@ use std::{
     thread,
     time::Instant,
 };
-use tramplab_model::text::plain;
+use tramplab_model::{run::ErrorKind, text::plain};
 use tramplab_protocol::message::UP;
 
 /// Bytes of the log: a guest that prints without end must not fill the disk.
@@ -23,6 +23,8 @@ const LOG_LIMIT: u64 = 16 << 20;
 const LINE_LIMIT: u64 = 4096;
 /// Last lines that are kept in memory, also beyond the log's limit.
 const TAIL: usize = 60;
+/// Different allowed warnings that are told. A guest that lies could have any number.
+const MOST_ALLOWED: usize = 16;
 
 pub struct Console {
     seen: Arc<Mutex<Seen>>,
@@ -34,25 +36,35 @@ struct Seen {
     last_line: Instant,
     flaw: Option<String>,
     clock_source: Option<String>,
+    /// Warnings that are allowed, each once.
+    allowed: Vec<String>,
 }
 
 impl Seen {
     fn new() -> Seen {
-        Seen { tail: VecDeque::new(), last_line: Instant::now(), flaw: None, clock_source: None }
+        Seen {
+            tail: VecDeque::new(),
+            last_line: Instant::now(),
+            flaw: None,
+            clock_source: None,
+            allowed: Vec::new(),
+        }
     }
 }
 
 impl Console {
+    /// `allow` has words of warnings that are only told.
     pub fn watch(
         from: PipeReader,
         log: fs::File,
         signals: SyncSender<Signal>,
+        allow: Vec<String>,
     ) -> io::Result<Console> {
         let seen = Arc::new(Mutex::new(Seen::new()));
         let minds_warnings = Arc::new(AtomicBool::new(false));
         let console =
             Console { seen: Arc::clone(&seen), minds_warnings: Arc::clone(&minds_warnings) };
-        let work = move || drain(from, log, &seen, &minds_warnings, &signals);
+        let work = move || drain(from, log, &seen, &minds_warnings, &signals, &allow);
         thread::Builder::new().name("console".to_owned()).spawn(work)?;
         Ok(console)
     }
@@ -81,6 +93,11 @@ impl Console {
         lock(&self.seen).flaw.clone()
     }
 
+    /// The allowed warnings so far, as the kernel words them.
+    pub fn allowed(&self) -> Vec<String> {
+        lock(&self.seen).allowed.clone()
+    }
+
     /// The clock source that the kernel last switched to.
     pub fn clock_source(&self) -> Option<String> {
         lock(&self.seen).clock_source.clone()
@@ -98,6 +115,7 @@ fn drain(
     seen: &Mutex<Seen>,
     minds_warnings: &AtomicBool,
     signals: &SyncSender<Signal>,
+    allow: &[String],
 ) {
     let mut input = BufReader::new(from);
     let mut written = 0;
@@ -119,9 +137,21 @@ fn drain(
         }
         let warning =
             || minds_warnings.load(Ordering::Relaxed).then(|| death::warning(&text)).flatten();
-        let death = death::detect(&text).or_else(warning);
+        let is_allowed = |found: &Death| {
+            found.kind == ErrorKind::Warning
+                && allow.iter().any(|words| found.title.contains(words))
+        };
+        let found = death::detect(&text).or_else(warning);
+        let (allowed, death) = match found {
+            Some(found) if is_allowed(&found) => (Some(found.title), None),
+            found => (None, found),
+        };
         {
             let mut seen = lock(seen);
+            let room = seen.allowed.len() < MOST_ALLOWED;
+            if let Some(title) = allowed.filter(|title| room && !seen.allowed.contains(title)) {
+                seen.allowed.push(title);
+            }
             seen.last_line = Instant::now();
             if seen.flaw.is_none() {
                 seen.flaw = death::flaw(&text).map(str::to_owned);
@@ -151,20 +181,37 @@ mod tests {
     const WARNING: &str =
         "[    1.0] WARNING: CPU: 0 PID: 1 at fs/open.c:1016 do_dentry_open+0x435/0x580";
 
-    fn deaths(console: &str) -> usize {
+    /// Returns the number of deaths, and the allowed warnings.
+    fn drained(console: &str, allow: &[&str]) -> (usize, Vec<String>) {
         let (from, mut to) = io::pipe().unwrap();
         to.write_all(console.as_bytes()).unwrap();
         drop(to);
         let seen = Mutex::new(Seen::new());
         let (signals, told) = mpsc::sync_channel(4);
-        drain(from, tempfile::tempfile().unwrap(), &seen, &AtomicBool::new(false), &signals);
+        let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
+        let log = tempfile::tempfile().unwrap();
+        drain(from, log, &seen, &AtomicBool::new(false), &signals, &allow);
         drop(signals);
-        told.into_iter().count()
+        (told.into_iter().count(), seen.into_inner().unwrap().allowed)
     }
 
     #[test]
     fn counts_a_warning_only_after_the_agents_line() {
+        let deaths = |console: &str| drained(console, &[]).0;
         assert_eq!(deaths(&format!("{WARNING}\n{UP}\nall is well\n")), 0);
         assert_eq!(deaths(&format!("{UP}\r\n{WARNING}\r\n{WARNING}\r\n")), 1);
+    }
+
+    #[test]
+    fn tells_allowed_warnings_once_and_allows_nothing_else() {
+        let title = WARNING.split_once("] ").unwrap().1;
+        let twice = format!("{UP}\n{WARNING}\n{WARNING}\n");
+        assert_eq!(drained(&twice, &["fs/open.c"]), (0, vec![title.to_owned()]));
+        assert_eq!(drained(&twice, &["fs/exec.c"]), (1, vec![]));
+        let panic = "[    2.0] Kernel panic - not syncing: fs/open.c";
+        assert_eq!(drained(&format!("{twice}{panic}\n"), &["fs/open.c"]).0, 1);
+        let many: String =
+            (0..99).map(|pid| WARNING.replace("PID: 1", &format!("PID: {pid}")) + "\n").collect();
+        assert_eq!(drained(&format!("{UP}\n{many}"), &["fs/open.c"]).1.len(), MOST_ALLOWED);
     }
 }

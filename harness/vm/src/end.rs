@@ -12,8 +12,9 @@ use tramplab_protocol::message::{Command, GAVE_UP};
 
 impl Vm {
     /// Powers the guest off, and kills it at the deadline. Reads the console to its end: an error
-    /// can concern an earlier answer, given by a kernel that was dying.
-    pub fn power_off(mut self, within: Duration) -> Result<(), VmError> {
+    /// can concern an earlier answer, given by a kernel that was dying. Returns the allowed
+    /// warnings.
+    pub fn power_off(mut self, within: Duration) -> Result<Vec<String>, VmError> {
         let deadline = Instant::now() + within;
         self.request(Command::PowerOff, within)?
             .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
@@ -21,7 +22,7 @@ impl Vm {
             if let Some(status) = self.qemu.exited() {
                 return match self.death_on_the_way() {
                     Some(death) => Err(self.died(death)),
-                    None if self.qemu.is_good_end(&status) => Ok(()),
+                    None if self.qemu.is_good_end(&status) => Ok(self.console.allowed()),
                     None => Err(self.qemu_exited(&status)),
                 };
             }

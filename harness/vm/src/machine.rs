@@ -38,6 +38,8 @@ pub struct Spec {
     pub lbr: Option<LbrFormat>,
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     pub cpu: Option<String>,
+    /// Words of warnings that do not end the guest.
+    pub allow: Vec<String>,
     /// An existing folder for `console.log`, `qemu.log` and the plugin's traces.
     pub dir: PathBuf,
     pub deadlines: Deadlines,
@@ -236,6 +238,7 @@ impl Spec {
             snapshots: None,
             lbr: None,
             cpu: None,
+            allow: Vec::new(),
             dir: "runs/a b".into(),
             deadlines: Deadlines::default(),
         }

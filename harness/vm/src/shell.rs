@@ -133,7 +133,8 @@ impl Shell<'_> {
                 let (sender, signals) = mpsc::sync_channel(1);
                 // An error message shows the console's last lines.
                 let nowhere = fs::File::options().write(true).open("/dev/null")?;
-                let console = Console::watch(console_host, nowhere, sender)?;
+                let console =
+                    Console::watch(console_host, nowhere, sender, self.spec.allow.clone())?;
                 let qemu = Qemu::start_group(&command, home, Streams::Output(console_guest))?;
                 let running = Running { qemu, console, signals, ports: Ports::default() };
                 running.await_end(listeners, *within, stop).map_err(io::Error::other)

@@ -244,7 +244,7 @@ impl Vm {
                 Start::Restore
             }
         };
-        let console = Console::watch(console_host, console_log, sender.clone())
+        let console = Console::watch(console_host, console_log, sender.clone(), spec.allow.clone())
             .map_err(harness("watch the console"))?;
         let (qemu, link_host) = match &spec.virtme {
             None => {

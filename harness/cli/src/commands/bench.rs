@@ -69,6 +69,7 @@ impl Guests<'_> {
             snapshots: None,
             lbr: None,
             cpu: None,
+            allow: Vec::new(),
             dir: dir.path().to_owned(),
             deadlines: Deadlines::default(),
         };

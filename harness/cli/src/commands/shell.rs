@@ -199,6 +199,7 @@ fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
         snapshots: None,
         lbr: None,
         cpu: None,
+        allow: Vec::new(),
         dir: "none".into(),
         deadlines: Deadlines::default(),
     }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Guests that fail: the error names the reason.
 
-use crate::{LIMIT, machine::spec};
+use crate::{LIMIT, machine::spec, waste};
 use std::{fs, path::Path, time::Duration};
 use tramplab_model::run::{Arch, ErrorKind};
-use tramplab_protocol::message::{Command, Fault};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Command, Fault},
+};
 use tramplab_vm::{Spec, Vm, VmError};
 
 /// A way for a guest to fail, and the expected error.
@@ -84,6 +87,38 @@ fn names_every_panic_on_arm64() {
 fn names_failures_before_the_kernel_speaks() {
     let others = FAILURES.iter().filter(|failure| failure.kind != ErrorKind::Panic);
     others.for_each(|failure| check(Arch::X86_64, failure));
+}
+
+#[test]
+fn an_allowed_warning_ends_no_measurement_on_x86_64() {
+    allowed_warning(Arch::X86_64);
+}
+
+#[test]
+fn an_allowed_warning_ends_no_measurement_on_arm64() {
+    allowed_warning(Arch::Arm64);
+}
+
+fn allowed_warning(arch: Arch) {
+    let booted = |dir: &Path, words: &str| {
+        let mut spec = spec(arch, dir);
+        spec.allow = vec![words.to_owned()];
+        let mut vm = Vm::boot(&spec).unwrap();
+        let answer = vm.request(Command::Inject(Fault::Warning), LIMIT);
+        (vm, answer)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut vm, answer) = booted(dir.path(), "WARNING: ");
+    answer.unwrap().unwrap();
+    waste(arch, &mut vm, dir.path(), 0, Mechanism::Fentry);
+    let allowed = vm.power_off(LIMIT).unwrap();
+    let [line] = &allowed[..] else { panic!("{allowed:?}") };
+    assert!(line.contains("+0x"), "{line}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let (vm, answer) = booted(dir.path(), "kernel/no/such/file.c");
+    let error = answer.err().unwrap_or_else(|| vm.power_off(LIMIT).unwrap_err());
+    assert_eq!(error.kind, ErrorKind::Warning, "{error}");
 }
 
 fn check(arch: Arch, failure: &Failure) {

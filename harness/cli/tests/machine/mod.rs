@@ -51,6 +51,7 @@ pub fn spec(arch: Arch, dir: &Path) -> Spec {
         snapshots: None,
         lbr: None,
         cpu: None,
+        allow: Vec::new(),
         dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(60), silence: Duration::from_secs(15) },
     }

@@ -66,6 +66,7 @@ impl Question {
             Question::Ending(_) => None,
         };
         Suite {
+            allow: Vec::new(),
             experiments: Default::default(),
             name: "bisect".to_owned(),
             description: format!("made by cargo xtask bisect, for {self}"),

@@ -475,6 +475,19 @@ pub struct Cell {
     pub measurement: Option<Measurement>,
     /// The last lines of the console, if the cell did not pass.
     pub console_tail: Vec<String>,
+    /// Warnings of its guests that the suite allows, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<Allowed>,
+}
+
+/// A warning of the kernel that did not end the measurement.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allowed {
+    /// The kernel's line.
+    pub warning: String,
+    /// The suite's reason.
+    pub reason: String,
 }
 
 impl Cell {
@@ -489,6 +502,7 @@ impl Cell {
             guest: None,
             measurement: None,
             console_tail: Vec::new(),
+            allowed: Vec::new(),
         }
     }
 

@@ -81,6 +81,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         deliver,
         budgets: Vec::new(),
         tolerance: suite.tolerance,
+        allow: suite.allow.clone(),
     };
     cell.budgets = budgets(suite, guest, &cell);
     Some(cell)

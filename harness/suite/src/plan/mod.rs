@@ -15,7 +15,7 @@ mod tests;
 pub use cells::{Guest, cells, jobs};
 pub use check::{contradiction, idle_budgets, misfit, other_kernels, unknown_tests};
 
-use crate::{Budget, kinds::Work};
+use crate::{Allowance, Budget, kinds::Work};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -86,6 +86,9 @@ pub struct PlannedCell {
     /// Without bounds of metrics that the cell does not measure.
     pub budgets: Vec<Budget>,
     pub tolerance: Tolerance,
+    /// Known warnings, which do not end it.
+    #[serde(default)]
+    pub allow: Vec<Allowance>,
     /// The reason why the cell is not run, if that is known before anything boots.
     pub skip: Option<String>,
     /// The build error of the cell's own test. It makes the cell an error.

@@ -20,6 +20,7 @@ fn own_test(
         guest: None,
         measurement: None,
         console_tail: vec![],
+        allowed: Vec::new(),
     };
     match measured {
         Ok(measurement) => {
