@@ -5,9 +5,11 @@
 //! - [`profile`] shows where the instructions of an attach went.
 //! - [`compare`] judges head against base.
 //! - [`history`] follows a metric over many runs.
+//! - [`verdict`] judges a whole run.
 
 pub mod branch;
 pub mod compare;
 pub mod history;
 pub mod profile;
 pub mod spread;
+pub mod verdict;

@@ -25,7 +25,6 @@ pub mod rerun;
 pub mod run_dir;
 pub mod scratch;
 pub mod setup;
-pub mod verdict;
 
 pub use error::{Error, Fault, Result};
 pub use event::{Event, Tell};

@@ -2,7 +2,7 @@
 //! A table, before it is formatted for a terminal, Markdown or a mail.
 
 /// The first column names the row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub caption: String,
     pub header: Vec<String>,

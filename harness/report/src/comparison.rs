@@ -16,7 +16,7 @@ use tramplab_model::{
     text::line,
 };
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdicts {
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
@@ -343,7 +343,7 @@ fn state(run: &Run, series: &Series, step: &Step) -> String {
 }
 
 /// A series on one architecture.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfSeries {
     /// Base against head.
     pub whole: Verdicts,

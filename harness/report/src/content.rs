@@ -40,7 +40,7 @@ pub struct Document {
 }
 
 /// One kernel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     pub heading: String,
     pub about: Vec<(&'static str, String)>,
@@ -48,7 +48,7 @@ pub struct Section {
     pub listings: Vec<Listing>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     pub caption: String,
     pub text: String,
@@ -175,7 +175,7 @@ fn in_order(run: &Run) -> Vec<&Cell> {
 
 /// Groups the cells by kernel, without placebos: reports show only how far placebos are from the
 /// tree.
-fn groups(run: &Run) -> Vec<Group<'_>> {
+pub(crate) fn groups(run: &Run) -> Vec<Group<'_>> {
     let is_placebo =
         |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
     let cells: Vec<&Cell> =
@@ -194,14 +194,14 @@ fn groups(run: &Run) -> Vec<Group<'_>> {
 
 fn section(run: &Run, group: &Group, view: &View) -> Section {
     Section {
-        heading: format!("Linux {} ({}, {})", group.kernel, group.arch.name(), group.accel.name()),
+        heading: group.heading(),
         about: about(run, group),
         tables: kinds::all().flat_map(|kind| kind.tables(run, group, view)).collect(),
         listings: kinds::all().flat_map(|kind| kind.listings(group, view)).collect(),
     }
 }
 
-fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
+pub(crate) fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
     let mut about = Vec::new();
     if let Some(kernel) = group.facts(run) {
         about.push(("source", kernel.source.clone()));

@@ -18,6 +18,10 @@ pub struct Group<'a> {
 }
 
 impl Group<'_> {
+    pub fn heading(&self) -> String {
+        format!("Linux {} ({}, {})", self.kernel, self.arch.name(), self.accel.name())
+    }
+
     pub fn model(&self, view: &View) -> Model {
         Model::choose(view.model, self.arch)
     }

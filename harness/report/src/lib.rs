@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports: pure functions of a [`tramplab_model::run::Run`]. An old run renders without a VM.
 //!
-//! [`content`] decides what a report says; [`terminal`] and [`markdown`] lay it out. [`junit`] and
+//! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out. [`junit`] and
 //! [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI. The JSON
 //! report is `run.json` itself: `docs/run-json.md`.
 
@@ -13,6 +13,7 @@ mod docs;
 pub mod github;
 mod group;
 pub mod history;
+pub mod html;
 pub mod junit;
 pub mod kcidb;
 mod kinds;

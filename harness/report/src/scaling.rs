@@ -4,9 +4,10 @@
 
 use statrs::statistics::Statistics;
 
-/// `y ~ n ^ exponent`.
+/// `y = factor * n ^ exponent`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
+    pub factor: f64,
     pub exponent: f64,
     /// The exponent's standard error.
     pub error: f64,
@@ -50,7 +51,14 @@ pub fn fit(points: &[(f64, f64)]) -> Option<Fit> {
     let residuals = x.iter().zip(&y).map(|(x, y)| y - intercept - exponent * x);
     let unexplained: f64 = residuals.map(|residual| residual * residual).sum();
     let error = (unexplained / (n - 2.0) / xx).sqrt();
-    Some(Fit { exponent, error, r_squared: 1.0 - unexplained / yy })
+    Some(Fit { factor: intercept.exp(), exponent, error, r_squared: 1.0 - unexplained / yy })
+}
+
+impl Fit {
+    /// The fitted value for a number of functions.
+    pub fn at(&self, n: f64) -> f64 {
+        self.factor * n.powf(self.exponent)
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +70,7 @@ mod tests {
         // y = 3 n², exactly.
         let square = fit(&[(1.0, 3.0), (10.0, 300.0), (100.0, 30_000.0), (1000.0, 3e6)]).unwrap();
         assert!((square.exponent - 2.0).abs() < 1e-9 && square.r_squared > 0.999_999, "{square:?}");
+        assert!((square.at(50.0) - 7500.0).abs() < 1e-6, "{square:?}");
         // ln n = 0, 1, 2; ln y = 0, 2, 1: slope 1/2, residuals -1/2, 1, -1/2; r² = 1 - 1.5/2; se =
         // sqrt(1.5/1/2).
         let e = std::f64::consts::E;

@@ -10,7 +10,7 @@ use tramplab_protocol::Point;
 /// The subject of two listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A waste row, with the filter `any`, which has the records of all filters.
+    /// A waste row. A comparison lists it with the filter `any`, which has the records of all.
     Waste(WasteRow),
     /// The code that a hit runs at one side of the function.
     Trigger(trigger::Test, Point),

@@ -3,12 +3,12 @@
 
 use super::{code_of_run, exit, progress::Progress, report::Look, typed, vm_test};
 use std::path::PathBuf;
+use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     error::{Context, Error, Result},
     measure::{Measured, Options, measure},
     repository,
-    verdict::verdict,
 };
 use tramplab_model::run::{self, Accel, Arch, Run};
 use tramplab_report::mechanisms as page;

@@ -20,7 +20,8 @@ mod typed;
 mod values;
 pub mod vm_test;
 
-use tramplab_lab::{Fault, interrupt, verdict::Verdict};
+use tramplab_analysis::verdict::Verdict;
+use tramplab_lab::{Fault, interrupt};
 
 /// Exit codes, documented in docs/reports.md.
 pub mod exit {

@@ -6,13 +6,15 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
 };
-use tramplab_analysis::branch::{Branch, Filter, Model};
+use tramplab_analysis::{
+    branch::{Branch, Filter, Model},
+    verdict::verdict,
+};
 use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::{
     error::{Context, Error, Result},
     measure::check_model,
     run_dir::sha256,
-    verdict::verdict,
 };
 use tramplab_model::{run::Run, text};
 use tramplab_report as report;
@@ -105,6 +107,8 @@ enum Format {
     Json,
     Junit,
     Markdown,
+    /// One page for a browser, without a network; the reader switches filter, depth and CPU model
+    Html,
     /// Annotations and folded consoles, as commands of GitHub's runner
     Github,
     /// Markdown of at most 1 MiB, which is what GitHub takes
@@ -160,6 +164,7 @@ pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
+        Format::Html => report::html::render(run, look.model).into_bytes(),
         Format::Junit => {
             report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?
         }
@@ -217,14 +222,16 @@ impl Write for StandardOutput {
 /// The long report of a series, whose `report.md` is short.
 const DETAILS: &str = "details.md";
 
+/// The report for a browser.
+pub const PAGE: &str = "report.html";
+
 /// Writes the reports beside `run.json`.
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     let view = View { listings: vec![Filter::of(Branch::Any)], ..View::default() };
     let whole = report::markdown::render(run, &view).into_bytes();
-    let mut forms = vec![(
-        "junit.xml",
-        report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?,
-    )];
+    let junit = report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?;
+    let page = report::html::render(run, None).into_bytes();
+    let mut forms = vec![("junit.xml", junit), (PAGE, page)];
     if run.series.is_empty() {
         forms.push(("report.md", whole));
     } else {

@@ -13,6 +13,7 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
+use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
@@ -22,7 +23,6 @@ use tramplab_lab::{
     lab::Listed,
     measure::{Measured, Options, Until, measure},
     rerun::Earlier,
-    verdict::verdict,
 };
 use tramplab_model::{
     run::{Accel, Arch, Backend, Run},
@@ -252,7 +252,6 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
     match measured {
         Measured::Run { run, run_dir } => {
             let code = finish(&run, &run_dir, &args.look)?;
-            rerun::tell(&run, &run_dir);
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is replaced.
             if args.update_budgets {
@@ -280,7 +279,9 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::write_all(run, run_dir)?;
     report::print(&report::render(run, look, report::style())?)?;
+    rerun::tell(run, run_dir);
     eprintln!("run kept in {}", run_dir.path().display());
+    eprintln!("to see it: {}", run_dir.path().join(report::PAGE).display());
     Ok(code_of_run(verdict(run)))
 }
 

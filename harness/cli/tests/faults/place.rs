@@ -22,10 +22,11 @@ pub enum Part {
 }
 
 /// Files that a run's folder may have at its end.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "run.json",
     "plan.json",
     "report.md",
+    "report.html",
     "details.md",
     "junit.xml",
     "cell.json",

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: times, how they grow with the number of functions, and profiles.
 
+pub mod growth;
+
 use super::Report;
 use crate::{
     comparison,
     content::View,
     group::{ByKernel, Group},
-    scaling,
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
@@ -20,7 +21,7 @@ use tramplab_model::{
     table::Table,
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    Functions,
     message::{AttachRound, Explain, Stopped},
 };
 
@@ -51,7 +52,7 @@ impl Report for Attaching {
         let cells = &group.cells;
         let tables = [
             times(cells),
-            growth(cells),
+            growth::table(cells),
             time_explained(cells),
             counted(cells),
             waits(cells),
@@ -218,73 +219,6 @@ fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
     let mut values: Vec<i64> = values.collect();
     values.sort_unstable();
     values.get(values.len() / 2).copied()
-}
-
-/// Exponents of growth with the number of functions, if there are enough sizes.
-fn growth(cells: &[&Cell]) -> Option<Table> {
-    type Points = Vec<(f64, f64)>;
-    let mut series: BTreeMap<(Mechanism, &str), Points> = BTreeMap::new();
-    for (attach::Test { mechanism, .. }, measured) in attaches(cells) {
-        let Ok(attach) = measured else { continue };
-        let mut add = |of, functions: u32, value: Option<f64>| {
-            let point = value.map(|value| (f64::from(functions), value));
-            series.entry((mechanism, of)).or_default().extend(point);
-        };
-        // A time budget may end boots at different numbers of functions: they have no common time.
-        let one_number =
-            attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
-        if let Some(boot) = attach.boots.first().filter(|_| one_number) {
-            let median =
-                |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
-            add("attach, free clock", boot.functions, median(PHASES[1]));
-            if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
-                add("detach, free clock", boot.functions, median(PHASES[2]));
-            }
-        }
-        if let Some(boot) = &attach.exact {
-            let median =
-                |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
-            add("attach, exact clock", boot.functions, median(PHASES[1]));
-            if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
-                add("detach, exact clock", boot.functions, median(PHASES[2]));
-            }
-        }
-        for summary in attach.explained.iter().filter(|summary| summary.how == Explain::Exact) {
-            let of = match summary.phase {
-                Phase::Attach => "attach, instructions",
-                Phase::Detach => "detach, instructions",
-            };
-            add(of, summary.attached, Some(summary.totals.task as f64));
-        }
-    }
-    let rows: Vec<Vec<String>> = series
-        .into_iter()
-        .filter_map(|((mechanism, of), points)| {
-            let points = scaling::large(&points);
-            let fit = scaling::fit(&points)?;
-            let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
-            Some(vec![
-                mechanism.name().to_owned(),
-                of.to_owned(),
-                format!("{:.2} ± {:.2}", fit.exponent, fit.error),
-                format!("{:.3}", fit.r_squared),
-                sizes,
-            ])
-        })
-        .collect();
-    let notes = vec![
-        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named \
-         (from 100 on, where there are three): 1 grows in proportion, 0 not at all; ± is the \
-         exponent's standard error."
-            .to_owned(),
-    ];
-    let header = ["mechanism", "of", "exponent", "r²", "sizes"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table {
-        caption: "How it grows with the number of functions".to_owned(),
-        header,
-        rows,
-        notes,
-    })
 }
 
 /// Profiled phases with their rows' names.

@@ -268,7 +268,7 @@ fn of(depths: &[u32]) -> String {
 }
 
 /// A row per mechanism and point, with the measurement, or how the cell ended without one.
-fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
+pub fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
     let mut rows = Vec::new();
     for cell in &group.cells {
         let Test::LbrWaste(lbr_waste::Test { mechanism }) = cell.id.test else { continue };
@@ -288,20 +288,20 @@ fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
     rows
 }
 
-struct WasteRow<'a> {
+pub struct WasteRow<'a> {
     mechanism: Mechanism,
-    name: String,
-    measured: Result<Measured<'a>, &'static str>,
+    pub name: String,
+    pub measured: Result<Measured<'a>, &'static str>,
 }
 
 #[derive(Clone, Copy)]
-struct Measured<'a> {
-    waste: &'a LbrWaste,
-    point: usize,
+pub struct Measured<'a> {
+    pub waste: &'a LbrWaste,
+    pub point: usize,
 }
 
 impl Measured<'_> {
-    fn by(&self, model: Model, filter: Filter) -> Option<u32> {
+    pub fn by(&self, model: Model, filter: Filter) -> Option<u32> {
         let model = hardware::model(self.waste, model);
         let point = &self.waste.points[self.point];
         waste::counted(model, filter, point, &self.waste.function).wasted

@@ -2,13 +2,13 @@
 //! The kinds of test: a cell's line, and the tables and listings of a kernel and of a comparison.
 //! Each kind has a file.
 
-mod attach;
+pub mod attach;
 mod bench;
 mod boot;
 mod kselftest;
-mod lbr_waste;
+pub mod lbr_waste;
 mod test_progs;
-mod trigger;
+pub mod trigger;
 
 use crate::{
     content::{Listing, View},
@@ -51,7 +51,7 @@ pub trait Report {
 }
 
 /// The order of a report's tables.
-const ORDER: [Kind; Kind::COUNT] = [
+pub const ORDER: [Kind; Kind::COUNT] = [
     Kind::LbrWaste,
     Kind::Trigger,
     Kind::Attach,

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    branch::trigger_listing,
+    branch::{stable_name, trigger_listing},
     compare::{Comparison, Metric},
     spread::Spread,
 };
@@ -156,15 +156,52 @@ fn triggers<'a>(
 }
 
 fn hit_listings(test: trigger::Test, trigger: &Trigger) -> Vec<Listing> {
-    let parts = trigger.cost.as_ref().map_or(&[][..], |cost| &cost.parts);
-    let listing = |part: &TriggerPart| Listing {
-        caption: format!(
-            "{test} of {}, a hit at {}: {} instructions, {} branches",
-            trigger.function.name, part.point, part.instructions, part.branches
-        ),
-        text: trigger_listing(part),
+    let listing =
+        |part| Listing { caption: part_name(test, trigger, part), text: trigger_listing(part) };
+    parts_of(trigger).iter().map(listing).collect()
+}
+
+fn parts_of(trigger: &Trigger) -> &[TriggerPart] {
+    trigger.cost.as_ref().map_or(&[], |cost| &cost.parts)
+}
+
+fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
+    format!(
+        "{test} of {}, a hit at {}: {} instructions, {} branches",
+        trigger.function.name, part.point, part.instructions, part.branches
+    )
+}
+
+/// The parts of all hits, with their captions.
+pub fn parts<'a>(group: &'a Group) -> Vec<(String, &'a TriggerPart)> {
+    let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
+    let named = |(test, trigger)| {
+        let name = move |part| (part_name(test, trigger, part), part);
+        parts_of(trigger).iter().map(name)
     };
-    parts.iter().map(listing).collect()
+    measured.flat_map(named).collect()
+}
+
+/// A bar for a hit: its functions with their instructions, in the order in which they come first.
+/// Their names are those that no build changes.
+pub fn by_function(cells: &Group) -> Vec<(trigger::Test, Vec<(String, u32)>)> {
+    let of = |cost: &TriggerCost| {
+        let mut functions: Vec<(String, u32)> = Vec::new();
+        for record in cost.parts.iter().flat_map(|part| &part.records) {
+            // The instructions before a branch are of the function that it leaves.
+            let name =
+                record.from.symbol.as_deref().map_or("code without a name".into(), stable_name);
+            match functions.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, count)) => *count += record.instructions,
+                None if record.instructions == 0 => {}
+                None => functions.push((name.into_owned(), record.instructions)),
+            }
+        }
+        functions
+    };
+    let costs = triggers(cells)
+        .filter_map(|(test, measured)| Some((test, of(measured.ok()?.cost.as_ref()?))));
+    costs.collect()
 }
 
 fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {

@@ -5,7 +5,7 @@ use super::super::{
     Listings, Pair, Value,
     listing::{self, Subject},
 };
-use crate::branch::{Branch, Filter, Model, hardware, listing::lines, waste};
+use crate::branch::{Filter, Model, hardware, listing::lines, waste};
 use tramplab_model::{
     kinds::{Metric, lbr_waste},
     run::{CapturePoint, Cell, LbrWaste, Measurement, Row},
@@ -37,8 +37,8 @@ fn counted(measured: &LbrWaste, point: &CapturePoint, filter: Filter, model: Mod
     Value::Records(waste::counted(model, filter, point, &measured.function).wasted)
 }
 
-/// One listing for each capture point that both sides have.
-pub fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
+/// One listing for each capture point that both sides have, by one filter.
+pub fn listings(pair: &Pair, model: Model, filter: Filter) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
         pair.measurements()
     else {
@@ -52,7 +52,7 @@ pub fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
         let row = Row { mechanism: base.mechanism, point: point.point };
         all.push(Listings {
             subject: Subject::Waste(row),
-            rows: beside((base, point), (head, partner), model),
+            rows: beside((base, point), (head, partner), model, filter),
         });
     }
     all
@@ -62,9 +62,10 @@ fn beside(
     (base, base_point): (&LbrWaste, &CapturePoint),
     (head, head_point): (&LbrWaste, &CapturePoint),
     model: Model,
+    filter: Filter,
 ) -> Vec<listing::Row> {
-    let mut old = lines(base_point, &base.function, model, Branch::Any.into());
-    let mut new = lines(head_point, &head.function, model, Branch::Any.into());
+    let mut old = lines(base_point, &base.function, model, filter);
+    let mut new = lines(head_point, &head.function, model, filter);
     old.reverse();
     new.reverse();
     // The transfer into the snapshot, record #00, is the same event on both sides.

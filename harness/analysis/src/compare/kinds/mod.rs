@@ -9,8 +9,9 @@ mod test_progs;
 mod trigger;
 
 use super::{Ended, Judging, Listings, Pair, Value, exact, timed::Judged};
-use crate::branch::Model;
+use crate::branch::{Branch, Model};
 pub use attach::{has_other_functions, layout_floor};
+pub use lbr_waste::listings as waste_listings;
 use tramplab_model::{
     kinds::Metric,
     run::{Cell, Test},
@@ -58,10 +59,10 @@ fn count(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
     exact::count(base.count(), head.count(), metric.tolerated(tolerance), layout).into()
 }
 
-/// The branch listings of a pair, side by side.
+/// The branch listings of a pair, side by side; those of a waste cell with the filter `any`.
 pub(super) fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
     match &pair.base.id.test {
-        Test::LbrWaste(_) => lbr_waste::listings(pair, model),
+        Test::LbrWaste(_) => lbr_waste::listings(pair, model, Branch::Any.into()),
         Test::Trigger(test) => trigger::listings(*test, pair),
         Test::Attach(_)
         | Test::Bench(_)

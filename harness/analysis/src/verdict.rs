@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The verdict on a whole run.
 
-use tramplab_analysis::compare;
+use crate::compare;
 use tramplab_model::run::{Outcome, Run, Test};
 
 /// Documented in the README as exit codes.

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a run to its page: the tables, listings and verdicts of the other reports, in the page's
+//! order. What matters most comes first, as later parts may find no room.
+
+use super::{
+    figures,
+    page::{
+        Block, Changes, Chapter, Choice, Endings, Failed, Grid, Judged, Listed, Page, Part,
+        Switches,
+    },
+    records::{self, Records},
+    room::{self, Room, first, shown},
+    style,
+    switch::{Choices, by_model, names},
+};
+use crate::{
+    comparison, configurations,
+    content::{self, Document, Outcomes, View},
+    group::Group,
+    kinds,
+};
+use tramplab_analysis::{branch::Model, verdict::verdict};
+use tramplab_model::{
+    kinds::Kind,
+    run::{Arch, Run},
+    table::Table,
+};
+
+/// Cells, kernels and skips that a list names.
+const LISTED: usize = 200;
+/// Lines of a console.
+const CONSOLE: usize = 200;
+
+pub fn page(run: &Run, asked: Option<Model>) -> Page {
+    let choices = Choices::new(run, asked);
+    let mut room = Room::new();
+    let view = View { model: Some(choices.model()), ..View::default() };
+    let Document { heading, about, outcomes, .. } = Document::new(run, &view);
+    let Outcomes { summary, lacks, failures, errors, skips } = outcomes;
+    let changes = changes(run, &choices, &mut room);
+    let endings = endings(failures, errors, skips, &mut room);
+    let chapters = chapters(run, &choices, &mut room);
+    let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
+    Page {
+        title: shown(&heading),
+        policy: style::policy(),
+        css: style::CSS,
+        js: style::JS,
+        verdict: verdict(run),
+        summary: shown(&summary),
+        lacks: lacks.iter().map(|lack| shown(lack)).collect(),
+        about: pairs(about),
+        changes,
+        switches,
+        chapters,
+        endings,
+        left_out: room.left_out,
+    }
+}
+
+fn pairs(pairs: Vec<(&'static str, String)>) -> Vec<(String, String)> {
+    let (pairs, _) = first(pairs, LISTED);
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), shown(&value))).collect()
+}
+
+fn switches(choices: &Choices) -> Switches {
+    let choice = |value: String, chosen| Choice { value, chosen };
+    let models = choices.models.iter();
+    Switches {
+        models: models
+            .map(|&model| choice(model.name().to_owned(), model == choices.model()))
+            .collect(),
+        filters: choices
+            .filters
+            .iter()
+            .map(|filter| choice(filter.to_string(), *filter == choices.filters[0]))
+            .collect(),
+        depths: choices
+            .depths
+            .iter()
+            .map(|depth| choice(depth.to_string(), *depth == choices.depth))
+            .collect(),
+    }
+}
+
+fn grids(tables: Vec<Table>, room: &mut Room) -> Vec<Grid> {
+    room.keep(tables.into_iter().map(Grid::new).collect(), Grid::size)
+}
+
+/// Base against head, by model.
+fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
+    let by_model = by_model(choices, |model| comparison::of_run(run, Some(model)));
+    let (series, _) = first(run.series.iter().enumerate().collect(), Arch::ALL.len());
+    let mut all = Vec::new();
+    for (index, _) in series {
+        let of_first = &by_model[0].1[index];
+        let mut judged = Vec::new();
+        for (models, of_run) in &by_model {
+            let verdicts = &of_run[index].whole;
+            judged.push(Judged {
+                models: names(models),
+                hidden: !judged.is_empty(),
+                summary: shown(&verdicts.summary),
+                overlooked: verdicts.overlooked.iter().take(LISTED).map(|why| shown(why)).collect(),
+                tables: grids(verdicts.tables.clone(), room),
+            });
+        }
+        all.push(Changes {
+            heading: shown(&of_first.whole.heading),
+            judged,
+            walk: grids(of_first.walk.clone(), room),
+        });
+    }
+    all
+}
+
+fn endings(
+    failures: Vec<(String, Vec<String>)>,
+    errors: Vec<content::Failed>,
+    skips: Vec<(String, Vec<String>)>,
+    room: &mut Room,
+) -> Endings {
+    let list = |texts: Vec<String>| {
+        let (texts, more) = first(texts, LISTED);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        texts.iter().map(|text| shown(text)).chain(more).collect::<Vec<String>>()
+    };
+    let named = |(name, texts): (String, Vec<String>)| (shown(&name), list(texts));
+    let size_of_named = |(name, texts): &(String, Vec<String>)| {
+        100 + room::size(name) + texts.iter().map(|text| 20 + room::size(text)).sum::<usize>()
+    };
+    let failed = |failed: content::Failed| {
+        let console = &failed.console[failed.console.len().saturating_sub(CONSOLE)..];
+        Failed {
+            heading: shown(&failed.heading()),
+            message: shown(&failed.message),
+            console: console.iter().map(|line| shown(line) + "\n").collect(),
+            others: list(failed.cells.into_iter().skip(1).collect()),
+        }
+    };
+    let size = |failed: &Failed| {
+        let Failed { heading, message, others, console } = failed;
+        let texts = [heading, message, console].map(|text| room::size(text));
+        600 + texts.iter().sum::<usize>()
+            + others.iter().map(|cell| 20 + room::size(cell)).sum::<usize>()
+    };
+    let (failures, more_failures) = first(failures, LISTED);
+    let (errors, more_errors) = first(errors, LISTED);
+    let failures = room.keep(failures.into_iter().map(named).collect(), size_of_named);
+    let errors = room.keep(errors.into_iter().map(failed).collect(), size);
+    let (skips, _) = first(skips, LISTED);
+    let skips = room.keep(skips.into_iter().map(named).collect(), size_of_named);
+    Endings { failures, more_failures, errors, more_errors, skips }
+}
+
+/// The chapters that have something, in the order of every report.
+fn chapters(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Chapter> {
+    let (groups, _) = first(content::groups(run), LISTED);
+    let all = kinds::ORDER.into_iter().filter_map(|kind| {
+        let (id, title) = named(kind)?;
+        let mut chapter = Chapter {
+            id,
+            title,
+            switched: kind == Kind::LbrWaste,
+            figures: figures::of(kind, &groups),
+            parts: parts(kind, run, &groups, choices, room),
+            listings: Vec::new(),
+        };
+        if kind == Kind::LbrWaste {
+            chapter.listings = listings(run, &groups, choices, room);
+        }
+        let is_empty = chapter.parts.is_empty() && chapter.listings.is_empty();
+        (!is_empty).then_some(chapter)
+    });
+    let mut all: Vec<Chapter> = all.collect();
+    all.extend(settings(run, choices, room));
+    all
+}
+
+fn named(kind: Kind) -> Option<(&'static str, &'static str)> {
+    match kind {
+        Kind::LbrWaste => Some(("records", "Branch records")),
+        Kind::Trigger => Some(("hits", "Cost of a hit")),
+        Kind::Attach => Some(("attach", "Attaching")),
+        Kind::Bench => Some(("bench", "Benchmarks of the kernel tree")),
+        Kind::TestProgs => Some(("test_progs", "The kernel tree's test_progs")),
+        Kind::Kselftest => Some(("kselftest", "The kernel tree's selftests")),
+        Kind::Boot | Kind::Build | Kind::Fault => None,
+    }
+}
+
+/// Kernels side by side, then each kernel's tables.
+fn parts(kind: Kind, run: &Run, groups: &[Group], choices: &Choices, room: &mut Room) -> Vec<Part> {
+    let report = kinds::of(kind);
+    let view = |model| View { model: Some(model), ..View::default() };
+    let mut parts = Vec::new();
+    if groups.len() > 1 {
+        let tables = by_model(choices, |model| report.by_kernel(groups, &view(model)));
+        parts.push(part("All kernels".to_owned(), Vec::new(), tables, room));
+    }
+    for group in groups {
+        let tables = by_model(choices, |model| report.tables(run, group, &view(model)));
+        let about = pairs(content::about(run, group));
+        parts.push(part(group.heading(), about, tables, room));
+    }
+    parts.retain(|part| part.blocks.iter().any(|block| !block.tables.is_empty()));
+    // One kernel's tables are the page; those of many are folded below the first table.
+    let few = parts.len() <= 2;
+    parts.iter_mut().enumerate().for_each(|(index, part)| part.open = few || index == 0);
+    parts
+}
+
+fn part(
+    heading: String,
+    about: Vec<(String, String)>,
+    by_model: Vec<(Vec<Model>, Vec<Table>)>,
+    room: &mut Room,
+) -> Part {
+    let block = |(index, (models, tables)): (usize, (Vec<Model>, Vec<Table>))| Block {
+        models: names(&models),
+        hidden: index > 0,
+        tables: grids(tables, room),
+    };
+    Part {
+        heading: shown(&heading),
+        about,
+        open: true,
+        blocks: by_model.into_iter().enumerate().map(block).collect(),
+    }
+}
+
+/// Base beside head, then the records of kernels that no series compares.
+fn listings(run: &Run, groups: &[Group], choices: &Choices, room: &mut Room) -> Vec<Listed> {
+    let mut all: Vec<Listed> = Vec::new();
+    let mut add = |heading: String, records: Vec<Records>| {
+        let records = room.keep(records, Records::size);
+        if !records.is_empty() {
+            all.push(Listed { heading: shown(&heading), records });
+        }
+    };
+    for series in &run.series {
+        let (base, head) = (&series.base().kernel, &series.head().kernel);
+        let heading = format!("{base} beside {head} ({})", series.arch);
+        add(heading, records::of_series(run, series, choices));
+    }
+    let is_shown = |group: &&Group| {
+        let mut series = run.series.iter().filter(|series| series.arch == group.arch);
+        series.any(|series| {
+            [series.base(), series.head()].iter().any(|step| step.kernel == group.kernel)
+        })
+    };
+    for group in groups.iter().filter(|group| !is_shown(group)) {
+        add(group.heading(), records::of_group(group, choices));
+    }
+    all
+}
+
+/// One kernel in several configurations.
+fn settings(run: &Run, choices: &Choices, room: &mut Room) -> Option<Chapter> {
+    let view = |model| View { model: Some(model), ..View::default() };
+    let tables = by_model(choices, |model| configurations::tables(run, &view(model)));
+    let mut parts = vec![part("Metrics by configuration".to_owned(), Vec::new(), tables, room)];
+    let sections = by_model(choices, |model| configurations::sections(run, &view(model)));
+    let (_, of_first) = &sections[0];
+    for (index, section) in of_first.iter().enumerate() {
+        let tables = sections.iter().map(|(models, of_model)| {
+            (models.clone(), of_model.get(index).map_or_else(Vec::new, |same| same.tables.clone()))
+        });
+        parts.push(part(section.heading.clone(), Vec::new(), tables.collect(), room));
+    }
+    parts.retain(|part| part.blocks.iter().any(|block| !block.tables.is_empty()));
+    let chapter = Chapter {
+        id: "configurations",
+        title: "Configurations",
+        switched: false,
+        figures: Vec::new(),
+        parts,
+        listings: Vec::new(),
+    };
+    (!chapter.parts.is_empty()).then_some(chapter)
+}

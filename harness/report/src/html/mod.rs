@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report as one HTML file, which needs no network and opens from disk.
+//!
+//! [`fill`] puts the content of the other reports into a [`page`]; [`records`] makes the listings
+//! that the reader switches, [`figures`] and [`plot`] the pictures. Templates escape every text.
+//! [`room`] bounds the page, and [`style`] forbids every script but the page's own.
+
+mod figures;
+mod fill;
+mod page;
+mod plot;
+mod records;
+mod room;
+mod style;
+mod switch;
+
+use askama::Template;
+use tramplab_analysis::branch::Model;
+use tramplab_model::run::Run;
+
+/// Renders the page. `model` is the CPU that it shows first.
+pub fn render(run: &Run, model: Option<Model>) -> String {
+    fill::page(run, model).render().expect("a template writes into memory")
+}

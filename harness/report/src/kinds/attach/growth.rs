@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rounds of attach cells, and how their times and instructions grow with the number of
+//! functions.
+
+use super::{PHASES, attaches};
+use crate::scaling;
+use std::collections::BTreeMap;
+use tramplab_analysis::{profile::Phase, spread::Spread};
+use tramplab_model::{kinds::attach, run::Cell, table::Table};
+use tramplab_protocol::{Mechanism, message::Explain};
+
+/// Rounds of attaching or detaching by one clock.
+pub struct Rounds {
+    pub test: attach::Test,
+    pub clock: &'static str,
+    pub phase: &'static str,
+    pub ns: Vec<u64>,
+}
+
+/// The rounds of each cell, for pictures.
+pub fn rounds(cells: &[&Cell]) -> Vec<Rounds> {
+    let mut all = Vec::new();
+    for (test, measured) in attaches(cells) {
+        let Ok(attach) = measured else { continue };
+        let exact = || attach.exact.iter().flat_map(|boot| &boot.rounds);
+        for (phase, ns) in [("attach", PHASES[1]), ("detach", PHASES[2])] {
+            let of_clocks: [(&str, Vec<u64>); 2] =
+                [("free", attach.rounds().map(ns).collect()), ("exact", exact().map(ns).collect())];
+            let measured = of_clocks.into_iter().filter(|(_, ns)| !ns.is_empty());
+            all.extend(measured.map(|(clock, ns)| Rounds { test, clock, phase, ns }));
+        }
+    }
+    all
+}
+
+/// A quantity that grows with the number of functions.
+pub type Quantity = (Mechanism, &'static str);
+
+/// Numbers of functions, and a quantity's values for them.
+pub type Points = Vec<(f64, f64)>;
+
+/// True for a number of instructions; other quantities are times in ms.
+pub fn is_instructions((_, of): &Quantity) -> bool {
+    [ATTACH_INSTRUCTIONS, DETACH_INSTRUCTIONS].contains(of)
+}
+
+const ATTACH_INSTRUCTIONS: &str = "attach, instructions";
+const DETACH_INSTRUCTIONS: &str = "detach, instructions";
+
+/// All quantities by the number of functions.
+pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
+    let mut series: BTreeMap<Quantity, Points> = BTreeMap::new();
+    for (attach::Test { mechanism, .. }, measured) in attaches(cells) {
+        let Ok(attach) = measured else { continue };
+        let mut add = |of, functions: u32, value: Option<f64>| {
+            let point = value.map(|value| (f64::from(functions), value));
+            series.entry((mechanism, of)).or_default().extend(point);
+        };
+        // A time budget may end boots at different numbers of functions: they have no common time.
+        let one_number =
+            attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
+        if let Some(boot) = attach.boots.first().filter(|_| one_number) {
+            let median =
+                |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
+            add("attach, free clock", boot.functions, median(PHASES[1]));
+            if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
+                add("detach, free clock", boot.functions, median(PHASES[2]));
+            }
+        }
+        if let Some(boot) = &attach.exact {
+            let median =
+                |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
+            add("attach, exact clock", boot.functions, median(PHASES[1]));
+            if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
+                add("detach, exact clock", boot.functions, median(PHASES[2]));
+            }
+        }
+        for summary in attach.explained.iter().filter(|summary| summary.how == Explain::Exact) {
+            let of = match summary.phase {
+                Phase::Attach => ATTACH_INSTRUCTIONS,
+                Phase::Detach => DETACH_INSTRUCTIONS,
+            };
+            add(of, summary.attached, Some(summary.totals.task as f64));
+        }
+    }
+    series
+}
+
+/// Exponents of growth with the number of functions, if there are enough sizes.
+pub fn table(cells: &[&Cell]) -> Option<Table> {
+    let rows: Vec<Vec<String>> = by_size(cells)
+        .into_iter()
+        .filter_map(|((mechanism, of), points)| {
+            let points = scaling::large(&points);
+            let fit = scaling::fit(&points)?;
+            let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
+            Some(vec![
+                mechanism.name().to_owned(),
+                of.to_owned(),
+                format!("{:.2} ± {:.2}", fit.exponent, fit.error),
+                format!("{:.3}", fit.r_squared),
+                sizes,
+            ])
+        })
+        .collect();
+    let notes = vec![
+        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named \
+         (from 100 on, where there are three): 1 grows in proportion, 0 not at all; ± is the \
+         exponent's standard error."
+            .to_owned(),
+    ];
+    let header = ["mechanism", "of", "exponent", "r²", "sizes"].map(str::to_owned).to_vec();
+    (!rows.is_empty()).then(|| Table {
+        caption: "How it grows with the number of functions".to_owned(),
+        header,
+        rows,
+        notes,
+    })
+}
