@@ -18,6 +18,7 @@ use tramplab_protocol::{Beside, Mechanism, message::Counter};
 
 mod hardware;
 mod hostile;
+mod html;
 mod json;
 mod profiles;
 mod xml;

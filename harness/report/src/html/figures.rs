@@ -48,8 +48,10 @@ fn attaching(groups: &[Group]) -> Option<Figure> {
     let mut all = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         for rounds in attach::growth::rounds(&group.cells) {
-            let attach::growth::Rounds { test, clock, phase, ns } = rounds;
-            let label = format!("{test} {phase}, {clock} clock");
+            let attach::growth::Rounds { test, clock, phase, ns, stopped } = rounds;
+            // The budget of time ended it: its time is that of fewer functions.
+            let of = stopped.map_or_else(String::new, |count| format!(" (only {count})"));
+            let label = format!("{test} {phase}{of}, {clock} clock");
             let ms = ns.iter().map(|&ns| ns as f64 / 1e6).collect();
             let timed = Timed { label: shown(&label), kernel: name(group, groups), number, ms };
             all.push(((test, phase, clock), timed));

@@ -22,7 +22,7 @@ use crate::{
 use tramplab_analysis::{branch::Model, verdict::verdict};
 use tramplab_model::{
     kinds::Kind,
-    run::{Arch, Run},
+    run::{Arch, Run, Series},
     table::Table,
 };
 
@@ -158,17 +158,14 @@ fn chapters(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Chapter> {
     let (groups, _) = first(content::groups(run), LISTED);
     let all = kinds::ORDER.into_iter().filter_map(|kind| {
         let (id, title) = named(kind)?;
-        let mut chapter = Chapter {
+        let chapter = Chapter {
             id,
             title,
             switched: kind == Kind::LbrWaste,
             figures: figures::of(kind, &groups),
             parts: parts(kind, run, &groups, choices, room),
-            listings: Vec::new(),
+            listings: listings(kind, run, &groups, choices, room),
         };
-        if kind == Kind::LbrWaste {
-            chapter.listings = listings(run, &groups, choices, room);
-        }
         let is_empty = chapter.parts.is_empty() && chapter.listings.is_empty();
         (!is_empty).then_some(chapter)
     });
@@ -230,7 +227,20 @@ fn part(
 }
 
 /// Base beside head, then the records of kernels that no series compares.
-fn listings(run: &Run, groups: &[Group], choices: &Choices, room: &mut Room) -> Vec<Listed> {
+fn listings(
+    kind: Kind,
+    run: &Run,
+    groups: &[Group],
+    choices: &Choices,
+    room: &mut Room,
+) -> Vec<Listed> {
+    type OfSeries = fn(&Run, &Series, &Choices) -> Vec<Records>;
+    type OfGroup = fn(&Group, &Choices) -> Vec<Records>;
+    let (of_series, of_group): (OfSeries, OfGroup) = match kind {
+        Kind::LbrWaste => (records::waste_of_series, records::waste_of_group),
+        Kind::Trigger => (records::hits_of_series, records::hits_of_group),
+        _ => return Vec::new(),
+    };
     let mut all: Vec<Listed> = Vec::new();
     let mut add = |heading: String, records: Vec<Records>| {
         let records = room.keep(records, Records::size);
@@ -241,16 +251,16 @@ fn listings(run: &Run, groups: &[Group], choices: &Choices, room: &mut Room) -> 
     for series in &run.series {
         let (base, head) = (&series.base().kernel, &series.head().kernel);
         let heading = format!("{base} beside {head} ({})", series.arch);
-        add(heading, records::of_series(run, series, choices));
+        add(heading, of_series(run, series, choices));
     }
-    let is_shown = |group: &&Group| {
+    let is_beside = |group: &&Group| {
         let mut series = run.series.iter().filter(|series| series.arch == group.arch);
         series.any(|series| {
             [series.base(), series.head()].iter().any(|step| step.kernel == group.kernel)
         })
     };
-    for group in groups.iter().filter(|group| !is_shown(group)) {
-        add(group.heading(), records::of_group(group, choices));
+    for group in groups.iter().filter(|group| !is_beside(group)) {
+        add(group.heading(), of_group(group, choices));
     }
     all
 }

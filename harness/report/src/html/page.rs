@@ -112,9 +112,9 @@ pub struct Listed {
     pub records: Vec<Records>,
 }
 
-impl Listed {
+impl Chapter {
     fn is_paired(&self) -> bool {
-        self.records.iter().any(|records| records.paired)
+        self.listings.iter().flat_map(|listed| &listed.records).any(|records| records.paired)
     }
 }
 
@@ -225,6 +225,7 @@ fn class(cell: &str, number: bool) -> &'static str {
     match cell {
         "better" => "better",
         "worse" | "fail" | "error" => "worse",
+        "skip" | "-" | "same" if number => "quiet n",
         "skip" | "-" | "same" => "quiet",
         _ if number => "n",
         _ => "",

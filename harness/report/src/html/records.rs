@@ -18,7 +18,7 @@ use tramplab_analysis::{
     },
     compare::{self, Listings, Pair, Side, Subject, kinds::waste_listings, pair_up},
 };
-use tramplab_model::run::{Arch, Cell, LbrWaste, Measurement, Row, Run, Series};
+use tramplab_model::run::{Arch, Cell, LbrWaste, Measurement, Row, Run, Series, TriggerPart};
 
 /// The listings of one subject: a row of the waste table, or one side of a hit.
 pub struct Records {
@@ -173,8 +173,8 @@ fn newest(mut rows: Vec<RecordRow>) -> (Vec<RecordRow>, usize) {
     (rows, more)
 }
 
-/// Lists one kernel's waste, then its hits.
-pub fn of_group(group: &Group, choices: &Choices) -> Vec<Records> {
+/// Lists one kernel's waste.
+pub fn waste_of_group(group: &Group, choices: &Choices) -> Vec<Records> {
     let mut all = Vec::new();
     for row in lbr_waste::rows(group) {
         let Ok(measured) = row.measured else { continue };
@@ -182,41 +182,54 @@ pub fn of_group(group: &Group, choices: &Choices) -> Vec<Records> {
         let variants = variants(group.arch, waste, choices, |model, filter| {
             let mut listed = lines(point, &waste.function, model, filter);
             listed.reverse();
-            let rows = listed.iter().map(|line| RecordRow {
-                mark: Mark::None,
-                cells: vec![Some(Record::new(line, choices))],
-            });
+            let rows = listed.iter().map(|line| alone(line, choices));
             let wasted = waste::counted(model, filter, point, &waste.function).wasted;
             (vec![self::wasted("", wasted, waste, choices)], rows.collect())
         });
         let name = format!("{} of {}", row.name, waste.function.name);
         all.push(Records::of(shown(&name), false, variants));
     }
-    for (name, part) in trigger::parts(group) {
-        let mut listed = trigger_lines(part);
-        listed.reverse();
-        let row =
-            |line| RecordRow { mark: Mark::None, cells: vec![Some(Record::new(line, choices))] };
-        all.push(Records::fixed(shown(&name), false, listed.iter().map(row).collect()));
-    }
     all
 }
 
-/// Lists a series' base beside its head.
-pub fn of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
+/// Lists the branches of one kernel's hits.
+pub fn hits_of_group(group: &Group, choices: &Choices) -> Vec<Records> {
+    let records = |(name, part): (String, &TriggerPart)| {
+        let mut listed = trigger_lines(part);
+        listed.reverse();
+        let rows = listed.iter().map(|line| alone(line, choices));
+        Records::fixed(shown(&name), false, rows.collect())
+    };
+    trigger::parts(group).into_iter().map(records).collect()
+}
+
+fn alone(line: &Line, choices: &Choices) -> RecordRow {
+    RecordRow { mark: Mark::None, cells: vec![Some(Record::new(line, choices))] }
+}
+
+/// Lists the waste of a series' base beside that of its head.
+pub fn waste_of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
     let cells = |kernel: &str| run.cells_of(series.arch, kernel).collect::<Vec<&Cell>>();
     let (base, head) = (cells(&series.base().kernel), cells(&series.head().kernel));
-    let mut all: Vec<Records> = pair_up(&base, &head)
+    let all = pair_up(&base, &head)
         .iter()
         .filter_map(|pair| Some((pair, waste_of(Some(pair.base))?, waste_of(pair.head)?)))
         .flat_map(|(pair, base, head)| beside(pair, base, head, choices))
         .collect();
+    changed_first(all)
+}
+
+/// Lists the branches of the base's hits beside those of the head's.
+pub fn hits_of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
     let listings = compare::whole(run, series, None).listings;
     let hits = listings.iter().filter(|found| matches!(found.subject, Subject::Trigger(..)));
-    all.extend(hits.map(|found| {
+    let records = |found: &Listings| {
         Records::fixed(shown(&found.subject.to_string()), true, rows(found, choices))
-    }));
-    // Those that differ come first.
+    };
+    changed_first(hits.map(records).collect())
+}
+
+fn changed_first(mut all: Vec<Records>) -> Vec<Records> {
     all.sort_by_key(|records| !records.differs);
     all
 }

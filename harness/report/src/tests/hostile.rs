@@ -20,7 +20,7 @@ use tramplab_analysis::{
 use tramplab_model::table::Table;
 use tramplab_model::text;
 
-const ATTACKS: [&str; 7] = [
+pub const ATTACKS: [&str; 7] = [
     "\u{1b}[31m\u{1b}]0;title\u{7}\u{9b}2J\r\u{8}\u{7f}\0",
     "\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{61c}\u{2028}\u{e0041}\u{ad}\u{3164}",
     "a\n::error::x\n##[error]y\nFrom me\n---\ndiff --git a b\nAcked-by: you\n\
@@ -124,11 +124,11 @@ static STORED: LazyLock<[Stored; 4]> = LazyLock::new(|| {
     })
 });
 
-fn runs(attack: &str) -> impl Iterator<Item = Run> {
+pub fn runs(attack: &str) -> impl Iterator<Item = Run> {
     STORED.iter().map(move |stored| stored.poisoned(attack))
 }
 
-fn assert_seen(form: &str, text: &str) {
+pub fn assert_seen(form: &str, text: &str) {
     for line in text.split('\n') {
         let hidden = line.chars().find(|&c| !text::is_seen(c));
         assert_eq!(hidden, None, "{form}: {line:?}");

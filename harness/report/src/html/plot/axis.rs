@@ -11,9 +11,12 @@ pub struct Axis {
     to: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Scale {
-    Linear,
+    /// With a tick every step.
+    Linear {
+        step: f64,
+    },
     Log,
 }
 
@@ -25,6 +28,9 @@ pub struct Tick {
 
 /// More ticks than this are thinned out.
 const TICKS: usize = 8;
+
+/// Most steps of a linear axis.
+const STEPS: f64 = 5.0;
 
 impl Axis {
     /// Makes a logarithmic axis with round ends. Values that are not above 0 lie at its low end.
@@ -43,14 +49,15 @@ impl Axis {
     /// Makes a linear axis from 0 to a round value.
     pub fn from_zero(most: f64, from: f64, to: f64) -> Axis {
         let most = most.max(1.0);
-        let high = steps(most).find(|step| *step >= most).unwrap_or(most);
-        Axis { scale: Scale::Linear, low: 0.0, high, from, to }
+        let step = steps(most / STEPS).find(|step| *step >= most / STEPS).unwrap_or(most);
+        let high = (most / step).ceil() * step;
+        Axis { scale: Scale::Linear { step }, low: 0.0, high, from, to }
     }
 
     /// The position of a value. A value outside of the axis lies at its nearer end.
     pub fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
-            Scale::Linear => (value - self.low) / (self.high - self.low),
+            Scale::Linear { .. } => (value - self.low) / (self.high - self.low),
             Scale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
         };
         // The logarithm of 0 is below all, that of less than 0 no number.
@@ -60,7 +67,10 @@ impl Axis {
 
     pub fn ticks(&self) -> Vec<Tick> {
         let values = match self.scale {
-            Scale::Linear => (0..=5).map(|fifth| self.high * f64::from(fifth) / 5.0).collect(),
+            Scale::Linear { step } => {
+                let last = (self.high / step).round() as u32;
+                (0..=last).map(|tick| f64::from(tick) * step).collect()
+            }
             Scale::Log => {
                 let all: Vec<f64> = steps(self.low).take_while(|step| *step <= self.high).collect();
                 thinned(all.into_iter().filter(|step| *step >= self.low).collect())
@@ -140,7 +150,7 @@ mod tests {
     #[test]
     fn linear_axis_starts_at_zero() {
         let axis = Axis::from_zero(153.0, 100.0, 300.0);
-        assert_eq!(labels(axis), ["0", "40", "80", "120", "160", "200"]);
+        assert_eq!(labels(axis), ["0", "50", "100", "150", "200"]);
         assert_eq!((axis.at(0.0), axis.at(100.0), axis.at(1e9)), (100.0, 200.0, 300.0));
         assert_eq!(labels(Axis::from_zero(0.0, 0.0, 1.0)).last().unwrap(), "1");
     }

@@ -43,7 +43,7 @@ const RIGHT: f64 = 500.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 300.0;
 const LEGEND: f64 = 18.0;
-const LABEL: usize = 40;
+const LABEL: usize = 50;
 
 /// Draws those with at least two sizes, as many as there are colours. Returns the number of those
 /// that it left out. None if nothing has two sizes.

@@ -45,7 +45,7 @@ pub struct Row {
 }
 
 const LEFT: f64 = 330.0;
-const RIGHT: f64 = 690.0;
+const RIGHT: f64 = 640.0;
 const ROW: f64 = 22.0;
 const TOP: f64 = 8.0;
 const BELOW: f64 = 26.0;

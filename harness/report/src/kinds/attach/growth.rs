@@ -6,8 +6,15 @@ use super::{PHASES, attaches};
 use crate::scaling;
 use std::collections::BTreeMap;
 use tramplab_analysis::{profile::Phase, spread::Spread};
-use tramplab_model::{kinds::attach, run::Cell, table::Table};
-use tramplab_protocol::{Mechanism, message::Explain};
+use tramplab_model::{
+    kinds::attach,
+    run::{AttachBoot, Cell},
+    table::Table,
+};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Explain, Stopped},
+};
 
 /// Rounds of attaching or detaching by one clock.
 pub struct Rounds {
@@ -15,6 +22,8 @@ pub struct Rounds {
     pub clock: &'static str,
     pub phase: &'static str,
     pub ns: Vec<u64>,
+    /// The fewest functions that a guest attached to, if the time budget ended it before all.
+    pub stopped: Option<u32>,
 }
 
 /// The rounds of each cell, for pictures.
@@ -22,12 +31,18 @@ pub fn rounds(cells: &[&Cell]) -> Vec<Rounds> {
     let mut all = Vec::new();
     for (test, measured) in attaches(cells) {
         let Ok(attach) = measured else { continue };
-        let exact = || attach.exact.iter().flat_map(|boot| &boot.rounds);
+        let clocks: [(&str, &[AttachBoot]); 2] =
+            [("free", &attach.boots), ("exact", attach.exact.as_slice())];
         for (phase, ns) in [("attach", PHASES[1]), ("detach", PHASES[2])] {
-            let of_clocks: [(&str, Vec<u64>); 2] =
-                [("free", attach.rounds().map(ns).collect()), ("exact", exact().map(ns).collect())];
-            let measured = of_clocks.into_iter().filter(|(_, ns)| !ns.is_empty());
-            all.extend(measured.map(|(clock, ns)| Rounds { test, clock, phase, ns }));
+            for (clock, boots) in clocks.iter().filter(|(_, boots)| !boots.is_empty()) {
+                let ns = boots.iter().flat_map(|boot| &boot.rounds).map(ns).collect();
+                let stopped = boots.iter().filter_map(|boot| boot.stopped).filter_map(|stopped| {
+                    let Stopped { wanted, attached, detached, .. } = stopped;
+                    let reached = if phase == "attach" { attached } else { detached };
+                    (reached < wanted).then_some(reached)
+                });
+                all.push(Rounds { test, clock, phase, ns, stopped: stopped.min() });
+            }
         }
     }
     all

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page: its structure, its numbers, its bounds, and hostile texts in it.
+
+use super::{
+    hostile::{ATTACKS, assert_seen, runs},
+    *,
+};
+use crate::html;
+use quick_xml::events::{BytesStart, Event};
+use std::collections::{BTreeMap, BTreeSet};
+use tramplab_analysis::branch::Filter;
+use tramplab_model::text;
+
+const CSS: &str = include_str!("../../templates/report.css");
+const JS: &str = include_str!("../../templates/report.js");
+
+/// An element with its whole text.
+#[derive(Clone, Debug)]
+struct Element {
+    name: String,
+    attributes: BTreeMap<String, String>,
+    text: String,
+    children: Vec<Element>,
+}
+
+impl Element {
+    fn all(&self) -> Vec<&Element> {
+        std::iter::once(self).chain(self.children.iter().flat_map(Element::all)).collect()
+    }
+
+    fn find(&self, name: &str, class: &str) -> Vec<&Element> {
+        let has = |element: &&Element| {
+            let classes = element.attributes.get("class").map_or("", String::as_str);
+            element.name == name && (class.is_empty() || classes.split(' ').any(|c| c == class))
+        };
+        self.all().into_iter().filter(has).collect()
+    }
+
+    fn attribute(&self, name: &str) -> &str {
+        self.attributes.get(name).map_or("", String::as_str)
+    }
+}
+
+/// Reads the page as XML, which is stricter than HTML.
+fn parse_page(page: &str) -> Element {
+    let body = page.strip_prefix("<!DOCTYPE html>\n").expect("a doctype");
+    assert!(body.matches(CSS).count() == 1 && body.matches(JS).count() == 1);
+    let body = body.replace(CSS, "").replace(JS, "");
+    let mut reader = quick_xml::Reader::from_str(&body);
+    let mut open: Vec<Element> = Vec::new();
+    let add = |open: &mut Vec<Element>, element: Element| match open.last_mut() {
+        Some(parent) => {
+            parent.text += &element.text;
+            parent.children.push(element);
+            None
+        }
+        None => Some(element),
+    };
+    loop {
+        match reader.read_event().expect("well-formed") {
+            Event::Start(start) => open.push(element(&start)),
+            Event::Empty(start) => drop(add(&mut open, element(&start))),
+            Event::End(_) => {
+                let ended = open.pop().unwrap();
+                if let Some(root) = add(&mut open, ended) {
+                    return root;
+                }
+            }
+            Event::Text(text) => open.last_mut().unwrap().text += &text.xml10_content(),
+            Event::GeneralRef(of) => {
+                let c = of.resolve_char_ref().unwrap().expect("a character by its number");
+                open.last_mut().unwrap().text.push(c);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn element(start: &BytesStart) -> Element {
+    let attribute = |attribute: Result<quick_xml::events::attributes::Attribute, _>| {
+        let attribute = attribute.unwrap();
+        let value = attribute.normalized_value(quick_xml::XmlVersion::Implicit1_0).unwrap();
+        (attribute.key.as_ref().to_owned(), value.into_owned())
+    };
+    Element {
+        name: start.name().as_ref().to_owned(),
+        attributes: start.attributes().map(attribute).collect(),
+        text: String::new(),
+        children: Vec::new(),
+    }
+}
+
+fn page(run: &Run) -> Element {
+    parse_page(&html::render(run, None))
+}
+
+#[test]
+fn chapters_come_in_order_and_the_navigation_names_them() {
+    let page = page(&run());
+    let sections: Vec<&str> =
+        page.find("section", "").iter().map(|section| section.attribute("id")).collect();
+    assert_eq!(sections, ["endings", "records", "hits", "attach", "about"]);
+    let links: Vec<&str> =
+        page.find("nav", "")[0].find("a", "").iter().map(|link| link.attribute("href")).collect();
+    assert_eq!(links, sections.iter().map(|id| format!("#{id}")).collect::<Vec<_>>());
+    let series = parse_page(&html::render(&series(), None));
+    assert_eq!(series.find("section", "")[0].attribute("id"), "changes");
+}
+
+#[test]
+fn the_banner_has_the_verdict_of_the_exit_code() {
+    let mut run = run();
+    let word = |run: &Run| page(run).find("p", "verdict")[0].find("strong", "")[0].text.clone();
+    assert_eq!(word(&run), "Failed");
+    run.interrupted = true;
+    assert_eq!(word(&run), "Interrupted");
+    run.interrupted = false;
+    run.cells.retain(|cell| matches!(cell.outcome, Outcome::Pass));
+    assert_eq!(word(&run), "Passed");
+    run.cells.clear();
+    assert_eq!(word(&run), "Not measured");
+}
+
+/// Captions and cells of every table.
+fn tables(of: &Element) -> Vec<(String, Vec<Vec<String>>)> {
+    let rows = |figure: &Element| {
+        let cells = |row: &&Element| row.children.iter().map(|cell| cell.text.clone()).collect();
+        figure.find("tr", "").iter().map(cells).collect::<Vec<Vec<String>>>()
+    };
+    let of_figure =
+        |figure: &&Element| (figure.find("figcaption", "")[0].text.clone(), rows(figure));
+    of.find("figure", "table").iter().map(of_figure).collect()
+}
+
+#[test]
+fn the_page_has_every_table_of_the_other_reports() {
+    for run in [run(), series(), two_architectures(), hardware()] {
+        let found = tables(&page(&run));
+        let document = Document::new(&run, &View::default());
+        let of_series = document.series.into_iter();
+        let expected = of_series
+            .flat_map(|series| series.whole.tables.into_iter().chain(series.walk))
+            .chain(document.comparison)
+            .chain(document.sections.into_iter().flat_map(|section| section.tables));
+        for Table { caption, header, rows, .. } in expected {
+            let rows: Vec<Vec<String>> =
+                std::iter::once(header).chain(rows).filter(|row| !row.is_empty()).collect();
+            assert!(found.contains(&(caption.clone(), rows)), "{caption}");
+        }
+    }
+}
+
+/// The visible number of wasted records of a listing, by filter and model.
+#[test]
+fn every_choice_has_the_counts_of_the_analysis() {
+    let run = run();
+    let page = page(&run);
+    let listed = page.find("details", "records");
+    let mut checked = 0;
+    for cell in run.cells.iter().filter(|cell| cell.id.kernel == "6.12") {
+        let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { continue };
+        let [point] = &measured.points[..] else { continue };
+        let name = format!("{} of {}", measured.mechanism, measured.function.name);
+        // 6.1 comes first, and has the same mechanisms.
+        let details = listed.iter().rfind(|details| details.find("code", "")[0].text == name);
+        let details = details.expect("its listing");
+        for model in Model::of(cell.id.arch) {
+            for filter in Filter::measured() {
+                let count = waste::count_at(model, filter, point, &measured.function).wasted;
+                let is_it = |part: &&&Element| {
+                    let models = part.attribute("data-model");
+                    let of_model = models.split(' ').any(|name| name == model.name());
+                    (models.is_empty() || of_model)
+                        && part.attribute("data-filter") == filter.to_string()
+                };
+                let counts = details.find("span", "counts");
+                let [shown] = counts.iter().filter(is_it).collect::<Vec<_>>()[..] else {
+                    panic!("{name} {model} {filter}")
+                };
+                let tables = details.find("div", "scroll");
+                let [table] = tables.iter().filter(is_it).collect::<Vec<_>>()[..] else {
+                    panic!("{name} {model} {filter}")
+                };
+                let rows = table.find("td", "").iter().filter(|td| td.text.contains('→')).count();
+                match count {
+                    Some(count) => {
+                        assert!(shown.text.trim().starts_with(&format!("{count} wasted")));
+                        // The record that touches the function is listed too.
+                        assert_eq!(rows, count as usize + 1, "{name} {model} {filter}");
+                        checked += 1;
+                    }
+                    None => assert!(shown.text.contains("no such record"), "{}", shown.text),
+                }
+            }
+        }
+    }
+    assert!(checked > 20, "{checked}");
+}
+
+#[test]
+fn one_variant_is_shown_before_the_reader_chooses() {
+    for run in [run(), series(), two_architectures(), hardware()] {
+        for model in [None, Some(Model::AmdLbrV2)] {
+            let page = parse_page(&html::render(&run, model));
+            let listings = page
+                .find("section", "")
+                .into_iter()
+                .find(|section| section.attribute("id") == "records");
+            for details in listings.unwrap().find("details", "records") {
+                let shown = |name, class| {
+                    let all = details.find(name, class).into_iter();
+                    all.filter(|part| !part.attributes.contains_key("hidden")).count()
+                };
+                assert_eq!((shown("div", "scroll"), shown("span", "counts")), (1, 1));
+            }
+            // The select elements show what the page shows.
+            let chosen: Vec<&str> = page
+                .find("option", "")
+                .into_iter()
+                .filter(|option| option.attributes.contains_key("selected"))
+                .map(|option| option.attribute("value"))
+                .collect();
+            let first = model.filter(|_| run.cells[0].id.accel == Accel::Tcg);
+            if let Some(model) = first {
+                assert_eq!(chosen, [model.name(), "any", "16"]);
+            } else {
+                assert_eq!(chosen.len(), 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn records_that_came_and_went_have_signs_and_words() {
+    let page = page(&series());
+    let count = |word: &str| {
+        let rows = page.find("tr", word);
+        for row in &rows {
+            assert!(row.find("td", "mark")[0].text.ends_with(word), "{row:?}");
+        }
+        rows.len()
+    };
+    assert!(count("went") > 0 && count("moved") > 0);
+    let mut run = series();
+    run.series[0].steps.reverse();
+    run.series[0].steps.iter_mut().enumerate().for_each(|(at, step)| step.patches = at as u32);
+    assert_eq!(parse_page(&html::render(&run, None)).find("tr", "came").len(), count("went"));
+}
+
+#[test]
+fn pictures_have_the_numbers_of_the_tables() {
+    let page = page(&run());
+    let plots = page.find("figure", "plot");
+    let [bars, times, ..] = &plots[..] else { panic!("{} plots", plots.len()) };
+    let run = run();
+    let measured = |cell: &&tramplab_model::run::Cell| match &cell.measurement {
+        Some(Measurement::Trigger(trigger)) => {
+            trigger.cost.as_ref().map(|cost| cost.instructions())
+        }
+        _ => None,
+    };
+    let mut totals: Vec<String> =
+        run.cells.iter().filter_map(|cell| Some(measured(&cell)?.to_string())).collect();
+    let mut shown: Vec<String> =
+        bars.find("text", "value").iter().map(|text| text.text.clone()).collect();
+    totals.sort();
+    shown.sort();
+    assert!(totals.len() >= 3);
+    // The parts of a bar add up to its instructions.
+    assert_eq!(shown, totals);
+    let table = tables(&page).into_iter().flat_map(|(_, rows)| rows).flatten();
+    let cells: BTreeSet<String> = table.collect();
+    for value in times.find("text", "value") {
+        assert!(cells.contains(&value.text), "{}", value.text);
+    }
+    assert!(times.find("text", "value").len() > 10);
+}
+
+#[test]
+fn no_text_of_a_run_is_markup() {
+    let more = [
+        "</script><script>alert(1)</script>",
+        "</style></title></textarea></template><svg onload=alert(1)>",
+        "\" onfocus=\"alert(1)\" autofocus x='' y=`",
+        "{{ 7 * 7 }}{% raw %}<!--",
+    ];
+    let elements: BTreeSet<String> = [run(), series(), hardware(), two_architectures()]
+        .iter()
+        .flat_map(|run| {
+            page(run).all().into_iter().map(|found| found.name.clone()).collect::<Vec<_>>()
+        })
+        .collect();
+    let attributes = |element: &Element| {
+        element.attributes.keys().map(|key| format!("{} {key}", element.name)).collect::<Vec<_>>()
+    };
+    let known: BTreeSet<String> = [run(), series(), hardware(), two_architectures()]
+        .iter()
+        .flat_map(|run| page(run).all().into_iter().flat_map(attributes).collect::<Vec<_>>())
+        .collect();
+    for attack in ATTACKS.iter().chain(&more) {
+        for run in runs(attack) {
+            let rendered = html::render(&run, None);
+            assert_seen("HTML", &rendered);
+            let page = parse_page(&rendered);
+            for element in page.all() {
+                assert!(elements.contains(&element.name), "<{}>", element.name);
+                for attribute in attributes(element) {
+                    assert!(known.contains(&attribute), "{attribute}");
+                }
+                let link = element.attribute("href");
+                assert!(link.is_empty() || link.starts_with('#'), "{link}");
+            }
+            let name = text::line(&run.cells[0].id.kernel);
+            let seen = page.text.contains(name.chars().take(100).collect::<String>().trim());
+            assert!(seen, "{attack} is not on the page");
+        }
+    }
+}
+
+#[test]
+fn the_policy_allows_only_the_pages_own_script_and_style() {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    use sha2::{Digest, Sha256};
+    let rendered = html::render(&run(), None);
+    let page = parse_page(&rendered);
+    let policy = page.find("meta", "").into_iter().find_map(|meta| {
+        (meta.attribute("http-equiv") == "Content-Security-Policy")
+            .then(|| meta.attribute("content"))
+    });
+    let policy = policy.expect("a policy");
+    for (element, directive) in [("script", "script-src"), ("style", "style-src")] {
+        let (_, rest) = rendered.split_once(&format!("<{element}>")).unwrap();
+        let (inside, _) = rest.split_once(&format!("</{element}>")).unwrap();
+        let digest = STANDARD.encode(Sha256::digest(inside));
+        assert!(policy.contains(&format!("{directive} 'sha256-{digest}'")), "{policy}");
+    }
+    assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"));
+    let own = page.all().into_iter().flat_map(|element| element.attributes.keys());
+    let handlers: Vec<&String> =
+        own.filter(|name| name.starts_with("on") || *name == "style" || *name == "src").collect();
+    assert!(handlers.is_empty(), "{handlers:?}");
+}
+
+#[test]
+fn huge_values_make_no_huge_page() {
+    let huge = "<&\"'>".repeat(4000);
+    for mut run in [run(), series()] {
+        run.notes = vec![huge.clone(); 1000];
+        for cell in &mut run.cells {
+            cell.console_tail = vec![huge.clone(); 300];
+            if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+                waste.function.name = huge.clone();
+                for point in &mut waste.points {
+                    let record = point.records[0].clone();
+                    point.records.resize(1000, record);
+                    point.records.iter_mut().for_each(|record| {
+                        record.from.symbol = Some("<".repeat(1000));
+                    });
+                }
+            }
+        }
+        let cells = run.cells.clone();
+        for number in 0..300 {
+            run.cells.extend(cells.iter().cloned().map(|mut cell| {
+                cell.id.kernel = format!("{number}{}", &huge[..1000]);
+                cell.measurement = None;
+                cell.console_tail.truncate(1);
+                cell.outcome = Outcome::Error {
+                    kind: ErrorKind::Guest,
+                    message: format!("{number} {}", &huge[..1000]),
+                };
+                cell
+            }));
+        }
+        let page = html::render(&run, None);
+        assert!(page.len() < 6 << 20, "{} bytes", page.len());
+        let left_out = parse_page(&page).text.contains("This page is full");
+        assert!(left_out);
+    }
+}
+
+/// Colours by name, of the light page and of the dark one.
+fn colours() -> [BTreeMap<&'static str, [f64; 3]>; 2] {
+    let read = |text: &'static str| -> BTreeMap<&'static str, [f64; 3]> {
+        let colour = |part: &'static str| {
+            let (name, value) = part.trim().strip_prefix("--")?.split_once(": #")?;
+            let channel = |at: usize| {
+                let value = f64::from(u8::from_str_radix(&value[at..at + 2], 16).unwrap()) / 255.0;
+                if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+            };
+            Some((name, [0, 2, 4].map(channel)))
+        };
+        text.split([';', '{', '}']).filter_map(colour).collect()
+    };
+    let (light, rest) = CSS.split_once("@media (prefers-color-scheme: dark)").unwrap();
+    let (dark, _) = rest.split_once("* {").unwrap();
+    let light = read(light);
+    let dark = light.clone().into_iter().chain(read(dark)).collect();
+    [light, dark]
+}
+
+/// WCAG 2's contrast ratio.
+fn contrast(a: [f64; 3], b: [f64; 3]) -> f64 {
+    let luminance = |[r, g, b]: [f64; 3]| 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    let (a, b) = (luminance(a), luminance(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+#[test]
+fn colours_have_the_contrast_of_wcag_aa() {
+    for colours in colours() {
+        let ratio = |a: &str, b: &str| contrast(colours[a], colours[b]);
+        for text in ["text", "quiet", "link", "better", "worse", "pass", "fail", "error"] {
+            for page in ["page", "raised"] {
+                assert!(ratio(text, page) >= 4.5, "{text} on {page}: {}", ratio(text, page));
+            }
+        }
+        for row in ["went", "came", "moved"] {
+            assert!(ratio("text", row) >= 4.5 && ratio("quiet", row) >= 4.5, "{row}");
+        }
+        // Numbers on the parts of bars: black, or the colour `on`.
+        let black = [0.0; 3];
+        for part in ["c1", "c2", "c3", "c4", "c5", "others"] {
+            assert!(contrast(colours[part], black) >= 4.5, "{part}");
+        }
+        for part in ["c0", "c6"] {
+            assert!(ratio(part, "on") >= 4.5, "{part}: {}", ratio(part, "on"));
+        }
+    }
+    assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);
+}
