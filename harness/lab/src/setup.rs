@@ -68,6 +68,8 @@ pub enum Need {
     Virtme,
     /// Guests of this architecture, where the host's is another.
     Foreign(Arch),
+    /// The tests of `report.html`.
+    Browser,
 }
 
 /// The planned work.
@@ -83,6 +85,8 @@ pub struct Wanted {
     pub backend: Backend,
     /// The kernel tree's own tests that are built with each toolchain.
     pub selftests: Option<selftests::Wanted>,
+    /// A browser, for tests.
+    pub browser: bool,
 }
 
 impl Wanted {
@@ -92,6 +96,7 @@ impl Wanted {
             Need::Kernels => !self.toolchains.is_empty(),
             Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
+            Need::Browser => self.browser,
         }
     }
 
@@ -148,7 +153,7 @@ enum Detect {
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 11] = [
+pub const REQUIREMENTS: [Requirement; 12] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
@@ -225,6 +230,14 @@ pub const REQUIREMENTS: [Requirement; 11] = [
         packages: &["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
         need: Need::Foreign(Arch::X86_64),
         detect: Detect::CrossCompiler(Arch::X86_64),
+    },
+    Requirement {
+        name: "browser",
+        why: "opens report.html in tests",
+        packages: &["chromium", "chromium-driver"],
+        need: Need::Browser,
+        // Starts the browser of its own version; Debian's depends on it.
+        detect: Detect::Programs(&["chromedriver"]),
     },
 ];
 
@@ -456,6 +469,7 @@ mod tests {
                 emulators: Vec::new(),
                 backend: Backend::Qemu,
                 selftests: None,
+                browser: false,
             }
             .missing();
             let packages: BTreeSet<_> =

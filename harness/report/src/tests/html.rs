@@ -352,7 +352,7 @@ fn huge_values_make_no_huge_page() {
                 waste.function.name = huge.clone();
                 for point in &mut waste.points {
                     let record = point.records[0].clone();
-                    point.records.resize(1000, record);
+                    point.records.resize(300, record);
                     point.records.iter_mut().for_each(|record| {
                         record.from.symbol = Some("<".repeat(1000));
                     });
@@ -360,7 +360,7 @@ fn huge_values_make_no_huge_page() {
             }
         }
         let cells = run.cells.clone();
-        for number in 0..300 {
+        for number in 0..150 {
             run.cells.extend(cells.iter().cloned().map(|mut cell| {
                 cell.id.kernel = format!("{number}{}", &huge[..1000]);
                 cell.measurement = None;

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opens `report.html` in a real browser. Screenshots are kept in `target/tmp/report-html/`.
+
+#[path = "../command/mod.rs"]
+mod command;
+mod driver;
+
+use command::{said, tramplab};
+use driver::Browser;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+use tramplab_model::run::{ErrorKind, Outcome, Run};
+
+/// Writes a run's page as a user does.
+fn page(dir: &TempDir, name: &str, run: &Run) -> PathBuf {
+    let folder = dir.path().join(name);
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("run.json"), serde_json::to_vec(run).unwrap()).unwrap();
+    let page = folder.join("report.html");
+    let mut command = tramplab();
+    command.arg("report").arg(&folder).args(["--format", "html", "--output"]).arg(&page);
+    let output = command.output().unwrap();
+    assert!(page.is_file(), "{}", said(&output));
+    page
+}
+
+/// Runs with every part of a page.
+fn recorded() -> Vec<(&'static str, Run)> {
+    let mut runs = vec![
+        ("stored", tramplab_testdata::stored()),
+        ("series", tramplab_testdata::series()),
+        ("letter", tramplab_testdata::letter()),
+        ("two-architectures", tramplab_testdata::two_architectures()),
+        ("hostile", hostile()),
+    ];
+    let names = ["single-direct-ops", "ftrace-direct-lookups", "tracing-multi-hash"];
+    runs.extend(names.into_iter().zip(tramplab_testdata::each_alone()));
+    runs
+}
+
+/// What each text of the hostile run ends with.
+const ATTACK: &str = "</script></style></title><img src=x onerror='window.hacked=1'>\
+     <script>window.hacked=1</script>\" autofocus onfocus=\"window.hacked=1";
+
+/// A run whose every symbol, message and name is an attack.
+fn hostile() -> Run {
+    let mut run = tramplab_testdata::series();
+    for (cell, message) in run.cells.iter_mut().zip(["first", "second"]) {
+        let message = format!("{message}{ATTACK}");
+        cell.outcome = Outcome::Error { kind: ErrorKind::Panic, message };
+        cell.console_tail = vec![ATTACK.to_owned()];
+    }
+    let mut value = serde_json::to_value(&run).unwrap();
+    poison(&mut value);
+    serde_json::from_value(value).unwrap()
+}
+
+/// Kernels' names stay equal to themselves, so the series still has its cells.
+fn poison(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(poison),
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                match value {
+                    Value::String(text)
+                        if ["symbol", "name", "kernel", "title", "subject", "cpu"]
+                            .contains(&key.as_str()) =>
+                    {
+                        text.push_str(ATTACK);
+                    }
+                    _ => poison(value),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn pages_open_without_errors_and_fit_every_width() {
+    let dir = tempfile::tempdir().unwrap();
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-html");
+    fs::create_dir_all(&pictures).unwrap();
+    let browser = Browser::start();
+    for (name, run) in recorded() {
+        let page = page(&dir, name, &run);
+        for width in [360, 768, 1280] {
+            browser.resize(width, 900);
+            browser.open(&page);
+            assert_eq!(browser.console(), [""; 0], "{name}");
+            // Wide tables and pictures scroll by themselves.
+            let beyond = browser.run(
+                "return [...document.querySelectorAll('body *')].filter((part) => \
+                 !part.parentElement.closest('.scroll, pre, .skip') && \
+                 part.getBoundingClientRect().right > \
+                 document.documentElement.clientWidth).map((part) => part.outerHTML.slice(0, 99))",
+            );
+            assert_eq!(beyond, json!([]), "{name}, {width}");
+            if ["stored", "series"].contains(&name) {
+                let height = browser.run("return document.documentElement.scrollHeight");
+                browser.resize(width, height.as_u64().unwrap() as u32);
+                browser.screenshot(&pictures.join(format!("{name}-{width}.png")));
+            }
+        }
+        let shown = browser.run("return document.querySelectorAll('main section').length");
+        assert!(shown.as_u64() > Some(2), "{name}: {shown}");
+    }
+}
+
+/// The visible counts of each listing.
+const COUNTS: &str = "return [...document.querySelectorAll('.counts')].filter((counts) => \
+     !counts.hidden).map((counts) => counts.innerText.trim())";
+
+/// The visible listings: filter, records, records that the ring has lost.
+const LISTED: &str = "return [...document.querySelectorAll('#records .records .scroll')]\
+     .filter((table) => !table.hidden).map((table) => [table.dataset.filter, \
+     table.querySelectorAll('td[data-index]').length, table.querySelectorAll('.lost').length])";
+
+/// The key that selects the first choice, in the protocol's encoding.
+const HOME: &str = "\u{e011}";
+
+#[test]
+fn readers_switch_model_filter_and_depth_with_the_keyboard() {
+    let dir = tempfile::tempdir().unwrap();
+    let browser = Browser::start();
+    browser.open(&page(&dir, "letter", &tramplab_testdata::letter()));
+    let counts = || browser.run(COUNTS);
+    let [any, any_return] = ["base 9 wasted, 23 of 32 useful", "base 3 wasted, 29 of 32 useful"];
+    let first = |counts: &Value| counts[0].as_str().unwrap().to_owned();
+    assert!(first(&counts()).starts_with(any), "{}", counts());
+    browser.type_into("select[data-choice=filter]", "any_return");
+    assert!(first(&counts()).starts_with(any_return), "{}", counts());
+    let listed = browser.run(LISTED);
+    let filters = listed.as_array().unwrap().iter().map(|listed| &listed[0]);
+    assert!(filters.clone().all(|filter| filter == "any_return") && filters.count() == 2);
+    browser.type_into("select[data-choice=filter]", HOME);
+    let lost = |listed: Value| -> u64 {
+        listed.as_array().unwrap().iter().map(|listed| listed[2].as_u64().unwrap()).sum()
+    };
+    assert_eq!(lost(browser.run(LISTED)), 0);
+    browser.type_into("select[data-choice=depth]", "8");
+    assert!(first(&counts()).starts_with("base 9 wasted, 0 of 8 useful"), "{}", counts());
+    assert!(lost(browser.run(LISTED)) > 0);
+    browser.type_into("select[data-choice=model]", "amd-lbrv2");
+    let chosen = browser.run(
+        "return [...document.querySelectorAll('[data-model]')].every((part) => \
+         part.hidden || part.dataset.model.split(' ').includes('amd-lbrv2'))",
+    );
+    assert_eq!(chosen, json!(true));
+    let tables = browser.run(
+        "return [...document.querySelectorAll('figcaption')].filter((caption) => \
+         caption.checkVisibility() && caption.innerText.includes('(amd-lbrv2)')).length",
+    );
+    assert!(tables.as_u64() > Some(0), "{tables}");
+    assert_eq!(browser.console(), [""; 0]);
+}
+
+#[test]
+fn readers_search_listings() {
+    let dir = tempfile::tempdir().unwrap();
+    let browser = Browser::start();
+    browser.open(&page(&dir, "letter", &tramplab_testdata::letter()));
+    let shown = || {
+        browser.run(
+            "return [...document.querySelectorAll('.records')].filter((listing) => \
+             !listing.hidden).map((listing) => listing.querySelector('code').innerText)",
+        )
+    };
+    assert_eq!(shown().as_array().unwrap().len(), 2);
+    browser.type_into("#search", "rethook");
+    assert_eq!(shown(), json!(["kretprobe.multi of bpf_fentry_test1"]));
+    let found = browser.run("return document.getElementById('found').value");
+    assert_eq!(found, json!("1 of 2 listings"));
+    browser.type_into("#search", "no such function");
+    assert_eq!(shown(), json!([]));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let browser = Browser::start();
+    browser.open(&page(&dir, "hostile", &hostile()));
+    let of = |script: &str| browser.run(script);
+    assert_eq!(of("return window.hacked === undefined"), json!(true));
+    assert_eq!(of("return document.querySelectorAll('img').length"), json!(0));
+    assert_eq!(of("return document.querySelectorAll('script, style').length"), json!(2));
+    assert_eq!(of("return document.querySelectorAll('[onfocus], [autofocus]').length"), json!(0));
+    let shown = of("return document.body.innerText.split(\"onerror='window.hacked=1'\").length");
+    assert!(shown.as_u64() > Some(20), "{shown}");
+    let console = of("return document.querySelector('.console pre').textContent");
+    assert_eq!(console, json!(format!("{ATTACK}\n")));
+    // If a text became markup all the same, the page's policy would stop it.
+    of(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked=1\">'); \
+        const script = document.createElement('script'); script.textContent = 'window.hacked=1'; \
+        document.body.append(script)",
+    );
+    assert_eq!(of("return window.hacked === undefined"), json!(true));
+    let refused = browser.console();
+    assert!(refused.iter().any(|entry| entry.contains("Content Security Policy")), "{refused:?}");
+}
+
+#[test]
+fn pages_are_readable_without_scripts_and_in_the_dark() {
+    let dir = tempfile::tempdir().unwrap();
+    let browser = Browser::start();
+    let page = page(&dir, "series", &tramplab_testdata::series());
+    browser.devtools("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
+    let dark = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
+    browser.devtools("Emulation.setEmulatedMedia", &dark);
+    browser.open(&page);
+    let of = |script: &str| browser.run(script);
+    assert_eq!(of("return document.getElementById('switches').checkVisibility()"), json!(false));
+    let rows = "return [...document.querySelectorAll('#changes td')].filter((cell) => \
+                cell.checkVisibility()).length";
+    assert!(of(rows).as_u64() > Some(50), "{}", of(rows));
+    let records = of("return [...document.querySelectorAll('td[data-index]')].filter((cell) => \
+                      cell.checkVisibility()).length");
+    assert!(records.as_u64() > Some(20), "{records}");
+    let background = of("return getComputedStyle(document.body).backgroundColor");
+    assert_eq!(background, json!("rgb(20, 23, 28)"));
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-html");
+    fs::create_dir_all(&pictures).unwrap();
+    browser.resize(1280, 3000);
+    browser.screenshot(&pictures.join("series-dark.png"));
+}
