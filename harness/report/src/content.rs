@@ -103,40 +103,10 @@ pub const BRANCH_RECORDS: &str = "branches";
 impl Document {
     pub fn new(run: &Run, view: &View) -> Document {
         let groups = groups(run);
-        let host = &run.host;
-        let mut about = vec![
-            ("suite", run.suite.name.clone()),
-            ("started", run.started.clone()),
-            ("host", format!("{}, {}, {}", host.os, host.cpu, text::counted(host.cpus, "CPU"))),
-            ("QEMU", qemu(run)),
-            ("tramplab", run.tramplab.clone()),
-        ];
-        if run.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware)) {
-            about.push((
-                BRANCH_RECORDS,
-                "hardware: the CPU's own LBR, passed through by KVM".to_owned(),
-            ));
-        }
-        // The series is the same on every architecture.
-        if let Some(series) = run.series.first() {
-            about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
-            about.extend(series.claim.clone().map(|claim| ("claim", claim)));
-        }
-        about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
-        if let Some(shard) = &run.shard {
-            about.push((
-                "shard",
-                format!("{}: {} in all", shard.partition, text::counted(shard.cells.len(), "cell")),
-            ));
-        }
-        if let Some(joined) = &run.joined {
-            let (is, of) = (joined.runs.len(), joined.expected);
-            about.push(("runs", format!("{is} of {of}: {}", joined.runs.join(", "))));
-        }
         Document {
             series: comparison::of_run(run, view.model),
-            heading: format!("tramplab run {}", run.id),
-            about,
+            heading: heading(run),
+            about: about_run(run),
             outcomes: outcomes(run),
             comparison: configurations::tables(run, view)
                 .into_iter()
@@ -149,6 +119,44 @@ impl Document {
                 .collect(),
         }
     }
+}
+
+pub(crate) fn heading(run: &Run) -> String {
+    format!("tramplab run {}", run.id)
+}
+
+pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
+    let host = &run.host;
+    let mut about = vec![
+        ("suite", run.suite.name.clone()),
+        ("started", run.started.clone()),
+        ("host", format!("{}, {}, {}", host.os, host.cpu, text::counted(host.cpus, "CPU"))),
+        ("QEMU", qemu(run)),
+        ("tramplab", run.tramplab.clone()),
+    ];
+    if run.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware)) {
+        about.push((
+            BRANCH_RECORDS,
+            "hardware: the CPU's own LBR, passed through by KVM".to_owned(),
+        ));
+    }
+    // The series is the same on every architecture.
+    if let Some(series) = run.series.first() {
+        about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
+        about.extend(series.claim.clone().map(|claim| ("claim", claim)));
+    }
+    about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
+    if let Some(shard) = &run.shard {
+        about.push((
+            "shard",
+            format!("{}: {} in all", shard.partition, text::counted(shard.cells.len(), "cell")),
+        ));
+    }
+    if let Some(joined) = &run.joined {
+        let (is, of) = (joined.runs.len(), joined.expected);
+        about.push(("runs", format!("{is} of {of}: {}", joined.runs.join(", "))));
+    }
+    about
 }
 
 /// The programs that ran the guests, mostly the same for every architecture.
@@ -264,7 +272,7 @@ fn add_cell(by_reason: &mut Vec<(String, Vec<String>)>, reason: String, cell: St
     }
 }
 
-fn outcomes(run: &Run) -> Outcomes {
+pub(crate) fn outcomes(run: &Run) -> Outcomes {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut failures = Vec::new();
     let mut errors: Vec<(&Outcome, Failed)> = Vec::new();

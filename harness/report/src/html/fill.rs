@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     comparison, configurations,
-    content::{self, Document, Outcomes, View},
+    content::{self, Outcomes, View},
     group::Group,
     kinds,
 };
@@ -34,22 +34,20 @@ const CONSOLE: usize = 200;
 pub fn page(run: &Run, asked: Option<Model>) -> Page {
     let choices = Choices::new(run, asked);
     let mut room = Room::new();
-    let view = View { model: Some(choices.model()), ..View::default() };
-    let Document { heading, about, outcomes, .. } = Document::new(run, &view);
-    let Outcomes { summary, lacks, failures, errors, skips } = outcomes;
+    let Outcomes { summary, lacks, failures, errors, skips } = content::outcomes(run);
     let changes = changes(run, &choices, &mut room);
     let endings = endings(failures, errors, skips, &mut room);
     let chapters = chapters(run, &choices, &mut room);
     let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
     Page {
-        title: shown(&heading),
+        title: shown(&content::heading(run)),
         policy: style::policy(),
         css: style::CSS,
         js: style::JS,
         verdict: verdict(run),
         summary: shown(&summary),
         lacks: lacks.iter().map(|lack| shown(lack)).collect(),
-        about: pairs(about),
+        about: pairs(content::about_run(run)),
         changes,
         switches,
         chapters,

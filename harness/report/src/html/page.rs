@@ -167,6 +167,8 @@ pub struct Field {
 const ROWS: usize = 1000;
 const COLUMNS: usize = 40;
 const NOTES: usize = 50;
+/// Longer texts are broken into lines.
+const LONG: usize = 60;
 
 impl Grid {
     pub fn new(table: Table) -> Grid {
@@ -228,6 +230,7 @@ fn class(cell: &str, number: bool) -> &'static str {
         "skip" | "-" | "same" if number => "quiet n",
         "skip" | "-" | "same" => "quiet",
         _ if number => "n",
+        _ if cell.chars().nth(LONG).is_some() => "long",
         _ => "",
     }
 }

@@ -16,9 +16,13 @@ use tramplab_analysis::{
         listing::{Line, lines, trigger_lines},
         waste,
     },
-    compare::{self, Listings, Pair, Side, Subject, kinds::waste_listings, pair_up},
+    compare::{
+        self, Listings, Pair, Side, Subject,
+        kinds::{hit_listings, waste_listings},
+        pair_up,
+    },
 };
-use tramplab_model::run::{Arch, Cell, LbrWaste, Measurement, Row, Run, Series, TriggerPart};
+use tramplab_model::run::{Arch, Cell, LbrWaste, Measurement, Row, Run, Series, Test, TriggerPart};
 
 /// The listings of one subject: a row of the waste table, or one side of a hit.
 pub struct Records {
@@ -40,8 +44,8 @@ pub struct Variant {
     pub hidden: bool,
     pub sides: Vec<Wasted>,
     pub rows: Vec<RecordRow>,
-    /// Older records that are left out.
-    pub more: usize,
+    /// True if older records are left out.
+    pub more: bool,
 }
 
 /// Counts of one side.
@@ -167,10 +171,10 @@ impl Records {
 }
 
 /// Rows are oldest first: leaves the oldest out.
-fn newest(mut rows: Vec<RecordRow>) -> (Vec<RecordRow>, usize) {
+fn newest(mut rows: Vec<RecordRow>) -> (Vec<RecordRow>, bool) {
     let more = rows.len().saturating_sub(RECORDS);
     rows.drain(..more);
-    (rows, more)
+    (rows, more > 0)
 }
 
 /// Lists one kernel's waste.
@@ -209,24 +213,30 @@ fn alone(line: &Line, choices: &Choices) -> RecordRow {
 
 /// Lists the waste of a series' base beside that of its head.
 pub fn waste_of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
-    let cells = |kernel: &str| run.cells_of(series.arch, kernel).collect::<Vec<&Cell>>();
-    let (base, head) = (cells(&series.base().kernel), cells(&series.head().kernel));
-    let all = pair_up(&base, &head)
-        .iter()
-        .filter_map(|pair| Some((pair, waste_of(Some(pair.base))?, waste_of(pair.head)?)))
-        .flat_map(|(pair, base, head)| beside(pair, base, head, choices))
-        .collect();
-    changed_first(all)
+    let of_pair = |pair: &Pair| {
+        let (base, head) = (waste_of(Some(pair.base))?, waste_of(pair.head)?);
+        Some(beside(pair, base, head, choices))
+    };
+    changed_first(of_pairs(run, series, |pair| of_pair(pair).unwrap_or_default()))
 }
 
 /// Lists the branches of the base's hits beside those of the head's.
 pub fn hits_of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
-    let listings = compare::whole(run, series, None).listings;
-    let hits = listings.iter().filter(|found| matches!(found.subject, Subject::Trigger(..)));
     let records = |found: &Listings| {
         Records::fixed(shown(&found.subject.to_string()), true, rows(found, choices))
     };
-    changed_first(hits.map(records).collect())
+    let of_pair = |pair: &Pair| match pair.base.id.test {
+        Test::Trigger(test) => hit_listings(test, pair).iter().map(records).collect(),
+        _ => Vec::new(),
+    };
+    changed_first(of_pairs(run, series, of_pair))
+}
+
+/// Lists each test of base and head.
+fn of_pairs(run: &Run, series: &Series, of_pair: impl Fn(&Pair) -> Vec<Records>) -> Vec<Records> {
+    let cells = |kernel: &str| run.cells_of(series.arch, kernel).collect::<Vec<&Cell>>();
+    let (base, head) = (cells(&series.base().kernel), cells(&series.head().kernel));
+    pair_up(&base, &head).iter().flat_map(of_pair).collect()
 }
 
 fn changed_first(mut all: Vec<Records>) -> Vec<Records> {
@@ -255,7 +265,7 @@ fn beside(pair: &Pair, base: &LbrWaste, head: &LbrWaste, choices: &Choices) -> V
                 let count = waste::counted(model, filter, point, &waste.function);
                 wasted(side, count.wasted, waste, choices)
             });
-            let listings = waste_listings(pair, model, filter);
+            let listings = waste_listings(pair, model, filter, RECORDS + 1);
             let found = listings.iter().find(|listings| listings.subject == subject);
             (sides.to_vec(), found.map_or_else(Vec::new, |found| rows(found, choices)))
         });

@@ -37,8 +37,9 @@ fn counted(measured: &LbrWaste, point: &CapturePoint, filter: Filter, model: Mod
     Value::Records(waste::counted(model, filter, point, &measured.function).wasted)
 }
 
-/// One listing for each capture point that both sides have, by one filter.
-pub fn listings(pair: &Pair, model: Model, filter: Filter) -> Vec<Listings> {
+/// One listing for each capture point that both sides have, by one filter. It has at most the
+/// `newest` records of each side.
+pub fn listings(pair: &Pair, model: Model, filter: Filter, newest: usize) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
         pair.measurements()
     else {
@@ -52,22 +53,24 @@ pub fn listings(pair: &Pair, model: Model, filter: Filter) -> Vec<Listings> {
         let row = Row { mechanism: base.mechanism, point: point.point };
         all.push(Listings {
             subject: Subject::Waste(row),
-            rows: beside((base, point), (head, partner), model, filter),
+            rows: beside([(base, point), (head, partner)], model, filter, newest),
         });
     }
     all
 }
 
 fn beside(
-    (base, base_point): (&LbrWaste, &CapturePoint),
-    (head, head_point): (&LbrWaste, &CapturePoint),
+    sides: [(&LbrWaste, &CapturePoint); 2],
     model: Model,
     filter: Filter,
+    newest: usize,
 ) -> Vec<listing::Row> {
-    let mut old = lines(base_point, &base.function, model, filter);
-    let mut new = lines(head_point, &head.function, model, filter);
-    old.reverse();
-    new.reverse();
+    let [mut old, mut new] = sides.map(|(waste, point)| {
+        let mut lines = lines(point, &waste.function, model, filter);
+        lines.truncate(newest);
+        lines.reverse();
+        lines
+    });
     // The transfer into the snapshot, record #00, is the same event on both sides.
     let last = match (old.last(), new.last()) {
         (Some(a), Some(b)) if (a.index, b.index) == (0, 0) => {

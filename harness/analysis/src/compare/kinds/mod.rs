@@ -16,6 +16,7 @@ use tramplab_model::{
     kinds::Metric,
     run::{Cell, Test},
 };
+pub use trigger::listings as hit_listings;
 
 /// All numbers that a cell measured. `model` is the CPU whose waste is counted.
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
@@ -62,7 +63,7 @@ fn count(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
 /// The branch listings of a pair, side by side; those of a waste cell with the filter `any`.
 pub(super) fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
     match &pair.base.id.test {
-        Test::LbrWaste(_) => lbr_waste::listings(pair, model, Branch::Any.into()),
+        Test::LbrWaste(_) => lbr_waste::listings(pair, model, Branch::Any.into(), usize::MAX),
         Test::Trigger(test) => trigger::listings(*test, pair),
         Test::Attach(_)
         | Test::Bench(_)
