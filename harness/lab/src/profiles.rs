@@ -7,7 +7,7 @@ use tramplab_analysis::profile::{
     How, Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff,
 };
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{Cell, Measurement};
+use tramplab_model::run::{Cell, Measurement, Run};
 use tramplab_protocol::message::Explain;
 use tramplab_report::terminal;
 
@@ -40,6 +40,18 @@ pub fn beside(cell: &Cell, profiles: &[Profile]) -> Option<How> {
         summaries(cell).iter().any(|summary| (summary.phase, summary.how) == (phase, other))
     };
     profiles.iter().all(|profile| has(profile.phase)).then_some(how)
+}
+
+/// The profiles of a run that can be read, for pictures: of each cell and phase the first way in
+/// which it was profiled. At most `most`.
+pub fn all(dir: &RunDir, run: &Run, most: usize) -> Vec<Profile> {
+    let explained = run.cells.iter().filter(|cell| !summaries(cell).is_empty());
+    let phases = explained.flat_map(|cell| Phase::ALL.map(|phase| (cell, phase)));
+    phases
+        .filter_map(|(cell, phase)| profiles(dir, cell, &[phase], None).ok())
+        .flatten()
+        .take(most)
+        .collect()
 }
 
 pub fn profiles(

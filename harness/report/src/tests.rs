@@ -20,7 +20,7 @@ mod hardware;
 mod hostile;
 mod html;
 mod json;
-mod profiles;
+pub mod profiles;
 mod xml;
 
 use hardware::hardware;

@@ -46,6 +46,67 @@
     choose();
   }
 
+  // Flame graphs: zoom and search.
+  const WHOLE = 860;
+  const LETTER = 6.4;
+  for (const flame of document.querySelectorAll(".flame")) {
+    const frames = [...flame.querySelectorAll(".frame")].map((group) => {
+      const rect = group.querySelector("rect");
+      const number = (name) => Number(rect.getAttribute(name));
+      const [x, y, width] = [number("x"), number("y"), number("width")];
+      const text = group.querySelector("text");
+      return { group, rect, text, x, y, width, name: text.dataset.name };
+    });
+    const SLACK = 0.15;
+
+    const zoom = (to) => {
+      const scale = WHOLE / to.width;
+      for (const frame of frames) {
+        const within = frame.y >= to.y && frame.x >= to.x - SLACK &&
+          frame.x + frame.width <= to.x + to.width + SLACK;
+        const above = frame.y < to.y && frame.x <= to.x + SLACK &&
+          frame.x + frame.width >= to.x + to.width - SLACK;
+        frame.group.style.display = within || above ? "" : "none";
+        frame.group.classList.toggle("above", above);
+        const x = above ? 0 : (frame.x - to.x) * scale;
+        const width = above ? WHOLE : frame.width * scale;
+        frame.rect.setAttribute("x", x);
+        frame.rect.setAttribute("width", width);
+        frame.text.setAttribute("x", x + 3);
+        const letters = Math.floor((width - 6) / LETTER);
+        const whole = frame.name.length <= letters;
+        const cut = letters < 3 ? "" : `${frame.name.slice(0, letters - 1)}…`;
+        frame.text.textContent = whole ? frame.name : cut;
+      }
+    };
+
+    const form = flame.querySelector(".seek");
+    const input = form.querySelector("input");
+    const seek = () => {
+      const words = input.value.trim().toLowerCase();
+      let count = 0;
+      for (const frame of frames) {
+        const hit = words !== "" && frame.name.toLowerCase().includes(words);
+        frame.group.classList.toggle("hit", hit);
+        count += hit ? 1 : 0;
+      }
+      form.querySelector("output").value = words === "" ? "" : `${count} frames`;
+    };
+
+    for (const frame of frames) {
+      frame.group.addEventListener("click", () => zoom(frame));
+      frame.group.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") {
+          event.preventDefault();
+          zoom(frame);
+        }
+      });
+    }
+    input.addEventListener("input", seek);
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.hidden = false;
+  }
+
   // Paper unfolds nothing.
   let folded = [];
   addEventListener("beforeprint", () => {

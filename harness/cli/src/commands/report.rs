@@ -14,6 +14,7 @@ use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::{
     error::{Context, Error, Result},
     measure::check_model,
+    profiles,
     run_dir::sha256,
 };
 use tramplab_model::{run::Run, text};
@@ -129,7 +130,7 @@ pub fn report(args: &Args) -> Result<u8> {
     }
     check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
     let style = if args.output.is_none() { style() } else { Style::default() };
-    let bytes = render(&run, &args.look, style)?;
+    let bytes = render(&run, &RunDir::at(&args.run), &args.look, style)?;
     match &args.output {
         Some(path) => std::fs::write(path, bytes)
             .with_context(|| format!("failed to write {}", path.display()))?,
@@ -158,13 +159,13 @@ fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
     baseline::update(run, suite)
 }
 
-/// Renders a run in one format.
-pub fn render(run: &Run, look: &Look, style: Style) -> Result<Vec<u8>> {
+/// Renders a run in one format. Its folder may be gone; then the page has no flame graphs.
+pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<Vec<u8>> {
     let view = look.view();
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
-        Format::Html => report::html::render(run, look.model).into_bytes(),
+        Format::Html => page(run, run_dir, look.model),
         Format::Junit => {
             report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?
         }
@@ -225,13 +226,19 @@ const DETAILS: &str = "details.md";
 /// The report for a browser.
 pub const PAGE: &str = "report.html";
 
+/// The flame graphs of a page.
+const FLAMES: usize = 12;
+
+fn page(run: &Run, run_dir: &RunDir, model: Option<Model>) -> Vec<u8> {
+    report::html::render(run, model, &profiles::all(run_dir, run, FLAMES)).into_bytes()
+}
+
 /// Writes the reports beside `run.json`.
 pub fn write_all(run: &Run, run_dir: &RunDir) -> Result<()> {
     let view = View { listings: vec![Filter::of(Branch::Any)], ..View::default() };
     let whole = report::markdown::render(run, &view).into_bytes();
     let junit = report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?;
-    let page = report::html::render(run, None).into_bytes();
-    let mut forms = vec![("junit.xml", junit), (PAGE, page)];
+    let mut forms = vec![("junit.xml", junit), (PAGE, page(run, run_dir, None))];
     if run.series.is_empty() {
         forms.push(("report.md", whole));
     } else {

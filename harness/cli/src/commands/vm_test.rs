@@ -278,7 +278,7 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
 /// Writes and prints the reports of a run.
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::write_all(run, run_dir)?;
-    report::print(&report::render(run, look, report::style())?)?;
+    report::print(&report::render(run, run_dir, look, report::style())?)?;
     rerun::tell(run, run_dir);
     eprintln!("run kept in {}", run_dir.path().display());
     eprintln!("to see it: {}", run_dir.path().join(report::PAGE).display());

@@ -13,16 +13,23 @@ use std::{
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
-use tramplab_model::run::{ErrorKind, Outcome, Run};
+use tramplab_analysis::profile::Profile;
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::{ErrorKind, Measurement, Outcome, Run};
+use tramplab_protocol::message::Explain;
 
 /// Writes a run's page as a user does.
 fn page(dir: &TempDir, name: &str, run: &Run) -> PathBuf {
     let folder = dir.path().join(name);
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("run.json"), serde_json::to_vec(run).unwrap()).unwrap();
+    rendered(&folder)
+}
+
+fn rendered(folder: &Path) -> PathBuf {
     let page = folder.join("report.html");
     let mut command = tramplab();
-    command.arg("report").arg(&folder).args(["--format", "html", "--output"]).arg(&page);
+    command.arg("report").arg(folder).args(["--format", "html", "--output"]).arg(&page);
     let output = command.output().unwrap();
     assert!(page.is_file(), "{}", said(&output));
     page
@@ -177,6 +184,70 @@ fn readers_search_listings() {
     assert_eq!(found, json!("1 of 2 listings"));
     browser.type_into("#search", "no such function");
     assert_eq!(shown(), json!([]));
+}
+
+/// A run's folder with a profile of 900 instructions.
+fn profiled(dir: &TempDir) -> PathBuf {
+    let mut run = tramplab_testdata::stored();
+    let folder = RunDir::at(dir.path());
+    let profile = include_str!("../../../report/src/testdata/profile-base.json");
+    let mut profile: Profile = serde_json::from_str(profile).unwrap();
+    profile.functions[2].name += ATTACK;
+    let mut explained = run.cells.iter_mut().filter_map(|cell| match &mut cell.measurement {
+        Some(Measurement::Attach(attach)) => {
+            let mut summaries = attach.explained.iter_mut();
+            Some((&cell.id, summaries.find(|summary| summary.how == Explain::Exact)?))
+        }
+        _ => None,
+    });
+    let (id, summary) = explained.next().unwrap();
+    (profile.cell, profile.phase) = (id.name(), summary.phase);
+    summary.totals = profile.totals();
+    fs::create_dir_all(folder.cell(id)).unwrap();
+    let file = folder.cell(id).join(&summary.file);
+    fs::write(file, serde_json::to_vec(&profile).unwrap()).unwrap();
+    folder.save(&run).unwrap();
+    rendered(dir.path())
+}
+
+#[test]
+fn readers_zoom_into_flame_graphs_and_search_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let browser = Browser::start();
+    browser.open(&profiled(&dir));
+    let of = |script: &str| browser.run(script);
+    assert_eq!(of("return document.querySelectorAll('.flame').length"), json!(1));
+    of("document.querySelector('.flame').open = true");
+    let shown = || {
+        of("return [...document.querySelectorAll('.frame')].filter((frame) => \
+            frame.style.display !== 'none').map((frame) => [frame.querySelector('title')\
+            .textContent.split(':')[0].slice(0, 19), Number(frame.querySelector('rect')\
+            .getAttribute('width'))])")
+    };
+    let width = |name: &str| {
+        let shown = shown();
+        let found = shown.as_array().unwrap().iter().find(|frame| frame[0] == name);
+        found.map(|frame| frame[1].as_f64().unwrap())
+    };
+    let replace = "ftrace_replace_code";
+    let all = shown().as_array().unwrap().len();
+    // 500 of 900 instructions.
+    assert!((width(replace).unwrap() - 860.0 * 500.0 / 900.0).abs() < 0.2, "{}", shown());
+    browser.type_into(".frame:nth-of-type(4)", "\n");
+    let zoomed = shown();
+    assert!(zoomed.as_array().unwrap().len() < all, "{zoomed}");
+    browser.type_into(".flame .root", "\n");
+    assert_eq!(shown().as_array().unwrap().len(), all);
+    browser.type_into(".seek input", "text_poke");
+    let hits = of("return [...document.querySelectorAll('.hit')].length");
+    assert_eq!(hits, json!(3));
+    assert_eq!(of("return document.querySelector('.seek output').value"), json!("3 frames"));
+    // A hostile name is drawn as text; profiles have no spaces in names.
+    let name = of("return [...document.querySelectorAll('.frame text')].map((text) => \
+                   text.dataset.name).find((name) => name.startsWith('ftrace_replace_code'))");
+    assert_eq!(name, json!(format!("{replace}{}", ATTACK.replace(' ', "_"))));
+    assert_eq!(of("return window.hacked === undefined"), json!(true));
+    assert_eq!(browser.console(), [""; 0]);
 }
 
 #[test]

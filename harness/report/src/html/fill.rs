@@ -8,6 +8,7 @@ use super::{
         Block, Changes, Chapter, Choice, Endings, Failed, Grid, Judged, Listed, Page, Part,
         Switches,
     },
+    plot::flame::{self, Flame},
     records::{self, Records},
     room::{self, Room, first, shown},
     style,
@@ -19,7 +20,7 @@ use crate::{
     group::Group,
     kinds,
 };
-use tramplab_analysis::{branch::Model, verdict::verdict};
+use tramplab_analysis::{branch::Model, profile::Profile, verdict::verdict};
 use tramplab_model::{
     kinds::Kind,
     run::{Arch, Run, Series},
@@ -31,13 +32,13 @@ const LISTED: usize = 200;
 /// Lines of a console.
 const CONSOLE: usize = 200;
 
-pub fn page(run: &Run, asked: Option<Model>) -> Page {
+pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
     let choices = Choices::new(run, asked);
     let mut room = Room::new();
     let Outcomes { summary, lacks, failures, errors, skips } = content::outcomes(run);
     let changes = changes(run, &choices, &mut room);
     let endings = endings(failures, errors, skips, &mut room);
-    let chapters = chapters(run, &choices, &mut room);
+    let chapters = chapters(run, profiles, &choices, &mut room);
     let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
     Page {
         title: shown(&content::heading(run)),
@@ -152,7 +153,7 @@ fn endings(
 }
 
 /// The chapters that have something, in the order of every report.
-fn chapters(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Chapter> {
+fn chapters(run: &Run, profiles: &[Profile], choices: &Choices, room: &mut Room) -> Vec<Chapter> {
     let (groups, _) = first(content::groups(run), LISTED);
     let all = kinds::ORDER.into_iter().filter_map(|kind| {
         let (id, title) = named(kind)?;
@@ -161,6 +162,7 @@ fn chapters(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Chapter> {
             title,
             switched: kind == Kind::LbrWaste,
             figures: figures::of(kind, &groups),
+            flames: flames(kind, profiles, room),
             parts: parts(kind, run, &groups, choices, room),
             listings: listings(kind, run, &groups, choices, room),
         };
@@ -170,6 +172,11 @@ fn chapters(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Chapter> {
     let mut all: Vec<Chapter> = all.collect();
     all.extend(settings(run, choices, room));
     all
+}
+
+fn flames(kind: Kind, profiles: &[Profile], room: &mut Room) -> Vec<Flame> {
+    let profiles = if kind == Kind::Attach { profiles } else { &[] };
+    room.keep(profiles.iter().filter_map(flame::flame).collect(), Flame::size)
 }
 
 fn named(kind: Kind) -> Option<(&'static str, &'static str)> {
@@ -282,6 +289,7 @@ fn settings(run: &Run, choices: &Choices, room: &mut Room) -> Option<Chapter> {
         title: "Configurations",
         switched: false,
         figures: Vec::new(),
+        flames: Vec::new(),
         parts,
         listings: Vec::new(),
     };

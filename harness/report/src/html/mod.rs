@@ -15,10 +15,11 @@ mod style;
 mod switch;
 
 use askama::Template;
-use tramplab_analysis::branch::Model;
+use tramplab_analysis::{branch::Model, profile::Profile};
 use tramplab_model::run::Run;
 
-/// Renders the page. `model` is the CPU that it shows first.
-pub fn render(run: &Run, model: Option<Model>) -> String {
-    fill::page(run, model).render().expect("a template writes into memory")
+/// Renders the page. `model` is the CPU that it shows first; `profiles`, which the run keeps in
+/// files of their own, become flame graphs.
+pub fn render(run: &Run, model: Option<Model>, profiles: &[Profile]) -> String {
+    fill::page(run, model, profiles).render().expect("a template writes into memory")
 }

@@ -3,7 +3,7 @@
 //! bounded; the templates escape them.
 
 use super::{
-    plot::{Figure, Plot},
+    plot::{Figure, Plot, flame::Flame},
     records::Records,
     room::{self, first, shown},
 };
@@ -87,6 +87,7 @@ pub struct Chapter {
     /// The reader's choices change it.
     pub switched: bool,
     pub figures: Vec<Figure>,
+    pub flames: Vec<Flame>,
     pub parts: Vec<Part>,
     pub listings: Vec<Listed>,
 }

@@ -91,7 +91,7 @@ fn element(start: &BytesStart) -> Element {
 }
 
 fn page(run: &Run) -> Element {
-    parse_page(&html::render(run, None))
+    parse_page(&html::render(run, None, &[]))
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn chapters_come_in_order_and_the_navigation_names_them() {
     let links: Vec<&str> =
         page.find("nav", "")[0].find("a", "").iter().map(|link| link.attribute("href")).collect();
     assert_eq!(links, sections.iter().map(|id| format!("#{id}")).collect::<Vec<_>>());
-    let series = parse_page(&html::render(&series(), None));
+    let series = parse_page(&html::render(&series(), None, &[]));
     assert_eq!(series.find("section", "")[0].attribute("id"), "changes");
 }
 
@@ -201,7 +201,7 @@ fn every_choice_has_the_counts_of_the_analysis() {
 fn one_variant_is_shown_before_the_reader_chooses() {
     for run in [run(), series(), two_architectures(), hardware()] {
         for model in [None, Some(Model::AmdLbrV2)] {
-            let page = parse_page(&html::render(&run, model));
+            let page = parse_page(&html::render(&run, model, &[]));
             let listings = page
                 .find("section", "")
                 .into_iter()
@@ -244,7 +244,7 @@ fn records_that_came_and_went_have_signs_and_words() {
     let mut run = series();
     run.series[0].steps.reverse();
     run.series[0].steps.iter_mut().enumerate().for_each(|(at, step)| step.patches = at as u32);
-    assert_eq!(parse_page(&html::render(&run, None)).find("tr", "came").len(), count("went"));
+    assert_eq!(parse_page(&html::render(&run, None, &[])).find("tr", "came").len(), count("went"));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn no_text_of_a_run_is_markup() {
         .collect();
     for attack in ATTACKS.iter().chain(&more) {
         for run in runs(attack) {
-            let rendered = html::render(&run, None);
+            let rendered = html::render(&run, None, &[]);
             assert_seen("HTML", &rendered);
             let page = parse_page(&rendered);
             for element in page.all() {
@@ -321,7 +321,7 @@ fn no_text_of_a_run_is_markup() {
 fn the_policy_allows_only_the_pages_own_script_and_style() {
     use base64::{Engine, engine::general_purpose::STANDARD};
     use sha2::{Digest, Sha256};
-    let rendered = html::render(&run(), None);
+    let rendered = html::render(&run(), None, &[]);
     let page = parse_page(&rendered);
     let policy = page.find("meta", "").into_iter().find_map(|meta| {
         (meta.attribute("http-equiv") == "Content-Security-Policy")
@@ -372,7 +372,7 @@ fn huge_values_make_no_huge_page() {
                 cell
             }));
         }
-        let page = html::render(&run, None);
+        let page = html::render(&run, None, &[]);
         assert!(page.len() < 6 << 20, "{} bytes", page.len());
         let left_out = parse_page(&page).text.contains("This page is full");
         assert!(left_out);

@@ -4,6 +4,7 @@
 
 pub mod axis;
 pub mod bars;
+pub mod flame;
 pub mod growth;
 pub mod times;
 
