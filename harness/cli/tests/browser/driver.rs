@@ -134,8 +134,8 @@ fn start_driver() -> (Driver, u16) {
     command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!(
-            "failed to start chromedriver: {error}; install it: cargo xtask test --setup, or \
-             apt-get install chromium chromium-driver"
+            "failed to start chromedriver: {error}; install it: cargo xtask test --setup; on Ubuntu \
+             Google Chrome and its chromedriver"
         )
     });
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
