@@ -323,7 +323,7 @@ fn closed_pipe_keeps_exit_code_and_files() {
             .unwrap();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
     }
-    for file in ["report.md", "junit.xml"] {
+    for file in ["report.md", "report.html", "junit.xml"] {
         assert!(merged.join(file).is_file(), "{file}");
     }
     assert!(fs::read_to_string(&suite).unwrap().contains("budgets:"));

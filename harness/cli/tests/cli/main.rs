@@ -102,6 +102,21 @@ fn lists_cells_without_building_kernels() {
     assert_eq!(list(&["--no-run", "--kernel", &kernel]).0, "");
 }
 
+#[test]
+fn names_the_page_of_a_run_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, merged) = (dir.path().join("run"), dir.path().join("merged"));
+    fs::create_dir(&run).unwrap();
+    fs::write(run.join("run.json"), include_bytes!("../../../testdata/run.json")).unwrap();
+    let output = tramplab().args(["merge", "--into"]).args([&merged, &run]).output().unwrap();
+    let said = stderr(&output);
+    let page = merged.canonicalize().unwrap().join("report.html");
+    assert_eq!(said.lines().last(), Some(&*format!("to see it: {}", page.display())), "{said}");
+    let written = fs::read(&page).unwrap();
+    let output = tramplab().args(["report", "--format", "html"]).arg(&merged).output().unwrap();
+    assert!(output.stdout == written, "report renders another page");
+}
+
 /// The report goes to a file: without this message only an exit code would be seen.
 #[test]
 fn says_why_a_rendered_run_fails() {

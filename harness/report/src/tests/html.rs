@@ -379,6 +379,28 @@ fn huge_values_make_no_huge_page() {
     }
 }
 
+/// The suite `quick` measures every mechanism. Each gets the longest listings of the stored run.
+#[test]
+fn a_page_of_every_mechanism_has_at_most_two_mebibytes() {
+    let mut run = run();
+    let is_long =
+        |cell: &tramplab_model::run::Cell| cell.id.test.name() == "lbr_waste/kprobe.session";
+    let cell = run.cells.iter().find(|cell| is_long(cell)).expect("a cell with two points").clone();
+    run.cells.retain(|cell| !matches!(cell.id.test, Test::LbrWaste(_)));
+    run.cells.extend(Mechanism::ALL.map(|mechanism| {
+        let mut cell = cell.clone();
+        cell.id.test = Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test { mechanism });
+        if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+            waste.mechanism = mechanism;
+        }
+        cell
+    }));
+    let page = html::render(&run, None, &[]);
+    assert!(page.len() < 2 << 20, "{} bytes", page.len());
+    let listings = parse_page(&page).find("details", "records").len();
+    assert!(listings >= 2 * Mechanism::ALL.len(), "{listings}");
+}
+
 /// Colours by name, of the light page and of the dark one.
 fn colours() -> [BTreeMap<&'static str, [f64; 3]>; 2] {
     let read = |text: &'static str| -> BTreeMap<&'static str, [f64; 3]> {

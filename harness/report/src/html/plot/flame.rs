@@ -63,7 +63,7 @@ pub fn flame(profile: &Profile) -> Option<Flame> {
     // Where the next frame of each depth begins.
     let mut next = vec![0_u64; DEEPEST + 2];
     for (depth, place) in tree.walk() {
-        let depth = depth as usize + 1;
+        let depth = depth + 1;
         if depth > DEEPEST || frames.len() == FRAMES {
             continue;
         }
