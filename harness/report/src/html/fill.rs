@@ -35,9 +35,10 @@ const CONSOLE: usize = 200;
 pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
     let choices = Choices::new(run, asked);
     let mut room = Room::new();
-    let Outcomes { summary, lacks, failures, errors, skips } = content::outcomes(run);
+    let outcomes = content::outcomes(run);
+    let (summary, lacks) = (shown(&outcomes.summary), outcomes.lacks.clone());
     let changes = changes(run, &choices, &mut room);
-    let endings = endings(failures, errors, skips, &mut room);
+    let endings = endings(outcomes, &mut room);
     let chapters = chapters(run, profiles, &choices, &mut room);
     let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
     Page {
@@ -46,7 +47,7 @@ pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
         css: style::CSS,
         js: style::JS,
         verdict: verdict(run),
-        summary: shown(&summary),
+        summary,
         lacks: lacks.iter().map(|lack| shown(lack)).collect(),
         about: pairs(content::about_run(run)),
         changes,
@@ -113,12 +114,8 @@ fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
     all
 }
 
-fn endings(
-    failures: Vec<(String, Vec<String>)>,
-    errors: Vec<content::Failed>,
-    skips: Vec<(String, Vec<String>)>,
-    room: &mut Room,
-) -> Endings {
+fn endings(outcomes: Outcomes, room: &mut Room) -> Endings {
+    let Outcomes { failures, errors, skips, allowed, .. } = outcomes;
     let list = |texts: Vec<String>| {
         let (texts, more) = first(texts, LISTED);
         let more = (more > 0).then(|| format!("and {more} more"));
@@ -147,9 +144,15 @@ fn endings(
     let (errors, more_errors) = first(errors, LISTED);
     let failures = room.keep(failures.into_iter().map(named).collect(), size_of_named);
     let errors = room.keep(errors.into_iter().map(failed).collect(), size);
-    let (skips, _) = first(skips, LISTED);
-    let skips = room.keep(skips.into_iter().map(named).collect(), size_of_named);
-    Endings { failures, more_failures, errors, more_errors, skips }
+    let by_reason = [("skipped", skips), ("with an allowed warning", allowed)];
+    let [skips, allowed] = by_reason.map(|(what, by_reason)| {
+        let (by_reason, _) = first(by_reason, LISTED);
+        let counted = |(reason, cells): (String, Vec<String>)| {
+            named((format!("{} {what}: {reason}", cells.len()), cells))
+        };
+        room.keep(by_reason.into_iter().map(counted).collect(), size_of_named)
+    });
+    Endings { failures, more_failures, errors, more_errors, skips, allowed }
 }
 
 /// The chapters that have something, in the order of every report.

@@ -119,18 +119,21 @@ impl Chapter {
     }
 }
 
-/// How the cells ended that did not pass.
+/// The cells that did not pass, and those with a warning.
 pub struct Endings {
     pub failures: Vec<(String, Vec<String>)>,
     pub more_failures: usize,
     pub errors: Vec<Failed>,
     pub more_errors: usize,
+    /// Cells by a line that counts them and has their reason.
     pub skips: Vec<(String, Vec<String>)>,
+    pub allowed: Vec<(String, Vec<String>)>,
 }
 
 impl Endings {
     fn is_empty(&self) -> bool {
-        self.failures.is_empty() && self.errors.is_empty() && self.skips.is_empty()
+        let Endings { failures, errors, skips, allowed, .. } = self;
+        failures.is_empty() && errors.is_empty() && skips.is_empty() && allowed.is_empty()
     }
 }
 

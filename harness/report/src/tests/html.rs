@@ -9,7 +9,7 @@ use crate::html;
 use quick_xml::events::{BytesStart, Event};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::Filter;
-use tramplab_model::text;
+use tramplab_model::{run::Allowed, text};
 
 const CSS: &str = include_str!("../../templates/report.css");
 const JS: &str = include_str!("../../templates/report.js");
@@ -119,6 +119,26 @@ fn the_banner_has_the_verdict_of_the_exit_code() {
     assert_eq!(word(&run), "Passed");
     run.cells.clear();
     assert_eq!(word(&run), "Not measured");
+}
+
+#[test]
+fn every_ending_has_its_cells_its_reason_and_its_console() {
+    let mut run = run();
+    let allowed = Allowed { warning: "a warning".to_owned(), reason: "known".to_owned() };
+    run.cells[0].allowed = vec![allowed];
+    let page = page(&run);
+    let endings = page.find("section", "")[0];
+    let text = |class: &str| endings.find("details", class)[0].text.clone();
+    let fault = run.cells.iter().find(|cell| matches!(cell.outcome, Outcome::Error { .. }));
+    let console = endings.find("pre", "")[0].text.clone();
+    assert_eq!(console.lines().count(), fault.unwrap().console_tail.len());
+    assert!(text("console").contains(&console));
+    let warned = text("allowed");
+    assert!(warned.contains("a warning (known)") && warned.contains(&run.cells[0].id.name()));
+    for cell in run.cells.iter().filter(|cell| !matches!(cell.outcome, Outcome::Pass)) {
+        let named = endings.find("code", "").iter().any(|code| code.text == cell.id.name());
+        assert!(named, "{}", cell.id.name());
+    }
 }
 
 /// Captions and cells of every table.
